@@ -180,6 +180,7 @@ def of_all() -> Iterator[Scope]:
     yield scope(Full(), 3, "too long", 4, 5, "chunks", max_model_len=4)
     yield scope(Full(), 2, "plain, uncached", 4, 7, "chunks preempt", caching=False)  # asks for little
     yield scope(Full(), 2, "too long, uncached", 4, 4, "chunks batch", max_model_len=3, caching=False)
+    yield scope(Full(), 4, "batches, counted in place", 4, 6, "chunks batch", prompts=strings(1, 4, 5))
     yield scope(Full(), 1, "pinned", 4, 3, "load pin", prompts=strings(1, 2, 2), max_model_len=4, in_flight=1)
 
 

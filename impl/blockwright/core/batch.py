@@ -22,7 +22,7 @@ from blockwright.core.effects import act, prepare, serve_in_place, undo
 from blockwright.core.index import cut_to, with_room, zeros64
 from blockwright.core.outcomes import Ask, BatchAllocation, counts_of
 from blockwright.core.plans import fits
-from blockwright.core.preconditions import check_ask, check_keys, is_in_place, tables_of, tables_running
+from blockwright.core.preconditions import check_ask, check_keys, is_in_place, looked_up, tables_of, tables_running
 from blockwright.core.request import MAX_LENGTH, Request, no_request, pack_tokens
 from blockwright.core.state import RequestTables, State
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError
@@ -90,6 +90,9 @@ def count_each(
         if len(aheads) > 0:
             ahead = aheads[i]
         held = request._held
+        if held is None or held.owner != state.owner:  # the first time here, of a copied manager too
+            looked_up(state, request)
+            held = request._held
         if is_plain and isinstance(held, RequestTables):
             own: RequestTables = held
             begin = own.num_written

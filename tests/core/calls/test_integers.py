@@ -142,6 +142,9 @@ CASES: dict[str, Case] = {
     "batch.lookahead each": Case(lambda w, v: w.manager.allocate_slots_batch([w.new], 1, [v]), "num_lookahead_tokens"),
     "cache_blocks": Case(lambda w, v: w.manager.cache_blocks(w.running, v), "num_computed_tokens"),
     "remove_skipped_blocks": Case(lambda w, v: w.manager.remove_skipped_blocks(w.running, v), "num_computed_tokens"),
+    "retain.tokens": Case(lambda w, v: w.manager.retain(w.running, v, 1, 9), "num_tokens"),
+    "retain.priority": Case(lambda w, v: w.manager.retain(w.running, 1, v, 9), "priority"),
+    "release_prefix": Case(lambda w, v: w.manager.release_prefix(w.running, v), "first_token"),
     "common_prefix": Case(
         lambda w, v: w.manager.get_num_common_prefix_blocks("running", v), "num_running_requests", True
     ),

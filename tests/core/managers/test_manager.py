@@ -27,7 +27,7 @@ from tests.core.support import (
 
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher
 from blockwright.core.request import pack_tokens
-from blockwright.errors import InvalidArgumentError, StaleHitError, UnsupportedError
+from blockwright.errors import DuplicateRequestError, InvalidArgumentError, StaleHitError, UnsupportedError
 from blockwright.events import BlockRemoved, BlockStored
 
 # ---------------------------------------------------------------------- lookups
@@ -298,3 +298,21 @@ def test_context_parallel_blocks() -> None:
         manager.check()
     with pytest.raises(UnsupportedError, match="dcp_world_size"):
         KVCacheManager(KVCacheConfig(9, [KVCacheGroupSpec(["layers.0"], sliding())]), 9, dcp_world_size=2)
+
+
+@pytest.mark.parametrize("ends", ["no room", "wrong call"])
+def test_a_batch_that_ends_early_counts_nobody_behind_its_end(ends: str) -> None:
+    """Such a count shows in the next step alone, so that no comparison of states sees it."""
+    manager = KVCacheManager(KVCacheConfig(4, [KVCacheGroupSpec(["layers.0"], full(4))]), max_model_len=8)
+    short, long = Request("short", [1, 2, 3, 4]), Request("long", [5, 6, 7, 8, 9])
+    for request in (short, long):
+        assert manager.allocate_slots(request, request.num_tokens) is not None
+        request.num_computed_tokens = request.num_tokens
+        request.append_output_token_ids([1])
+    if ends == "no room":  # for the first; the second has a slot left
+        assert manager.allocate_slots_batch([short, long], 1).num_served == 0
+    else:
+        with pytest.raises(DuplicateRequestError):
+            manager.allocate_slots_batch([long, long], 1)
+    assert manager.allocate_slots(long, 1) is not None
+    manager.check()

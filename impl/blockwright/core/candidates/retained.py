@@ -473,6 +473,8 @@ def check_shares(shares: Mapping[str, int], most: int) -> None:
     Raises:
         InvalidArgumentError: names the tenant, or says that the floors sum to more than the pool. law: SHARE-1.
     """
+    if not isinstance(shares, Mapping):
+        raise InvalidArgumentError(f"shares: must map cache salts to numbers of blocks, not be {shares!r}")
     for name, floor in shares.items():
         if not isinstance(name, str):
             raise InvalidArgumentError(f"shares: a tenant is a cache salt, a string, not {name!r}")
