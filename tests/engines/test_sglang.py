@@ -21,6 +21,7 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("msgspec")
+pytest.importorskip("blockwright_lab", reason="of a checkout: PYTHONPATH=conformance:spec")
 
 from blockwright.engines.sglang import plugin
 from blockwright.errors import UnsupportedError
