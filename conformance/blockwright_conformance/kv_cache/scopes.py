@@ -4,9 +4,11 @@ A scope fixes a manager's configuration, the prompts and tokens an engine may se
 suffices for laws of resources; laws of prefixes need two, or extra keys.
 """
 
+import tomllib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product, starmap
+from pathlib import Path
 from typing import Any
 
 from blockwright_spec.manager.state import Config
@@ -78,6 +80,22 @@ def calls(words: str, known: Collection[str] = CALLS.keys()) -> frozenset[str]:
     return names
 
 
+def rows_of(module: str) -> dict[str, Any]:
+    """Return the scopes of a module as rows, from the file beside it."""
+    return tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def plain(value: Any) -> Any:
+    """Return lists as tuples, as scopes have them."""
+    return tuple(map(plain, value)) if isinstance(value, list) else value
+
+
+def options(rest: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the options at the end of a row, if it has any; `strings` are prompts."""
+    made = {name: plain(value) for each in rest for name, value in each.items()}
+    return made | ({"prompts": strings(*made.pop("strings"))} if "strings" in made else {})
+
+
 Layers = tuple[tuple[Kind, int], ...]
 """Kinds of layers, each with its block size."""
 
@@ -141,6 +159,11 @@ def of_groups(groups: Layers, theme: str, blocks: int, tokens: int, words: str, 
         config = replace(config, overlaps=True)
     name = " + ".join(f"{layer_name(kind)}, block {size}" for kind, size in groups)
     return Scope(f"{name}: {theme}", config, calls=calls(words), **options)
+
+
+def of_row(names: str, *row: Any) -> Scope:
+    """Return a scope from a row of the file: layers, theme, blocks, longest request, calls, options."""
+    return of_groups(layers(names), *row[:4], **options(row[4:]))
 
 
 FLAGS = ("caching", "eagle", "settles", "watermark", "tells", "retains", "floors", "guard")
