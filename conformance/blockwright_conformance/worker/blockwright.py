@@ -21,8 +21,7 @@ from blockwright_spec.worker.rows import Row
 from ..kv_cache.blockwright import kv_cache_spec
 from ..kv_cache.parts import name_of
 from ..kv_cache.script import declaration
-from .actions import replaced
-from .adapter import BatchResult, Places
+from .actions import BatchResult, Places, replaced
 from .scopes import WorkerScope
 
 
@@ -46,9 +45,10 @@ def remembered(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class BlockwrightWorker:
-    """One batch, with its engine's records of requests.
+    """One batch, with its engine's records of requests, which are named by slot.
 
-    A staged one is told of requests by records that have an id and a count, the other by `Request` objects.
+    `errors` are those by which a wrong call is refused. A staged batch is told of requests by records that have an id
+    and a count, the other by `Request` objects.
     """
 
     errors: tuple[type[Exception], ...] = (BlockwrightError,)
