@@ -24,7 +24,7 @@ class TierScope:
 
     name: str
     manager: str
-    """Which manager: a key of `MANAGERS` of `offload_tiers`."""
+    """Which manager: see `tier_adapter.made`."""
     capacity: int
     named: tuple[tuple[Key, ...], ...]
     """What calls name, each of them in every call."""

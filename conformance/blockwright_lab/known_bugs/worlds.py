@@ -10,9 +10,9 @@ from blockwright_conformance.checker.world import World
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld
-from blockwright_conformance.offload.chain_adapter import chain_of
+from blockwright_conformance.offload.chain_adapter import ChainUnderTest
 from blockwright_conformance.offload.scopes import ChainScope, TierScope
-from blockwright_conformance.offload.tier_adapter import tier_of
+from blockwright_conformance.offload.tier_adapter import TierUnderTest
 
 from .instrumented import VariantAdapter, adapter_on
 from .symptoms import OneTier, Tables, Tiers
@@ -31,9 +31,9 @@ def world_on(
         case PagedScope():
             return Tables(scope, limited(tables_of(package)))
         case TierScope():
-            return OneTier(scope, limited(tier_of(package)))
+            return OneTier(scope, limited(offload_of(package, TierUnderTest)))
         case ChainScope():
-            return Tiers(scope, limited(chain_of(package)))
+            return Tiers(scope, limited(offload_of(package, ChainUnderTest)))
 
 
 def tables_of(package: ModuleType, base: type[BlockwrightTables] = BlockwrightTables) -> type[Any]:
@@ -41,6 +41,12 @@ def tables_of(package: ModuleType, base: type[BlockwrightTables] = BlockwrightTa
     errors: Any = package.errors
     names = {"package": package, "errors": refusals_of(package), "short": errors.NoFreeBlocksError}
     return type("Tables", (base,), names)
+
+
+def offload_of(package: ModuleType, base: type[Any]) -> type[Any]:
+    """Return the adapter of tiers, or of chains, of a copy of the implementation, with its errors."""
+    errors = {reason: getattr(package.errors, error.__name__) for reason, error in base.errors.items()}
+    return type(base.__name__, (base,), {"package": package, "errors": errors})
 
 
 def limited(adapter: type) -> Any:
