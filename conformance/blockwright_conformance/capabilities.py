@@ -109,11 +109,7 @@ class Deviation:
     goes_on: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a bug that nothing confirms.
-
-        Raises:
-            ValueError: a BUG without a script.
-        """
+        """Refuse a bug that nothing confirms."""
         if self.standing is Standing.BUG and not self.confirm:
             raise ValueError(f"deviation {self.name}: name the script that confirms the bug (confirm=...)")
 

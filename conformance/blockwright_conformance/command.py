@@ -95,11 +95,7 @@ def _positive(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the gates and report; 1 where a law is broken.
-
-    Raises:
-        InvalidArgumentError: an argument names nothing; the message says which.
-    """
+    """Run the gates and report; 1 where a law is broken."""
     is_part = args.gate or args.scope or args.proofs or args.impl != OURS
     name = args.profile or ("pr" if is_part else "quick")
     profile = Profile(name, args.jobs, args.impl, args.scope, args.proofs, args.explorer)
@@ -130,11 +126,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def wanted(only: list[str] | None, but: list[str] | None, profile: Profile) -> list[str]:
-    """Return the gates to run.
-
-    Raises:
-        InvalidArgumentError: none is left, or one that is asked for says nothing of another manager.
-    """
+    """Return the gates to run; an error if none is left, or one that is asked for says nothing of another manager."""
     if not profile.is_ours and (ours := [name for name in only or () if name not in THEIR_GATES]):
         raise InvalidArgumentError(
             f"--gate: {', '.join(ours)} would not run the manager that --impl names; {' and '.join(THEIR_GATES)} do"

@@ -54,11 +54,7 @@ def expected_of(source: str | Path | Iterable[Deviation]) -> tuple[Deviation, ..
 
 
 def deviation(row: dict[str, Any], where: str) -> Deviation:
-    """Read one table.
-
-    Raises:
-        ValueError: a field is missing, unknown or wrong.
-    """
+    """Read one table; a ValueError names the field that is missing, unknown or wrong."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
     if missing := [name for name in REQUIRED if not values.get(name)]:
         raise ValueError(f"expected failures: {where}: {', '.join(missing)} missing")

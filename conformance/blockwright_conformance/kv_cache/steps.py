@@ -200,11 +200,7 @@ class TakeCopies(NamedTuple):
         return settled(state, forks.take_copies(state, choice))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Take the copies to come, and compare them with the specification's (COPY-1).
-
-        Raises:
-            AssertionError: they differ.
-        """
+        """Take the copies to come; others than the specification's are an error (COPY-1)."""
         groups = range(len(state.config.groups))
         wanted = tuple([tuple([copy[1:] for copy in state.copies if copy[0] == group]) for group in groups])
         copies = adapter.take_copies()

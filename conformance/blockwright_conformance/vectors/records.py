@@ -151,11 +151,7 @@ def line_of(vector: Vector) -> str:
 
 
 def vector_of(line: str) -> Vector:
-    """Return a vector from its line.
-
-    Raises:
-        ValueError: the line is no vector of this version.
-    """
+    """Return a vector from its line; a ValueError if it is none of this version."""
     record = json.loads(line)
     if record.get("blockwright_vector") != VERSION:
         raise ValueError(f"expected a vector of version {VERSION}, found {line[:60]!r}; make the vectors again")
@@ -165,11 +161,7 @@ def vector_of(line: str) -> Vector:
 
 
 def read(path: Path) -> list[Vector]:
-    """Read a file of vectors.
-
-    Raises:
-        ValueError: a line is no vector; the message says which.
-    """
+    """Read a file of vectors; a ValueError names the line that is none."""
     vectors = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:

@@ -96,11 +96,7 @@ def call_line(call: Call) -> str:
 
 
 def call_of(line: str) -> Call:
-    """Read a call.
-
-    Raises:
-        WireError: it is none.
-    """
+    """Read a call; a `WireError` if it is none."""
     word, *rest = line.split()
     if word not in SIGNATURES:
         raise WireError(f"call: expected one of {', '.join(SIGNATURES)}, not {word!r}")
@@ -127,11 +123,7 @@ def answer_line(answer: Answer) -> str:
 
 
 def answer_of(line: str) -> Answer:
-    """Read an answer.
-
-    Raises:
-        WireError: it is none.
-    """
+    """Read an answer; a `WireError` if it is none."""
     try:
         match line.split():
             case ["served", count, "whole" | "part" as how, tables]:
@@ -214,11 +206,7 @@ def state_line(state: Observation) -> str:
 
 
 def state_of(line: str, num_blocks: int) -> Observation:
-    """Read a state.
-
-    Raises:
-        WireError: it is none.
-    """
+    """Read a state; a `WireError` if it is none."""
     word, *rest = line.split()
     if word != "state" or not rest:
         raise WireError(f"state: expected state tables=..., not {line!r}")
@@ -249,11 +237,7 @@ def hello_line(name: str, capabilities: Capabilities, follows_policy: bool) -> s
 
 
 def hello_of(line: str) -> tuple[str, Capabilities, bool]:
-    """Read what a manager says of itself: its name, what it can do, and whether it follows the policy.
-
-    Raises:
-        WireError: it says nothing of the kind, or speaks another version.
-    """
+    """Read what a manager says of itself: its name, what it can do, and whether it follows the policy."""
     words = line.split()
     if len(words) < 3 or words[:2] != ["hello", str(VERSION)]:
         raise WireError(f"hello: expected hello {VERSION} NAME kinds=... features=..., not {line!r}")
