@@ -31,18 +31,9 @@ class PagedScope:
         return tuple(Device) if self.config.num_cpu else (Device.GPU,)
 
 
-PAGED_CALLS = {
-    "delay": "leave copies pending, and take them by a call of their own",
-    "swap": "move tables to the other device and back, alone and together",
-    "host": "make tables on the host",
-    "ensure": "ask for empty slots without tokens",
-    "late": "say that fewer tokens are computed than are written, when a window is trimmed",
-    "access": "note accesses of tables and of what is free but found",
-    "mark": "mark all blocks as computed",
-    "chunks": "mark tables as computed, in chunks of any length",
-    "reset": "reset the prefix cache of each device",
-    "misuse": "make calls that are wrong",
-}
+FILE = rows_of(__file__)
+PAGED_CALLS: dict[str, str] = FILE["calls"]
+"""What else the users of tables may do, by a word for it."""
 
 
 def paged_calls(words: str) -> frozenset[str]:
@@ -65,7 +56,7 @@ def of_row(*row: Any) -> PagedScope:
     return paged_scope(*row[:6], **options(row[6:]))
 
 
-PAGED_PR, PAGED_LARGE = (tuple([of_row(*row) for row in rows_of(__file__)[name]]) for name in ("pr", "nightly"))
+PAGED_PR, PAGED_LARGE = (tuple([of_row(*row) for row in FILE[name]]) for name in ("pr", "nightly"))
 
 PAGED_PROFILES: dict[str, tuple[PagedScope, ...]] = {
     "quick": tuple(each for each in PAGED_PR if "block 1: fork" in each.name or "block 2: swap, copies" in each.name),
