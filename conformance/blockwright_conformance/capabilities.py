@@ -37,15 +37,10 @@ class Capabilities:
         >>> Capabilities(kinds=frozenset({"full"})).lacks(Needs(kinds=frozenset({"full", "mamba"})))
         ['kind mamba']
         """
-        pairs = (
-            ("kind", needs.kinds - self.kinds),
-            ("call", needs.calls - self.calls),
-            ("feature", needs.features - self.features),
-        )
         return [
             f"{what} {name}" + (f": {self.absent[name]}" if name in self.absent else "")
-            for what, names in pairs
-            for name in sorted(names)
+            for what in ("kind", "call", "feature")
+            for name in sorted(getattr(needs, f"{what}s") - getattr(self, f"{what}s"))
         ]
 
 

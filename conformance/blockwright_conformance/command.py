@@ -179,7 +179,6 @@ def _expected(file: Path | None) -> tuple[Deviation, ...]:
 
 
 def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]]) -> dict[str, Any]:
-    """Return the report as data."""
     fired, broken = Counter[str](), Counter[str]()
     for row in rows:
         fired.update(row.fired if row.kind in LOCKSTEP else {})
@@ -209,7 +208,6 @@ def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict
 
 
 def _row(row: GateResult) -> dict[str, Any]:
-    """Return one row as data."""
     names = ("kind", "manager", "scope", "states", "transitions", "tried", "passed", "violations")
     return {name: getattr(row, name) for name in names} | {
         "seconds": round(row.seconds, 3),
@@ -220,7 +218,6 @@ def _row(row: GateResult) -> dict[str, Any]:
 
 
 def _write(path: Path, report: dict[str, Any]) -> None:
-    """Write the report."""
     text = json.dumps(report, indent=2) + "\n"
     if path == Path("-"):
         sys.stdout.write(text)

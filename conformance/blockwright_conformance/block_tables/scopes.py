@@ -37,7 +37,6 @@ PAGED_CALLS: dict[str, str] = FILE["calls"]
 
 
 def paged_calls(words: str) -> frozenset[str]:
-    """Return a set of calls from their names."""
     return calls(words, PAGED_CALLS.keys())
 
 

@@ -22,15 +22,11 @@ RECORD = "sources.json"
 
 def digests() -> dict[str, str]:
     """Return the SHA-256 of every source of both packages, files of scopes too, and the Python that runs."""
-    sources = [
-        (package.parent, source)
+    found = {
+        source.relative_to(package.parent).as_posix(): hashlib.sha256(source.read_bytes()).hexdigest()
         for package in PACKAGES
         for source in sorted(package.rglob("*"))
         if source.suffix in (".py", ".toml")
-    ]
-    found = {
-        source.relative_to(parent).as_posix(): hashlib.sha256(source.read_bytes()).hexdigest()
-        for parent, source in sources
     }
     return {"python": platform.python_version(), **found}
 

@@ -131,12 +131,10 @@ class ChainUnderTest:
 
 
 def handed_of(each: Any) -> Handed:
-    """Return a transfer that a chain has handed out."""
     return Handed(each.kind, tuple(each.block_hashes), tuple(each.source.block_ids), tuple(each.destination.block_ids))
 
 
 def ended_of(each: Any) -> Ended:
-    """Return a store or load that a chain reports."""
     return Ended(each.job_id, each.kind, tuple(each.block_hashes), tuple(each.device_ids), each.success)
 
 
@@ -160,11 +158,9 @@ def is_own(each: Transfer) -> bool:
 
 
 def handing(state: Chain, each: Transfer) -> Handed:
-    """Return a transfer that is to be handed out."""
     sources, targets = (tuple([at for _, at in side(state, each)]) for side in (reads, writes))
     return Handed(each.kind.name.lower(), each.keys, sources, targets)
 
 
 def ending(each: Transfer, success: bool, names: dict[int, int | None]) -> Ended:
-    """Return a store or load that is to be reported."""
     return Ended(names.get(id(each)), each.kind.name.lower(), each.keys, each.device, success)

@@ -117,7 +117,6 @@ def completely_written(state: Tier, keys: tuple[Key, ...]) -> Tier:
 
 
 def stored(answer: Any) -> Stored:
-    """Return what prepared a store."""
     spec = answer.store_spec
     return Stored(tuple(answer.block_hashes_to_store), tuple(spec.block_ids), tuple(answer.block_hashes_evicted))
 

@@ -98,7 +98,6 @@ def in_order(keys: Iterable[Key], ordered: bool) -> tuple[Key, ...]:
 
 
 def shown_by(manager: Any, keys: Sequence[Key], ordered: bool = True) -> TierShown:
-    """Return what a manager shows."""
     return TierShown(
         tuple([manager.status_of(key) for key in keys]),
         in_order(manager.recency(), ordered),
@@ -126,7 +125,6 @@ def status_in(state: Tier, key: Key) -> int | None:
 
 
 def events_of(manager: Any) -> tuple[Event, ...]:
-    """Take the events."""
     return tuple(Event(tuple(event.block_hashes), event.removed) for event in manager.take_events())
 
 

@@ -114,7 +114,6 @@ SILENT = {
 
 
 def step_of(arguments: dict[str, Any]) -> Step:
-    """Return the step that an `allocate` asks for."""
     later = Publication.LATER if arguments["later"] else Publication.NOW
     rest = {name: arguments[name] for name in ("drafts", "external", "encoder", "reserve")}
     return Step(arguments["new"], arguments["lookahead"], later, whole=bool(arguments["whole"]), **rest)

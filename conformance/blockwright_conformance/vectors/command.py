@@ -73,7 +73,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _scopes(args: argparse.Namespace) -> list[Scope]:
-    """Return the scopes that are asked for."""
     scopes = [each for each in FOR_OTHERS[args.profile] if (args.scope or "") in each.name]
     if not scopes:
         raise InvalidArgumentError(f"--scope: no scope of profile {args.profile} contains {args.scope!r}")
@@ -81,7 +80,6 @@ def _scopes(args: argparse.Namespace) -> list[Scope]:
 
 
 def _write(args: argparse.Namespace) -> int:
-    """Write a file of vectors for each scope."""
     scopes, total = _scopes(args), 0
     if args.files:
         raise InvalidArgumentError("--out: takes no files; vectors are made from scopes")

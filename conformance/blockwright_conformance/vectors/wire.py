@@ -24,22 +24,18 @@ class WireError(ValueError):
 
 
 def listed(numbers: Iterable[int]) -> str:
-    """Write integers."""
     return ",".join(map(str, numbers)) or NOTHING
 
 
 def integers(text: str) -> tuple[int, ...]:
-    """Read integers."""
     return () if text == NOTHING else tuple([int(each) for each in text.split(",")])
 
 
 def tabled(tables: Tables) -> str:
-    """Write a table per group."""
     return "/".join(map(listed, tables)) or NOTHING
 
 
 def tables_of(text: str) -> Tables:
-    """Read a table per group."""
     return tuple(map(integers, text.split("/")))
 
 
@@ -49,18 +45,15 @@ def pairs_text(pairs: Iterable[tuple[Any, ...]]) -> str:
 
 
 def pairs_of(text: str) -> tuple[tuple[Any, ...], ...]:
-    """Read pairs of a name and integers."""
     pairs = [] if text == NOTHING else [each.split(":") for each in text.split(";")]
     return tuple([(name, *map(int, numbers)) for name, *numbers in pairs])
 
 
 def copies_text(copies: Iterable[Iterable[tuple[int, int]]]) -> str:
-    """Write pairs of blocks per group."""
     return "/".join(",".join(f"{a}:{b}" for a, b in pairs) or NOTHING for pairs in copies)
 
 
 def copies_of(text: str) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Read pairs of blocks per group."""
     groups = [[] if each == NOTHING else [one.split(":") for one in each.split(",")] for each in text.split("/")]
     return tuple([tuple([(int(a), int(b)) for a, b in group]) for group in groups])
 
@@ -112,7 +105,6 @@ def call_of(line: str) -> Call:
 
 
 def answer_line(answer: Answer) -> str:
-    """Write an answer."""
     if answer.word == "served":
         tables = ";".join(map(tabled, answer.served)) or NOTHING
         return f"served {len(answer.served)} {'whole' if answer.whole else 'part'} {tables}"
@@ -144,7 +136,6 @@ def answer_of(line: str) -> Answer:
 
 
 def config_line(config: Config) -> str:
-    """Write the line that asks for a new manager."""
     options = [
         f"{name}={int(getattr(config, name))}" for name, usual in FLAGS.items() if getattr(config, name) != usual
     ]
@@ -153,7 +144,6 @@ def config_line(config: Config) -> str:
 
 
 def config_from(line: str) -> Config:
-    """Read the line that asks for a new manager."""
     _, blocks, longest, *rest = line.split()
     options: dict[str, Any] = dict(each.split("=", 1) for each in rest if "=" in each)
     numbers = {name: type(usual)(int(options[name])) for name, usual in FLAGS.items() if name in options}
@@ -171,7 +161,6 @@ def keys_text(keys: Iterable[Any]) -> str:
 
 
 def keys_of(text: str) -> dict[int, Any]:
-    """Read what blocks are published as, by block."""
     entries = [] if text == NOTHING else [each.split(":") for each in text.split(";")]
     return {int(block): (int(at), (int(extra), integers(tokens))) for block, at, extra, tokens in entries}
 
@@ -200,7 +189,6 @@ FIELDS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
 
 
 def state_line(state: Observation) -> str:
-    """Write a state."""
     shown = [(name, write, getattr(state, name)) for name, (write, _) in FIELDS.items()]
     return " ".join(["state", *(f"{name}={write(value)}" for name, write, value in shown if value is not None)])
 

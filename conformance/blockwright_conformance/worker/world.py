@@ -153,7 +153,6 @@ class WorkerWorld(World[Serving, "BlockwrightWorker"]):
 
 
 def content_of(content: Content | None) -> tuple[Any, ...]:
-    """Return a content in plain values."""
     return () if content is None else (content[0], *content[1])
 
 
