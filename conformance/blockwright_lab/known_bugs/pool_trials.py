@@ -204,7 +204,6 @@ def misplanned(
 
 
 def config_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks: int = 9) -> Any:
-    """Return the configuration of layers, as scopes name them."""
     kinds = [layer(f"{each}, block {block_size}").kind for each in layers.split(" + ")]
     groups = [
         package.KVCacheGroupSpec([f"layer {at}"], kv_cache_spec(kind, block_size, package))
@@ -214,7 +213,6 @@ def config_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks:
 
 
 def manager_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks: int = 9, **rest: Any) -> Any:
-    """Return a manager of such layers."""
     return package.KVCacheManager(config_of(package, layers, block_size, num_blocks), max_model_len=8, **rest)
 
 

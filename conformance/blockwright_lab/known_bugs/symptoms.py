@@ -118,7 +118,6 @@ def old_news(announced: frozenset[Key], events: Iterable[Event]) -> Broken:
 
 
 def heard(announced: frozenset[Key], event: Event) -> frozenset[Key]:
-    """Return what is known to whoever hears of an event."""
     return announced - frozenset(event.keys) if event.removed else announced | frozenset(event.keys)
 
 

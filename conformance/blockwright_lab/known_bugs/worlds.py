@@ -37,7 +37,6 @@ def world_on(
 
 
 def tables_of(package: ModuleType, base: type[BlockwrightTables] = BlockwrightTables) -> type[Any]:
-    """Return the adapter of block tables of a copy of the implementation."""
     errors: Any = package.errors
     names = {"package": package, "errors": refusals_of(package), "short": errors.NoFreeBlocksError}
     return type("Tables", (base,), names)

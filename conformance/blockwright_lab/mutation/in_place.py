@@ -19,7 +19,6 @@ def all_codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def functions_of(module: ModuleType) -> dict[tuple[str, int], FunctionType]:
-    """Return the functions and methods of a module, by qualified name and line."""
     found: dict[tuple[str, int], FunctionType] = {}
     seen: set[type] = set()
 

@@ -278,7 +278,6 @@ class Runner:
 
 
 def main() -> None:
-    """Put mutants of a target before its tests."""
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
     parser.add_argument("target")
     parser.add_argument("keys", type=Path, help="a file with the keys of mutants, JSON")

@@ -99,7 +99,6 @@ def changed(listed: dict[str, Listed], drop: bool, digests: Iterable[str], reaso
 
 
 def main() -> None:
-    """Change the list of survivors."""
     parser = argparse.ArgumentParser(prog="python -m blockwright_lab.mutation.survivors", description=__doc__)
     parser.add_argument("--drop", action="store_true", help="drop mutants that the sources do not have any more")
     parser.add_argument("--list", nargs="+", default=[], metavar="DIGEST", help="mutants to list")

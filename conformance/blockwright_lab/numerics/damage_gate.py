@@ -54,7 +54,6 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
 
 
 def chosen(profile: Profile) -> list[str]:
-    """Return the worlds of a profile: those with a row whose name it asks for."""
     names = dict.fromkeys(world for id, world in SHOWN.items() if profile.scope in named(BY_ID[id]))
     return list(names) if profile.is_ours else []
 

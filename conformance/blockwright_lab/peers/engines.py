@@ -185,7 +185,6 @@ def examine(
 
 
 def explore(name: str, scope: str, peer_path: Path, limit: int | None) -> Explored:
-    """Explore one scope of an engine, in a process of its own."""
     engine = engine_of(name)
     return engine.explore(next(each for each in engine.scopes if each.name == scope), peer_path, limit)
 
