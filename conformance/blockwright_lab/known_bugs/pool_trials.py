@@ -181,7 +181,6 @@ def plans(package: ModuleType) -> Iterator[Fault]:
 def misplanned(
     package: ModuleType, manager: Any, size: int, new: int, external: int, ahead: int, drafts: int, encoder: int
 ) -> str:
-    """Plan an admission and make it; say what differs."""
     request = package.Request("r", [0] * 5, size)
     hit, length = manager.get_computed_blocks(request)
     counts = {"num_lookahead_tokens": ahead, "num_draft_tokens": drafts}

@@ -25,7 +25,6 @@ PARTS = ("worker.replica", "paging", "offload", "offload.identity", "observe")
 
 
 def patched(changes: Sequence[Change]) -> dict[str, CodeType]:
-    """Return the code of the changed sources, by file."""
     return {file: compile(text, str(ROOT / file), "exec", dont_inherit=True) for file, text in edited(changes).items()}
 
 

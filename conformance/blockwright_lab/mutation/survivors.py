@@ -39,7 +39,6 @@ def reason_for(mutation: Mutation, of: str = "implementation") -> str:
 
 
 def share(killed: int, listed: int, total: int) -> float:
-    """Return how many per cent of some mutants are killed or listed."""
     return 100 * (killed + listed) / total if total else 100.0
 
 

@@ -46,7 +46,6 @@ Found = tuple[BaseException | None, int]
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Run every world, unchanged and with its known bugs."""
     names = chosen(profile)
     ordered = in_order(rows_of, [(name,) for name in names], names, profile.jobs, progress)
     unchanged = [replace(row, kind=KIND, scope=row.scope) for row in summed([rows[0] for rows in ordered])]
