@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
 from blockwright_spec.manager import transitions
+from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Step
@@ -77,8 +78,8 @@ class Admit(NamedTuple):
             yield cls(slot, prefix, length, 0, False, False)
 
     def step(self) -> Step:
-        more = self.external, self.encoder, self.whole, self.reserve
-        return Step(self.new, self.lookahead, when(self.later), 0, *more)
+        added = StepAdded(0, self.external, self.encoder)
+        return Step(self.new, self.lookahead, when(self.later), self.whole, self.reserve, added)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         ready, hit = sent(state, self.slot, self.prefix), None

@@ -191,7 +191,7 @@ def shown_request(before: State, happened: State, action: Any, reply: Reply, sho
         request,
         tables=tables,
         published=(shown.published and shown.published[slot]) or request.published,
-        states=(shown.states and shown.states[slot]) or request.states,
+        added=replace(request.added, states=(shown.states and shown.states[slot]) or request.added.states),
         settled=request.settled if settled is None else settled,
     )
 
@@ -201,7 +201,7 @@ def writing(config: Config, was: Request, request: Running) -> Iterator[tuple[in
     start = was.computed if isinstance(was, Running) else request.settled
     before = was.written if isinstance(was, Running) else request.settled
     if request.written > before:
-        yield from ((block, None) for blocks in request.states for block in blocks)
+        yield from ((block, None) for blocks in request.added.states for block in blocks)
     for at, group in enumerate(config.groups):
         for position in writes(group.kind, start, request.computed):
             with suppress(IndexError):

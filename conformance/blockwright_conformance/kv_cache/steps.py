@@ -56,7 +56,7 @@ class Start(NamedTuple):
         return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        return ["step = manager.start_step()" if state.config.overlaps else "manager.new_step_starts()"]
+        return ["step = manager.start_step()" if state.config.added.overlaps else "manager.new_step_starts()"]
 
 
 class Settle(NamedTuple):
@@ -68,7 +68,7 @@ class Settle(NamedTuple):
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
         """Yield ends of the oldest step with every number of rejected drafts; wrong: of none, of what was no draft."""
         misuses, untimely = "misuse" in scope.calls, is_untimely(scope)
-        if not (scope.in_flight or (state.config.overlaps and misuses)):
+        if not (scope.in_flight or (state.config.added.overlaps and misuses)):
             return
         if state.flights:
             drafted = [(flight.slot, flight.drafts) for flight in state.flights[0] if flight.slot is not None]
@@ -111,8 +111,8 @@ class FinishLoad(NamedTuple):
             if not is_loading(state, slot):
                 if is_untimely(scope):
                     yield cls(slot, 0)
-            elif isinstance(request, Running) and request.loading:
-                for count in range(request.loading + 1 + ("misuse" in scope.calls)):
+            elif isinstance(request, Running) and request.added.loading:
+                for count in range(request.added.loading + 1 + ("misuse" in scope.calls)):
                     yield cls(slot, count)
             else:
                 yield cls(slot, 0)

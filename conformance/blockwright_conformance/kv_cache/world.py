@@ -67,8 +67,9 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         is_long: bool = False,
     ) -> None:
         super().__init__(scope)
-        self.factory, self.laws, self.is_long = factory, laws + (POLICY_LAWS if scope.config.retains else ()), is_long
-        if scope.config.retains:
+        more = POLICY_LAWS if scope.config.added.retains else ()
+        self.factory, self.laws, self.is_long = factory, laws + more, is_long
+        if scope.config.added.retains:
             self.step_laws = (*STEP_LAWS, *POLICY_STEP_LAWS)  # type: ignore[misc]
         self.names = Names(canonical)
         self.lookups: dict[View, list[AnyLaw]] = {}
