@@ -13,10 +13,10 @@ from blockwright_spec.manager.state import Absent, Hit, State, Waiting, is_loadi
 from blockwright_spec.reads import Prefix
 
 from .adapter import Found, ManagerAdapter
+from .counterexample.script import call, counting, looking, sending
 from .outcome import ManagerOutcome
 from .parts import Reply, allocate, chunks, hit_of, is_idle, looked_up, name_of, sent, settled, when
 from .scopes import Scope
-from .script import call, counting, looking, sending
 
 
 class Admit(NamedTuple):

@@ -11,10 +11,10 @@ from blockwright_spec.manager.state import Running, State
 from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
+from .counterexample.script import expects
 from .outcome import ManagerOutcome
 from .parts import Reply, name_of, settled
 from .scopes import Scope
-from .script import expects
 
 
 class Retain(NamedTuple):

@@ -13,10 +13,10 @@ from blockwright_spec.manager.state import Running, State, draft_states
 from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
+from .counterexample.script import call, counting, expects
 from .outcome import ManagerOutcome, outcome_of
 from .parts import Reply, allocate, chunks, computed_of, is_idle, is_untimely, name_of, settled, wanted, when
 from .scopes import Scope
-from .script import call, counting, expects
 
 
 def running(state: State, slot: int) -> Running:

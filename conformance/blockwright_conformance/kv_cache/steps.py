@@ -13,10 +13,10 @@ from blockwright_spec.manager.state import Absent, Running, State, is_loading
 from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
+from .counterexample.script import counting, expects, making, sending
 from .outcome import ManagerOutcome
 from .parts import Reply, absent, computed_of, is_untimely, name_of, sent, settled
 from .scopes import Scope
-from .script import counting, expects, making, sending
 
 
 class Reset(NamedTuple):

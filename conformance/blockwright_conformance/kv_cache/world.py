@@ -120,19 +120,19 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         return lockstep.examine(model, state, self.scope.prompts, self.scope.calls)
 
     def opening(self) -> list[str]:
-        from .script import IMPORTS, constructor
+        from .counterexample.script import IMPORTS, constructor
 
         return [IMPORTS + constructor(self.scope.config)]
 
     def symptoms(
         self, model: ManagerAdapter, state: State, action: Any, compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        from .diagnose import symptoms
+        from .counterexample.diagnose import symptoms
 
         return symptoms(model, state, action, compared)
 
     def misanswered(self, model: ManagerAdapter, state: State) -> Iterator[tuple[str, str]]:
-        from .diagnose import misanswered
+        from .counterexample.diagnose import misanswered
 
         return misanswered(model, state, self.scope.prompts)
 

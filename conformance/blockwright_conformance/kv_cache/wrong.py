@@ -13,10 +13,10 @@ from blockwright_spec.manager.state import Hit, Running, State, certain, recurre
 from blockwright_spec.reads import Prefix
 
 from .adapter import Found, ManagerAdapter
+from .counterexample.script import call, looking, making
 from .outcome import ManagerOutcome
 from .parts import OTHER, Reply, allocate, computed_of, hit_of, looked_up, name_of, sent, settled
 from .scopes import Scope
-from .script import call, looking, making
 
 
 class WrongStep(NamedTuple):

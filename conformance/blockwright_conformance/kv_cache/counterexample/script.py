@@ -10,9 +10,9 @@ from blockwright_spec.manager.outcomes import Publication, Reason, Step, When
 from blockwright_spec.manager.state import Absent, Config, Running, State
 from blockwright_spec.reads import Kind, Prefix
 
-from .blockwright import EXTRAS, declared, hash_unit, keywords, retaining
-from .outcome import ManagerOutcome
-from .parts import computed_of, name_of
+from ..blockwright import EXTRAS, declared, hash_unit, keywords, retaining
+from ..outcome import ManagerOutcome
+from ..parts import computed_of, name_of
 
 IMPORTS = """\
 from blockwright import (

@@ -42,15 +42,15 @@ from blockwright_spec.manager.state import (
 from blockwright_spec.manager.step_laws import table_after
 from blockwright_spec.reads import Prefix, cut, margin, needed, shows, writes
 
-from ..checker.diagnose import Broken
-from ..checker.lockstep import Compared
-from .abstraction import differences, expected
-from .adapter import Found, ManagerAdapter, Observation
-from .arrivals import Admit, Find
-from .hints import ReleasePrefix, Retain, Tick
-from .outcome import ManagerOutcome
-from .parts import OTHER, Reply, names_of
-from .running import GrowEach
+from ...checker.diagnose import Broken
+from ...checker.lockstep import Compared
+from ..abstraction import differences, expected
+from ..adapter import Found, ManagerAdapter, Observation
+from ..arrivals import Admit, Find
+from ..hints import ReleasePrefix, Retain, Tick
+from ..outcome import ManagerOutcome
+from ..parts import OTHER, Reply, names_of
+from ..running import GrowEach
 
 
 def symptoms(adapter: ManagerAdapter, before: State, action: Any, compared: Compared) -> Broken:
