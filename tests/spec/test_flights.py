@@ -268,7 +268,7 @@ def refused_in_time() -> Iterator[tuple[Reason, Outcome]]:
     yield Reason.WENT_BACK, t.grow(done(begin(flying)).state, 0, 4, Step(1), LRU)
     yield Reason.LOAD_ALONE, t.admit(waiting, 0, Hit(), Step(1, added=StepAdded(external=1)), LRU)
     yield Reason.LOAD_ALONE, t.admit(waiting, 0, Hit(), Step(0, added=StepAdded(external=4)), LRU)
-    yield Reason.LOAD_ALONE, t.grow(flying, 0, 0, Step(0, added=StepAdded(external=1)), LRU)
+    yield Reason.RUNS, t.grow(flying, 0, 0, Step(0, added=StepAdded(external=1)), LRU)
     yield Reason.LOADING, t.grow(load, 0, 0, Step(1), LRU)
     yield Reason.NO_LOAD, finish_load(load, 0, 5, LRU)
     yield Reason.NO_LOAD, finish_load(load, 0, -1, LRU)

@@ -226,8 +226,12 @@ def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:
     plain = reason_of(transitions.grow(state, slot, computed, Step(1), LRU))
     for of_admissions in (Step(1, whole=True), Step(1, reserve=state.config.num_blocks)):
         yield plain, lambda step=of_admissions: transitions.grow(state, slot, computed, step, LRU)  # type: ignore[misc]
-    yield Reason.NO_ENCODER, lambda: transitions.grow(state, slot, computed, Step(1, added=StepAdded(encoder=1)), LRU)
-    yield Reason.LOAD_ALONE, lambda: transitions.grow(state, slot, computed, Step(0, added=StepAdded(external=1)), LRU)
+    reads_encoder = any(isinstance(group.kind, Cross) for group in state.config.groups)
+    why = Reason.RUNS if reads_encoder else Reason.NO_ENCODER
+    yield why, lambda: transitions.grow(state, slot, computed, Step(1, added=StepAdded(encoder=1)), LRU)
+    is_known = computed + 1 + recurrent(state.config) <= len(request.prefix[1])
+    why = Reason.RUNS if is_known else Reason.LOAD_ALONE
+    yield why, lambda: transitions.grow(state, slot, computed, Step(0, added=StepAdded(external=1)), LRU)
     if request.added.loading and computed < state.config.max_model_len:
         yield Reason.LOADING, lambda: transitions.grow(state, slot, computed, Step(1), LRU)
     if any(block != NULL for table in request.tables for block in table):

@@ -31,13 +31,11 @@ class Reason(Enum):
     STATE_DRAFTED = (When.INVALID, "a recurrent layer is given more drafts than it has states to go back to")
     DRAFTS_IN_FLIGHT = (When.INVALID, "a recurrent layer must know which drafts of the step before hold")
     TOO_MANY_DRAFTS = (When.INVALID, "no token of the step is certain, or a known token is called a draft")
-    LOAD_ALONE = (
-        When.INVALID,
-        "a load comes with tokens to compute, to a request that runs, or is of more tokens than are known",
-    )
+    LOAD_ALONE = (When.INVALID, "a load comes with tokens to compute, or is of more tokens than are known")
     LOADING = (When.INVALID, "tokens of the request are still being loaded")
     NO_LOAD = (When.INVALID, "nothing of the request is being loaded, or less than is said to have come")
-    NO_ENCODER = (When.INVALID, "encoder tokens without a cross-attention layer, or for a request that runs")
+    NO_ENCODER = (When.INVALID, "encoder tokens without a cross-attention layer")
+    RUNS = (When.INVALID, "a request that runs is given a load or encoder tokens: they come with its admission")
     WENT_BACK = (When.INVALID, "fewer tokens are said to be computed than are certain")
     NO_STEP = (When.INVALID, "no step has been started, or none is in flight")
     NOT_REJECTED = (When.INVALID, "tokens are rejected that the step settled has not drafted")

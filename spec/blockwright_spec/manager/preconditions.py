@@ -94,10 +94,8 @@ def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
         return Refusal(Reason.NOT_RUNNING)
     if refusal := misuse(config, request.prefix, 0, computed, step):
         return refusal
-    if step.added.encoder > 0:
-        return Refusal(Reason.NO_ENCODER)
-    if step.added.external > 0:
-        return Refusal(Reason.LOAD_ALONE)
+    if step.added.encoder + step.added.external > 0:
+        return Refusal(Reason.RUNS)
     if request.added.loading > 0:
         return Refusal(Reason.LOADING)
     if computed > request.written:
