@@ -40,6 +40,8 @@ class Profile:
     """Only scopes whose names contain this."""
     proofs: bool = False
     """Make every proof; one that cannot be tried here is a failure."""
+    policy: str = ""
+    """The policy that gate `policies` is about: a name that replay knows, or ``module:factory``; all that it knows."""
     explorer: Path | None = None
     """A folder with the specification compiled (`native`), for the gates that explore."""
 
@@ -119,6 +121,7 @@ KIT_GATES = (
         ("hypothesis",),
         quick=True,
     ),
+    Gate("policies", "blockwright_conformance.policies", (Way("policies", ("policies",), "scopes, of each policy"),)),
     Gate("paged", "blockwright_conformance.block_tables.gate", (SCOPES,)),
     Gate("offload", "blockwright_conformance.offload.gate", (SCOPES,), quick=True),
     Gate(

@@ -380,6 +380,21 @@ def of_retention() -> Iterator[Scope]:
     yield scope(Full(), 1, "shares, three run", 5, 2, "", **both, floors=((1, 1), (4, 2)), slots=3, guard=1)
 
 
+def of_policies() -> Iterator[Scope]:
+    """Yield the scopes that somebody's own policy is put through: prompts that part and that have nothing in common."""
+    some = ((0, (0, 0, 0)), (0, (0, 0, 1)), (0, (1, 1, 1)))
+    yield scope(Full(), 1, "policies", 5, 3, "", prompts=some, slots=1)
+    yield scope(Full(), 1, "policies, two run", 4, 2, "preempt reset", prompts=strings(2, 2, 2))
+    yield scope(Full(), 2, "policies", 4, 6, "chunks later", prompts=strings(1, 3, 6), slots=1)
+    yield scope(Sliding(2), 1, "policies", 4, 3, "trim", prompts=some, slots=1)
+    yield of_groups(((Full(), 2), (Mamba(), 1)), "policies", 6, 3, "", prompts=some, slots=1)
+    yield scope(Full(), 1, "policies, in flight", 4, 2, "preempt load", in_flight=1, prompts=strings(2, 2, 2), slots=1)
+
+
+LONG = scope(Full(), 2, "policies, histories", 9, 9, "preempt chunks", slots=3, prompts=strings(2, 4, 6))
+"""What a policy is put through at random, so that what it remembers grows old."""
+
+
 FORKED = each_of(
     "full, block 2; sliding 3, block 2; chunked 2, block 2; mamba, block 2; "
     "full, block 2 + sliding 2, block 1; full, block 2 + mamba, block 2"
@@ -473,5 +488,7 @@ PROFILES: dict[str, tuple[Scope, ...]] = {
     "nightly": (*EVERY, *(each for kind, size in KINDS for each in larger(kind, size))),
 }
 """The scopes of each profile."""
+POLICIES: tuple[Scope, ...] = (*of_policies(), LONG)
+"""The scopes of somebody's own policy, in every profile; histories of the last."""
 FOR_OTHERS: dict[str, tuple[Scope, ...]] = {**PROFILES, "pr": EVERY}
 """The same for managers of other makes: who cannot do all may need a scope whose events others of our scopes meet."""

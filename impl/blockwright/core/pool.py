@@ -10,6 +10,7 @@ from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import hash_words
+from blockwright.core.candidates.chosen import ChosenOrder, EvictionPolicy
 from blockwright.core.candidates.order import CandidateOrder, Wish
 from blockwright.core.candidates.retained import FOR_GOOD, RetentionOrder, check_shares
 from blockwright.core.index import zeros32
@@ -115,6 +116,26 @@ class BlockPool(BlockStore):
         check_shares(shares, int(self._count) - 1)
         self._order = RetentionOrder(self._count, shares, self.guard)
 
+    def have_chosen(self, policy: EvictionPolicy) -> None:
+        """Have a policy choose what goes, in a pool that nothing has been taken from. O(num_blocks).
+
+        Raises:
+            InvalidArgumentError: it cannot choose, or there is nothing to choose from.
+        """
+        if not self.enable_caching:
+            raise InvalidArgumentError("eviction_policy: nothing is evicted without enable_caching; leave one out")
+        if self._order is not None or self.guard > 0:
+            raise InvalidArgumentError("eviction_policy: chooses by itself; leave shares and hint_guard out")
+        if not callable(getattr(policy, "choose", None)):
+            raise InvalidArgumentError(f"eviction_policy: must have a method choose(candidates), unlike {policy!r}")
+        self._order = ChosenOrder(self._count, policy)
+
+    @property
+    def eviction_policy(self) -> EvictionPolicy | None:
+        """What chooses the candidates that go; None: this pool itself."""
+        order = self._order
+        return order.policy if isinstance(order, ChosenOrder) else None
+
     def keep_by_hints(self) -> RetentionOrder:
         """Return the order of candidates by what is said of them, made now if there is none. O(num_blocks) once.
 
@@ -125,9 +146,7 @@ class BlockPool(BlockStore):
         if isinstance(order, RetentionOrder):
             return order
         if order is not None:
-            raise UnsupportedError(
-                "eviction_policy: candidates go by the times of their accesses, which hints would not change"
-            )
+            raise UnsupportedError("eviction_policy: candidates go as it chooses, which hints would not change")
         self.require_whole()
         made = RetentionOrder(self._count, {}, self.guard)
         blocks = self.free_block_ids()

@@ -13,7 +13,8 @@ A block that several hold and one of them is to write is copied on write: the wr
 the copy stay held until the engine has been told of it.
 
 Eviction candidates go as they were released (a queue), unless a `CandidateOrder` stands beside the queue, which then
-holds only blocks without content: by access (`AccessOrder`) or by what the engine says (`RetentionOrder`).
+holds only blocks without content: by access (`AccessOrder`), by what the engine says (`RetentionOrder`), or as a policy
+of somebody's own chooses (`ChosenOrder`).
 
 `BlockStore` is the only writer of the counters, the free queue and the prefix index. All of them are packed arrays:
 about 60 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
