@@ -144,6 +144,7 @@ class BlockPool(BlockStore):
         """
         order = self._order
         if isinstance(order, RetentionOrder):
+            order.hear(self._index)
             return order
         if order is not None:
             raise UnsupportedError("eviction_policy: candidates go as it chooses, which hints would not change")
@@ -153,7 +154,8 @@ class BlockPool(BlockStore):
         bare: i64 = 0
         while bare < i64(len(blocks)) and not self._index.has_key(i64(blocks[int(bare)])):
             bare += 1
-        made.start(self._count - 1 - self._num_free, blocks[int(bare) :], self._index)
+        made.start(self._count - 1 - self._num_free, blocks[int(bare) :])
+        made.hear(self._index)
         last: i64 = i64(blocks[int(bare) - 1]) if bare > 0 else 0
         self._next[last] = 0
         self._prev[0] = i32(last)

@@ -92,6 +92,7 @@ class ChosenOrder(CandidateOrder):
     def __init__(self, count: i64, policy: EvictionPolicy) -> None:
         """Start without candidates, for block ids below `count`. O(count)."""
         super().__init__()
+        self.tells = True
         self.policy = policy
         self.question: i64 = 0
         # A ring of the candidates, least recently released first, from block 0.
@@ -156,19 +157,17 @@ class ChosenOrder(CandidateOrder):
                 blocks.append(int(block))
         return blocks
 
-    def first(self, count: i64, bare: i64) -> list[int]:
-        """Have the policy choose `count` candidates, one after another, and take them out.
+    def take(self, ids: vec[i32], start: i64, at: i64, stop: i64) -> None:
+        """Have the policy choose candidates, one after another, and take them out.
 
         Raises:
             EvictionPolicyError: it returned no candidate. law: POLICY-3.
         """
-        blocks: list[int] = []
-        while count > 0:
-            count -= 1
+        while at < stop:
             block = self._chosen()
             self._leave(block)
-            blocks.append(int(block))
-        return blocks
+            ids[at] = i32(block)
+            at += 1
 
     def _chosen(self) -> i64:
         """Return the block that the policy chooses now."""
