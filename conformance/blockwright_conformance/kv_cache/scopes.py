@@ -229,7 +229,16 @@ def large_scopes() -> tuple[Scope, ...]:
         scope(Mamba(), 4, "histories", 34, 44, words, **rest),
         scope(Mamba(), 4, "histories, uncached", 34, 44, words, **rest, caching=False),
         *large_hybrids(prompts),
+        *large_tenants(prompts, words + " hint"),
     )
+
+
+def large_tenants(prompts: tuple[Prefix, ...], words: str) -> Iterator[Scope]:
+    """Yield large scopes of two tenants with shares and of others without, where all hint, at every priority."""
+    both = tuple((extra, tokens) for extra, (_, tokens) in product((0, 1, 4), prompts[::3]))
+    rest: dict[str, Any] = {"slots": 6, "prompts": both, "outputs": (0, 1), "max_model_len": 48, "retains": True}
+    yield scope(Full(), 4, "histories, shares", 40, 44, words, **rest, floors=((1, 12), (4, 8)))
+    yield scope(Full(), 4, "histories, guarded shares", 40, 44, words, **rest, floors=((1, 16), (4, 4)), guard=6)
 
 
 def large_hybrids(prompts: tuple[Prefix, ...]) -> Iterator[Scope]:

@@ -219,11 +219,11 @@ class RetentionOrder(CandidateOrder):
         self.size += 1
         self._age += 1
         owner: i64 = i64(self._owner[block])
-        self._heaps.keys[block] = self._age
         if self._guard == 0:
-            self._place(block, owner)
+            self._place(block, owner, self._age)
             return
-        self._link(block, self._count + i64(len(self._floors)) + owner, _GUARDED, _RECENT)
+        head = self._count + i64(len(self._floors)) + owner
+        self._link(block, head, _GUARDED, (_RECENT << _AGE) | self._age)
         newest: i64 = i64(self._older[0])
         self._newer[newest] = i32(block)
         self._older[block] = i32(newest)
@@ -235,25 +235,26 @@ class RetentionOrder(CandidateOrder):
         if self._num_guarded > self._guard:
             oldest: i64 = i64(self._newer[0])
             self._unlink(oldest)
-            self._place(oldest, i64(self._owner[oldest]))
+            self._place(oldest, i64(self._owner[oldest]), self._heaps.keys[oldest] & ((1 << _AGE) - 1))
 
-    def _place(self, block: i64, owner: i64) -> None:
-        """Put a candidate where its rank is; its key is its age so far."""
-        keys = self._heaps.keys
-        age: i64 = keys[block] & ((1 << _AGE) - 1)
-        priority: i64 = i64(self._priority[block])
-        if priority > 0 and self._until[block] > self.now:
-            keys[block] = ((_PLAIN + priority) << _AGE) | age
-            self._expect(block)
-        elif self._goes[block] != 0:
-            keys[block] = (_FIRST << _AGE) | age
-        else:
+    def _place(self, block: i64, owner: i64, age: i64) -> None:
+        """Put a candidate of an age where its rank is."""
+        rank: i64 = _PLAIN
+        if self.hears:
+            if self._priority[block] > 0 and self._until[block] > self.now:
+                rank = _PLAIN + i64(self._priority[block])
+            elif self._goes[block] != 0:
+                rank = _FIRST
+        if rank == _PLAIN:
             head: i64 = self._count + owner
             was_empty = i64(self._after[head]) == head
-            self._link(block, head, _LISTED, _PLAIN)
+            self._link(block, head, _LISTED, (_PLAIN << _AGE) | age)
             if was_empty:
                 self._update(owner)
             return
+        self._heaps.keys[block] = (rank << _AGE) | age
+        if rank > _PLAIN:
+            self._expect(block)
         self._where[block] = _HEAPED
         self._roots[owner] = i32(self._heaps.meld(i64(self._roots[owner]), block))
         self._update(owner)
@@ -269,15 +270,17 @@ class RetentionOrder(CandidateOrder):
         if self._until[block] < float("inf"):
             heappush(ends, (self._until[block], int(self._heaps.keys[block]), int(block)))
 
-    def _link(self, block: i64, head: i64, where: i32, rank: i64) -> None:
+    def _link(self, block: i64, head: i64, where: i32, key: i64) -> None:
         """Put a candidate at the end of a ring."""
-        last: i64 = i64(self._before[head])
-        self._after[last] = i32(block)
-        self._before[block] = i32(last)
-        self._after[block] = i32(head)
-        self._before[head] = i32(block)
+        after = self._after
+        before = self._before
+        last = before[head]
+        after[i64(last)] = i32(block)
+        before[block] = last
+        after[block] = i32(head)
+        before[head] = i32(block)
         self._where[block] = where
-        self._heaps.keys[block] = (rank << _AGE) | (self._heaps.keys[block] & ((1 << _AGE) - 1))
+        self._heaps.keys[block] = key
 
     def _unlink(self, block: i64) -> None:
         """Take a candidate out of its ring or heap."""
@@ -319,6 +322,9 @@ class RetentionOrder(CandidateOrder):
         taker = self.serving
         owners = self._owner
         counts = self._counts
+        after = self._after
+        before = self._before
+        keys = self._heaps.keys
         floor = self._floors[taker]
         counts[taker] += at - start
         if counts[taker] > floor >= counts[taker] - (at - start):
@@ -335,9 +341,17 @@ class RetentionOrder(CandidateOrder):
             bound = self._bound(owner)
             least = self._floors[owner]
             is_taker = owner == taker
+            head = self._count + owner
             while True:
-                block = self._first_of(owner, key)
-                self._unlink(block)
+                block = i64(after[head])
+                if block < head and keys[block] == key:  # the first of the list, as most are
+                    following = after[block]
+                    after[head] = following
+                    before[i64(following)] = i32(head)
+                    self._where[block] = _HELD
+                else:
+                    block = self._first_of(owner, key)
+                    self._unlink(block)
                 self.size -= 1
                 counts[owner] -= 1
                 if self.hears:
@@ -345,8 +359,10 @@ class RetentionOrder(CandidateOrder):
                 owners[block] = i32(taker)
                 ids[at] = i32(block)
                 at += 1
+                if at == stop:
+                    break
                 key = self._first_key(owner)
-                if at == stop or key >= bound:
+                if key >= bound:
                     break
                 if is_taker:
                     if counts[owner] < least:
