@@ -170,17 +170,20 @@ def chooser(policy: object) -> EvictionPolicy | None:
 def told_by(hints: str, references: References) -> Callable[[], Policy]:
     """Return the factory of a client: ``oracle``, or ``oracle:ERROR`` of whose bits that part is wrong.
 
+    ``oracle:ERROR:SEED`` draws other errors.
+
     Raises:
-        InvalidArgumentError: neither of these.
+        InvalidArgumentError: none of these.
     """
-    name, colon, text = hints.partition(":")
+    name, _, text = hints.partition(":")
+    part, _, seed = text.partition(":")
     try:
-        error = float(text) if colon else 0.0
+        error = float(part or 0)
     except ValueError:
         error = -1.0
-    if name != "oracle" or not 0.0 <= error <= 1.0:
+    if name != "oracle" or not 0.0 <= error <= 1.0 or not (seed or "0").isdecimal() or hints.endswith(":"):
         raise InvalidArgumentError(f"--hints: expected none, oracle or oracle:ERROR within 0..1, not {hints!r}")
-    bits = mistaken(references.going_on(), error)
+    bits = mistaken(references.going_on(), error, int(seed or 0))
     return lambda: Told(bits)
 
 
