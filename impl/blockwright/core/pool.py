@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import final
+from typing import Any, final
 
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
@@ -113,7 +113,8 @@ class BlockPool(BlockStore):
         """
         if not self.enable_caching:
             raise InvalidArgumentError("shares: are of what is cached, and enable_caching is off; leave one out")
-        check_shares(shares, int(self._count) - 1)
+        given: Any = shares
+        check_shares(given, int(self._count) - 1)
         self._order = RetentionOrder(self._count, shares, self.guard)
 
     def have_chosen(self, policy: EvictionPolicy) -> None:

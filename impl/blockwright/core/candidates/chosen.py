@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
-from typing import NamedTuple, Protocol, final
+from typing import Any, NamedTuple, Protocol, final
 
 from librt.vecs import vec
 from mypy_extensions import i32, i64
@@ -171,9 +171,10 @@ class ChosenOrder(CandidateOrder):
 
     def _chosen(self) -> i64:
         """Return the block that the policy chooses now."""
+        policy: Any = self.policy  # whose answer may be anything
         self.question += 1
         try:
-            answer: object = self.policy.choose(Candidates(self, self.question))
+            answer: object = policy.choose(Candidates(self, self.question))
         finally:
             self.question += 1
         if isinstance(answer, Candidate):

@@ -518,7 +518,7 @@ class RetentionOrder(CandidateOrder):
         return found
 
 
-def check_shares(shares: Mapping[str, int], most: int) -> None:
+def check_shares(shares: Mapping[object, object], most: int) -> None:
     """Check the floors of tenants in a pool of so many blocks.
 
     Raises:
@@ -526,12 +526,12 @@ def check_shares(shares: Mapping[str, int], most: int) -> None:
     """
     if not isinstance(shares, Mapping):
         raise InvalidArgumentError(f"shares: must map cache salts to numbers of blocks, not be {shares!r}")
+    total = 0
     for name, floor in shares.items():
         if not isinstance(name, str):
             raise InvalidArgumentError(f"shares: a tenant is a cache salt, a string, not {name!r}")
         if isinstance(floor, bool) or not isinstance(floor, int) or floor < 0:
             raise InvalidArgumentError(f"shares: the floor of {name!r} must be a number of blocks, not {floor!r}")
-    if sum(shares.values()) > most:
-        raise InvalidArgumentError(
-            f"shares: the floors sum to {sum(shares.values())} blocks, the pool has {most}; lower some"
-        )
+        total += floor
+    if total > most:
+        raise InvalidArgumentError(f"shares: the floors sum to {total} blocks, the pool has {most}; lower some")
