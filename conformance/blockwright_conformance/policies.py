@@ -26,7 +26,7 @@ from .checker.parallel import in_parallel
 from .gates import GateResult, Profile
 from .kv_cache.adapter_calls import way
 from .kv_cache.blockwright import BlockwrightAdapter
-from .kv_cache.scopes import LONG, POLICIES, Scope
+from .kv_cache.scopes import POLICIES, Scope
 from .kv_cache.world import KVCacheWorld, explorer
 from .rows import LIMIT, explored
 
@@ -87,7 +87,7 @@ class PolicyManagers:
 
     def explore(self, scope: Scope) -> Result:
         """Explore a scope, or try histories of a large one; of a policy that was never asked nothing is known."""
-        if scope == LONG:
+        if scope == POLICIES[-1]:
             result = self.try_histories(scope)
         else:
             result = explorer(scope, self, max_transitions=LIMIT).run()
