@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from blockwright.replay.keeping import policy_named
+
 from .capabilities import Capabilities, Deviation, Finding, Verdict, judge
 from .expected_failures import expected_of, said
 from .gates import factory_of
@@ -21,7 +23,7 @@ from .kv_cache.fitting import capabilities_of, fitted, lacking
 from .kv_cache.scopes import FOR_OTHERS, POLICIES, Scope
 from .kv_cache.world import Factory, KVCacheWorld, explorer
 from .others import none_fits
-from .policies import PolicyManagers, policy_named
+from .policies import PolicyManagers
 from .rows import LIMIT
 
 
