@@ -24,8 +24,8 @@ from .checker.explore import Result, Violation
 from .checker.history import HistoryError, walked
 from .checker.parallel import in_parallel
 from .gates import GateResult, Profile
-from .kv_cache.adapter_calls import way
 from .kv_cache.blockwright import BlockwrightAdapter
+from .kv_cache.counterexample.adapter_calls import way
 from .kv_cache.scopes import POLICIES, Scope
 from .kv_cache.world import KVCacheWorld, explorer
 from .rows import LIMIT, explored
