@@ -80,9 +80,9 @@ def prompt(text: Any) -> Prefix:
     return int(extra or 0), tuple(map(int, tokens))
 
 
-def begun(begins: tuple[int, ...], ends: tuple[int, ...]) -> tuple[Prefix, ...]:
-    """Return prompts that begin with tokens 0 and end with tokens 1, so many of each, with two extra keys."""
-    return tuple((extra, (0,) * begin + (1,) * end) for extra, begin, end in product((0, 1), begins, ends))
+def begun(begins: tuple[int, ...], ends: tuple[int, ...], extras: tuple[int, ...] = (0, 1)) -> tuple[Prefix, ...]:
+    """Return prompts that begin with tokens 0 and end with tokens 1, so many of each, with each of the extra keys."""
+    return tuple((extra, (0,) * begin + (1,) * end) for extra, begin, end in product(extras, begins, ends))
 
 
 def options(rest: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -191,5 +191,7 @@ PROFILES: dict[str, tuple[Scope, ...]] = {
     "nightly": (*EVERY, *(of_row(*row) for row in FILE["scopes"]["larger"])),
 }
 """The scopes of each profile."""
+POLICIES = tuple([of_row(*row) for row in FILE["scopes"]["policies"]])
+"""The scopes of somebody's own policy, in every profile; random histories of the last."""
 FOR_OTHERS: dict[str, tuple[Scope, ...]] = {**PROFILES, "pr": EVERY}
 """The same for managers of other makes: who cannot do all may need a scope whose events others of our scopes meet."""

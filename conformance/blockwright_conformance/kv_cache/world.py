@@ -67,10 +67,12 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         is_long: bool = False,
     ) -> None:
         super().__init__(scope)
-        more = POLICY_LAWS if scope.config.added.retains else ()
-        self.factory, self.laws, self.is_long = factory, laws + more, is_long
-        if scope.config.added.retains:
-            self.step_laws = (*STEP_LAWS, *POLICY_STEP_LAWS)  # type: ignore[misc]
+        self.factory, self.laws, self.is_long = factory, laws, is_long
+        if scope.config.added.retains or hasattr(factory, "policy"):
+            kept = "" if scope.config.added.retains else "POLICY-"
+            self.laws += tuple([law for law in POLICY_LAWS if law.id.startswith(kept)])
+            more = [law for law in POLICY_STEP_LAWS if law.id.startswith(kept)]
+            self.step_laws = (*STEP_LAWS, *more)  # type: ignore[misc]
         self.names = Names(canonical)
         self.lookups: dict[View, list[AnyLaw]] = {}
 

@@ -107,7 +107,7 @@ def _add_keeping_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--hints", default="none", metavar="HINTS", help="oracle: a client says of each request whether its "
-        "conversation goes on; oracle:0.2: a fifth of that is wrong (default: none)",
+        "conversation goes on; oracle:0.2: a fifth of that is wrong; oracle:0.2:7: another draw of it (default: none)",
     )  # fmt: skip
     group.add_argument(
         "--hint-guard", type=_part, default=0.0, metavar="PART", help="part of the pool out of their reach"

@@ -72,6 +72,9 @@ class Written:
         """Return the expression that is called with a `Config`."""
         if command := getattr(factory, "command", None):
             return f"{self.named(factory.__module__, 'started')}({command!r})"
+        if policy := getattr(factory, "policy", None):
+            made = self.named(factory.__module__, type(factory).__name__)
+            return f"{made}({self.named(policy.__module__, policy.__qualname__)})"
         return self.named(factory.__module__, factory.__qualname__)
 
     def named(self, module: str, name: str) -> str:
