@@ -10,7 +10,7 @@ from itertools import product, starmap
 from typing import Any
 
 from blockwright_spec.manager.state import Config
-from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Prefix, Sliding, reads
+from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Prefix, Sinks, Sliding, dead
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,26 +81,27 @@ def calls(words: str, known: Collection[str] = CALLS.keys()) -> frozenset[str]:
 Layers = tuple[tuple[Kind, int], ...]
 """Kinds of layers, each with its block size."""
 
-LAYERS: dict[str, tuple[type[Any], str]] = {
-    "full": (Full, ""),
-    "sliding": (Sliding, "window"),
-    "chunked": (Chunked, "chunk"),
-    "mamba": (Mamba, "drafts"),
-    "cross": (Cross, ""),
+LAYERS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
+    "full": (Full, ()),
+    "sliding": (Sliding, ("window",)),
+    "sinks": (Sinks, ("sinks", "window")),
+    "chunked": (Chunked, ("chunk",)),
+    "mamba": (Mamba, ("drafts",)),
+    "cross": (Cross, ()),
 }
-"""The kinds of layers by their names, each with the name of its own length."""
+"""The kinds of layers by their names, each with the names of its own lengths."""
 
 
-def kind_and_length(kind: Kind) -> tuple[str, int]:
-    """Return the name of a kind of layers, and its own length: a window, a chunk, drafts; 0 if it has none."""
+def kind_and_lengths(kind: Kind) -> tuple[str, dict[str, int]]:
+    """Return the name of a kind of layers, and its own lengths: sinks, a window, a chunk, drafts if there are any."""
     name, own = next((name, own) for name, (each, own) in LAYERS.items() if isinstance(kind, each))
-    return name, getattr(kind, own) if own else 0
+    return name, {length: getattr(kind, length) for length in own if getattr(kind, length)}
 
 
 def layer_name(kind: Kind) -> str:
     """Return the short name of a layer, with its window or chunk."""
-    name, length = kind_and_length(kind)
-    return f"{name} {'+' if isinstance(kind, Mamba) else ''}{length}" if length else name
+    name, lengths = kind_and_lengths(kind)
+    return " ".join([name, *(f"{'+' if isinstance(kind, Mamba) else ''}{length}" for length in lengths.values())])
 
 
 def layers(names: str) -> Layers:
@@ -149,7 +150,7 @@ FLAGS = ("caching", "eagle", "settles", "watermark", "tells", "retains", "floors
 
 def of_kind(kind: Kind, size: int) -> Iterator[Scope]:
     """Yield the scopes of one layer and block size."""
-    recycles = isinstance(kind, Mamba) or reads(kind, 2 * size).start >= size
+    recycles = isinstance(kind, Mamba) or dead(kind, size, 2 * size, 0)
     long, odd = 2 + 2 * size, 2 * size + 1
     last, few = (odd, 4) if recycles else (odd + 1, 5)
     pair = ((0, (0,) * odd), (0, (0,) * size + (1,) * (odd - size)), (0, (1,) * odd))
@@ -224,6 +225,7 @@ def large_scopes() -> tuple[Scope, ...]:
         scope(Sliding(6), 4, "histories", 36, 44, words, **rest, **ahead),
         scope(Sliding(9), 2, "histories, eagle", 60, 44, words, **rest, **ahead, eagle=True),
         scope(Sliding(3), 4, "histories", 34, 44, words, **rest, **ahead),
+        scope(Sinks(6, 7), 4, "histories", 40, 44, words, **rest, **ahead),
         scope(Chunked(8), 4, "histories", 36, 44, words, **rest, **ahead),
         scope(Chunked(3), 3, "histories", 36, 44, words, **rest, **ahead),
         scope(Mamba(), 4, "histories", 34, 44, words, **rest),
@@ -305,6 +307,20 @@ def of_three() -> Iterator[Scope]:
     groups = layers("full, block 2 + full, block 2 + sliding 3, block 1")
     yield of_groups(groups, "uncached", 9, 4, "trim", prompts=strings(1, 1, 1), caching=False, slots=1)
     yield of_groups(groups, "loading", 10, 5, "load", prompts=strings(1, 3, 4), slots=1)
+
+
+def of_sinks() -> Iterator[Scope]:
+    """Yield the scopes of sinks, which may end inside a block, behind which entries die: alone, and beside full layers."""
+    one: dict[str, Any] = {"prompts": strings(1, 2, 4), "slots": 1}
+    yield scope(Sinks(1, 2), 1, "life", 4, 4, "chunks trim reset preempt")
+    yield scope(Sinks(1, 2), 2, "life", 5, 6, "chunks trim preempt", prompts=strings(1, 3, 5))
+    yield scope(Sinks(3, 1), 2, "put off", 5, 7, "chunks later trim misuse", prompts=strings(1, 5, 6))
+    yield scope(Sinks(2, 1), 1, "drafts", 6, 5, "chunks batch", **one, lookaheads=(0, 2), drafts=1)
+    yield scope(Sinks(1, 2), 1, "admission", 5, 6, "whole plan chunks explain", **one)
+    both = layers("full, block 2 + sinks 1 2, block 1")
+    yield of_groups(both, "life", 8, 4, "chunks preempt plan explain", prompts=strings(1, 3, 4), max_model_len=5)
+    yield of_groups(both, "loads", 9, 5, "load preempt", **one, in_flight=1)
+    yield of_groups(both, "eagle", 9, 5, "adopt fork", prompts=strings(1, 4, 5), eagle=True)
 
 
 def of_explanations() -> Iterator[Scope]:
@@ -459,6 +475,7 @@ EVERY: tuple[Scope, ...] = (
     *(each for groups in GROUPS for each in of_hybrid(groups)),
     *(each for groups in TIMED for each in of_time(groups)),
     *of_three(),
+    *of_sinks(),
     *of_drafts(),
     *of_explanations(),
     *of_events(),

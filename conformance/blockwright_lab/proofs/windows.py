@@ -28,11 +28,13 @@ class Layer(NamedTuple):
 
 
 def layers() -> list[Layer]:
-    """Return the four kinds."""
-    window, chunk = z3.Ints("window chunk")
+    """Return the kinds. A window is proved with sinks, of which there may be none."""
+    window, chunk, sinks, size = z3.Ints("window chunk sinks size")
+    own = {"self._window": window, "self.sinks": symbolic.entries(size, sinks)}
     return [
         Layer("full", ("Full", ()), "WindowRule", {"FOR_EVER": FOR_EVER}, []),
-        Layer("sliding", ("Sliding", (window,)), "SlidingRule", {"self._window": window}, [window >= 1]),
+        Layer("sliding", ("Sliding", (window,)), "SlidingRule", {"self._window": window, "self.sinks": 0}, [window >= 1]),
+        Layer("sinks", ("Sinks", (sinks, window)), "SlidingRule", own, [window >= 1, sinks >= 0, size >= 1]),
         Layer("chunked", ("Chunked", (chunk,)), "ChunkedRule", {"self._chunk": chunk}, [chunk >= 1]),
         Layer("mamba", ("Mamba", ()), "MambaRule", {}, []),
     ]
