@@ -317,6 +317,7 @@ def of_sinks() -> Iterator[Scope]:
     yield scope(Sinks(3, 1), 2, "put off", 5, 7, "chunks later trim misuse", prompts=strings(1, 5, 6))
     yield scope(Sinks(2, 1), 1, "drafts", 6, 5, "chunks batch", **one, lookaheads=(0, 2), drafts=1)
     yield scope(Sinks(1, 2), 1, "admission", 5, 6, "whole plan chunks explain", **one)
+    yield scope(Sinks(1, 1), 1, "hints", 4, 4, "hint trim", prompts=strings(1, 3, 3), slots=1, retains=True)
     both = layers("full, block 2 + sinks 1 2, block 1")
     yield of_groups(both, "life", 8, 4, "chunks preempt plan explain", prompts=strings(1, 3, 4), max_model_len=5)
     yield of_groups(both, "loads", 9, 5, "load preempt", **one, in_flight=1)

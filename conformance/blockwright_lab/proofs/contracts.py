@@ -186,7 +186,15 @@ CONTRACTS: Final = (
     most("mamba", lambda drafts, *n: holds_the_most(Mamba(drafts), *n), to(2, 0), to(8), to(1), to(3), ANY),
     hits("full_hits_are_longest", "WindowRule", lambda *n: hit_is_longest((Full(),), *n), to(6), ANY),
     hits("sliding_hits_are_longest", "SlidingRule", lambda w, *n: hit_is_longest((Sliding(w),), *n), to(6), to(6), ANY),
-    hits("sink_hits_are_longest", "SlidingRule", lambda s, w, *n: hit_is_longest((Sinks(s, w),), *n), to(3), to(3), to(6), ANY),
+    hits(
+        "sink_hits_are_longest",
+        "SlidingRule",
+        lambda s, w, *n: hit_is_longest((Sinks(s, w),), *n),
+        to(3),
+        to(3),
+        to(6),
+        ANY,
+    ),
     hits("chunked_hits_are_longest", "ChunkedRule", lambda c, *n: hit_is_longest((Chunked(c),), *n), to(6), to(6), NO),
     hits("mamba_hits_are_longest", "MambaRule", lambda *n: hit_is_longest((Mamba(),), *n), to(6), NO),
     hits(

@@ -70,7 +70,11 @@ class Sides:
     def closed(self, name: str, *arguments: Any) -> Any:
         """Return the value of a closed form."""
         rule = self.layer.rule if f"{self.layer.rule}.{name}" in self.code.functions else "WindowRule"
-        known = {**self.layer.fields, "self.sinks": self.layer.heads, "self.first_needed": lambda length: self.closed("first_needed", length)}
+        known = {
+            **self.layer.fields,
+            "self.sinks": self.layer.heads,
+            "self.first_needed": lambda length: self.closed("first_needed", length),
+        }
         return self.code.apply(f"{rule}.{name}", arguments, known)
 
     def of_table(self, name: str, *arguments: Any, **known: Any) -> Any:

@@ -84,7 +84,11 @@ class GroupTables:
         """
         end = (entry + 1) * self._block_size
         start = end - self._block_size
-        if self._publishes_all or entry < self.sinks or (self._has_margin and start > 0 and start % self._alignment == 0):
+        if (
+            self._publishes_all
+            or entry < self.sinks
+            or (self._has_margin and start > 0 and start % self._alignment == 0)
+        ):
             return True
         return self.rule.first_needed((end + self._alignment - 1) // self._alignment * self._alignment) < end
 

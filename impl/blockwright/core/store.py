@@ -498,7 +498,9 @@ class BlockStore:
         journal = self._journal
         return journal is None or journal.holds(block, keys, index, block_size)
 
-    def count_free_hits(self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, start: i64, first: i64) -> i64:
+    def count_free_hits(
+        self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, start: i64, first: i64
+    ) -> i64:
         """Check a hit and return how many of its blocks are free now.
 
         Entries from `start` to `first` must be null, those after them still carry the request's own keys. O(entries).

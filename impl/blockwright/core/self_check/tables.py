@@ -32,7 +32,15 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
         for name, running in state.running.items():
             table = running.groups[number]
             useful = [manager.is_useful(entry) for entry in range(int(table.num_published))]
-            facts += of_table(name, table, manager.is_row(), manager.most_states(state.config.overlaps), keyed, useful, int(manager.sinks))
+            facts += of_table(
+                name,
+                table,
+                manager.is_row(),
+                manager.most_states(state.config.overlaps),
+                keyed,
+                useful,
+                int(manager.sinks),
+            )
             facts.append(
                 ("MAMBA-3", f"states of drafts of request {name!r}", int(manager.num_states), len(table.states))
             )
