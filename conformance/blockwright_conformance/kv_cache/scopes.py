@@ -310,7 +310,7 @@ def of_three() -> Iterator[Scope]:
 
 
 def of_sinks() -> Iterator[Scope]:
-    """Yield the scopes of sinks, which may end inside a block, behind which entries die: alone, and beside full layers."""
+    """Yield the scopes of sinks, which may end inside a block and behind which entries die: alone, beside full layers."""
     one: dict[str, Any] = {"prompts": strings(1, 2, 4), "slots": 1}
     yield scope(Sinks(1, 2), 1, "life", 4, 4, "chunks trim reset preempt")
     yield scope(Sinks(1, 2), 2, "life", 5, 6, "chunks trim preempt", prompts=strings(1, 3, 5))
@@ -319,8 +319,8 @@ def of_sinks() -> Iterator[Scope]:
     yield scope(Sinks(1, 2), 1, "admission", 5, 6, "whole plan chunks explain", **one)
     yield scope(Sinks(1, 1), 1, "hints", 4, 4, "hint trim", prompts=strings(1, 3, 3), slots=1, retains=True)
     both = layers("full, block 2 + sinks 1 2, block 1")
-    yield of_groups(both, "life", 8, 4, "chunks preempt plan explain", prompts=strings(1, 3, 4), max_model_len=5)
-    yield of_groups(both, "loads", 9, 5, "load preempt", **one, in_flight=1)
+    yield of_groups(both, "life", 8, 4, "chunks preempt plan explain", prompts=strings(1, 4, 4), max_model_len=5)
+    yield of_groups(both, "loads", 8, 4, "load preempt", **{**one, "prompts": strings(1, 4, 4)}, in_flight=1)
     yield of_groups(both, "eagle", 9, 5, "adopt fork", prompts=strings(1, 4, 5), eagle=True)
 
 

@@ -279,7 +279,7 @@ def _room(step: Step, span: int) -> int:
 
 
 def _longest_span(spec: AttentionSpec, queries: int, length: int) -> int:
-    """Return the most positions that `queries` consecutive tokens of a sequence of at most `length` read together, but for sinks."""
+    """Return the most positions, sinks left out, that `queries` tokens in a row of at most `length` read together."""
     if isinstance(spec, SlidingWindowSpec):
         return min(length, spec.sliding_window + queries - 1)
     if isinstance(spec, ChunkedLocalAttentionSpec):

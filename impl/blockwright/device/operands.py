@@ -184,7 +184,7 @@ def stored(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def first_read(spec: AttentionSpec, positions: torch.Tensor) -> torch.Tensor:
-    """Return the first position that the token at each of `positions` reads; it reads from there up to itself, and sinks.
+    """Return the first position but for sinks that the token at each of `positions` reads; it reads on up to itself.
 
     A token of a cross attention reads all of the encoder's, from 0.
     """
