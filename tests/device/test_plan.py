@@ -316,7 +316,9 @@ def layer_of(spec: KVCacheSpec) -> Layer:
         CrossAttentionSpec: Cross,
     }
     own = [each for each in kind_of(spec)[2:] if each is not None]
-    kind: Kind = Sinks(own[1], own[0]) if len(own) == 2 else kinds[type(spec)](*own)
+    kind: Kind = kinds[type(spec)](*own[:1])
+    if isinstance(spec, SlidingWindowSpec) and spec.sink_len:
+        kind = Sinks(spec.sink_len, spec.sliding_window)
     return Layer(kind, spec.block_size, bytes_of(spec) // (1 if isinstance(kind, Mamba) else spec.block_size))
 
 

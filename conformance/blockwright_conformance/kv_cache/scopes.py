@@ -310,7 +310,7 @@ def of_three() -> Iterator[Scope]:
 
 
 def of_sinks() -> Iterator[Scope]:
-    """Yield the scopes of sinks, which may end inside a block and behind which entries die: alone, beside full layers."""
+    """Yield the scopes of sinks, which may end inside a block: alone, and beside full layers."""
     one: dict[str, Any] = {"prompts": strings(1, 2, 4), "slots": 1}
     yield scope(Sinks(1, 2), 1, "life", 4, 4, "chunks trim reset preempt")
     yield scope(Sinks(1, 2), 2, "life", 5, 6, "chunks trim preempt", prompts=strings(1, 3, 5))

@@ -9,12 +9,13 @@ PLAN-1    a plan of any admission counts what the call takes, and fits exactly i
 """
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import permutations, product
 from types import ModuleType
 from typing import Any
 
 from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
-from blockwright_spec.reads import longest_hit
+from blockwright_spec.reads import Prefix, longest_hit
 
 from ..scopes import layer
 from .known_bug import Fault
@@ -193,11 +194,15 @@ def sinks(package: ModuleType) -> Iterator[Fault]:
         pool.free_blocks([table[entry] for entry in order])
         pool.get_new_blocks(taken)
         left = {entry + 1 for entry in order[taken:]}
-        wanted = longest_hit((group,), lambda _, prefix, left=left: len(prefix[1]) in left, (0, tokens))
+        wanted = longest_hit((group,), partial(is_left, left), (0, tokens))
         length = manager.get_computed_blocks(package.Request("second", tokens, 1))[1]
         if length != wanted:
             yield Fault("HIT-1", f"blocks {sorted(left)} are cached, and the hit is {length} tokens, not {wanted}", 5)
             return
+
+
+def is_left(ends: set[int], _: int, prefix: Prefix) -> bool:
+    return len(prefix[1]) in ends
 
 
 def misplanned(

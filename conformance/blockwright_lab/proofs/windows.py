@@ -135,8 +135,8 @@ def of_hits() -> Iterator[Theorem]:
     _, sliding, sinks, chunked, mamba = layers()
     window, chunk = sliding.fields["self._window"], chunked.fields["self._chunk"]
     given = [k >= 1, b >= 1, i >= 0, i < k]
-    run = hit_run("SlidingRule", window, b, sinks.sinks)
-    for layer, run in ((sliding, run), (sinks, run), (mamba, hit_run("MambaRule"))):
+    windows = hit_run("SlidingRule", window, b, sinks.sinks)
+    for layer, run in ((sliding, windows), (sinks, windows), (mamba, hit_run("MambaRule"))):
         read, whole = Sides(layer), (i + 1) * b - 1
         holds = read.reads(whole, k * b)  # the last position of a block is the last to be dead
         holds = z3.Or(holds, read.reads(i * b, k * b)) if layer is sinks else holds

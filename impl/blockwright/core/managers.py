@@ -385,7 +385,7 @@ class FullAttentionManager(SingleTypeKVCacheManager):
 
 
 class SlidingWindowManager(SingleTypeKVCacheManager):
-    """Keeps the blocks of the last `sliding_window` tokens and of sinks; a hit is the rightmost run that covers them."""
+    """Keeps the blocks of the last `sliding_window` tokens and of sinks; a hit is the rightmost run for a window."""
 
     def manages(self, kv_cache_spec: KVCacheSpec) -> bool:
         """Return whether it is a `SlidingWindowSpec`."""
