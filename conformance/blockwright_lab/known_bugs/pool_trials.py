@@ -6,6 +6,7 @@ HASH-3    a hasher that is not collision resistant serves no hits unless tokens 
 QUEUE-1, REF-1  of the bare pool: whatever is taken, held once more and released, repeated blocks included
 HIT-1     of whatever blocks a window with sinks is cached, the hit is the longest that can be read
 PLAN-1    a plan of any admission counts what the call takes, and fits exactly if the call succeeds
+RESTART-1 a new manager finds what nobody held when the dump was made, in the order in which it would be evicted
 """
 
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
+from blockwright_spec.manager.events import law_restart_finds_what_stood_there
 from blockwright_spec.reads import Prefix, longest_hit
 
 from ..scopes import layer
@@ -270,3 +272,33 @@ def rows(package: ModuleType) -> Iterator[Fault]:
         if found != wanted:
             yield Fault("ROW-1", f"after token {token}: rows {found}, tables {wanted}", 2 * token + 2)
             return
+
+
+# --- restarts
+
+
+def restarts(package: ModuleType) -> Iterator[Fault]:
+    """Return RESTART-1 if a manager that is given what another left finds it not, or in another order, or wrongly."""
+    hasher, checkpoint = package.Sha256Hasher(b"seed"), package.core.seldom.checkpoint
+    options = {"num_blocks": 12, "enable_kv_cache_events": True}
+    manager, stream = manager_of(package, "full + sliding 2", **options), package.observe.EventStream()
+    requests = [package.Request(f"r{at}", [0, at, 2], 1, hasher=hasher) for at in range(3)]
+    for request in requests:
+        hit, length = manager.get_computed_blocks(request)
+        manager.allocate_slots(request, 3 - length, length, hit)
+    for request in requests[1::-1]:
+        manager.free(request)
+    stream.record(manager.take_events())
+    data = checkpoint.dump(manager, stream.snapshot().events, b"ours", hasher)
+    for identity in (b"ours", b"another"):
+        other, may = manager_of(package, "full + sliding 2", **options), identity == b"ours"
+        checkpoint.restore(other, data, identity, hasher)
+        if not law_restart_finds_what_stood_there(queue(manager), may, queue(other)):
+            yield Fault("RESTART-1", f"restored as {identity!r}: {queue(other)}, of {queue(manager)}", 12)
+            return
+
+
+def queue(manager: Any) -> tuple[Any, ...]:
+    """Return the blocks that nobody holds, first to be taken first, each with its key and group."""
+    keys, groups = manager.block_pool.block_keys(), manager.block_pool.block_groups()
+    return tuple((block, keys[block] and (groups[block], keys[block])) for block in manager.block_pool.free_block_ids())
