@@ -178,13 +178,12 @@ class Release(NamedTuple):
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, transitions.release(state, self.slot, choice))
 
-    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
         name = name_of(self.slot)
         if isinstance(state.requests[self.slot], Absent):
             adapter.send(name, (0, (0,)))
         adapter.free(name)
         adapter.forget(name)
-        return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
         return [*sending(state, self.slot), f"manager.free({name_of(self.slot)})"]
@@ -203,9 +202,8 @@ class Preempt(NamedTuple):
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, transitions.preempt(state, self.slot, choice))
 
-    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.free(name_of(self.slot))
-        return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
         name = name_of(self.slot)

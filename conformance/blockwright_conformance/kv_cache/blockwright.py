@@ -114,11 +114,7 @@ class Shared:
         return request
 
     def learn(self, request: Request, prefix: Prefix) -> None:
-        """Record what the digests of a request stand for.
-
-        Raises:
-            AssertionError: one digest stands for two prefixes.
-        """
+        """Record what the digests of a request stand for, each for one prefix (HASH-1)."""
         for entry, digest in enumerate(request.block_hashes):
             known = self.prefixes.setdefault(digest, cut(prefix, (entry + 1) * self.block_size))
             self.prefixes[digest[:16]] = known  # as the index keeps it

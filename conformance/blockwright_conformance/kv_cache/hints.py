@@ -12,7 +12,7 @@ from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
 from .outcome import ManagerOutcome
-from .parts import Reply, name_of, settled
+from .parts import name_of, settled
 from .scopes import Scope
 from .script import expects
 
@@ -40,9 +40,8 @@ class Retain(NamedTuple):
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, retention.retain(state, *self))
 
-    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.retain(name_of(self.slot), self.tokens, self.priority, self.until)
-        return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
         arguments = f"{name_of(self.slot)}, {self.tokens}, {self.priority}, {self.until}"
@@ -74,9 +73,8 @@ class ReleasePrefix(NamedTuple):
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, retention.release_prefix(state, *self))
 
-    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.release_prefix(name_of(self.slot), self.first)
-        return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
         return [f"manager.release_prefix({name_of(self.slot)}, {self.first}){expects(outcome)}"]
@@ -100,9 +98,8 @@ class Tick(NamedTuple):
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, retention.advance(state, self.now))
 
-    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.advance_time(self.now)
-        return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
         return [f"manager.advance_time({self.now}){expects(outcome)}"]

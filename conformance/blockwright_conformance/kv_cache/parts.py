@@ -158,11 +158,7 @@ def allocate(
 
 
 def committed(adapter: ManagerAdapter, name: str, planned: Planned, plan: Plan, hit: Found | None) -> Reply:
-    """Compare a manager's plan with the specification's, and commit it if it fits (PLAN-1).
-
-    Raises:
-        AssertionError: the plans differ.
-    """
+    """Commit a manager's plan if it fits; one that is not the specification's is an error (PLAN-1)."""
     if isinstance(plan, Fits):
         wanted = Planned(plan.demand)
     else:

@@ -167,9 +167,8 @@ class Append(NamedTuple):
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, transitions.append_output(state, self.slot, self.tokens, self.accepted))
 
-    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.append(name_of(self.slot), self.tokens)
-        return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
         return [f"{name_of(self.slot)}.append_output_token_ids({list(self.tokens)})", *counting(self.slot, outcome)]
@@ -205,9 +204,8 @@ class Publish(NamedTuple):
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, transitions.publish(state, self.slot, self.end))
 
-    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.publish(name_of(self.slot), self.end)
-        return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
         return [f"manager.cache_blocks({name_of(self.slot)}, {self.end})"]
@@ -239,9 +237,8 @@ class Trim(NamedTuple):
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, transitions.trim(state, self.slot, self.end, choice))
 
-    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.trim(name_of(self.slot), self.end)
-        return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
         return [f"manager.remove_skipped_blocks({name_of(self.slot)}, {self.end})"]

@@ -51,9 +51,8 @@ class Start(NamedTuple):
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, flights.begin(state))
 
-    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.start()
-        return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
         return ["step = manager.start_step()" if state.config.overlaps else "manager.new_step_starts()"]
@@ -85,9 +84,8 @@ class Settle(NamedTuple):
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, flights.settle(state, self.rejected, choice))
 
-    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.settle(tuple([(name_of(slot), count) for slot, count in self.rejected]))
-        return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
         rejected = {name_of(slot): count for slot, count in self.rejected}
@@ -120,9 +118,8 @@ class FinishLoad(NamedTuple):
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, flights.finish_load(state, self.slot, self.came, choice))
 
-    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.finish_load(name_of(self.slot), self.came)
-        return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
         name = name_of(self.slot)
@@ -199,18 +196,13 @@ class TakeCopies(NamedTuple):
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, forks.take_copies(state, choice))
 
-    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Take the copies to come, and compare them with the specification's (COPY-1).
-
-        Raises:
-            AssertionError: they differ.
-        """
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
+        """Take the copies to come; others than the specification's are an error (COPY-1)."""
         groups = range(len(state.config.groups))
         wanted = tuple([tuple([copy[1:] for copy in state.copies if copy[0] == group]) for group in groups])
         copies = adapter.take_copies()
         if copies != wanted:
             raise AssertionError(f"COPY-1: expected the copies {wanted}, found {copies}")
-        return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
         return [f"manager.take_copies(){expects(outcome)}"]

@@ -9,7 +9,7 @@ be computed. With recurrent layers it is handed out before a lookup too, since n
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import combinations, permutations
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.hits import found
@@ -26,8 +26,15 @@ from blockwright_spec.worker.rows import Row, RowRefusal, Rows, RowsOutcome, gap
 from ..checker.world import Outcome
 from ..kv_cache import actions as engine
 from ..kv_cache.parts import computed_of, name_of, wanted
-from .adapter import BatchResult, Places, WorkerAdapter
 from .scopes import WorkerScope
+
+if TYPE_CHECKING:
+    from .blockwright import BlockwrightWorker
+
+Places = tuple[int | None, ...]
+"""The slot of the request in each row; None where a row is free."""
+BatchResult = tuple[tuple[int, Done], ...]
+"""What a batch tells: the slots of the requests that it served, each with its step."""
 
 STRANGER = 99
 """The slot of a request that no worker knows."""
@@ -91,7 +98,7 @@ class WorkerAction:
         """Return whose rows may change."""
         return frozenset()
 
-    def call(self, model: WorkerAdapter, state: Serving) -> Any:
+    def call(self, model: "BlockwrightWorker", state: Serving) -> Any:
         return getattr(model, type(self).__name__.lower())(*self.arguments())
 
     def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
@@ -100,7 +107,7 @@ class WorkerAction:
             return Served(state, (), Refused(after))
         return Served(replace(state, rows=after), ((state, RowCall(state.rows, after, self.named())),))
 
-    def perform(self, model: WorkerAdapter, state: Serving) -> Any:
+    def perform(self, model: "BlockwrightWorker", state: Serving) -> Any:
         return self.call(model, state)
 
     def lines(self, state: Serving, outcome: Served) -> list[str]:
@@ -206,7 +213,7 @@ class Serve(WorkerAction):
                 return Work(slot, computed_of(before, slot), new, self.action.drafts)
         return None
 
-    def perform(self, model: WorkerAdapter, state: Serving) -> None:
+    def perform(self, model: "BlockwrightWorker", state: Serving) -> None:
         outcome = self.action.meaning(state.manager)
         for each in changes(state.manager, outcome.state) if outcome.refusal is None else ():
             each.call(model, state)
@@ -270,7 +277,7 @@ class Batch(WorkerAction):
         result = tuple(zip((slot for slot, _, _ in self.asks), dones, strict=False))
         return Served(replace(state, manager=before, parts=tuple(parts), result=result), (), None, tuple(events))
 
-    def perform(self, model: WorkerAdapter, state: Serving) -> None:
+    def perform(self, model: "BlockwrightWorker", state: Serving) -> None:
         return None
 
     def line(self) -> str:
@@ -355,7 +362,7 @@ class HandOut(WorkerAction):
         served = Serving(taken.state if isinstance(taken, Done) else manager, after)
         return Served(served, steps, None, tuple(events))
 
-    def call(self, model: WorkerAdapter, state: Serving) -> Inputs:
+    def call(self, model: "BlockwrightWorker", state: Serving) -> Any:
         return model.step(self.works, state.manager.copies, state.result if state.parts else ())
 
     def lines(self, state: Serving, outcome: Served) -> list[str]:
@@ -448,7 +455,7 @@ class Misuse(WorkerAction):
         meant: Served = self.wrong.meaning(state)
         return meant
 
-    def call(self, model: WorkerAdapter, state: Serving) -> Any:
+    def call(self, model: "BlockwrightWorker", state: Serving) -> Any:
         return self.wrong.call(model, state)
 
     def lines(self, state: Serving, outcome: Served) -> list[str]:

@@ -210,7 +210,6 @@ def is_left(ends: set[int], _: int, prefix: Prefix) -> bool:
 def misplanned(
     package: ModuleType, manager: Any, size: int, new: int, external: int, ahead: int, drafts: int, encoder: int
 ) -> str:
-    """Plan an admission and make it; say what differs."""
     request = package.Request("r", [0] * 5, size)
     hit, length = manager.get_computed_blocks(request)
     counts = {"num_lookahead_tokens": ahead, "num_draft_tokens": drafts}
@@ -233,7 +232,6 @@ def misplanned(
 
 
 def config_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks: int = 9) -> Any:
-    """Return the configuration of layers, as scopes name them."""
     kinds = [layer(f"{each}, block {block_size}").kind for each in layers.split(" + ")]
     groups = [
         package.KVCacheGroupSpec([f"layer {at}"], kv_cache_spec(kind, block_size, package))
@@ -243,7 +241,6 @@ def config_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks:
 
 
 def manager_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks: int = 9, **rest: Any) -> Any:
-    """Return a manager of such layers."""
     return package.KVCacheManager(config_of(package, layers, block_size, num_blocks), max_model_len=8, **rest)
 
 
