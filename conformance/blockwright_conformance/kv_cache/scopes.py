@@ -5,11 +5,12 @@ A scope fixes a manager's configuration, the prompts and tokens an engine may se
 
 import tomllib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from itertools import product, starmap
 from pathlib import Path
 from typing import Any
 
+from blockwright_spec.manager.added import ConfigAdded
 from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Prefix, Sinks, Sliding
 
@@ -138,10 +139,9 @@ def scope(kind: Kind, size: int, theme: str, blocks: int, tokens: int, words: st
 def of_groups(groups: Layers, theme: str, blocks: int, tokens: int, words: str, **rest: Any) -> Scope:
     """Return a scope of several groups of layers, each a kind and a block size."""
     flags = {flag: rest.pop(flag) for flag in FLAGS if flag in rest}
-    config = Config(tuple(starmap(Group, groups)), blocks, rest.pop("max_model_len", tokens), **flags)
+    flags["overlaps"] = bool(rest.get("in_flight"))
+    config = configured(tuple(starmap(Group, groups)), blocks, rest.pop("max_model_len", tokens), **flags)
     options = {"slots": 2, "prompts": strings(1, 1, tokens - 1), "max_tokens": tokens, **rest}
-    if options.get("in_flight"):
-        config = replace(config, overlaps=True)
     name = " + ".join(f"{layer_name(kind)}, block {size}" for kind, size in groups)
     return Scope(f"{name}: {theme}", config, calls=calls(words), **options)
 
@@ -151,8 +151,22 @@ def of_row(names: str, *row: Any) -> Scope:
     return of_groups(layers(names), *row[:4], **options(row[4:]))
 
 
-FLAGS = ("caching", "eagle", "settles", "watermark", "tells", "retains", "floors", "guard")
+FLAGS = ("caching", "eagle", "watermark", "settles", "tells", "retains", "floors", "guard")
 """Options of a scope that belong to its configuration."""
+
+ADDED = tuple([each.name for each in fields(ConfigAdded)])
+"""Options of a configuration that stand in what a second reading adds to it."""
+
+
+def configured(groups: tuple[Group, ...], num_blocks: int, max_model_len: int, **options: Any) -> Config:
+    """Return a configuration from all its options, those that a second reading adds among them."""
+    added = ConfigAdded(**{name: options.pop(name) for name in ADDED if name in options})
+    return Config(groups, num_blocks, max_model_len, added=added, **options)
+
+
+def option(config: Config, name: str) -> Any:
+    """Return an option of a configuration by its name."""
+    return getattr(config.added if name in ADDED else config, name)
 
 
 def is_quick(each: Scope) -> bool:

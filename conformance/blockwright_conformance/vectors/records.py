@@ -13,7 +13,7 @@ from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Group
 
 from ..kv_cache.adapter import Observation
-from ..kv_cache.scopes import LAYERS, kind_and_lengths
+from ..kv_cache.scopes import LAYERS, configured, kind_and_lengths, option
 from .calls import ANSWERS, SIGNATURES, Answer, Call
 
 VERSION = 1
@@ -58,7 +58,7 @@ def group_of(record: dict[str, Any]) -> Group:
 
 
 def config_record(config: Config) -> dict[str, Any]:
-    rest = {name: getattr(config, name) for name, usual in FLAGS.items() if getattr(config, name) != usual}
+    rest = {name: option(config, name) for name, usual in FLAGS.items() if option(config, name) != usual}
     groups = [group_record(group) for group in config.groups]
     return {"groups": groups, "num_blocks": config.num_blocks, "max_model_len": config.max_model_len} | rest
 
@@ -66,7 +66,7 @@ def config_record(config: Config) -> dict[str, Any]:
 def config_of(record: dict[str, Any]) -> Config:
     groups = tuple(group_of(group) for group in record["groups"])
     rest = {name: record[name] for name in FLAGS if name in record}
-    return Config(groups, record["num_blocks"], record["max_model_len"], **rest)
+    return configured(groups, record["num_blocks"], record["max_model_len"], **rest)
 
 
 def answer_record(answer: Answer) -> dict[str, Any]:

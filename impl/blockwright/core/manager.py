@@ -17,6 +17,7 @@ from mypy_extensions import i32, i64
 from blockwright.config import KVCacheConfig
 from blockwright.core.batch import grow_each
 from blockwright.core.block_hash import BlockHasher
+from blockwright.core.candidates.retention import advance_time, release_prefix, retain
 from blockwright.core.effects import serve, serve_in_place, waiting
 from blockwright.core.in_time.explain import EvictionStats, HitExplanation, eviction_stats, explain
 from blockwright.core.in_time.forks import fork, take_copies
@@ -37,7 +38,6 @@ from blockwright.core.preconditions import (
     tables_running,
 )
 from blockwright.core.request import MAX_LENGTH, Request
-from blockwright.core.retention import advance_time, release_prefix, retain
 from blockwright.core.self_check.tables import check_state
 from blockwright.core.state import Config, State
 from blockwright.core.transitions import commit, find, publish, release, reset, trim

@@ -1,4 +1,4 @@
-"""Part one, chapter 5: what a step asks for and how it ends.
+"""Part one, chapter 6: what a step asks for and how it ends.
 
 Refusal is total: a step that cannot happen says when it could (not now, never, or that the call is wrong) and why, and
 there is no new state. Demand is counted as if the dead entries were already trimmed.
@@ -7,6 +7,7 @@ there is no new state. Demand is counted as if the dead entries were already tri
 from dataclasses import dataclass
 from enum import Enum
 
+from .added import PLAIN_STEP, StepAdded
 from .state import Content, State, Table
 
 
@@ -109,17 +110,15 @@ class Publication(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step asks for: slots for `new` tokens, the last `drafts` of them drafts, and `lookahead` more.
+    """What a step asks for: slots for `new` tokens, and `lookahead` more.
 
-    For a request that is admitted, also: slots for `external` tokens that are loaded, and for the tokens of an
-    `encoder`; whether the `whole` of it must fit, not just this step; and a `reserve` of blocks to leave to others.
+    For a request that is admitted, also: whether the `whole` of it must fit, not just this step; and a `reserve` of
+    blocks to leave to others. `added` is for a second reading: drafts, loads and encoders.
     """
 
     new: int
     lookahead: int = 0
     publication: Publication = Publication.NOW
-    drafts: int = 0
-    external: int = 0
-    encoder: int = 0
     whole: bool = False
     reserve: int = 0
+    added: StepAdded = PLAIN_STEP
