@@ -6,7 +6,8 @@ else. Times are the engine's own; nobody here reads a clock.
 
 What is said of a request is a `Wish`. It counts when the request lets go of its blocks, and is then joined to what
 others have said of the same blocks, the stronger part of each: so whatever keeps a block keeps all blocks before it,
-which without it would be of no use (POLICY-1). What a block remembers is its `Mark`, until it is taken.
+which without it would be of no use (POLICY-1). What a block remembers is its `Mark`, until it is taken. Of a block that
+leaves the device `Said` goes with it.
 """
 
 from collections.abc import Hashable
@@ -69,3 +70,27 @@ def rank(mark: Mark, now: int) -> float:
     if mark.priority and now < mark.until:
         return mark.priority
     return FIRST if mark.first else PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What is said of one block off the device: whose it is, and with which priority it is kept until a time."""
+
+    tenant: Hashable = None
+    priority: int = 0
+    until: int = 0
+
+
+NOTHING_SAID = Said()
+"""What is said of a block of nobody that nobody asks to keep."""
+
+
+def joined(said: Said, more: Said, now: int) -> Said:
+    """Join what is said of a block: whose it is, if that was not known, and the stronger part of the hints (`kept`)."""
+    mark = kept(Mark(said.priority, said.until), 0, Wish(1, more.priority, more.until), now)
+    return Said(said.tenant if more.tenant is None else more.tenant, mark.priority, mark.until)
+
+
+def rank_of(said: Said, now: int) -> float:
+    """Return the rank of a block off the device."""
+    return rank(Mark(said.priority, said.until), now)

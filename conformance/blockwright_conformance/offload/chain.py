@@ -12,6 +12,7 @@ from hashlib import blake2b
 from itertools import combinations
 from typing import Any, ClassVar, NamedTuple, Self
 
+from blockwright_spec.hints import Said
 from blockwright_spec.offload import chain_calls as calls
 from blockwright_spec.offload.chain_effects import parts_of
 from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
@@ -24,7 +25,7 @@ from ..checker.lockstep import differing
 from ..checker.world import AnyLaw, Outcome, World
 from .chain_adapter import ChainShown, ChainUnderTest, chain_expected
 from .scopes import ChainScope, Slice
-from .tier import HEAD, misrefused
+from .tier import HEAD, hints, misrefused
 from .tier_adapter import TOKENS, shown_by
 
 
@@ -85,29 +86,33 @@ class Compute(ChainAction):
 
 @dataclass(frozen=True, slots=True)
 class Store(ChainAction):
-    """Store blocks of the device under keys."""
+    """Store blocks of the device under keys, of which something may be said."""
 
     keys: tuple[Key, ...]
     device: tuple[int, ...]
+    said: tuple[tuple[Key, Said], ...] = ()
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
         """Yield the stores of what is computed; an engine that does not know of a load tries to store under it, too."""
         if asked(state) < scope.under_way:
-            yield from (cls(*sliced(each)) for each in scope.stores if is_computed(state, each) or loads(state, each))
+            known = (each for each in scope.stores if is_computed(state, each) or loads(state, each))
+            yield from (cls(*sliced(each), scope.said) for each in known)
         if scope.misuse:
             keys, device = sliced(scope.loads[0])
             yield cls(keys[:1] * 2, device[: scope.config.span] * 2)
             yield cls(keys, device[1:])
 
     def outcome(self, state: Chain) -> ChainOutcome:
-        return calls.store(state, self.keys, self.device)
+        return calls.store(state, self.keys, self.device, dict(self.said))
 
     def call(self, model: ChainUnderTest) -> Any:
-        return model.chain.store(list(self.keys), list(self.device))
+        more = (hints(dict(self.said), self.keys),) if self.said else ()
+        return model.chain.store(list(self.keys), list(self.device), *more)
 
     def line(self, state: Chain) -> str:
-        return f"stored = chain.store({list(self.keys)}, {list(self.device)})"
+        more = f", {hints(dict(self.said), self.keys)}" if self.said else ""
+        return f"stored = chain.store({list(self.keys)}, {list(self.device)}{more})"
 
     def begun(self, answer: Any) -> int | None:
         return None if answer is None else answer.job_id
@@ -413,7 +418,7 @@ def alike(scope: ChainScope) -> Iterator[dict[Key, Key]]:
     for one, other in combinations(scope.keys, 2):
         names = {one: other, other: one}
         touched = {tuple(names.get(key, key) for key in each) for each in scope.touched}
-        if touched == set(scope.touched) and all(
+        if touched == set(scope.touched) and not scope.said and all(
             exchanged(slices, names) == set(slices) for slices in (scope.stores, scope.loads)
         ):
             yield names

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from blockwright_spec.hints import Said
 from blockwright_spec.offload.chain_state import ChainConfig
 from blockwright_spec.offload.tier_state import Key
 
@@ -32,6 +33,8 @@ class TierScope:
     recovered: tuple[Key, ...] = ()
     misuse: bool = True
     """Whether calls are made that are wrong."""
+    said: tuple[tuple[Key, Said], ...] = ()
+    """What stores say of keys, if anything."""
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -48,10 +51,16 @@ def keys_of(letters: str) -> tuple[Key, ...]:
     return tuple(letter.encode() for letter in letters)
 
 
+def said_in(own: dict[str, Any]) -> dict[str, Any]:
+    """Return what is said of keys; a row has a list for each: tenant, priority, until."""
+    return {"said": tuple([(key.encode(), Said(*each)) for key, *each in own.get("said", ())])}
+
+
 def tier_of_row(name: str, manager: str, capacity: int, every: list[int], more: list[str], *rest: Any) -> TierScope:
     """Return a tier's scope: calls name every list of so many keys up to a length, and more lists."""
     own = options(rest)
     own |= {"recovered": keys_of(own["recovered"])} if "recovered" in own else {}
+    own |= said_in(own)
     return TierScope(name, manager, capacity, (*lists(*every), *map(keys_of, more)), **own)
 
 
@@ -73,6 +82,7 @@ class ChainScope:
     """Whether transfers are handed out as soon as they may start; else by an action, and some are cancelled."""
     touched: tuple[tuple[Key, ...], ...] = ()
     misuse: bool = False
+    said: tuple[tuple[Key, Said], ...] = ()
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -106,6 +116,7 @@ def chain_of_row(name: str, capacities: list[int], *rest: Any) -> ChainScope:
     own = options(rest[-1:] if isinstance(rest[-1], dict) else ())
     own |= {each: slices(own[each], own.get("span", 1)) for each in ("stores", "loads") if each in own}
     own |= {"touched": tuple(map(keys_of, own["touched"]))} if "touched" in own else {}
+    own |= said_in(own)
     return chain_scope(name, tuple(capacities), *(each for each in rest if isinstance(each, int)), **own)
 
 

@@ -6,9 +6,11 @@ manager that must evict the least recently used is held to that.
 
 import marshal
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import astuple
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from blockwright_spec.hints import NOTHING_SAID, Said
 from blockwright_spec.offload import tier_calls as calls
 from blockwright_spec.offload.tier_calls import TierDone, TierOutcome, TierReason, TierRefusal, Victims
 from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
@@ -17,16 +19,17 @@ from blockwright_spec.offload.tier_state import Event, Key, Phase, Tier, entry_o
 from ..checker.lockstep import differing
 from ..checker.world import AnyLaw, Outcome, World
 from .scopes import TierScope
-from .tier_adapter import TOKENS, Stored, TierShown, TierUnderTest, expected_of, shown_by
+from .tier_adapter import TOKENS, Stored, TierShown, TierUnderTest, expected_of, shares_of, shown_by
 
 HEAD = "from blockwright.offload import ARCOffloadingManager, CPUBackend, LRUOffloadingManager, OffloadChain"
 
 
 class TierNow(NamedTuple):
-    """A state of a tier, and what the policy of the manager remembers besides."""
+    """A state of a tier, what the policy of the manager remembers besides, and what stores say of keys."""
 
     tier: Tier
     policy: object = None
+    said: Mapping[Key, Said] = {}
 
 
 class TierChoice(NamedTuple):
@@ -79,30 +82,42 @@ class TierCall(NamedTuple):
         before = now.tier
         if self.name == "complete_store" and self.success:
             before = completely_written(before, self.keys)
-        outcome = MEANINGS[self.name](before, self, victims)
+        outcome = MEANINGS[self.name](before, self, victims, now.said)
         if isinstance(outcome, TierRefusal):
             return Outcome(now._replace(policy=policy), (), outcome)
-        return Outcome(TierNow(outcome.state, policy), ((TierNow(before), outcome),))
+        return Outcome(TierNow(outcome.state, policy, now.said), ((TierNow(before), outcome),))
 
     def perform(self, model: TierUnderTest, now: TierNow) -> TierReply:
-        arguments = (list(self.keys), self.success) if self.name.startswith("complete") else (list(self.keys),)
+        name, *arguments = self.made(now)
         try:
-            return TierReply(model.call(self.name, *arguments))
+            return TierReply(model.call(name, *arguments))
         except tuple(model.errors.values()) as error:
             return TierReply(error=error)
 
     def lines(self, now: TierNow, outcome: Outcome[TierNow]) -> list[str]:
-        more = f", {self.success}" if self.name.startswith("complete") else ""
-        return [f"manager.{self.name}({list(self.keys)}{more})"]
+        name, *arguments = self.made(now)
+        return [f"manager.{name}({', '.join(map(repr, arguments))})"]
+
+    def made(self, now: TierNow) -> tuple[Any, ...]:
+        """Return the name and the arguments of the call."""
+        if self.name == "prepare_store" and now.said:
+            return "prepare_store_hinted", list(self.keys), hints(now.said, self.keys)
+        more = (self.success,) if self.name.startswith("complete") else ()
+        return (self.name, 1) if self.name == "advance_time" else (self.name, list(self.keys), *more)
 
 
-MEANINGS: dict[str, Callable[[Tier, TierCall, Victims], TierOutcome]] = {
-    "touch": lambda state, call, _: calls.touch(state, call.keys),
-    "prepare_store": lambda state, call, victims: calls.prepare_store(state, call.keys, victims),
-    "prepare_load": lambda state, call, _: calls.prepare_load(state, call.keys),
-    "remove": lambda state, call, _: calls.drop(state, call.keys),
-    "complete_load": lambda state, call, _: calls.complete_load(state, call.keys, call.success),
-    "complete_store": lambda state, call, _: calls.complete_store(state, call.keys, call.success),
+def hints(said: Mapping[Key, Said], keys: tuple[Key, ...]) -> list[tuple[Any, ...]]:
+    return [astuple(said.get(key, NOTHING_SAID)) for key in keys]
+
+
+MEANINGS: dict[str, Callable[[Tier, TierCall, Victims, Mapping[Key, Said]], TierOutcome]] = {
+    "touch": lambda state, call, *_: calls.touch(state, call.keys),
+    "prepare_store": lambda state, call, victims, said: calls.prepare_store(state, call.keys, victims, said),
+    "prepare_load": lambda state, call, *_: calls.prepare_load(state, call.keys),
+    "remove": lambda state, call, *_: calls.drop(state, call.keys),
+    "complete_load": lambda state, call, *_: calls.complete_load(state, call.keys, call.success),
+    "complete_store": lambda state, call, *_: calls.complete_store(state, call.keys, call.success),
+    "advance_time": lambda state, *_: calls.advance(state, 1),
 }
 """The calls on a tier."""
 
@@ -137,6 +152,7 @@ class TierWorld(World[TierNow, TierUnderTest]):
             for keys in scope.named
             for name in MEANINGS
             for success in ((True, False) if name.startswith("complete") else (True,))
+            if name != "advance_time" or (scope.said and not keys)
         ]
 
     def enabled(self, state: TierNow) -> Iterator[TierCall]:
@@ -152,7 +168,8 @@ class TierWorld(World[TierNow, TierUnderTest]):
         return action.name
 
     def initial(self) -> TierNow:
-        return TierNow(tier(self.scope.capacity, self.scope.recovered), self.model().policy())
+        made = tier(self.scope.capacity, self.scope.recovered, shares_of(self.scope.manager))
+        return TierNow(made, self.model().policy(), dict(self.scope.said))
 
     def model(self) -> TierUnderTest:
         return self.factory(self.scope.manager, self.scope.capacity, self.scope.recovered)
@@ -160,7 +177,8 @@ class TierWorld(World[TierNow, TierUnderTest]):
     def digest(self, state: TierNow) -> bytes:
         """Return a name of a state: all of it, but for contents and announcements that laws derive from the rest."""
         entries = [(each.key, each.place, each.phase.name, each.readers) for each in state.tier.entries]
-        return blake2b(marshal.dumps((entries, state.tier.freed, repr(state.policy)), 2), digest_size=16).digest()
+        named = (entries, state.tier.freed, state.tier.now, repr(state.policy))
+        return blake2b(marshal.dumps(named, 2), digest_size=16).digest()
 
     def broken(self, state: TierNow) -> list[AnyLaw]:
         return [law for law in self.laws if not law.holds(state.tier)]
@@ -220,7 +238,8 @@ class TierWorld(World[TierNow, TierUnderTest]):
     def opening(self) -> list[str]:
         scope = self.scope
         kind, events = "ARC" if scope.manager.startswith("ARC") else "LRU", "silent" not in scope.manager
-        made = f"{kind}OffloadingManager(CPUBackend({TOKENS}, {scope.capacity}), enable_events={events})"
+        more = f", shares={shares}" if (shares := dict(shares_of(scope.manager))) else ""
+        made = f"{kind}OffloadingManager(CPUBackend({TOKENS}, {scope.capacity}), enable_events={events}{more})"
         lines, found = [HEAD, f"manager = {made}"], list(scope.recovered)
         if found:
             lines += [f"manager.prepare_store({found})", f"manager.complete_store({found})", "manager.take_events()"]

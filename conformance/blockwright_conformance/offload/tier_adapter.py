@@ -9,8 +9,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import blockwright.offload
 from blockwright.errors import BlockNotReadyError, BlockwrightError, NotPreparedError, UnknownBlockHashError
+from blockwright_spec.hints import NOTHING_SAID, Said
 from blockwright_spec.offload.tier_calls import TierReason
-from blockwright_spec.offload.tier_state import Event, Key, Phase, Tier, entry_of, idle, num_free
+from blockwright_spec.offload.tier_state import Event, Key, Phase, Tier, entry_of, idle, num_free, said_of
 
 ERRORS: dict[TierReason, type[BlockwrightError]] = {
     TierReason.NOT_PRESENT: UnknownBlockHashError,
@@ -74,10 +75,16 @@ class Stored(NamedTuple):
 
 
 def made(offload: Any, name: str, capacity: int, recovered: Sequence[Key]) -> Any:
-    """Make a manager of a copy of `blockwright.offload` by its name: "LRU", "ARC foreign", "LRU silent"."""
+    """Make a manager of a copy of `blockwright.offload` by its name: "LRU", "ARC foreign", "LRU silent", "LRU a=1"."""
     policy, *words = name.split()
     own = foreign_backend(offload)(capacity, recovered) if "foreign" in words else offload.CPUBackend(TOKENS, capacity)
-    return getattr(offload, f"{policy}OffloadingManager")(own, enable_events="silent" not in words)
+    more = {"shares": dict(shares_of(name))} if "=" in name else {}
+    return getattr(offload, f"{policy}OffloadingManager")(own, enable_events="silent" not in words, **more)
+
+
+def shares_of(name: str) -> tuple[tuple[str, int], ...]:
+    """Return the shares in the name of a manager."""
+    return tuple([(tenant, int(share)) for word in name.split() for tenant, _, share in [word.partition("=")] if share])
 
 
 class TierShown(NamedTuple):
@@ -90,6 +97,7 @@ class TierShown(NamedTuple):
     idle: tuple[Key, ...]
     """The blocks that may go; in order, or sorted, likewise."""
     free: int
+    said: tuple[Said, ...]
 
 
 def in_order(keys: Iterable[Key], ordered: bool) -> tuple[Key, ...]:
@@ -103,7 +111,14 @@ def shown_by(manager: Any, keys: Sequence[Key], ordered: bool = True) -> TierSho
         in_order(manager.recency(), ordered),
         in_order(manager.idle_blocks(len(keys)), ordered),
         manager.num_free,
+        tuple([said_by(manager, key) for key in keys]),
     )
+
+
+def said_by(manager: Any, key: Key) -> Said:
+    """Return what a manager knows to be said of a key; others than ours know nothing."""
+    hint = manager.hint_of(key) if hasattr(manager, "hint_of") else None
+    return NOTHING_SAID if hint is None else Said(*hint)
 
 
 def expected_of(state: Tier, keys: Sequence[Key], ordered: bool = True) -> TierShown:
@@ -113,6 +128,7 @@ def expected_of(state: Tier, keys: Sequence[Key], ordered: bool = True) -> TierS
         in_order((entry.key for entry in state.entries), ordered),
         in_order(idle(state), ordered),
         num_free(state),
+        tuple([said_of(state, key) for key in keys]),
     )
 
 

@@ -17,6 +17,7 @@ from blockwright.offload.tiers.backend import CPUBackend, SlotBackend
 from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import (
     Backend,
+    BlockHint,
     BlockIDsLoadStoreSpec,
     CPULoadStoreSpec,
     GPULoadStoreSpec,
@@ -59,6 +60,7 @@ ON_DEMAND: Final = {
 __all__ = [
     "ARCOffloadingManager",
     "Backend",
+    "BlockHint",
     "BlockIDsLoadStoreSpec",
     "BlockStatus",
     "ByteStore",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from . import tier_calls as calls
 from .chain_outcomes import ChainDone
 from .chain_state import Chain, Kind, Part, Transfer, held, leaving
-from .tier_state import Key, Phase, idle, num_free, phase_of, places
+from .tier_state import Key, Phase, idle, num_free, phase_of, places, said_of
 
 
 class UnexpectedRefusalError(Exception):
@@ -93,7 +93,7 @@ def lowered(done: ChainDone, at: int, key: Key) -> ChainDone:
     phase = phase_of(state.tiers[at + 1], key)
     if phase is not None:
         return done if through or phase is not Phase.READY else taken_away(done, at, (key,))
-    prepared = calls.prepare_store(state.tiers[at + 1], (key,))
+    prepared = calls.prepare_store(state.tiers[at + 1], (key,), said={key: said_of(state.tiers[at], key)})
     if isinstance(prepared, calls.TierRefusal):
         done = replace(done, dropped=(*done.dropped, key))
         return done if through else taken_away(done, at, (key,))
@@ -109,7 +109,7 @@ def offered(done: ChainDone, at: int, keys: tuple[Key, ...]) -> ChainDone:
 
 
 def reserved(done: ChainDone) -> ChainDone:
-    """Send idle blocks down, oldest first, in each tier whose free places are, or will be, fewer than its reserve."""
+    """Send idle blocks down, those that go next first, in each tier whose free places are, or will be, fewer than its reserve."""
     last = 0 if done.state.config.through else len(done.state.tiers) - 1
     for at, reserve in enumerate(done.state.config.reserve[:last]):
         for key in idle(done.state.tiers[at]):

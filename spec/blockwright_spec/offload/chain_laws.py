@@ -4,15 +4,17 @@ Those of `tier_laws` hold in each tier as well.
 """
 
 from collections import Counter
+from collections.abc import Hashable
 from itertools import chain as joined
 
+from ..hints import rank_of
 from ..law import listed
 from .chain_effects import parts_of
 from .chain_outcomes import ChainDone
 from .chain_state import Chain, ChainConfig, Kind, Transfer, leaving, may_start, pins, readers, reads, writers, writes
 from .directory import DIRECTORY_LAWS
 from .tier_laws import TIER_LAWS, TIER_STEP_LAWS
-from .tier_state import Key, Phase, idle, num_free, ready
+from .tier_state import Key, Phase, Tier, idle, num_free, ready, said_of
 
 
 def law_users_are_transfers(state: Chain) -> bool:
@@ -152,6 +154,24 @@ def law_loaded_goes_if_loads_free(before: Chain, outcome: ChainDone) -> bool:
     )
 
 
+def law_what_is_said_goes_along(before: Chain, outcome: ChainDone) -> bool:
+    """CHAIN-13: a block that is sent to another tier is there whose it was, and kept as it was."""
+    tiers = outcome.state.tiers
+    new = (each for each in outcome.state.transfers if not (each.started or each in before.transfers))
+    return all(
+        hint_of(tiers[each.source], key) == hint_of(tiers[each.target], key)
+        for each in new
+        if each.source is not None and each.target is not None
+        for key in each.keys
+    )
+
+
+def hint_of(state: Tier, key: Key) -> tuple[Hashable, float]:
+    """Return whose a block is, and its rank now."""
+    said = said_of(state, key)
+    return said.tenant, rank_of(said, state.now)
+
+
 CHAIN_LAWS = (
     listed(law_users_are_transfers, "LMCache pins and reference counts; known bugs B12, B19, B49, B50"),
     listed(law_writer_shares_nothing, "vLLM OffloadingConnector; known bugs B47, B49"),
@@ -169,6 +189,7 @@ CHAIN_STEP_LAWS = (
     listed(law_reserve_is_kept, "SGLang HiCache write-back"),
     listed(law_written_through_goes_on, "SGLang HiCache write-through; LMCache tiers"),
     listed(law_loaded_goes_if_loads_free, "chapter `chain_state`: `frees`"),
+    listed(law_what_is_said_goes_along, "LMCache quotas per salt, at one level alone"),
 )
 """Every law of calls on a chain."""
 

@@ -1,16 +1,17 @@
 """Part three, chapter 2: the transitions of one tier, one for each call, in the shape of `manager.transitions`.
 
 Open is which idle blocks are evicted. A transition takes that choice and rejects an illegal one; `oldest` settles it by
-use. The bytes are others' business: between `prepare_store` and `complete_store` somebody writes (`written`).
+use, below hints and shares. The bytes are others' business: between `prepare_store` and `complete_store` somebody writes (`written`).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from ..hints import NOTHING_SAID, Said, joined
 from ..manager.outcomes import When
-from .tier_state import Entry, Event, Key, Phase, Tier, distinct, entry_of, idle, phase_of, places, ready
+from .tier_state import Entry, Event, Key, Phase, Tier, distinct, entry_of, going, idle, phase_of, places, ready
 
 
 class TierReason(Enum):
@@ -31,28 +32,36 @@ class TierRefusal:
 
 @dataclass(frozen=True, slots=True)
 class TierDone:
-    """A call that happened: the new state, the blocks it is about with their places, who went, what is announced."""
+    """A call that happened: the new state, the blocks it is about with their places, who went, what is announced.
+
+    `named` are all blocks that a store names, none of which goes for it.
+    """
 
     state: Tier
     keys: tuple[Key, ...] = ()
     places: tuple[int, ...] = ()
     evicted: tuple[Key, ...] = ()
     events: tuple[Event, ...] = ()
+    named: tuple[Key, ...] = ()
     touched: bool = False
 
 
 TierOutcome = TierDone | TierRefusal
 
 Victims = Callable[[tuple[Key, ...], int], tuple[Key, ...]]
-"""Settles which of the blocks that may go, the least recently used first, are evicted: so many of them, in order."""
+"""Settles which of the blocks that may go, in the order of `going`, are evicted: so many of them, in order."""
 
 
 class IllegalVictimsError(ValueError):
     """A choice named blocks that may not go, or not as many as are needed."""
 
 
+UNSAID: Mapping[Key, Said] = {}
+"""What is said by a store that says nothing."""
+
+
 def oldest(candidates: tuple[Key, ...], count: int) -> tuple[Key, ...]:
-    """Evict the least recently used."""
+    """Evict the first."""
     return candidates[:count]
 
 
@@ -76,6 +85,14 @@ def entered(state: Tier, key: Key) -> Tier:
     if unused < len(state.contents):
         return replace(state, entries=(*state.entries, Entry(key, unused)))
     return replace(state, entries=(*state.entries, Entry(key, state.freed[-1])), freed=state.freed[:-1])
+
+
+def hinted(state: Tier, said: Mapping[Key, Said]) -> Tier:
+    """Join what is said of blocks to what was."""
+    entries = (
+        replace(each, said=joined(each.said, said.get(each.key, NOTHING_SAID), state.now)) for each in state.entries
+    )
+    return replace(state, entries=tuple(entries))
 
 
 def written(state: Tier, place: int, content: Key | None) -> Tier:
@@ -147,11 +164,16 @@ def complete_load(state: Tier, keys: tuple[Key, ...], success: bool) -> TierOutc
     # SAME: order of use.
 
 
-def prepare_store(state: Tier, keys: tuple[Key, ...], victims: Victims = oldest) -> TierOutcome:
-    """Begin to write the blocks that are not present; what has to go for them is idle, and not named in the call."""
+def prepare_store(
+    state: Tier, keys: tuple[Key, ...], victims: Victims = oldest, said: Mapping[Key, Said] = UNSAID
+) -> TierOutcome:
+    """Begin to write the blocks that are not present; what has to go for them is idle, and not named in the call.
+
+    Something may be said of any of the blocks named; it counts from now on, and new blocks already for their tenants.
+    """
     # REFUSE
     new = tuple(key for key in distinct(keys) if entry_of(state, key) is None)
-    candidates = tuple(key for key in idle(state) if key not in keys)
+    candidates = going(state, keys, tuple(said.get(key, NOTHING_SAID).tenant for key in new))
     needed = max(0, len(state.entries) + len(new) - len(state.contents))
     if needed > len(candidates):
         return TierRefusal(TierReason.NO_ROOM)
@@ -163,8 +185,15 @@ def prepare_store(state: Tier, keys: tuple[Key, ...], victims: Victims = oldest)
     after, events = announcing(without(state, evicted), evicted, removed=True)
     for key in new:
         after = entered(after, key)
-    return TierDone(after, new, places(after, new), evicted, events)
+    return TierDone(hinted(after, said), new, places(after, new), evicted, events, keys)
     # SAME: all other blocks and their order of use.
+
+
+def advance(state: Tier, now: int) -> TierDone:
+    """Report what time it is: ``advance_time``; it does not go back."""
+    # EFFECT
+    return TierDone(replace(state, now=max(now, state.now)))
+    # SAME: everything else.
 
 
 def complete_store(state: Tier, keys: tuple[Key, ...], success: bool) -> TierOutcome:

@@ -1,8 +1,12 @@
 """Part three, chapter 3: the laws of one tier, of its states and of its calls (given the state before)."""
 
+from collections import Counter
+from collections.abc import Hashable, Mapping
+
+from ..hints import rank_of
 from ..law import listed
 from .tier_calls import TierDone
-from .tier_state import Phase, Tier, entry_of, idle, phase_of, ready
+from .tier_state import Entry, Phase, Tier, entry_of, idle, phase_of, ready
 
 
 def law_ready_is_written(state: Tier) -> bool:
@@ -68,6 +72,37 @@ def law_only_touch_refreshes(before: Tier, outcome: TierDone) -> bool:
     return keys[: len(old)] == old
 
 
+def law_share_is_not_starved(before: Tier, outcome: TierDone) -> bool:
+    """TIER-10: a tenant loses a block of its share only where no other may go that a tenant has above its share."""
+    above = above_share(outcome.state)
+    short = (entry_of(before, key) for key in outcome.evicted)
+    starved = any(entry is not None and above[entry.said.tenant] < 0 for entry in short)
+    return not (starved and any(above[entry.said.tenant] > 0 for entry in spared(before, outcome)))
+
+
+def law_hint_keeps(before: Tier, outcome: TierDone) -> bool:
+    """TIER-11: of one tenant's blocks none goes that is kept with a higher priority than one that could have gone."""
+    gone = (entry for entry in before.entries if entry.key in outcome.evicted)
+    return all(
+        entry.said.tenant != other.said.tenant or rank_of(entry.said, before.now) <= rank_of(other.said, before.now)
+        for entry in gone
+        for other in spared(before, outcome)
+    )
+
+
+def above_share(state: Tier) -> Mapping[Hashable, int]:
+    """Count the blocks that tenants have above their shares."""
+    counts = Counter(entry.said.tenant for entry in state.entries)
+    counts.subtract(dict(state.shares))
+    return counts
+
+
+def spared(before: Tier, outcome: TierDone) -> tuple[Entry, ...]:
+    """Return the blocks that could have gone for a store, and did not."""
+    free = frozenset(idle(before)) - frozenset(outcome.named) - frozenset(outcome.evicted)
+    return tuple(entry for entry in before.entries if entry.key in free)
+
+
 TIER_LAWS = (
     listed(law_ready_is_written, "vLLM BlockStatus.is_ready; known bug B52"),
     listed(law_place_is_of_one_block, "vLLM CPUBackend; known bugs B18, B51"),
@@ -82,5 +117,7 @@ TIER_STEP_LAWS = (
     listed(law_block_keeps_its_place, "vLLM Backend.free; known bug B18"),
     listed(law_phases_follow, "vLLM LRUOffloadingManager.complete_store"),
     listed(law_only_touch_refreshes, "vLLM LRUOffloadingManager.touch"),
+    listed(law_share_is_not_starved, "LMCache quotas per salt; SHARE-3 on the device"),
+    listed(law_hint_keeps, "SGLang HiCache retention; chapter `hints`"),
 )
 """Every law of calls on a tier."""

@@ -2,13 +2,16 @@
 
 A tier keeps blocks in numbered places of one medium. Its keys are opaque, and equal ones name equal contents. A block
 is *writing* until it is there, *ready* with a number of readers, *doomed* when a reader has found it bad while others
-still read it, and then gone. Ghosts are `contents`, what was really written to each place, and `announced`, what
+still read it, and then gone. Hints and shares answer which idle block goes (`going`), and nothing else. Ghosts are `contents`, what was really written to each place, and `announced`, what
 whoever replays the tier's events knows to be ready.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+
+from ..hints import NOTHING_SAID, Said, rank_of
 
 Key = bytes
 """Names the content of a block."""
@@ -24,12 +27,13 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A block that is present: its key, its place, its phase, and how many read it."""
+    """A block that is present: its key, its place, its phase, how many read it, and what is said of it."""
 
     key: Key
     place: int
     phase: Phase = Phase.WRITING
     readers: int = 0
+    said: Said = NOTHING_SAID
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +49,22 @@ class Tier:
     """Everything that one tier knows.
 
     `entries` stand in order of use, the least recently used first. `freed` are places that were in use and are not, the
-    last to be freed at the end; all other places from ``len(entries) + len(freed)`` on were never used.
+    last to be freed at the end; all other places from ``len(entries) + len(freed)`` on were never used. `shares` are the
+    blocks that tenants may count on, `now` is the engine's time.
     """
 
     entries: tuple[Entry, ...]
     freed: tuple[int, ...]
     contents: tuple[Key | None, ...]
     announced: frozenset[Key]
+    shares: tuple[tuple[Hashable, int], ...] = ()
+    now: int = 0
 
 
-def tier(capacity: int, recovered: tuple[Key, ...] = ()) -> Tier:
+def tier(capacity: int, recovered: tuple[Key, ...] = (), shares: tuple[tuple[Hashable, int], ...] = ()) -> Tier:
     """Return the state of a tier of so many places, with what an earlier run left there: ready, the oldest first."""
     entries = tuple(Entry(key, place, Phase.READY) for place, key in enumerate(recovered))
-    return Tier(entries, (), (*recovered, *((None,) * (capacity - len(recovered)))), frozenset(recovered))
+    return Tier(entries, (), (*recovered, *((None,) * (capacity - len(recovered)))), frozenset(recovered), shares)
 
 
 def entry_of(state: Tier, key: Key) -> Entry | None:
@@ -71,9 +78,34 @@ def phase_of(state: Tier, key: Key) -> Phase | None:
     return None if entry is None else entry.phase
 
 
+def said_of(state: Tier, key: Key) -> Said:
+    """Return what is said of a key's block; nothing, if it is not present."""
+    entry = entry_of(state, key)
+    return NOTHING_SAID if entry is None else entry.said
+
+
 def idle(state: Tier) -> tuple[Key, ...]:
-    """Return the blocks that may go, the least recently used first: ready, and nobody reads them."""
-    return tuple(entry.key for entry in state.entries if entry.phase is Phase.READY and not entry.readers)
+    """Return the blocks that may go, the next one first: ready, and nobody reads them."""
+    return going(state, (), ())
+
+
+def going(state: Tier, named: tuple[Key, ...], coming: tuple[Hashable, ...]) -> tuple[Key, ...]:
+    """Return the idle blocks that are not named in the order in which they go while blocks of some tenants come.
+
+    A block counts for its tenant as long as it is present. Blocks of tenants with more than their share go before
+    others; of these the lowest rank first, and of equal ones the least recently used. So of a tenant's blocks as many
+    go before others as it has above its share.
+    """
+    free = (each for each in state.entries if each.phase is Phase.READY and not each.readers and each.key not in named)
+    ranked = sorted(free, key=lambda each: rank_of(each.said, state.now))
+    counts = Counter((*(each.said.tenant for each in state.entries), *coming))
+    counts.subtract(dict(state.shares))
+    first = []
+    for each in ranked:
+        if counts[each.said.tenant] > 0:
+            counts[each.said.tenant] -= 1
+            first.append(each.key)
+    return (*first, *(each.key for each in ranked if each.key not in first))
 
 
 def ready(state: Tier) -> frozenset[Key]:

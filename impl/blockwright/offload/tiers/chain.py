@@ -33,9 +33,16 @@ from blockwright.offload.tiers.asking import (
     distinct_keys,
 )
 from blockwright.offload.tiers.chaincheck import check_chain
-from blockwright.offload.tiers.interfaces import GPULoadStoreSpec, LoadStoreSpec, OffloadingEvent, OffloadingManager
+from blockwright.offload.tiers.interfaces import (
+    BlockHint,
+    GPULoadStoreSpec,
+    LoadStoreSpec,
+    OffloadingEvent,
+    OffloadingManager,
+)
 from blockwright.offload.tiers.keys import keys_of, shown
 from blockwright.offload.tiers.moves import TierMoves
+from blockwright.offload.tiers.retained import checked_hints
 from blockwright.offload.tiers.transfers import DEVICE, LOAD, PROMOTE, STORE, Finished, StoreStart, Transfer
 
 
@@ -138,20 +145,37 @@ class OffloadChain(TierMoves):
             tier.touch(keys)
         self._whole.done()
 
-    def store(self, block_hashes: Iterable[bytes], device_ids: Iterable[int]) -> StoreStart | None:
+    def advance_time(self, now: float) -> None:
+        """Say in every tier what time it is, for hints that end.
+
+        Raises:
+            InvalidArgumentError: `now` is no time.
+        """
+        self._whole.require()
+        for tier in self.tiers:
+            tier.advance_time(now)
+
+    def store(
+        self,
+        block_hashes: Iterable[bytes],
+        device_ids: Iterable[int],
+        hints: Iterable[BlockHint | None] | None = None,
+    ) -> StoreStart | None:
         """Begin to copy blocks of the device to tier 0, those that are not there; None, and no effect, if it is full.
 
         Args:
             block_hashes: each once; those in tier 0 are touched there.
             device_ids: `device_blocks_per_block` blocks of the device for each hash, in order.
+            hints: what is said of each block, if anything is; it goes with the block from tier to tier.
 
         Raises:
-            InvalidArgumentError: a hash stands there twice, or the number of blocks is wrong.
+            InvalidArgumentError: a hash stands there twice, or the number of blocks or hints is wrong.
             BlockError: a load under way writes one of the device's blocks.
         """
         self._whole.require()
         keys = distinct_keys(block_hashes)
         blocks = checked_device_ids(device_ids, len(keys), self.device_blocks_per_block)
+        said = None if hints is None else checked_hints(keys, hints)
         self._jobs.check_unwritten(blocks)
         if self._most is not None and len(self._jobs.under_way) >= self._most:
             return None
@@ -160,7 +184,7 @@ class OffloadChain(TierMoves):
             return None
         self._whole.begin()
         nearest.touch(keys)
-        prepared = nearest.prepare_store(keys)
+        prepared = nearest.prepare_store(keys) if said is None else nearest.prepare_store_hinted(keys, said)
         if prepared is None:
             self._whole.done()
             return None
@@ -329,7 +353,11 @@ class OffloadChain(TierMoves):
                 chosen = [key for key, source in zip(keys, sources) if source == number]
                 if len(chosen) > 0:
                     held.append((number, chosen, self.tiers[number].prepare_load(chosen)))
-            if nearest.prepare_store(missing) is None:
+            places = dict(zip(keys, sources))
+            hints = [self.tiers[places[key]].hint_of(key) for key in missing]  # law: CHAIN-13
+            has_hints = any([hint is not None for hint in hints])
+            prepared = nearest.prepare_store_hinted(missing, hints) if has_hints else nearest.prepare_store(missing)
+            if prepared is None:
                 raise NoFreeBlocksError(f"load: tier 0 has no room for {len(missing)} blocks from below")
         except MemoryError:
             raise

@@ -80,6 +80,20 @@ class PrepareStoreOutput(NamedTuple):
     block_hashes_evicted: list[bytes]
 
 
+class BlockHint(NamedTuple):
+    """What is said of one block that leaves the device.
+
+    Attributes:
+        tenant: cache salt of whose it is; None if nobody's.
+        priority: 1..100 to keep it; 0 is not to say so.
+        until: when that ends, on the engine's clock.
+    """
+
+    tenant: str | None = None
+    priority: int = 0
+    until: float = 0.0
+
+
 class OffloadingEvent(NamedTuple):
     """Blocks became readable on a medium, or are gone from it.
 
@@ -168,6 +182,20 @@ class OffloadingManager:
     def prepare_store(self, block_hashes: Iterable[bytes]) -> PrepareStoreOutput | None:
         """Begin to write those blocks that are not present; None, and no effect, if there is no room for them."""
         raise NotImplementedError
+
+    def prepare_store_hinted(
+        self, block_hashes: Iterable[bytes], hints: Iterable[BlockHint | None]
+    ) -> PrepareStoreOutput | None:
+        """Do as `prepare_store`, with what is said of each block; a manager that keeps no hints passes it over."""
+        return self.prepare_store(block_hashes)
+
+    def hint_of(self, block_hash: bytes) -> BlockHint | None:
+        """Return what is said of a block that is present; None: nothing."""
+        return None
+
+    def advance_time(self, now: float) -> None:
+        """Say what time it is, for hints that end."""
+        return
 
     def complete_store(self, block_hashes: Iterable[bytes], success: bool = True) -> None:
         """End what `prepare_store` began: the blocks become ready, or, after a failure, are gone."""

@@ -1,16 +1,22 @@
-"""The tier that evicts the block used least recently.
+"""The tier that evicts the block used least recently; where hints were given or tenants have shares, below these.
 
 Source: section 6 of the named systems (`LRUOffloadingManager`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64, mypyc_attr
 
+from blockwright.core.candidates.retained import check_shares
+from blockwright.errors import InvalidArgumentError
 from blockwright.offload.tiers.entries import READY
-from blockwright.offload.tiers.interfaces import Backend, OffloadingManager
+from blockwright.offload.tiers.interfaces import Backend, BlockHint, OffloadingManager, PrepareStoreOutput
+from blockwright.offload.tiers.keys import keys_of
 from blockwright.offload.tiers.manager import TierManager
+from blockwright.offload.tiers.retained import TierRetention, checked_hints
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -31,14 +37,33 @@ class LRUOffloadingManager(TierManager):
     """
 
     def __init__(
-        self, backend: Backend, enable_events: bool = False, *, source: LRUOffloadingManager | None = None
+        self,
+        backend: Backend,
+        enable_events: bool = False,
+        *,
+        shares: Mapping[str, int] | None = None,
+        source: LRUOffloadingManager | None = None,
     ) -> None:
         """Take over a backend, and the blocks that it recovered; or, for `copy`, be like `source`.
 
+        Args:
+            backend: where the places come from; this manager's alone.
+            enable_events: keep events for `take_events`.
+            shares: blocks that tenants may count on here, by cache salt.
+            source: for `copy`.
+
         Raises:
-            InvalidArgumentError: not a backend, or it recovered one block twice.
+            InvalidArgumentError: not a backend, or it recovered one block twice; or the shares are more than it has.
         """
         super().__init__(backend, enable_events, source=source)
+        self._now = 0.0
+        self._retention: TierRetention | None = None
+        if source is not None:
+            self._now = source._now
+            self._retention = None if source._retention is None else source._retention.copy()
+        elif shares is not None:
+            check_shares(shares, int(self._capacity))
+            self._retain(shares)
 
     def copy(self) -> OffloadingManager:
         """Return an independent copy, backend included. O(blocks).
@@ -48,9 +73,86 @@ class LRUOffloadingManager(TierManager):
         """
         return LRUOffloadingManager(self._copied_backend(), self._keeps_events, source=self)
 
+    # ------------------------------------------------------------------ hints
+
+    def prepare_store_hinted(
+        self, block_hashes: Iterable[bytes], hints: Iterable[BlockHint | None]
+    ) -> PrepareStoreOutput | None:
+        """Do as `prepare_store`, with what is said of each block, one that is present included.
+
+        What several have said of a block is joined: the higher priority, the later time. A time that is over is passed
+        over.
+
+        Raises:
+            InvalidArgumentError: a hash is not bytes, or empty; or there is not one hint for each.
+        """
+        self._whole.require()
+        keys = keys_of(block_hashes)
+        said = checked_hints(keys, hints)
+        retention = self._retain({})
+        retention.coming = dict(zip(keys, said))
+        try:
+            prepared = self.prepare_store(keys)
+        finally:
+            retention.coming = {}
+        if prepared is not None:
+            for key, hint in zip(keys, said):
+                retention.join(self._entries.index.find(key), hint, self._now)
+        return prepared
+
+    def hint_of(self, block_hash: bytes) -> BlockHint | None:
+        """Return what is said of a block that is present; None: nothing. O(1)."""
+        self._whole.require()
+        slot = self._entries.index.find(keys_of([block_hash])[0])
+        retention = self._retention
+        return None if slot == 0 or retention is None else retention.hint_of(slot)
+
+    def advance_time(self, now: float) -> None:
+        """Say what time it is; it does not go back. Hints that end with it count no more.
+
+        Raises:
+            InvalidArgumentError: `now` is no time.
+        """
+        self._whole.require()
+        if now != now:  # noqa: PLR0124  # it is no number
+            raise InvalidArgumentError(f"now: must be a time, not {now!r}")
+        self._now = max(self._now, now)
+
+    def _retain(self, shares: Mapping[str, int]) -> TierRetention:
+        """Return what is remembered of hints and shares, from now on."""
+        retention = self._retention
+        if retention is None:
+            retention = self._retention = TierRetention(shares)
+            retention.grow(self._entries.index.size)
+        return retention
+
+    def _note_entered(self, slots: vec[i32]) -> None:
+        """Make room for what will be said of blocks that have come."""
+        if self._retention is not None:
+            self._retention.grow(self._entries.index.size)
+
+    def _note_leaving(self, slots: vec[i32], is_evicted: bool) -> None:
+        """Forget what was said of blocks that go."""
+        if self._retention is not None:
+            self._retention.forget(slots)
+
+    def check(self) -> None:
+        """Recompute the invariants, the counts of tenants with shares too. O(blocks).
+
+        Raises:
+            InvariantError: one is broken.
+        """
+        super().check()
+        if self._retention is not None:
+            self._retention.check(self._entries.recency.members())
+
+    # ------------------------------------------------------------------ what goes
+
     def _victims(self, count: i64, new: list[bytes], call: i64) -> vec[i32]:
-        """Return the idle blocks used least recently. law: TIER-6."""
+        """Return the idle blocks used least recently, below hints and shares. law: TIER-6."""
         entries = self._entries
+        if self._retention is not None:
+            return self._retention.victims(entries, count, new, call, self._now)
         newer = entries.recency.newer
         state = entries.state
         readers = entries.readers

@@ -73,7 +73,8 @@ class TierMoves:
             if status >= 0 and not self._through:
                 self._take_away(at, [key])
             return False
-        prepared = lower.prepare_store([key])
+        hint = upper.hint_of(key)  # law: CHAIN-13
+        prepared = lower.prepare_store([key]) if hint is None else lower.prepare_store_hinted([key], [hint])
         if prepared is None:
             self.num_dropped += 1
         elif len(prepared.block_hashes_to_store) > 0:

@@ -1,0 +1,174 @@
+"""What a tier remembers of what was said of its blocks, and in which order they go by it.
+
+The order of candidates on the device (`core.candidates`) is one of released blocks in a pool of fixed size. Here the
+order of use is the tier's own, whose blocks come, go and are passed over by name, so the next victims are found by
+reading it from its oldest end: once, where what goes has nothing said of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import final
+
+from librt.vecs import append, extend, vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.candidates.retention import MAX_PRIORITY
+from blockwright.core.index import zeros32, zeros64
+from blockwright.core.self_check.pool import demand
+from blockwright.errors import InvalidArgumentError
+from blockwright.offload.tiers.entries import Entries
+from blockwright.offload.tiers.interfaces import BlockHint
+
+
+def checked_hints(keys: list[bytes], hints: object) -> list[BlockHint]:
+    """Return what is said of blocks, one hint for each; None and an empty one say nothing.
+
+    Raises:
+        InvalidArgumentError: not as many hints as blocks, or one is no tenant, priority and time.
+    """
+    if not isinstance(hints, Iterable):
+        raise InvalidArgumentError(f"hints: must be a sequence of BlockHint, not {type(hints).__name__}")
+    found: list[BlockHint] = []
+    for hint in hints:
+        if hint is None:
+            found.append(BlockHint())
+            continue
+        if not isinstance(hint, tuple) or len(hint) != 3:
+            raise InvalidArgumentError(f"hints: must be BlockHint(tenant, priority, until), not {hint!r}")
+        tenant, priority, until = hint
+        if tenant is not None and not isinstance(tenant, str):
+            raise InvalidArgumentError(f"hints: a tenant is a cache salt, a string, not {tenant!r}")
+        if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= MAX_PRIORITY:
+            raise InvalidArgumentError(f"hints: a priority is within 0..{MAX_PRIORITY}, not {priority!r}")
+        if not isinstance(until, (int, float)) or until != until:  # noqa: PLR0124  # it is no number
+            raise InvalidArgumentError(f"hints: until must be a time, not {until!r}")
+        found.append(BlockHint(tenant, priority, float(until)))
+    if len(found) != len(keys):
+        raise InvalidArgumentError(f"hints: {len(found)} given, for {len(keys)} blocks")
+    return found
+
+
+@final
+class TierRetention:
+    """Whose each block of a tier is, and until when it is kept with which priority; all by slots.
+
+    Attributes:
+        coming: what is said of the blocks of the store that is being prepared.
+    """
+
+    def __init__(self, shares: Mapping[str, int], *, source: TierRetention | None = None) -> None:
+        """Begin with nothing said, or as a copy of `source`."""
+        self.coming: dict[bytes, BlockHint] = {}
+        if source is not None:
+            self._numbers: dict[str, int] = source._numbers
+            self._shares: vec[i64] = source._shares
+            self._counts: vec[i64] = source._counts[:]
+            self._tenant: list[str | None] = source._tenant.copy()
+            self._number: vec[i32] = source._number[:]
+            self._priority: vec[i32] = source._priority[:]
+            self._until: vec[float] = source._until[:]
+            return
+        self._numbers = {name: number for number, name in enumerate(shares, 1)}
+        self._shares = zeros64(len(shares) + 1)
+        for name, number in self._numbers.items():
+            self._shares[number] = shares[name]
+        self._counts = zeros64(len(shares) + 1)  # blocks of each tenant that has a share
+        self._tenant = []
+        self._number = vec[i32]()  # of the tenant, if it has a share
+        self._priority = vec[i32]()
+        self._until = vec[float]()
+
+    def copy(self) -> TierRetention:
+        """Return an independent copy. O(slots)."""
+        return TierRetention({}, source=self)
+
+    def grow(self, size: i64) -> None:
+        """Make room for slots below `size`, of which nothing is said."""
+        added = size - i64(len(self._tenant))
+        if added > 0:
+            self._tenant.extend([None] * added)
+            self._number = extend(self._number, zeros32(added))
+            self._priority = extend(self._priority, zeros32(added))
+            self._until = extend(self._until, vec[float]([0.0] * added))
+
+    def join(self, slot: i64, hint: BlockHint, now: float) -> None:
+        """Join a hint to what was said of a block: the higher priority, the later time; what is over counts no more."""
+        tenant, priority, until = hint
+        if tenant is not None:
+            self._counts[i64(self._number[slot])] -= 1
+            self._tenant[slot] = tenant
+            self._number[slot] = i32(self._numbers.get(tenant, 0))
+            self._counts[i64(self._number[slot])] += 1
+        if priority > 0 and until > now:
+            over = self._until[slot] <= now
+            self._priority[slot] = i32(priority if over else max(priority, int(self._priority[slot])))
+            self._until[slot] = until if over else max(until, self._until[slot])
+
+    def hint_of(self, slot: i64) -> BlockHint | None:
+        """Return what is said of a block; None: nothing."""
+        if self._tenant[slot] is None and self._priority[slot] == 0:
+            return None
+        return BlockHint(self._tenant[slot], int(self._priority[slot]), self._until[slot])
+
+    def forget(self, slots: vec[i32]) -> None:
+        """Forget what was said of blocks that go."""
+        for named in slots:
+            slot: i64 = i64(named)
+            self._counts[i64(self._number[slot])] -= 1
+            self._counts[0] += 1
+            self._tenant[slot] = None
+            self._number[slot] = 0
+            self._priority[slot] = 0
+            self._until[slot] = 0.0
+
+    def victims(self, entries: Entries, count: i64, new: list[bytes], call: i64, now: float) -> vec[i32]:
+        """Return the idle blocks that go, up to `count`. law: TIER-10, TIER-11.
+
+        Blocks of tenants within their shares go last; before that the lowest priority goes first, and of one priority
+        the least recently used. O(blocks passed over), for each priority that is reached.
+        """
+        above = self._counts[:]
+        at: i64 = 0
+        while at < i64(len(above)):
+            above[at] -= self._shares[at]
+            at += 1
+        for key in new:
+            hint = self.coming.get(key)
+            if hint is not None and hint.tenant is not None:
+                above[self._numbers.get(hint.tenant, 0)] += 1
+        newer = entries.recency.newer
+        numbers = self._number
+        victims = vec[i32]()
+        within = vec[i32]()
+        rank: i64 = 0
+        while rank <= MAX_PRIORITY and i64(len(victims)) < count:
+            following: i64 = MAX_PRIORITY + 1
+            slot: i64 = i64(newer[0])
+            while slot != 0 and i64(len(victims)) < count:
+                if entries.is_idle(slot) and entries.named[slot] != call:
+                    level: i64 = i64(self._priority[slot]) if self._until[slot] > now else 0
+                    number: i64 = i64(numbers[slot])
+                    if rank < level < following:
+                        following = level
+                    elif level == rank and (number == 0 or above[number] > 0):
+                        above[number] -= 1
+                        victims = append(victims, i32(slot))
+                    elif level == rank:
+                        within = append(within, i32(slot))
+                slot = i64(newer[slot])
+            rank = following
+        for spared in within:
+            if i64(len(victims)) < count:
+                victims = append(victims, spared)
+        return victims
+
+    def check(self, used: list[int]) -> None:
+        """Check the counts of tenants, of which blocks are present.
+
+        Raises:
+            InvariantError: TIER-10 is broken.
+        """
+        for tenant, number in self._numbers.items():
+            owned = [slot for slot in used if self._tenant[slot] == tenant]
+            demand("TIER-10", f"the number of blocks of {tenant!r}", len(owned), int(self._counts[number]))
