@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from blockwright_spec.hints import Said
 from blockwright_spec.law import Law
 from blockwright_spec.offload import chain_calls as c
 from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS, OFFLOAD_LAWS
@@ -328,6 +329,10 @@ BELOW = with_tier(with_tier(DEEP, 1, DEEP.tiers[0]), 0, made(2).tiers[0])
 THROUGH = c.hand_out(done(c.store(made(2, 2, 2, through=True), (A,), (0,))).state).state
 DEMOTING = c.hand_out(done(c.finish(THROUGH, 0, success=True)).state).state
 READ = c.hand_out(loading(stored(made(2, 2), A), A)).state
+KEPT = tier_changed(KEEPS_ONE, 0, A, said=Said("a", 1, 9))
+SENT = done(c.store(KEPT, (B,), (1,)))
+BROUGHT = tier_changed(LOWER, 1, A, said=Said("a", 1, 9))
+RAISED = done(c.load(BROUGHT, (A,), (3,)))
 
 
 def landing_under(state: Chain, **options: Any) -> ChainDone:
@@ -354,6 +359,9 @@ BROKEN_CALLS: list[tuple[str, Chain, ChainDone]] = [
     ("CHAIN-11", DEMOTING, replace(landing_under(DEMOTING), state=landing_under(THROUGH).state)),
     ("CHAIN-12", READ, landing_under(READ, frees=True)),
     ("CHAIN-12", under(READ, frees=True), landing_under(under(READ, frees=True), frees=False)),
+    ("CHAIN-13", KEPT, replace(SENT, state=tier_changed(SENT.state, 1, A, said=Said("a")))),
+    ("CHAIN-13", KEPT, replace(SENT, state=tier_changed(SENT.state, 1, A, said=Said(None, 1, 9)))),
+    ("CHAIN-13", BROUGHT, replace(RAISED, state=tier_changed(RAISED.state, 0, A, said=Said()))),
 ]
 """Calls that break each law."""
 
@@ -384,6 +392,8 @@ def test_law_of_calls_holds_for_calls_that_happened(law: Law) -> None:
         (BELOW, storing_b(BELOW)),
         (THROUGH, landing_under(THROUGH)),
         (DEMOTING, landing_under(DEMOTING)),
+        (KEPT, SENT),
+        (BROUGHT, RAISED),
         (READ, landing_under(READ)),
         (under(READ, frees=True), landing_under(under(READ, frees=True))),
     ]

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from blockwright_spec.hints import Said
 from blockwright_spec.law import Law
 from blockwright_spec.manager.outcomes import When
 from blockwright_spec.offload import tier_calls as t
@@ -20,11 +21,13 @@ from blockwright_spec.offload.tier_state import (
     Key,
     Phase,
     Tier,
+    going,
     idle,
     num_free,
     phase_of,
     places,
     ready,
+    said_of,
     tier,
 )
 
@@ -62,6 +65,9 @@ def reading(state: Tier, *keys: Key) -> Tier:
 
 
 FULL = stored(tier(3), A, B, C)
+SHARED = t.hinted(replace(FULL, shares=(("a", 1), ("b", 1))), {A: Said("a"), B: Said("b"), C: Said("b")})
+KEPT = t.hinted(FULL, {A: Said(None, 2, 9), B: Said(None, 1, 9), C: Said(None, 3, 4)})
+"""Tenants of which the second has more than its share; hints."""
 READ = reading(FULL, A, A, B)
 DOOMED = done(t.complete_load(READ, (A,), success=False)).state
 WRITING = writing(stored(tier(3), A), B)
@@ -143,6 +149,27 @@ def test_whatever_else_is_wrong_a_key_without_block_is_told() -> None:
     assert why(t.complete_store(WRITING, (A,), success=True)) is TierReason.NOT_PREPARED
 
 
+def test_shares_and_hints_decide_what_goes_first() -> None:
+    assert idle(SHARED) == (B, A, C), "b has one more than its share"
+    assert going(SHARED, (), ("a",)) == (A, B, C), "and so would a, with the new one"
+    assert going(SHARED, (B,), ()) == (C, A)
+    assert idle(KEPT) == (B, A, C)
+    assert idle(t.advance(KEPT, 4).state) == (C, B, A), "what is over counts no more"
+    assert t.advance(t.advance(KEPT, 4).state, 3).state.now == 4
+
+
+def test_what_is_said_is_joined() -> None:
+    again = t.hinted(SHARED, {A: Said(None, 2, 5), B: Said("c", 0, 9)})
+    assert [entry.said for entry in again.entries] == [Said("a", 2, 5), Said("c"), Said("b")]
+    more = t.hinted(again, {A: Said("a", 1, 9)})
+    assert said_of(more, A) == Said("a", 2, 9)
+    assert said_of(t.hinted(t.advance(more, 9).state, {A: Said("a", 1, 10)}), A) == Said("a", 1, 10)
+    assert said_of(t.hinted(t.advance(more, 9).state, {A: Said("a", 3, 9)}), A) == Said("a", 2, 9)
+    assert said_of(FULL, D) == Said()
+    new = done(t.prepare_store(FULL, (B, D), said={B: Said("b"), D: Said("d", 1, 2)}))
+    assert (said_of(new.state, B), said_of(new.state, D), new.named) == (Said("b"), Said("d", 1, 2), (B, D))
+
+
 def test_nothing_named_is_nothing_done() -> None:
     for call in (t.prepare_load, t.prepare_store, t.drop):
         assert done(call(READ, ())).state == READ
@@ -208,6 +235,12 @@ def test_law_notices_what_breaks_it(name: str, state: Tier) -> None:
 
 EVICTING = done(t.prepare_store(FULL, (D,)))
 
+
+def first(candidates: tuple[Key, ...], count: int) -> tuple[Key, ...]:
+    """A choice that heeds neither hints nor shares."""
+    return (A,)
+
+
 BROKEN_CALLS: list[tuple[str, Tier, TierDone]] = [
     ("TIER-6", READ, replace(EVICTING, evicted=(A,))),
     ("TIER-6", WRITING, TierDone(WRITING, evicted=(B,))),
@@ -218,6 +251,8 @@ BROKEN_CALLS: list[tuple[str, Tier, TierDone]] = [
     ("TIER-8", WRITING, TierDone(stored(WRITING, C))),
     ("TIER-9", FULL, TierDone(t.touch(FULL, (A,)).state)),
     ("TIER-9", FULL, TierDone(replace(EVICTING.state, entries=EVICTING.state.entries[::-1]))),
+    ("TIER-10", SHARED, done(t.prepare_store(SHARED, (D,), first))),
+    ("TIER-11", KEPT, done(t.prepare_store(KEPT, (D,), first))),
 ]
 """Calls that break each law."""
 
@@ -240,5 +275,8 @@ def test_law_of_calls_holds_for_calls_that_happened(law: Law) -> None:
         (WRITING, t.complete_store(WRITING, (B,), success=True)),
         (WRITING, t.complete_store(WRITING, (B,), success=False)),
         (READ, t.complete_load(READ, (A, A), success=False)),
+        (SHARED, t.prepare_store(SHARED, (D,))),
+        (SHARED, t.prepare_store(SHARED, (B, C, D), said={D: Said("b")})),
+        (KEPT, t.prepare_store(KEPT, (B, C, D))),
     ]
     assert all(law.holds(before, done(outcome)) for before, outcome in calls)

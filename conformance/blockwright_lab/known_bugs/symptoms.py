@@ -16,7 +16,7 @@ from blockwright_conformance.checker.lockstep import Compared
 from blockwright_conformance.offload.chain import ChainWorld, Compute, Load, Store, as_one
 from blockwright_conformance.offload.chain_adapter import ChainUnderTest, chain_expected
 from blockwright_conformance.offload.tier import TierCall, TierNow, TierWorld
-from blockwright_conformance.offload.tier_adapter import TierUnderTest, expected_of
+from blockwright_conformance.offload.tier_adapter import TierUnderTest, expected_of, said_by
 from blockwright_spec.block_tables.outcomes import PagedDone
 from blockwright_spec.block_tables.state import Paged
 from blockwright_spec.offload.chain_outcomes import ChainDone
@@ -136,7 +136,7 @@ def shown_entries(wanted: Tier, manager: Any) -> Iterator[Entry]:
         status, (place,) = manager.status_of(key), manager.places_of([key]).block_ids
         phase, own = {-1: Phase.WRITING, -2: Phase.DOOMED}.get(status, Phase.READY), entry_of(wanted, key)
         doomed = own.readers if own is not None and own.phase is Phase.DOOMED else 0
-        yield Entry(key, place, phase, doomed if phase is Phase.DOOMED else max(status, 0))
+        yield Entry(key, place, phase, doomed if phase is Phase.DOOMED else max(status, 0), said_by(manager, key))
 
 
 def shown_chain(before: Chain, action: Any, compared: Compared, under_test: Any) -> Chain:

@@ -156,12 +156,11 @@ def law_loaded_goes_if_loads_free(before: Chain, outcome: ChainDone) -> bool:
 
 def law_what_is_said_goes_along(before: Chain, outcome: ChainDone) -> bool:
     """CHAIN-13: a block that is sent to another tier is there whose it was, and kept as it was."""
-    tiers = outcome.state.tiers
-    new = (each for each in outcome.state.transfers if not (each.started or each in before.transfers))
+    tiers, known = outcome.state.tiers, frozenset((each.target, each.keys) for each in before.transfers)
     return all(
         hint_of(tiers[each.source], key) == hint_of(tiers[each.target], key)
-        for each in new
-        if each.source is not None and each.target is not None
+        for each in outcome.state.transfers
+        if each.source is not None and each.target is not None and (each.target, each.keys) not in known
         for key in each.keys
     )
 

@@ -1,6 +1,6 @@
 """The books of one tier: what they say of themselves, and the entries that every call makes in them.
 
-The laws (TIER-1 to TIER-9) are those of the specification.
+The laws (TIER-1 to TIER-11) are those of the specification.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ come up to be loaded. This module keeps the books and moves no byte: `take_trans
 
 A block is counted once for each tier that it is in. What a transfer reads is held (it has a reader), what it writes is
 being written, on both sides and from the call that begins the transfer until the transfer ends; the device's blocks are
-pinned for as long. The laws (CHAIN-1 to CHAIN-12) are those of the specification.
+pinned for as long. The laws (CHAIN-1 to CHAIN-13) are those of the specification.
 
 Source: LMCache's and SGLang HiCache's tiers; vLLM's `OffloadingConnector` for the transfers.
 """

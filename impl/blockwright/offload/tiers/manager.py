@@ -1,7 +1,7 @@
 """One tier: the calls that are the same whichever block is evicted.
 
 Every call checks first and acts afterwards, so that an error leaves the tier as it was; hashes are read once. The laws
-(TIER-1 to TIER-9) are those of the specification.
+(TIER-1 to TIER-11) are those of the specification.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ class TierRetention:
             return
         self._numbers = {name: number for number, name in enumerate(shares, 1)}
         self._shares = zeros64(len(shares) + 1)
-        for name, number in self._numbers.items():
-            self._shares[number] = shares[name]
+        for number, share in enumerate(shares.values(), 1):
+            self._shares[number] = share
         self._counts = zeros64(len(shares) + 1)  # blocks of each tenant that has a share
         self._tenant = []
         self._number = vec[i32]()  # of the tenant, if it has a share
