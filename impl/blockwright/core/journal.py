@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, final
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
+from blockwright.core.candidates.order import BlockHint
 from blockwright.core.index import PrefixIndex, zeros32
 from blockwright.core.request import BlockKeys
 from blockwright.core.self_check.pool import demand
@@ -33,11 +34,13 @@ class Eviction(NamedTuple):
         group: number of the group whose data it held.
         block_id: the block.
         block_hash: digest of the request's block, in full length.
+        hint: whose it was (the cache salt), and until when it was to be kept; None if neither was said.
     """
 
     group: int
     block_id: int
     block_hash: bytes
+    hint: BlockHint | None = None
 
 
 @final
@@ -125,6 +128,7 @@ class Journal:
         contents: prefix by block id, None if hits are not verified.
         losses: keys lost, None if they are not remembered.
         evictions: contents lost to a taking, None if they are not reported.
+        hints: of blocks that are being taken, the priorities and times with which they were still kept.
     """
 
     def __init__(
@@ -139,7 +143,9 @@ class Journal:
         self.contents = contents
         self.losses = losses
         self.evictions = evictions
+        self.hints: dict[int, tuple[int, float]] = {}
         self._digests: dict[int, bytes] = {}
+        self._salts: dict[int, str] = {}  # for evictions
 
     def copy(self) -> Journal:
         """Return an independent copy."""
@@ -154,6 +160,7 @@ class Journal:
             None if evictions is None else evictions[:],
         )
         new._digests = self._digests.copy()
+        new._salts = self._salts.copy()
         return new
 
     def stored(self, block: i64, keys: BlockKeys, index: i64, group: i64, block_size: i64, is_new: bool) -> None:
@@ -167,6 +174,8 @@ class Journal:
             return
         digest = request.block_digest((index + 1) * keys.units - 1)
         self._digests[block] = digest
+        if self.evictions is not None and request.cache_salt is not None:
+            self._salts[block] = request.cache_salt
         if events is None:
             return
         if is_new:
@@ -202,8 +211,14 @@ class Journal:
             return
         digest = self._digests.pop(block)
         # law: STEP-4
-        if evictions is not None and was_last:
-            evictions.append(Eviction(int(group), int(block), digest))
+        if evictions is not None:
+            salt = self._salts.pop(block, None) if len(self._salts) > 0 else None
+            if was_last:
+                hint: BlockHint | None = None
+                if salt is not None or len(self.hints) > 0:
+                    priority, until = self.hints.get(block, (0, 0.0))
+                    hint = BlockHint(salt, priority, until) if salt is not None or priority > 0 else None
+                evictions.append(Eviction(int(group), int(block), digest, hint))
         if events is None:
             return
         if was_last:
@@ -214,6 +229,7 @@ class Journal:
         if self.losses is not None:
             self.losses.lose_all(index)
         self._digests = {}
+        self._salts = {}
         if self.contents is not None:
             self.contents = {}
         if self.events is not None:

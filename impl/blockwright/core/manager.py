@@ -18,7 +18,8 @@ from blockwright.config import KVCacheConfig
 from blockwright.core.batch import grow_each
 from blockwright.core.block_hash import BlockHasher
 from blockwright.core.candidates.chosen import EvictionPolicy
-from blockwright.core.candidates.retention import advance_time, release_prefix, retain
+from blockwright.core.candidates.order import BlockHint
+from blockwright.core.candidates.retention import advance_time, hint_of, release_prefix, retain
 from blockwright.core.effects import serve, serve_in_place, waiting
 from blockwright.core.in_time.explain import EvictionStats, HitExplanation, eviction_stats, explain
 from blockwright.core.in_time.forks import fork, take_copies
@@ -492,6 +493,16 @@ class KVCacheManager:
             UnsupportedError: candidates go by another order, which knows no hints.
         """
         release_prefix(self._state, request, first_token)
+
+    def hint_of(self, request: Request, first_token: int) -> BlockHint | None:
+        """Return what is said of a running request's block that begins at a token, for tiers below; None: nothing.
+
+        O(1).
+
+        Raises:
+            UnknownRequestError: the request holds no blocks.
+        """
+        return hint_of(self._state, request, first_token)
 
     def advance_time(self, now: float) -> None:
         """Say what time it is on the engine's clock, which begins at 0 and has any unit: no clock is read here.

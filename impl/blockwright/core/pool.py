@@ -137,6 +137,12 @@ class BlockPool(BlockStore):
         order = self._order
         return order.policy if isinstance(order, ChosenOrder) else None
 
+    @property
+    def now(self) -> float:
+        """The engine's time, as it was last said. O(1)."""
+        order = self._order
+        return order.now if isinstance(order, RetentionOrder) else 0.0
+
     def keep_by_hints(self) -> RetentionOrder:
         """Return the order of candidates by what is said of them, made now if there is none. O(num_blocks) once.
 

@@ -204,11 +204,15 @@ class BlockStore:
         following[0] = i32(block)
         self._prev[block] = 0
         order.take(ids, start, at, stop)
+        if self._journal is not None:
+            self._journal.hints = order.gone
         while at < stop:
             block = i64(ids[at])
             self._evict(block)
             ref[block] = 1
             at += 1
+        if len(order.gone) > 0:
+            order.gone.clear()
         self.version += 1
         self._num_free -= stop - start
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from blockwright.core.candidates.order import BlockHint
 from blockwright.offload.connector import OffloadingConnector
 from blockwright.offload.results import ConnectorStats, LoadResult
 from blockwright.offload.status import BlockStatus
@@ -17,7 +18,6 @@ from blockwright.offload.tiers.backend import CPUBackend, SlotBackend
 from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import (
     Backend,
-    BlockHint,
     BlockIDsLoadStoreSpec,
     CPULoadStoreSpec,
     GPULoadStoreSpec,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from blockwright.core.candidates.order import BlockHint
+from blockwright.core.journal import Eviction
 from blockwright.core.manager import KVCacheManager
 from blockwright.core.request import Request
 from blockwright.errors import UnknownRequestError
@@ -28,6 +30,7 @@ class Stores:
         self._per_block = chain.device_blocks_per_block
         self._next: dict[str, list[int]] = {}  # per request and group: the first offloaded block not looked at
         self._held: dict[int, list[int]] = {}  # per store: the device blocks held for it
+        self._now = 0.0
         self.copies: set[int] = set()
         self.num_stored = self.num_known = self.num_refused = self.num_failed = 0
 
@@ -54,16 +57,26 @@ class Stores:
         """Store what the device has taken for other content; of equal content the first, which a step has written."""
         if self._is_early:
             return
-        victims: dict[bytes, int] = {}
-        for group, block, digest in self._manager.take_evictions():
-            victims.setdefault(offload_key(digest, group), block)
+        self._pass_time()
+        victims: dict[bytes, Eviction] = {}
+        for each in self._manager.take_evictions():
+            victims.setdefault(offload_key(each.block_hash, each.group), each)
         if victims:
-            self._store(list(victims), list(victims.values()))
+            found = victims.values()
+            self._store(list(victims), [each.block_id for each in found], [each.hint for each in found])
+
+    def _pass_time(self) -> None:
+        """Tell the tiers what time it is, if it has been said: hints end there as on the device."""
+        now = self._manager.block_pool.now
+        if now > self._now:
+            self._chain.advance_time(now)
+            self._now = now
 
     def store_filled(self, requests: Iterable[Request]) -> None:
         """Store the blocks of running requests that steps have filled since the last call; others are passed over."""
         if not self._is_early:
             return
+        self._pass_time()
         for request in requests:
             if request.block_size is not None:
                 self._store_request(request)
@@ -86,15 +99,17 @@ class Stores:
         tables = manager.get_block_ids(name)
         keys: list[bytes] = []
         ids: list[int] = []
+        hints: list[BlockHint | None] = []
         for blocks, table, start, stop in zip(groups, tables, starts, stops, strict=True):
             for index in range(start, stop):
                 parts = table[index * self._per_block : (index + 1) * self._per_block]
                 if self._are_readable(blocks, index, parts):
                     keys.append(blocks.key(index))
+                    hints.append(manager.hint_of(request, index * blocks.tokens))
                     ids += parts
         self._next[name] = [max(start, stop) for start, stop in zip(starts, stops, strict=True)]
         if keys:
-            self._store(keys, ids)
+            self._store(keys, ids, hints)
 
     def _are_readable(self, blocks: GroupBlocks, index: int, parts: list[int]) -> bool:
         """Return whether an offloaded block is of use to a hit and all its parts are there; a state may be jumped over.
@@ -107,13 +122,14 @@ class Stores:
 
     # ------------------------------------------------------------------ one store
 
-    def _store(self, keys: list[bytes], ids: list[int]) -> None:
+    def _store(self, keys: list[bytes], ids: list[int], said: list[BlockHint | None]) -> None:
         """Store blocks, or where there is no room the last of them, which were used last; hold what is being read."""
         per_block, first = self._per_block, 0
-        start = self._chain.store(keys, ids)
+        hints = said if any(said) else None
+        start = self._chain.store(keys, ids, hints)
         while start is None and first < len(keys) - 1:
             first += (len(keys) - first + 1) // 2
-            start = self._chain.store(keys[first:], ids[first * per_block :])
+            start = self._chain.store(keys[first:], ids[first * per_block :], hints and hints[first:])
         if start is None:
             self.num_refused += len(keys)
             return

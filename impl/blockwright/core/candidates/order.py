@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import NamedTuple, final
 
 from librt.vecs import vec
 from mypy_extensions import i32, i64
@@ -27,18 +27,34 @@ class Wish:
         self.first: i64 = first
 
 
+class BlockHint(NamedTuple):
+    """What is said of one block, as it leaves the device.
+
+    Attributes:
+        tenant: cache salt of whose it is; None if nobody's.
+        priority: 1..100 to keep it; 0 is not to say so.
+        until: when that ends, on the engine's clock.
+    """
+
+    tenant: str | None = None
+    priority: int = 0
+    until: float = 0.0
+
+
 class CandidateOrder:
     """What a store asks for its next victims; it tells of all that becomes a candidate, is held again or is taken.
 
     Attributes:
         size: how many candidates there are.
         tells: whether it is to be told of what holders let go of (`note`).
+        gone: of blocks that are being taken, the priorities and times with which they were still kept.
     """
 
     def __init__(self) -> None:
         """Start without candidates."""
         self.size: i64 = 0
         self.tells = False
+        self.gone: dict[int, tuple[int, float]] = {}
 
     def copy(self) -> CandidateOrder:
         """Return an independent copy."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from blockwright.core.candidates.order import Wish
+from blockwright.core.candidates.order import BlockHint, Wish
 from blockwright.core.outcomes import count_of
 from blockwright.core.preconditions import tables_running
 from blockwright.core.request import Request
@@ -60,3 +60,12 @@ def advance_time(state: State, now: float) -> None:
     except BaseException:
         state.tear()
         raise
+
+
+def hint_of(state: State, request: Request, first_token: int) -> BlockHint | None:
+    """Return what is said of a running request's block that begins at a token; None: nothing: ``hint_of``."""
+    wish = tables_running(state, request).wish
+    salt = request.cache_salt
+    if wish is not None and count_of("first_token", first_token) < wish.tokens and wish.until > state.pool.now:
+        return BlockHint(salt, int(wish.priority), wish.until)
+    return None if salt is None else BlockHint(salt)

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 
 from mypy_extensions import mypyc_attr
 
+from blockwright.core.candidates.order import BlockHint
 from blockwright.errors import (
     BlockError,
     BlockNotReadyError,
@@ -34,7 +35,6 @@ from blockwright.offload.tiers.asking import (
 )
 from blockwright.offload.tiers.chaincheck import check_chain
 from blockwright.offload.tiers.interfaces import (
-    BlockHint,
     GPULoadStoreSpec,
     LoadStoreSpec,
     OffloadingEvent,

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from mypy_extensions import mypyc_attr
 
+from blockwright.core.candidates.order import BlockHint
 from blockwright.errors import UnsupportedError
 from blockwright.offload.status import BlockStatus
 
@@ -78,20 +79,6 @@ class PrepareStoreOutput(NamedTuple):
     block_hashes_to_store: list[bytes]
     store_spec: LoadStoreSpec
     block_hashes_evicted: list[bytes]
-
-
-class BlockHint(NamedTuple):
-    """What is said of one block that leaves the device.
-
-    Attributes:
-        tenant: cache salt of whose it is; None if nobody's.
-        priority: 1..100 to keep it; 0 is not to say so.
-        until: when that ends, on the engine's clock.
-    """
-
-    tenant: str | None = None
-    priority: int = 0
-    until: float = 0.0
 
 
 class OffloadingEvent(NamedTuple):

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64, mypyc_attr
 
+from blockwright.core.candidates.order import BlockHint
 from blockwright.core.candidates.retained import check_shares
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload.tiers.entries import READY
-from blockwright.offload.tiers.interfaces import Backend, BlockHint, OffloadingManager, PrepareStoreOutput
+from blockwright.offload.tiers.interfaces import Backend, OffloadingManager, PrepareStoreOutput
 from blockwright.offload.tiers.keys import keys_of
 from blockwright.offload.tiers.manager import TierManager
 from blockwright.offload.tiers.retained import TierRetention, checked_hints

@@ -13,12 +13,12 @@ from typing import final
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
+from blockwright.core.candidates.order import BlockHint
 from blockwright.core.candidates.retention import MAX_PRIORITY
 from blockwright.core.index import zeros32, zeros64
 from blockwright.core.self_check.pool import demand
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload.tiers.entries import Entries
-from blockwright.offload.tiers.interfaces import BlockHint
 
 
 def checked_hints(keys: list[bytes], hints: object) -> list[BlockHint]:
