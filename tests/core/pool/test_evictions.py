@@ -13,6 +13,7 @@ import pytest
 from tests.core.support import full, mamba, manager_over, sliding
 
 from blockwright import Eviction, Fits, KVCacheManager, KVCacheSpec, Request
+from blockwright.core.candidates.order import BlockHint
 from blockwright.errors import InvalidArgumentError
 
 KINDS: dict[str, list[KVCacheSpec]] = {
@@ -123,3 +124,29 @@ def test_blocks_held_elsewhere_are_counted() -> None:
     manager.check({1: 1, 2: 2})
     manager.block_pool.free_blocks([2, 2, 1])
     manager.check()
+
+
+@pytest.mark.parametrize(("at", "kept"), [(5.0, True), (9.0, False)])
+def test_an_eviction_tells_whose_block_it_was_and_what_kept_it(at: float, kept: bool) -> None:
+    manager = tracking([full(2)], 5)
+    request = Request("r", [1, 2, 3, 4, 5], 2, cache_salt="a")
+    assert manager.allocate_slots(request, 5) is not None
+    assert manager.hint_of(request, 0) == BlockHint("a")
+    manager.retain(request, 2, priority=3, until=9)
+    assert [manager.hint_of(request, token) for token in (0, 2)] == [BlockHint("a", 3, 9), BlockHint("a")]
+    manager.free(request)
+    manager.advance_time(at)
+    twin = manager.copy()
+    for each in (manager, twin):
+        other = Request("s", list(range(9)), 2)
+        assert each.allocate_slots(other, 7) is not None
+        assert each.hint_of(other, 0) is None
+        hints = [told.hint for told in each.take_evictions()]
+        if kept:
+            assert hints == [BlockHint("a"), BlockHint("a", 3, 9)], "what was kept goes last"
+        else:
+            assert hints == [BlockHint("a"), BlockHint("a")]
+        each.free(other)
+        assert each.allocate_slots(Request("t", list(range(20, 28)), 2), 7) is not None
+        assert {told.hint for told in each.take_evictions()} == {None}, "nothing stays with a block"
+        each.check()

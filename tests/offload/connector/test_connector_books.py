@@ -13,6 +13,7 @@ from tests.offload.connector.test_connector_calls import SIZES, Held, Rig, Still
 from blockwright import FullAttentionSpec, KVCacheSpec, Request
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload import (
+    BlockHint,
     CPUBackend,
     CPULoadStoreSpec,
     GPULoadStoreSpec,
@@ -278,3 +279,31 @@ def test_every_count_is_told_under_its_name() -> None:
     rig.connector.poll()
     stats = rig.connector.stats()
     assert (stats.lookups, stats.lookups_hit, stats.loads, stats.loaded_blocks) == (4, 2, 1, 2)
+
+
+@pytest.mark.parametrize("store_on", ["publish", "evict"])
+def test_whose_a_block_is_and_what_keeps_it_goes_to_the_host(store_on: str) -> None:
+    rig = Rig(store_on=store_on, num_blocks=4)
+    request = Request("r", list(range(5)), 2, cache_salt="a")
+    assert rig.manager.allocate_slots(request, 5) is not None
+    rig.manager.retain(request, 2, priority=3, until=9)
+    request.num_computed_tokens = 5
+    rig.connector.finish_step([request])
+    rig.end(request)
+    rig.manager.advance_time(8)
+    rig.handler.end()
+    rig.connector.poll()
+    other = rig.compute("s", range(10, 15))
+    rig.handler.end()
+    rig.connector.poll()
+    (host,) = rig.chain.tiers
+    hints = [host.hint_of(offload_key(digest, 0)) for digest in (*request.block_hashes[:2], *other.block_hashes[:2])]
+    assert hints[:2] == [BlockHint("a", 3, 9), BlockHint("a")]
+    assert set(hints[2:]) == {None}
+    rig.manager.advance_time(9)
+    rig.end(other)
+    rig.compute("t", range(20, 25))
+    again = OffloadChain([host])
+    assert again.store([offload_key(request.block_hashes[0], 0)], [1], [(None, 1, 9)]) is not None
+    assert host.hint_of(offload_key(request.block_hashes[0], 0)) == BlockHint("a", 3, 9), "the host's time is 9, too"
+    rig.connector.check()

@@ -173,3 +173,30 @@ def test_unknown_transfers_are_refused() -> None:
             chain.finish(wrong, True)
         assert chain.cancel(wrong) is False
     chain.check()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [7, [], [None, None], ["a"], [("a", 1)], [(b"a", 1, 2)], [("a", -1, 2)], [("a", 101, 2)], [("a", True, 2)],
+     [("a", 1, float("nan"))], [("a", 1, "2")]],
+    ids=repr,
+)  # fmt: skip
+def test_wrong_hints_are_refused(wrong: Any) -> None:
+    manager, chain = lru(2, "a"), OffloadChain([lru(2, "a")])
+    before = seen(manager)
+    with pytest.raises(InvalidArgumentError, match="hints"):
+        manager.prepare_store_hinted(keys("b"), wrong)
+    with pytest.raises(InvalidArgumentError, match="hints"):
+        chain.store(keys("b"), [1], wrong)
+    for each in (manager, chain):
+        with pytest.raises(InvalidArgumentError, match="now"):
+            each.advance_time(float("nan"))
+    assert (seen(manager), chain.pins(), manager.hint_of(keys("a")[0])) == (before, {}, None)
+    manager.check()
+    chain.check()
+
+
+@pytest.mark.parametrize("wrong", [7, {"a": -1}, {"a": 2, "b": 2}, {1: 1}], ids=repr)
+def test_wrong_shares_are_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="shares"):
+        LRUOffloadingManager(CPUBackend(BLOCK_SIZE, 3), shares=wrong)

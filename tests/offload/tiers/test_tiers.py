@@ -13,7 +13,7 @@ import pytest
 from tests.offload.tiers.tier_support import BLOCK_SIZE, MANAGERS, keys, lru, store
 
 from blockwright.errors import BlockwrightError
-from blockwright.offload import BlockIDsLoadStoreSpec, CPUBackend, LRUOffloadingManager
+from blockwright.offload import BlockHint, BlockIDsLoadStoreSpec, CPUBackend, LRUOffloadingManager, OffloadChain
 
 each_policy = pytest.mark.parametrize("policy", MANAGERS)
 
@@ -94,3 +94,41 @@ def test_long_histories_keep_every_invariant(policy: type[LRUOffloadingManager],
             readable = readable - {*event.block_hashes} if event.removed else readable | {*event.block_hashes}
         found = {key for key in keys("abcdefghijkl") if (manager.status_of(key) or 0) >= 0 and manager.lookup([key])}
         assert found == readable
+
+
+def test_what_is_said_again_is_joined_and_ends_with_the_block() -> None:
+    manager = LRUOffloadingManager(CPUBackend(BLOCK_SIZE, 2), shares={"a": 1})
+    a, b = keys("ab")
+    store(manager, "a")
+    assert manager.hint_of(a) is None
+    for hint in (("a", 0, 0), None, (None, 2, 5), ("a", 1, 7)):
+        assert manager.prepare_store_hinted([a], [hint]) is not None
+    manager.check()
+    twin = manager.copy()
+    assert (manager.hint_of(a), twin.hint_of(a)) == (BlockHint("a", 2, 7), BlockHint("a", 2, 7))
+    manager.advance_time(7)
+    manager.advance_time(3)
+    assert manager.prepare_store_hinted([a, b], [("c", 1, 8), ("a", 9, 6)]) is not None
+    assert (manager.hint_of(a), manager.hint_of(b)) == (BlockHint("c", 1, 8), BlockHint("a"))
+    manager.check()
+    manager.remove([a])
+    store(manager, "a")
+    assert (manager.hint_of(a), twin.hint_of(a)) == (None, BlockHint("a", 2, 7))
+    assert twin.prepare_store_hinted(keys("bcd"), [None] * 3) is None, "a refusal says nothing"
+    twin.check()
+
+
+def test_what_goes_down_and_comes_up_is_whose_it_was() -> None:
+    chain = OffloadChain([lru(2), lru(3)], reserve=1)
+    a, b = keys("ab")
+    for key, hint in ((a, ("a", 1, 9)), (b, None)):
+        assert chain.store([key], [1], [hint]) is not None
+        for each in chain.take_transfers():
+            chain.finish(each.job_id, True)
+    for each in chain.take_transfers():
+        chain.finish(each.job_id, True)
+    assert [tier.hint_of(a) for tier in chain.tiers] == [None, BlockHint("a", 1, 9)]
+    chain.load([a], [3])
+    assert chain.tiers[0].hint_of(a) == BlockHint("a", 1, 9)
+    chain.advance_time(9)
+    chain.check()
