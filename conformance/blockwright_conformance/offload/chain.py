@@ -12,7 +12,6 @@ from hashlib import blake2b
 from itertools import combinations
 from typing import Any, ClassVar, NamedTuple, Self
 
-from blockwright_spec.hints import Said
 from blockwright_spec.offload import chain_calls as calls
 from blockwright_spec.offload.chain_effects import parts_of
 from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
@@ -24,7 +23,7 @@ from blockwright_spec.offload.tier_state import Key
 from ..checker.lockstep import differing
 from ..checker.world import AnyLaw, Outcome, World
 from .chain_adapter import ChainShown, ChainUnderTest, chain_expected
-from .scopes import ChainScope, Slice
+from .scopes import ChainScope, Slice, said_in
 from .tier import HEAD, hints, misrefused
 from .tier_adapter import TOKENS, shown_by
 
@@ -90,7 +89,7 @@ class Store(ChainAction):
 
     keys: tuple[Key, ...]
     device: tuple[int, ...]
-    said: tuple[tuple[Key, Said], ...] = ()
+    said: tuple[Any, ...] = ()
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
@@ -104,14 +103,14 @@ class Store(ChainAction):
             yield cls(keys, device[1:])
 
     def outcome(self, state: Chain) -> ChainOutcome:
-        return calls.store(state, self.keys, self.device, dict(self.said))
+        return calls.store(state, self.keys, self.device, said_in(self.said))
 
     def call(self, model: ChainUnderTest) -> Any:
-        more = (hints(dict(self.said), self.keys),) if self.said else ()
+        more = (hints(said_in(self.said), self.keys),) if self.said else ()
         return model.chain.store(list(self.keys), list(self.device), *more)
 
     def line(self, state: Chain) -> str:
-        more = f", {hints(dict(self.said), self.keys)}" if self.said else ""
+        more = f", {hints(said_in(self.said), self.keys)}" if self.said else ""
         return f"stored = chain.store({list(self.keys)}, {list(self.device)}{more})"
 
     def begun(self, answer: Any) -> int | None:
@@ -119,11 +118,7 @@ class Store(ChainAction):
 
     def answered(self, done: ChainDone, answer: Any) -> Iterator[str]:
         want = bool(done.keys), done.keys, tuple(key for at, key in done.evicted if at == 0)
-        found = answer and (
-            answer.job_id is not None,
-            tuple(answer.block_hashes_to_store),
-            tuple(answer.block_hashes_evicted),
-        )
+        found = answer and (answer.job_id is not None, *map(tuple, answer[1:]))
         yield from () if want == found else (f"store: expected {want}, found {found}",)
 
 
@@ -391,9 +386,8 @@ class ChainWorld(World[Chain, ChainUnderTest]):
 
     def opening(self) -> list[str]:
         config = self.scope.config
-        tiers = [
-            f"LRUOffloadingManager(CPUBackend({TOKENS}, {each}), enable_events=True)" for each in config.capacities
-        ]
+        tier = f"LRUOffloadingManager(CPUBackend({TOKENS}, {{}}), enable_events=True)"
+        tiers = [tier.format(each) for each in config.capacities]
         options = [
             f"device_blocks_per_block={config.span}",
             f"write={'through' if config.through else 'back'!r}",
@@ -415,10 +409,10 @@ def alike(scope: ChainScope) -> Iterator[dict[Key, Key]]:
     def exchanged(slices: Iterable[Slice], names: dict[Key, Key]) -> set[Slice]:
         return {tuple((names.get(key, key), blocks) for key, blocks in each) for each in slices}
 
-    for one, other in combinations(scope.keys, 2):
+    for one, other in combinations(() if scope.said else scope.keys, 2):
         names = {one: other, other: one}
         touched = {tuple(names.get(key, key) for key in each) for each in scope.touched}
-        if touched == set(scope.touched) and not scope.said and all(
+        if touched == set(scope.touched) and all(
             exchanged(slices, names) == set(slices) for slices in (scope.stores, scope.loads)
         ):
             yield names

@@ -33,8 +33,8 @@ class TierScope:
     recovered: tuple[Key, ...] = ()
     misuse: bool = True
     """Whether calls are made that are wrong."""
-    said: tuple[tuple[Key, Said], ...] = ()
-    """What stores say of keys, if anything."""
+    said: tuple[Any, ...] = ()
+    """What stores say of keys, if anything (`said_in`)."""
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -51,16 +51,15 @@ def keys_of(letters: str) -> tuple[Key, ...]:
     return tuple(letter.encode() for letter in letters)
 
 
-def said_in(own: dict[str, Any]) -> dict[str, Any]:
-    """Return what is said of keys; a row has a list for each: tenant, priority, until."""
-    return {"said": tuple([(key.encode(), Said(*each)) for key, *each in own.get("said", ())])}
+def said_in(rows: tuple[Any, ...]) -> dict[Key, Said]:
+    """Return what is said of keys; a row has for each: tenant, priority, until."""
+    return {key.encode(): Said(*each) for key, *each in rows}
 
 
 def tier_of_row(name: str, manager: str, capacity: int, every: list[int], more: list[str], *rest: Any) -> TierScope:
     """Return a tier's scope: calls name every list of so many keys up to a length, and more lists."""
     own = options(rest)
     own |= {"recovered": keys_of(own["recovered"])} if "recovered" in own else {}
-    own |= said_in(own)
     return TierScope(name, manager, capacity, (*lists(*every), *map(keys_of, more)), **own)
 
 
@@ -82,7 +81,7 @@ class ChainScope:
     """Whether transfers are handed out as soon as they may start; else by an action, and some are cancelled."""
     touched: tuple[tuple[Key, ...], ...] = ()
     misuse: bool = False
-    said: tuple[tuple[Key, Said], ...] = ()
+    said: tuple[Any, ...] = ()
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -116,22 +115,19 @@ def chain_of_row(name: str, capacities: list[int], *rest: Any) -> ChainScope:
     own = options(rest[-1:] if isinstance(rest[-1], dict) else ())
     own |= {each: slices(own[each], own.get("span", 1)) for each in ("stores", "loads") if each in own}
     own |= {"touched": tuple(map(keys_of, own["touched"]))} if "touched" in own else {}
-    own |= said_in(own)
     return chain_scope(name, tuple(capacities), *(each for each in rest if isinstance(each, int)), **own)
 
 
 ROWS = rows_of(__file__)
 TIER_PR, TIER_LARGE = (tuple([tier_of_row(*row) for row in ROWS["tiers"][name]]) for name in ("pr", "nightly"))
 CHAIN_PR, CHAIN_LARGE = (tuple([chain_of_row(*row) for row in ROWS["chains"][name]]) for name in ("pr", "nightly"))
-TIER_PROFILES: dict[str, tuple[TierScope, ...]] = {
-    "quick": tuple(each for each in TIER_PR if "no blocks" in each.name or "events off" in each.name),
-    "pr": TIER_PR,
-    "nightly": TIER_PR + TIER_LARGE,
-}
-"""The scopes of one tier, of each profile."""
-CHAIN_PROFILES: dict[str, tuple[ChainScope, ...]] = {
-    "quick": tuple(each for each in CHAIN_PR if "nothing" in each.name or "reserve 0" in each.name),
-    "pr": CHAIN_PR,
-    "nightly": CHAIN_PR + CHAIN_LARGE,
-}
-"""The scopes of chains, of each profile."""
+
+
+def profiles(pr: tuple[Any, ...], large: tuple[Any, ...], *quick: str) -> dict[str, tuple[Any, ...]]:
+    """Return the scopes of each profile; the quick ones by a part of their names."""
+    small = tuple(each for each in pr if any(part in each.name for part in quick))
+    return {"quick": small, "pr": pr, "nightly": pr + large}
+
+
+TIER_PROFILES = profiles(TIER_PR, TIER_LARGE, "no blocks", "events off")
+CHAIN_PROFILES = profiles(CHAIN_PR, CHAIN_LARGE, "nothing", "reserve 0")

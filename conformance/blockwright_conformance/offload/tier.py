@@ -18,7 +18,7 @@ from blockwright_spec.offload.tier_state import Event, Key, Phase, Tier, entry_o
 
 from ..checker.lockstep import differing
 from ..checker.world import AnyLaw, Outcome, World
-from .scopes import TierScope
+from .scopes import TierScope, said_in
 from .tier_adapter import TOKENS, Stored, TierShown, TierUnderTest, expected_of, shares_of, shown_by
 
 HEAD = "from blockwright.offload import ARCOffloadingManager, CPUBackend, LRUOffloadingManager, OffloadChain"
@@ -169,7 +169,7 @@ class TierWorld(World[TierNow, TierUnderTest]):
 
     def initial(self) -> TierNow:
         made = tier(self.scope.capacity, self.scope.recovered, shares_of(self.scope.manager))
-        return TierNow(made, self.model().policy(), dict(self.scope.said))
+        return TierNow(made, self.model().policy(), said_in(self.scope.said))
 
     def model(self) -> TierUnderTest:
         return self.factory(self.scope.manager, self.scope.capacity, self.scope.recovered)
@@ -177,8 +177,7 @@ class TierWorld(World[TierNow, TierUnderTest]):
     def digest(self, state: TierNow) -> bytes:
         """Return a name of a state: all of it, but for contents and announcements that laws derive from the rest."""
         entries = [(each.key, each.place, each.phase.name, each.readers) for each in state.tier.entries]
-        named = (entries, state.tier.freed, state.tier.now, repr(state.policy))
-        return blake2b(marshal.dumps(named, 2), digest_size=16).digest()
+        return blake2b(marshal.dumps((entries, state.tier.freed, state.tier.now, repr(state.policy)), 2)).digest()[:16]
 
     def broken(self, state: TierNow) -> list[AnyLaw]:
         return [law for law in self.laws if not law.holds(state.tier)]
@@ -256,9 +255,6 @@ def misrefused(reason: Any, errors: Mapping[Any, type[Exception]], answer: Any, 
     """Name what differs in how a call was refused: by the error of the reason, or by None or False if it has none."""
     wanted = errors.get(reason)
     if wanted is None:
-        return (
-            [f"{reason.name}: expected None or False, found {error or answer}"]
-            if error or answer not in (None, False)
-            else []
-        )
+        is_other = bool(error) or answer not in (None, False)
+        return [f"{reason.name}: expected None or False, found {error or answer}"] * is_other
     return [] if type(error) is wanted else [f"expected {wanted.__name__}, found {type(error).__name__}: {error}"]

@@ -153,24 +153,20 @@ class TierUnderTest:
     def __init__(self, name: str, capacity: int, recovered: Sequence[Key] = ()) -> None:
         self.made = (name, capacity, recovered)
         self.manager = made(self.package.offload, name, capacity, recovered)
-        self.silent, self.ordered = "silent" in name, "ARC" not in name
-        self.foreign = "foreign" in name
+        self.silent, self.ordered, self.foreign = "silent" in name, "ARC" not in name, "foreign" in name
         self.log: list[tuple[str, tuple[Any, ...]]] = []
 
     def copy(self) -> Self:
         if self.foreign:
             new = type(self)(*self.made)
             for name, arguments in self.log:
-                new.repeat(name, arguments)
+                new.call(name, *arguments)
+                new.manager.take_events()
             return new
         new = type(self).__new__(type(self))
         new.made, new.silent, new.ordered, new.foreign, new.log = self.made, self.silent, self.ordered, False, []
         new.manager = self.manager.copy()
         return new
-
-    def repeat(self, name: str, arguments: tuple[Any, ...]) -> None:
-        self.call(name, *arguments)
-        self.manager.take_events()
 
     def call(self, name: str, *arguments: Any) -> Any:
         answer = getattr(self.manager, name)(*arguments)

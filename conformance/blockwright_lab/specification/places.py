@@ -68,8 +68,8 @@ class SpecPlace:
 
 def tier_name(now: tier_state.Tier) -> bytes:
     """Name a state of a tier by all of it: contents and announcements do not follow from the rest if it is wrong."""
-    entries = [(each.key, each.place, each.phase.name, each.readers) for each in now.entries]
-    return marshal.dumps((entries, now.freed, now.contents, sorted(now.announced)), 2)
+    entries = [(each.key, each.place, each.phase.name, each.readers, repr(each.said)) for each in now.entries]
+    return marshal.dumps((entries, now.freed, now.contents, sorted(now.announced), now.now), 2)
 
 
 class OneTier(TierWorld):
@@ -79,9 +79,6 @@ class OneTier(TierWorld):
     step_laws: ClassVar[Any] = tuple(
         Judge(law.id, lambda now, done, law=law: law.holds(now.tier, done)) for law in TIER_STEP_LAWS
     )
-
-    def initial(self) -> TierNow:
-        return TierNow(tier_state.tier(self.scope.capacity, self.scope.recovered))
 
     def digest(self, state: TierNow) -> bytes:
         return tier_name(state.tier)

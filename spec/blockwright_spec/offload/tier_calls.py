@@ -1,7 +1,8 @@
 """Part three, chapter 2: the transitions of one tier, one for each call, in the shape of `manager.transitions`.
 
 Open is which idle blocks are evicted. A transition takes that choice and rejects an illegal one; `oldest` settles it by
-use, below hints and shares. The bytes are others' business: between `prepare_store` and `complete_store` somebody writes (`written`).
+use, below hints and shares. The bytes are others' business: between `prepare_store` and `complete_store` somebody
+writes (`written`).
 """
 
 from collections import Counter

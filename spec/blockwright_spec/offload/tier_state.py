@@ -2,8 +2,9 @@
 
 A tier keeps blocks in numbered places of one medium. Its keys are opaque, and equal ones name equal contents. A block
 is *writing* until it is there, *ready* with a number of readers, *doomed* when a reader has found it bad while others
-still read it, and then gone. Hints and shares answer which idle block goes (`going`), and nothing else. Ghosts are `contents`, what was really written to each place, and `announced`, what
-whoever replays the tier's events knows to be ready.
+still read it, and then gone. Hints and shares answer which idle block goes (`going`), and nothing else. Ghosts are
+`contents`, what was really written to each place, and `announced`, what whoever replays the tier's events knows to be
+ready.
 """
 
 from collections import Counter
@@ -49,8 +50,8 @@ class Tier:
     """Everything that one tier knows.
 
     `entries` stand in order of use, the least recently used first. `freed` are places that were in use and are not, the
-    last to be freed at the end; all other places from ``len(entries) + len(freed)`` on were never used. `shares` are the
-    blocks that tenants may count on, `now` is the engine's time.
+    last to be freed at the end; all other places from ``len(entries) + len(freed)`` on were never used. `shares` are
+    the blocks that tenants may count on, `now` is the engine's time.
     """
 
     entries: tuple[Entry, ...]

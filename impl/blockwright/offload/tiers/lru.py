@@ -115,7 +115,7 @@ class LRUOffloadingManager(TierManager):
             InvalidArgumentError: `now` is no time.
         """
         self._whole.require()
-        if now != now:  # noqa: PLR0124  # it is no number
+        if now != now:  # it is no number
             raise InvalidArgumentError(f"now: must be a time, not {now!r}")
         self._now = max(self._now, now)
 

@@ -41,7 +41,7 @@ def checked_hints(keys: list[bytes], hints: object) -> list[BlockHint]:
             raise InvalidArgumentError(f"hints: a tenant is a cache salt, a string, not {tenant!r}")
         if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= MAX_PRIORITY:
             raise InvalidArgumentError(f"hints: a priority is within 0..{MAX_PRIORITY}, not {priority!r}")
-        if not isinstance(until, (int, float)) or until != until:  # noqa: PLR0124  # it is no number
+        if not isinstance(until, (int, float)) or until != until:  # it is no number
             raise InvalidArgumentError(f"hints: until must be a time, not {until!r}")
         found.append(BlockHint(tenant, priority, float(until)))
     if len(found) != len(keys):
