@@ -46,7 +46,7 @@ if folder:  # SGLang's module alone, past what it imports of its engine
 else:
     from vllm.distributed import kv_events as events
 decoder = msgspec.msgpack.Decoder(type=events.KVEventBatch)
-context, known, following, count = zmq.Context(), set(), 0, 0
+context, known, following, count, joining = zmq.Context(), set(), 0, 0, True
 subscriber, asking = context.socket(zmq.SUB), context.socket(zmq.DEALER)
 subscriber.set_hwm(10_000_000)
 subscriber.connect(endpoint)
@@ -76,6 +76,8 @@ while subscriber.poll(2000):
     if number == following:
         apply(payload)
         following += 1
+    if joining:
+        joining = print("joined", flush=True)
 print(json.dumps([count, sorted(known)]))
 """
 """A consumer that needs nothing of ours: it decodes strictly, with the classes of vLLM or of SGLang."""
@@ -108,6 +110,7 @@ class Replayed:
             num_events += len(events)
             self.stream.record(events)
             self.publisher.publish()
+            time.sleep(0.02)  # about a step's time, in which the publisher's thread sends
 
     def found(self) -> set[int]:
         """Return what the manager's own pool finds, as the wire names it."""
@@ -126,6 +129,9 @@ def decoded(trace: Path, python: str, folder: str, form: str, count: int) -> str
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()
+        time.sleep(1)
+        engine.serve(1)
+        process.stdout.readline()  # it has joined: from here on it hears every event as it comes
         engine.serve(count)
         said = process.stdout.read()
     engine.publisher.close()

@@ -95,11 +95,7 @@ def _positive(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the gates and report; 1 where a law is broken.
-
-    Raises:
-        InvalidArgumentError: an argument names nothing; the message says which.
-    """
+    """Run the gates and report; 1 where a law is broken."""
     is_part = args.gate or args.scope or args.proofs or args.impl != OURS
     name = args.profile or ("pr" if is_part else "quick")
     profile = Profile(name, args.jobs, args.impl, args.scope, args.proofs, args.explorer)
@@ -130,11 +126,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def wanted(only: list[str] | None, but: list[str] | None, profile: Profile) -> list[str]:
-    """Return the gates to run.
-
-    Raises:
-        InvalidArgumentError: none is left, or one that is asked for says nothing of another manager.
-    """
+    """Return the gates to run; an error if none is left, or one that is asked for says nothing of another manager."""
     if not profile.is_ours and (ours := [name for name in only or () if name not in THEIR_GATES]):
         raise InvalidArgumentError(
             f"--gate: {', '.join(ours)} would not run the manager that --impl names; {' and '.join(THEIR_GATES)} do"
@@ -187,7 +179,6 @@ def _expected(file: Path | None) -> tuple[Deviation, ...]:
 
 
 def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]]) -> dict[str, Any]:
-    """Return the report as data."""
     fired, broken = Counter[str](), Counter[str]()
     for row in rows:
         fired.update(row.fired if row.kind in LOCKSTEP else {})
@@ -217,7 +208,6 @@ def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict
 
 
 def _row(row: GateResult) -> dict[str, Any]:
-    """Return one row as data."""
     names = ("kind", "manager", "scope", "states", "transitions", "tried", "passed", "violations")
     return {name: getattr(row, name) for name in names} | {
         "seconds": round(row.seconds, 3),
@@ -228,7 +218,6 @@ def _row(row: GateResult) -> dict[str, Any]:
 
 
 def _write(path: Path, report: dict[str, Any]) -> None:
-    """Write the report."""
     text = json.dumps(report, indent=2) + "\n"
     if path == Path("-"):
         sys.stdout.write(text)

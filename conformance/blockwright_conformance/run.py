@@ -16,7 +16,7 @@ from .capabilities import Capabilities, Deviation, Finding, Verdict, judge
 from .expected_failures import expected_of, said
 from .gates import factory_of
 from .kv_cache.actions import Action
-from .kv_cache.adapter_calls import way
+from .kv_cache.counterexample.adapter_calls import way
 from .kv_cache.fitting import capabilities_of, fitted, lacking
 from .kv_cache.scopes import FOR_OTHERS, Scope
 from .kv_cache.world import Factory, KVCacheWorld, explorer

@@ -21,7 +21,8 @@ COMPILED = ("core", "core/candidates", "core/in_time", "core/self_check", "worke
 """The folders whose modules are compiled, all into one shared library; the first holds it, and the record."""
 
 # Uncompiled modules that compiled ones read constants and types from: a change in them also outdates the libraries.
-FOLLOWED = ("config.py", "errors.py", "events.py", "kinds.py", "offload/status.py")
+SELDOM = ("core/seldom/checkpoint.py", "core/seldom/record.py")
+FOLLOWED = ("config.py", *SELDOM, "errors.py", "events.py", "kinds.py", "offload/status.py")
 
 
 @dataclass(frozen=True)

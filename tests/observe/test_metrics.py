@@ -20,8 +20,8 @@ from tests.observe.engine import SIZE, full
 
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request
 from blockwright.errors import InvalidArgumentError
+from blockwright.observe import Fact
 from blockwright.observe.metrics import BOUNDS, Metrics
-from blockwright.observe.record import Fact, record
 from blockwright.offload.metrics import TransferStats
 
 
@@ -35,7 +35,7 @@ def history(seed: int, sample: float = 1.0) -> tuple[KVCacheManager, Metrics, li
         metrics(fact)
         facts.append(fact)
 
-    recorded = record(manager, note, lambda: next(clock) / 50)
+    recorded = manager.record(note, lambda: next(clock) / 50)
     random, running = Random(seed), list[Request]()
     for number in range(300):
         prompt = [random.randrange(2)] * random.randrange(1, 20) + [random.randrange(9)] * random.randrange(1, 9)

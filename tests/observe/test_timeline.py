@@ -11,8 +11,7 @@ import pytest
 
 from blockwright.cli import CommandParser
 from blockwright.errors import InvalidArgumentError
-from blockwright.observe import command
-from blockwright.observe.record import Fact
+from blockwright.observe import Fact, command
 from blockwright.observe.timeline import trace_events, write_timeline
 from blockwright.replay import command as replaying
 

@@ -114,6 +114,9 @@ def test_wrong_arguments_and_payloads() -> None:
         Encoder("other")
     with pytest.raises(InvalidArgumentError, match="as_arrays"):
         Encoder("sglang", as_arrays=True)
+    for event in (FIRST._replace(group_id=1), BlockRemoved(b"\1" * 32, 1)):
+        with pytest.raises(InvalidArgumentError, match="groups: 1 kinds were given, and an event is of group 1; give"):
+            Encoder(groups=kinds_of([full()]))([event], 0.0)
     for payload in (b"", b"\xc1", msgspec.msgpack.encode([1.0, [["Unknown"]], 0]), msgspec.msgpack.encode({"a": 1})):
         with pytest.raises(InvalidArgumentError, match="payload"):
             decode(payload)

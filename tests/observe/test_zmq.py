@@ -24,7 +24,7 @@ from blockwright.events import BlockStored
 from blockwright.observe import Batch, EventStream, PrefixIndex
 from blockwright.observe.publisher import END, ZmqPublisher
 from blockwright.observe.subscriber import ZmqSubscriber
-from blockwright.observe.wire import Encoder, decode, hash_of
+from blockwright.observe.wire import Encoder, GroupKind, decode, hash_of
 
 ANY = "tcp://127.0.0.1:0"
 
@@ -210,6 +210,16 @@ def test_a_consumer_that_is_killed_does_not_hold_the_publisher_up(engine: Engine
 def test_an_address_that_is_taken_is_refused(engine: Engine, publisher: ZmqPublisher) -> None:
     with pytest.raises(InvalidArgumentError, match="endpoint: cannot bind"):
         ZmqPublisher(engine.stream, publisher.endpoint)
+
+
+def test_what_cannot_be_encoded_is_said_to_who_publishes() -> None:
+    stream = EventStream()
+    with ZmqPublisher(stream, ANY, encoder=Encoder(groups=[GroupKind("full_attention")])) as publisher:
+        stream.record([BlockStored(bytes(32), None, bytes(4 * SIZE), SIZE, group_id=1)])
+        publisher.publish()
+        publisher._thread.join(5)
+        with pytest.raises(InvalidArgumentError, match="an event is of group 1; give the kind of every group"):
+            publisher.publish()
 
 
 class Hurried(EventStream):

@@ -78,8 +78,8 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
         trimmed = tuple([needed(each.kind, request.trimmed).start // span(config, each) for each in config.groups])
         blocks = tuple([tuple([marks[block] if block else -1 for block in table]) for table in owned(request)])
         least = max(certain(request), request.settled)
-        counts = request.computed, request.written, request.drafts, least, request.encoder, request.loading
-        wish = request.wish
+        added, wish = request.added, request.added.wish
+        counts = request.computed, request.written, added.drafts, least, added.encoder, added.loading
         said = (wish.tokens, wish.priority, wish.until - state.now, wish.first if wish.first is not None else -1)
         facts = trimmed, counts, request.published, slot in state.due, said if state.marks else ()
         return 2, names.number(request.prefix), *facts, blocks, timed(state, slot, request)
@@ -92,7 +92,7 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
 
 def timed(state: State, slot: int, request: Running) -> tuple[Any, ...]:
     """Return what is settled of a request, and what the steps in flight do for it."""
-    if not state.config.overlaps:
+    if not state.config.added.overlaps:
         return ()
     return request.settled, tuple(
         [
@@ -161,7 +161,7 @@ def ordered(
         if isinstance(request, Waiting)
         for table in request.hit.tables
     ]
-    time: list[Any] = [len(state.flights)] if state.config.overlaps else []
+    time: list[Any] = [len(state.flights)] if state.config.added.overlaps else []
     for fence in state.fences:
         owner = slots.index(fence.slot) if fence.step is None else -1
         blocks = [[labels.setdefault(block, len(labels)) for block in table] for table in fence.tables]

@@ -5,6 +5,7 @@ HASH-2    keys cannot be foreseen: a hasher that is given no key draws its own
 HASH-3    a hasher that is not collision resistant serves no hits unless tokens are verified
 QUEUE-1, REF-1  of the bare pool: whatever is taken, held once more and released, repeated blocks included
 PLAN-1    a plan of any admission counts what the call takes, and fits exactly if the call succeeds
+RESTART-1 a new manager finds what nobody held when the dump was made, in the order in which it would be evicted
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
+from blockwright_spec.manager.events import law_restart_finds_what_stood_there
 
 from ..scopes import layer
 from .known_bug import Fault
@@ -181,7 +183,6 @@ def plans(package: ModuleType) -> Iterator[Fault]:
 def misplanned(
     package: ModuleType, manager: Any, size: int, new: int, external: int, ahead: int, drafts: int, encoder: int
 ) -> str:
-    """Plan an admission and make it; say what differs."""
     request = package.Request("r", [0] * 5, size)
     hit, length = manager.get_computed_blocks(request)
     counts = {"num_lookahead_tokens": ahead, "num_draft_tokens": drafts}
@@ -204,7 +205,6 @@ def misplanned(
 
 
 def config_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks: int = 9) -> Any:
-    """Return the configuration of layers, as scopes name them."""
     kinds = [layer(f"{each}, block {block_size}").kind for each in layers.split(" + ")]
     groups = [
         package.KVCacheGroupSpec([f"layer {at}"], kv_cache_spec(kind, block_size, package))
@@ -214,7 +214,6 @@ def config_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks:
 
 
 def manager_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks: int = 9, **rest: Any) -> Any:
-    """Return a manager of such layers."""
     return package.KVCacheManager(config_of(package, layers, block_size, num_blocks), max_model_len=8, **rest)
 
 
@@ -243,3 +242,33 @@ def rows(package: ModuleType) -> Iterator[Fault]:
         if found != wanted:
             yield Fault("ROW-1", f"after token {token}: rows {found}, tables {wanted}", 2 * token + 2)
             return
+
+
+# --- restarts
+
+
+def restarts(package: ModuleType) -> Iterator[Fault]:
+    """Return RESTART-1 if a manager that is given what another left finds it not, or in another order, or wrongly."""
+    hasher, checkpoint = package.Sha256Hasher(b"seed"), package.core.seldom.checkpoint
+    options = {"num_blocks": 12, "enable_kv_cache_events": True}
+    manager, stream = manager_of(package, "full + sliding 2", **options), package.observe.EventStream()
+    requests = [package.Request(f"r{at}", [0, at, 2], 1, hasher=hasher) for at in range(3)]
+    for request in requests:
+        hit, length = manager.get_computed_blocks(request)
+        manager.allocate_slots(request, 3 - length, length, hit)
+    for request in requests[1::-1]:
+        manager.free(request)
+    stream.record(manager.take_events())
+    data = checkpoint.dump(manager, stream.snapshot().events, b"ours", hasher)
+    for identity in (b"ours", b"another"):
+        other, may = manager_of(package, "full + sliding 2", **options), identity == b"ours"
+        checkpoint.restore(other, data, identity, hasher)
+        if not law_restart_finds_what_stood_there(queue(manager), may, queue(other)):
+            yield Fault("RESTART-1", f"restored as {identity!r}: {queue(other)}, of {queue(manager)}", 12)
+            return
+
+
+def queue(manager: Any) -> tuple[Any, ...]:
+    """Return the blocks that nobody holds, first to be taken first, each with its key and group."""
+    keys, groups = manager.block_pool.block_keys(), manager.block_pool.block_groups()
+    return tuple((block, keys[block] and (groups[block], keys[block])) for block in manager.block_pool.free_block_ids())

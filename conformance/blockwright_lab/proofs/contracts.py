@@ -171,6 +171,10 @@ def hits(name: str, rules: str, holds: Callable[..., bool], *ranges: range) -> C
     return Contract(name, walked, holds, (*ranges, *(ANY,) * 6))
 
 
+def both_suit(window: int, *numbers: int) -> bool:
+    return hit_is_longest((Full(), Sliding(window)), *numbers)
+
+
 GROWTH = about("device.pages", "Family.growth")
 CONTRACTS: Final = (
     peaks("WindowRule", "full", lambda *n: holds_its_peak(Full(), *n)),
@@ -185,14 +189,7 @@ CONTRACTS: Final = (
     hits("sliding_hits_are_longest", "SlidingRule", lambda w, *n: hit_is_longest((Sliding(w),), *n), to(6), to(6), ANY),
     hits("chunked_hits_are_longest", "ChunkedRule", lambda c, *n: hit_is_longest((Chunked(c),), *n), to(6), to(6), NO),
     hits("mamba_hits_are_longest", "MambaRule", lambda *n: hit_is_longest((Mamba(),), *n), to(6), NO),
-    hits(
-        "hits_suit_all_groups",
-        "WindowRule SlidingRule",
-        lambda w, *n: hit_is_longest((Full(), Sliding(w)), *n),
-        to(4),
-        to(3),
-        ANY,
-    ),
+    hits("hits_suit_all_groups", "WindowRule SlidingRule", both_suit, to(4), to(3), ANY),
     Contract("blocks_grow_as_far_as_they_may", GROWTH, grows_as_far_as_it_may, (to(12), to(6), to(8), to(3))),
 )
 """Every contract."""

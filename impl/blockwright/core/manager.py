@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, final
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, final
 
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig
 from blockwright.core.batch import grow_each
+from blockwright.core.block_hash import BlockHasher
+from blockwright.core.candidates.retention import advance_time, release_prefix, retain
 from blockwright.core.effects import serve, serve_in_place, waiting
 from blockwright.core.in_time.explain import EvictionStats, HitExplanation, eviction_stats, explain
 from blockwright.core.in_time.forks import fork, take_copies
@@ -35,13 +38,15 @@ from blockwright.core.preconditions import (
     tables_running,
 )
 from blockwright.core.request import MAX_LENGTH, Request
-from blockwright.core.retention import advance_time, release_prefix, retain
 from blockwright.core.self_check.tables import check_state
 from blockwright.core.state import Config, State
 from blockwright.core.transitions import commit, find, publish, release, reset, trim
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import KVCacheEvent
 from blockwright.kinds import CrossAttentionSpec, MambaSpec
+
+if TYPE_CHECKING:
+    from blockwright.core.seldom.record import Fact, RecordedManager
 
 
 class PrefixCacheStats(NamedTuple):
@@ -587,6 +592,63 @@ class KVCacheManager:
         for a step, and run the copies before the step. Complexity: O(copies). law: COPY-1, COPY-2.
         """
         return take_copies(self._state)
+
+    # ------------------------------------------------------------------ over a restart, and seen from outside
+
+    def dump(self, told: Iterable[KVCacheEvent], identity: bytes, hasher: BlockHasher | None) -> bytes:
+        """Return which free block holds which prefix, for `restore` where the device's memory outlives the process.
+
+        What a running request holds may still be written, and is left out: free the requests first. Nothing more may be
+        written to that memory afterwards, and whoever restores writes: a dump is restored once. O(num_blocks + tokens).
+
+        Args:
+            told: what events have told that can be found now: ``snapshot().events`` of the `observe.EventStream` in
+                which they are recorded. What it does not name is left out.
+            identity: all that decides what the bytes of a block are, and whose memory it is: a `CacheIdentity`'s digest
+                and the name of the memory, say.
+            hasher: of the requests; None if the engine gives its own keys, whose seed is then part of the identity.
+
+        Raises:
+            InvalidArgumentError: made without ``enable_kv_cache_events``.
+            UnsupportedError: made with ``verify_tokens``: keys alone do not say what a block holds.
+        """
+        from blockwright.core.seldom.checkpoint import dump
+
+        return dump(self, told, identity, hasher)
+
+    def restore(self, data: bytes, identity: bytes, hasher: BlockHasher | None) -> int:
+        """Publish what `dump` wrote, each block under its own key, to be evicted in the same order; return how many.
+
+        Nothing is restored, and 0 returned, where the identity, the configuration or the hasher's seed differs. It is
+        told in events like any publication. If the call does not end well, nothing is restored. Complexity:
+        O(num_blocks + tokens). law: RESTART-1.
+
+        Args:
+            data: what `dump` returned.
+            identity: of this engine.
+            hasher: of the requests to come; the same seed as before.
+
+        Raises:
+            InvalidArgumentError: the data is damaged, or something is held or published already.
+            UnsupportedError: made with ``verify_tokens``.
+        """
+        from blockwright.core.seldom.checkpoint import restore
+
+        return restore(self, data, identity, hasher)
+
+    def record(self, note: Callable[[Fact], object], clock: Callable[[], float] = time.monotonic) -> RecordedManager:
+        """Return a manager to be used in place of this one, which notes what each call asked and did.
+
+        It passes every name on. Make this one with ``track_evictions=True`` if evictions are to be seen. A manager that
+        is not recorded pays nothing.
+
+        Args:
+            note: called with each fact: the ``append`` of a list or bounded deque, or an `observe.metrics.Metrics`.
+            clock: the time that facts carry, in seconds.
+        """
+        from blockwright.core.seldom.record import RecordedManager
+
+        return RecordedManager(self, note, clock)
 
     # ------------------------------------------------------------------ what it says of itself
 

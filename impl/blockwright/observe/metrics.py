@@ -1,6 +1,6 @@
 """Counters for Prometheus, under the names on the dashboards that people have (extra ``metrics``: prometheus-client).
 
-`Metrics` is a fold over the journal of a recorded manager: `record(manager, metrics)` keeps it, and the same facts
+`Metrics` is a fold over the journal of a recorded manager: `manager.record(metrics)` keeps it, and the same facts
 folded anew give the same numbers. What can be asked of the manager (usage) is asked when Prometheus does. Register it:
 ``prometheus_client.REGISTRY.register(metrics)``.
 
@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from blockwright import KVCacheManager
 from blockwright.errors import InvalidArgumentError
-from blockwright.observe.record import Fact
+from blockwright.observe import Fact
 from blockwright.offload.metrics import Pair, TransferStats
 
 BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800)

@@ -87,21 +87,30 @@ class ZmqPublisher:
             self._context.destroy(linger=0)
             raise InvalidArgumentError(f"endpoint: cannot bind {endpoint} and {replay_endpoint}: {error}") from error
         self._is_closing = False
+        self._failure: InvalidArgumentError | None = None
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="kv-events", daemon=True)
         self._thread.start()
 
     def publish(self) -> None:
-        """Have everything sent that the stream has recorded; returns at once. O(1)."""
+        """Have everything sent that the stream has recorded; returns at once. O(1).
+
+        Raises:
+            InvalidArgumentError: what was recorded before cannot be encoded (`Encoder`), so nothing is sent any more.
+        """
+        if self._failure is not None:
+            raise self._failure
         with self._lock, contextlib.suppress(zmq.Again):  # one that is full will wake it as well
             self._awaken.send(b"", zmq.DONTWAIT)
 
     def close(self) -> None:
         """Send what is left and close the sockets; a second time it does nothing."""
+        if self._is_closing:
+            return
         self._is_closing = True
-        if self._thread.is_alive():
+        with contextlib.suppress(InvalidArgumentError):
             self.publish()
-            self._thread.join()
+        self._thread.join()
         self._context.destroy(linger=200)
 
     def __enter__(self) -> Self:
@@ -111,7 +120,14 @@ class ZmqPublisher:
         self.close()
 
     def _serve(self) -> None:
-        """Send, and answer, until closed."""
+        """Send, and answer, until closed, or until something cannot be encoded."""
+        try:
+            self._send_and_answer()
+        except InvalidArgumentError as error:
+            self._failure = error
+
+    def _send_and_answer(self) -> None:
+        """Send what comes, and answer who asks, until closed."""
         poller = zmq.Poller()
         poller.register(self._awake, zmq.POLLIN)
         if self.replay_endpoint is not None:

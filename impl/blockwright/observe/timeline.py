@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.errors import InvalidArgumentError
-from blockwright.observe.record import Fact
+from blockwright.observe import Fact
 
 _POOL, _REQUESTS = 1, 2
 _LISTS = ("new", "held", "evicted")

@@ -120,10 +120,15 @@ def hash_of(block_hash: BlockHash) -> int:
     return _from_bytes(block_hash[-8:]) if isinstance(block_hash, bytes) else block_hash
 
 
-class _Unnamed(dict[int, tuple[int | None, str | None, int | None]]):
-    """What is said of groups where their kinds are not known."""
+class _Kinds(dict[int, tuple[int | None, str | None, int | None]]):
+    """What is said of each group; nothing of any, where no kinds are given."""
 
     def __missing__(self, group: int) -> tuple[None, None, None]:
+        if self:
+            raise InvalidArgumentError(
+                f"groups: {len(self)} kinds were given, and an event is of group {group}; give the kind of every group "
+                "of the manager (kinds_of), or none"
+            )
         return None, None, None
 
 
@@ -157,8 +162,7 @@ class Encoder:
         if as_arrays and form == "sglang":
             raise InvalidArgumentError("as_arrays: SGLang's events are maps")
         self._rank = rank
-        self._groups = list(groups)
-        self._kinds = _Unnamed() if not groups else {at: (at, *kind) for at, kind in enumerate(groups)}
+        self._kinds = _Kinds({at: (at, *kind) for at, kind in enumerate(groups)})
         self._pack = msgspec.msgpack.Encoder().encode
         self._as_arrays = as_arrays
         self._cleared: object = _ArrayCleared() if as_arrays else _Cleared()
@@ -166,7 +170,11 @@ class Encoder:
         self._is_sglang = form == "sglang"
 
     def __call__(self, events: Iterable[KVCacheEvent], timestamp: float) -> bytes:
-        """Return the payload of one batch. O(events)."""
+        """Return the payload of one batch. O(events).
+
+        Raises:
+            InvalidArgumentError: an event is of a group whose kind was not given, although others were.
+        """
         entries: list[object] = []
         chain: list[BlockStored] = []
         stored = self._stored
@@ -232,7 +240,7 @@ class Encoder:
         if self._is_sglang:
             return _VllmRemoved([hash_of(event.block_hash)], _SGLANG_MEDIA.get(event.medium, "EXTERNAL"))
         medium, ownership = _vllm_medium(event.medium)
-        group = event.group_id if self._groups else None
+        group = self._kinds[event.group_id][0]
         hashes = [hash_of(event.block_hash)]
         if self._as_arrays:
             return _ArrayRemoved(hashes, medium, group)

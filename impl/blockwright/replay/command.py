@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from blockwright import _terminal, kinds
 from blockwright.errors import InvalidArgumentError
-from blockwright.observe.record import Fact
+from blockwright.observe import Fact
 from blockwright.observe.timeline import write_timeline
 from blockwright.replay.foresight import most_hits, references_of
 from blockwright.replay.keeping import MAX_TENANTS, POLICIES, Keeping, dealt, policy_named, shares_of, told_by

@@ -16,7 +16,7 @@ from typing import Final
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher, build_info
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec, MambaSpec
-from blockwright.observe.record import Fact, RecordedManager
+from blockwright.observe import Fact, RecordedManager
 from blockwright.replay.foresight import references_of
 from blockwright.replay.keeping import Keeping, Lru
 from blockwright.replay.offloaded import HostTier, OffloadOptions, TierResult

@@ -129,7 +129,6 @@ def shown(value: object) -> str:
 
 
 def script(schedule: Schedule) -> str:
-    """Return a schedule as a Python session that runs it."""
     return "\n".join(
         (
             "from blockwright_lab.numerics.engine.engine import run",

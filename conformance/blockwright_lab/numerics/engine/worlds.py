@@ -142,5 +142,4 @@ def schedule(choose: Chooser, world: World) -> Schedule:
 
 
 def random_schedule(world: World, seed: object) -> Schedule:
-    """Draw a schedule at random, each choice alone."""
     return schedule(Random(f"{world.name} {seed}").choice, world)

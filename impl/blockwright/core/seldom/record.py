@@ -1,16 +1,21 @@
 """The journal of a manager: what each call asked and did, so that metrics and timelines are folds over it.
 
-A manager that is not recorded pays nothing: `record` returns an object that is used in its place, passes every name on,
-and notes the calls that change something.
+A manager that is not recorded pays nothing: `KVCacheManager.record` returns an object that is used in its place, passes
+every name on, and notes the calls that change something.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from blockwright import BatchAllocation, Eviction, KVCacheBlocks, KVCacheManager, Request
+from blockwright.core.journal import Eviction
+from blockwright.core.outcomes import BatchAllocation, KVCacheBlocks
+from blockwright.core.request import Request
+
+if TYPE_CHECKING:
+    from blockwright.core.manager import KVCacheManager
 
 
 class Fact(NamedTuple):
@@ -179,13 +184,6 @@ class RecordedManager:
         """Return the evictions since the last call, oldest first."""
         evictions, self._evictions = self._evictions, []
         return evictions
-
-
-def record(
-    manager: KVCacheManager, note: Callable[[Fact], object], clock: Callable[[], float] = time.monotonic
-) -> RecordedManager:
-    """Return a manager to be used in place of this one, whose calls are noted; see `RecordedManager`."""
-    return RecordedManager(manager, note, clock)
 
 
 def _ids(blocks: KVCacheBlocks | None) -> tuple[int, ...]:
