@@ -4,14 +4,12 @@ They have the shape of `manager.transitions`. Which transfers land when, and whe
 `finish` may name any that was handed out.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-from ..hints import Said
 from . import chain_effects as effects
 from .chain_outcomes import ChainDone, ChainOutcome, ChainReason, ChainRefusal
 from .chain_state import Chain, Kind, Part, Transfer, chain_lookup, held, may_start, pins, source_of
-from .tier_calls import UNSAID, TierRefusal, complete_load, prepare_load, prepare_store, readable, touch
+from .tier_calls import UNSAID, Saying, TierRefusal, complete_load, prepare_load, prepare_store, readable, touch
 from .tier_state import Key, distinct, said_of
 
 
@@ -32,9 +30,7 @@ def chain_touch(state: Chain, keys: tuple[Key, ...]) -> ChainDone:
     # SAME: what is present, transfers, the device.
 
 
-def store(
-    state: Chain, keys: tuple[Key, ...], device: tuple[int, ...], said: Mapping[Key, Said] = UNSAID
-) -> ChainOutcome:
+def store(state: Chain, keys: tuple[Key, ...], device: tuple[int, ...], said: Saying = UNSAID) -> ChainOutcome:
     """Begin to copy blocks of the device to tier 0, those that are not present there: ``OffloadChain.store``.
 
     What is said of them goes with them wherever they go (CHAIN-13).
@@ -70,9 +66,8 @@ def load(state: Chain, keys: tuple[Key, ...], device: tuple[int, ...]) -> ChainO
         return ChainRefusal(ChainReason.NOT_FOUND)
     sources = {key: source_of(state, key) for key in keys}
     done = effects.on_tier(ChainDone(state), 0, prepare_load(state.tiers[0], readable(state.tiers[0], keys)))
-    missing = {key: source for key, source in sources.items() if source}
-    said = {key: said_of(state.tiers[source], key) for key, source in missing.items()}
-    prepared = prepare_store(done.state.tiers[0], tuple(missing), said=said)
+    said = {key: said_of(state.tiers[source], key) for key, source in sources.items() if source}
+    prepared = prepare_store(done.state.tiers[0], tuple(said), said=said)
     if isinstance(prepared, TierRefusal):
         return ChainRefusal(ChainReason.NO_ROOM_TO_LOAD)
     # EFFECT

@@ -109,7 +109,7 @@ def offered(done: ChainDone, at: int, keys: tuple[Key, ...]) -> ChainDone:
 
 
 def reserved(done: ChainDone) -> ChainDone:
-    """Send idle blocks down, the next to go first, in each tier with fewer free places, now or soon, than its reserve."""
+    """Send idle blocks down, as they go, in each tier whose free places are, or will be, fewer than its reserve."""
     last = 0 if done.state.config.through else len(done.state.tiers) - 1
     for at, reserve in enumerate(done.state.config.reserve[:last]):
         for key in idle(done.state.tiers[at]):

@@ -4,17 +4,15 @@ Those of `tier_laws` hold in each tier as well.
 """
 
 from collections import Counter
-from collections.abc import Hashable
 from itertools import chain as joined
 
-from ..hints import rank_of
 from ..law import listed
 from .chain_effects import parts_of
 from .chain_outcomes import ChainDone
 from .chain_state import Chain, ChainConfig, Kind, Transfer, leaving, may_start, pins, readers, reads, writers, writes
 from .directory import DIRECTORY_LAWS
 from .tier_laws import TIER_LAWS, TIER_STEP_LAWS
-from .tier_state import Key, Phase, Tier, idle, num_free, ready, said_of
+from .tier_state import Key, Phase, idle, num_free, ready, said_of
 
 
 def law_users_are_transfers(state: Chain) -> bool:
@@ -155,20 +153,14 @@ def law_loaded_goes_if_loads_free(before: Chain, outcome: ChainDone) -> bool:
 
 
 def law_what_is_said_goes_along(before: Chain, outcome: ChainDone) -> bool:
-    """CHAIN-13: a block that is sent to another tier is there whose it was, and kept as it was."""
+    """CHAIN-13: a block that is sent to another tier is there whose it was, and kept as long."""
     tiers, known = outcome.state.tiers, frozenset((each.target, each.keys) for each in before.transfers)
     return all(
-        hint_of(tiers[each.source], key) == hint_of(tiers[each.target], key)
+        said_of(tiers[each.source], key) == said_of(tiers[each.target], key)
         for each in outcome.state.transfers
         if each.source is not None and each.target is not None and (each.target, each.keys) not in known
         for key in each.keys
     )
-
-
-def hint_of(state: Tier, key: Key) -> tuple[Hashable, float]:
-    """Return whose a block is, and its rank now."""
-    said = said_of(state, key)
-    return said.tenant, rank_of(said, state.now)
 
 
 CHAIN_LAWS = (

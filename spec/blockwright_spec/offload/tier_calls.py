@@ -57,7 +57,10 @@ class IllegalVictimsError(ValueError):
     """A choice named blocks that may not go, or not as many as are needed."""
 
 
-UNSAID: Mapping[Key, Said] = {}
+Saying = Mapping[Key, Said]
+"""What a store says of blocks."""
+
+UNSAID: Saying = {}
 """What is said by a store that says nothing."""
 
 
@@ -88,11 +91,9 @@ def entered(state: Tier, key: Key) -> Tier:
     return replace(state, entries=(*state.entries, Entry(key, state.freed[-1])), freed=state.freed[:-1])
 
 
-def hinted(state: Tier, said: Mapping[Key, Said]) -> Tier:
+def hinted(state: Tier, said: Saying) -> Tier:
     """Join what is said of blocks to what was."""
-    entries = (
-        replace(each, said=joined(each.said, said.get(each.key, NOTHING_SAID), state.now)) for each in state.entries
-    )
+    entries = (replace(own, said=joined(own.said, said.get(own.key, own.said), state.now)) for own in state.entries)
     return replace(state, entries=tuple(entries))
 
 
@@ -165,9 +166,7 @@ def complete_load(state: Tier, keys: tuple[Key, ...], success: bool) -> TierOutc
     # SAME: order of use.
 
 
-def prepare_store(
-    state: Tier, keys: tuple[Key, ...], victims: Victims = oldest, said: Mapping[Key, Said] = UNSAID
-) -> TierOutcome:
+def prepare_store(state: Tier, keys: tuple[Key, ...], victims: Victims = oldest, said: Saying = UNSAID) -> TierOutcome:
     """Begin to write the blocks that are not present; what has to go for them is idle, and not named in the call.
 
     Something may be said of any of the blocks named; it counts from now on, and new blocks already for their tenants.

@@ -1,7 +1,6 @@
 """Part three, chapter 3: the laws of one tier, of its states and of its calls (given the state before)."""
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
 
 from ..hints import rank_of
 from ..law import listed
@@ -74,27 +73,19 @@ def law_only_touch_refreshes(before: Tier, outcome: TierDone) -> bool:
 
 def law_share_is_not_starved(before: Tier, outcome: TierDone) -> bool:
     """TIER-10: a tenant loses a block of its share only where no other may go that a tenant has above its share."""
-    above = above_share(outcome.state)
-    short = (entry_of(before, key) for key in outcome.evicted)
-    starved = any(entry is not None and above[entry.said.tenant] < 0 for entry in short)
-    return not (starved and any(above[entry.said.tenant] > 0 for entry in spared(before, outcome)))
+    counts, shares = Counter(each.said.tenant for each in outcome.state.entries), Counter(dict(before.shares))
+    gone = {each.said.tenant for each in before.entries if each.key in outcome.evicted}
+    others = {each.said.tenant for each in spared(before, outcome)}
+    return not any(counts[one] < shares[one] and counts[two] > shares[two] for one in gone for two in others)
 
 
 def law_hint_keeps(before: Tier, outcome: TierDone) -> bool:
     """TIER-11: of one tenant's blocks none goes that is kept with a higher priority than one that could have gone."""
-    gone = (entry for entry in before.entries if entry.key in outcome.evicted)
     return all(
-        entry.said.tenant != other.said.tenant or rank_of(entry.said, before.now) <= rank_of(other.said, before.now)
-        for entry in gone
-        for other in spared(before, outcome)
+        each.said.tenant != other.said.tenant or rank_of(each.said, before.now) <= rank_of(other.said, before.now)
+        for each in before.entries
+        for other in (spared(before, outcome) if each.key in outcome.evicted else ())
     )
-
-
-def above_share(state: Tier) -> Mapping[Hashable, int]:
-    """Count the blocks that tenants have above their shares."""
-    counts = Counter(entry.said.tenant for entry in state.entries)
-    counts.subtract(dict(state.shares))
-    return counts
 
 
 def spared(before: Tier, outcome: TierDone) -> tuple[Entry, ...]:

@@ -81,8 +81,7 @@ def phase_of(state: Tier, key: Key) -> Phase | None:
 
 def said_of(state: Tier, key: Key) -> Said:
     """Return what is said of a key's block; nothing, if it is not present."""
-    entry = entry_of(state, key)
-    return NOTHING_SAID if entry is None else entry.said
+    return next((entry.said for entry in state.entries if entry.key == key), NOTHING_SAID)
 
 
 def idle(state: Tier) -> tuple[Key, ...]:
@@ -99,14 +98,10 @@ def going(state: Tier, named: tuple[Key, ...], coming: tuple[Hashable, ...]) -> 
     """
     free = (each for each in state.entries if each.phase is Phase.READY and not each.readers and each.key not in named)
     ranked = sorted(free, key=lambda each: rank_of(each.said, state.now))
-    counts = Counter((*(each.said.tenant for each in state.entries), *coming))
-    counts.subtract(dict(state.shares))
-    first = []
-    for each in ranked:
-        if counts[each.said.tenant] > 0:
-            counts[each.said.tenant] -= 1
-            first.append(each.key)
-    return (*first, *(each.key for each in ranked if each.key not in first))
+    above = Counter((*(each.said.tenant for each in state.entries), *coming)) - Counter(dict(state.shares))
+    tenants = tuple(each.said.tenant for each in ranked)
+    within = tuple(tenants[:at].count(tenant) >= above[tenant] for at, tenant in enumerate(tenants))
+    return tuple(ranked[at].key for at in sorted(range(len(ranked)), key=within.__getitem__))
 
 
 def ready(state: Tier) -> frozenset[Key]:

@@ -304,6 +304,6 @@ def test_whose_a_block_is_and_what_keeps_it_goes_to_the_host(store_on: str) -> N
     rig.end(other)
     rig.compute("t", range(20, 25))
     again = OffloadChain([host])
-    assert again.store([offload_key(request.block_hashes[0], 0)], [1], [(None, 1, 9)]) is not None
+    assert again.store([offload_key(request.block_hashes[0], 0)], [1], [BlockHint(None, 1, 9)]) is not None
     assert host.hint_of(offload_key(request.block_hashes[0], 0)) == BlockHint("a", 3, 9), "the host's time is 9, too"
     rig.connector.check()

@@ -101,14 +101,14 @@ def test_what_is_said_again_is_joined_and_ends_with_the_block() -> None:
     a, b = keys("ab")
     store(manager, "a")
     assert manager.hint_of(a) is None
-    for hint in (("a", 0, 0), None, (None, 2, 5), ("a", 1, 7)):
+    for hint in (BlockHint("a"), None, BlockHint(None, 2, 5), BlockHint("a", 1, 7)):
         assert manager.prepare_store_hinted([a], [hint]) is not None
     manager.check()
     twin = manager.copy()
     assert (manager.hint_of(a), twin.hint_of(a)) == (BlockHint("a", 2, 7), BlockHint("a", 2, 7))
     manager.advance_time(7)
     manager.advance_time(3)
-    assert manager.prepare_store_hinted([a, b], [("c", 1, 8), ("a", 9, 6)]) is not None
+    assert manager.prepare_store_hinted([a, b], [BlockHint("c", 1, 8), BlockHint("a", 9, 6)]) is not None
     assert (manager.hint_of(a), manager.hint_of(b)) == (BlockHint("c", 1, 8), BlockHint("a"))
     manager.check()
     manager.remove([a])
@@ -121,7 +121,7 @@ def test_what_is_said_again_is_joined_and_ends_with_the_block() -> None:
 def test_what_goes_down_and_comes_up_is_whose_it_was() -> None:
     chain = OffloadChain([lru(2), lru(3)], reserve=1)
     a, b = keys("ab")
-    for key, hint in ((a, ("a", 1, 9)), (b, None)):
+    for key, hint in ((a, BlockHint("a", 1, 9)), (b, None)):
         assert chain.store([key], [1], [hint]) is not None
         for each in chain.take_transfers():
             chain.finish(each.job_id, True)

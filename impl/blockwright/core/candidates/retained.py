@@ -520,7 +520,7 @@ class RetentionOrder(CandidateOrder):
         return found
 
 
-def check_shares(shares: Mapping[object, object], most: int) -> None:
+def check_shares(shares: object, most: int) -> None:
     """Check the floors of tenants in a pool of so many blocks.
 
     Raises:
