@@ -15,6 +15,7 @@ from tests.offload.tiers.tier_support import BLOCK_SIZE, ShelfBackend, ShelfSpec
 from blockwright.offload import (
     ARCOffloadingManager,
     Backend,
+    BlockHint,
     CPUBackend,
     LoadStoreSpec,
     LRUOffloadingManager,
@@ -60,7 +61,8 @@ def tier_dump(tier: LRUOffloadingManager | ARCOffloadingManager) -> object:
     )
     learned = tier.policy_state() if isinstance(tier, ARCOffloadingManager) else None
     lie = [places(tier.places_of([key])) for key in there]
-    return there, [tier.status_of(key) for key in there], lie, free, learned, list(tier._events)
+    said = [tier.hint_of(key) for key in there]
+    return there, [tier.status_of(key) for key in there], lie, free, learned, said, list(tier._events)
 
 
 class TierWorld(Keys):
@@ -103,6 +105,7 @@ TIER_ACTS: dict[str, Callable[[TierWorld], object]] = {
     "store one": lambda w: w.tier.prepare_store(w.keys("az")),
     "store": lambda w: w.tier.prepare_store(w.keys("wxyzh")),
     "store too many": lambda w: w.tier.prepare_store(w.keys("hijklmnop")),
+    "store with hints": lambda w: w.tier.prepare_store_hinted(w.keys("azh"), [BlockHint("t", 2, 9)] * 3),
     "stored": lambda w: w.tier.complete_store(w.keys("w")),
     "not stored": lambda w: w.tier.complete_store(w.keys("w"), False),
     "remove": lambda w: w.tier.remove(w.keys("bd")),
@@ -161,6 +164,7 @@ CHAIN_ACTS: dict[str, Callable[[ChainWorld], object]] = {
     "look up": lambda w: w.chain.lookup(w.keys("abxyq")),
     "touch": lambda w: w.chain.touch(w.keys("bx")),
     "store": lambda w: w.chain.store(w.keys("hia"), w.numbers(10, 11, 12)),
+    "store with hints": lambda w: w.chain.store(w.keys("hi"), w.numbers(10, 11), [BlockHint("t", 2, 9), None]),
     "load": lambda w: w.chain.load(w.keys("ab"), w.numbers(20, 21)),
     "raise and load": lambda w: w.chain.load(w.keys("byx"), w.numbers(20, 21, 22)),
     "transfers": lambda w: w.chain.take_transfers(),

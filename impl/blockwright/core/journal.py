@@ -174,8 +174,9 @@ class Journal:
             return
         digest = request.block_digest((index + 1) * keys.units - 1)
         self._digests[block] = digest
-        if self.evictions is not None and request.cache_salt is not None:
-            self._salts[block] = request.cache_salt
+        salt = request.cache_salt
+        if self.evictions is not None and salt is not None:
+            self._salts[block] = salt
         if events is None:
             return
         if is_new:
@@ -183,7 +184,6 @@ class Journal:
             start: i64 = index * block_size
             tokens = request.token_bytes(start, start + block_size)  # law: EV-4
             items = request.items_within(start, start + block_size)  # law: EV-5
-            salt = request.cache_salt
             # As BlockStored(...) does, past its own constructor, which takes longer than all the rest.
             fields = (digest, parent, tokens, int(block_size), request.lora_name, int(group), salt, items, "GPU", False)
             events.append(tuple.__new__(BlockStored, fields))

@@ -91,15 +91,11 @@ class LRUOffloadingManager(TierManager):
         keys = keys_of(block_hashes)
         said = checked_hints(keys, hints)
         retention = self._retain({})
-        retention.coming = dict(zip(keys, said))
         try:
-            prepared = self.prepare_store(keys)
+            retention.coming = dict(zip(keys, said))
+            return self.prepare_store(keys)
         finally:
             retention.coming = {}
-        if prepared is not None:
-            for key, hint in zip(keys, said):
-                retention.join(self._entries.index.find(key), hint, self._now)
-        return prepared
 
     def hint_of(self, block_hash: bytes) -> BlockHint | None:
         """Return what is said of a block that is present; None: nothing. O(1)."""
@@ -123,14 +119,18 @@ class LRUOffloadingManager(TierManager):
         """Return what is remembered of hints and shares, from now on."""
         retention = self._retention
         if retention is None:
-            retention = self._retention = TierRetention(shares)
+            retention = TierRetention(shares)
             retention.grow(self._entries.index.size)
+            self._retention = retention
         return retention
 
     def _note_entered(self, slots: vec[i32]) -> None:
-        """Make room for what will be said of blocks that have come."""
-        if self._retention is not None:
-            self._retention.grow(self._entries.index.size)
+        """Join what is said of the blocks of a store, these and those that were here."""
+        retention = self._retention
+        if retention is not None:
+            retention.grow(self._entries.index.size)
+            for key, hint in retention.coming.items():
+                retention.join(self._entries.index.find(key), hint, self._now)
 
     def _note_leaving(self, slots: vec[i32], is_evicted: bool) -> None:
         """Forget what was said of blocks that go."""
