@@ -30,7 +30,7 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import word_bytes
 from blockwright.core.candidates.order import CandidateOrder
-from blockwright.core.index import PrefixIndex, with_room, zeros32
+from blockwright.core.index import AHEAD, WORTH, PrefixIndex, with_room, zeros32
 from blockwright.core.journal import EVICTED, TRIMMED, Journal
 from blockwright.core.request import BlockKeys, Request
 from blockwright.core.self_check.pool import check_index, check_queue, demand
@@ -177,7 +177,11 @@ class BlockStore:
         ref = self._ref
         older = self._index.older
         block: i64 = i64(following[0])
+        seen = at
         while at < stop:
+            if at == seen and stop - at >= WORTH:
+                seen = min(stop, at + AHEAD)
+                self._index.reach_of(following, block, seen - at)
             if older[block] != 0:
                 self._evict(block)
             # law: STEP-3, TABLE-2
@@ -547,7 +551,11 @@ class BlockStore:
         words = request._words
         journal = self._journal
         i = start
+        seen = i
         while i < stop:
+            if i == seen and stop - i >= WORTH:
+                seen = min(stop, i + AHEAD)
+                index.reach_for(words, 2 * units, group, i, seen)
             block: i64 = i64(ids[i])
             if block != 0 and older[block] == 0:
                 at: i64 = 2 * ((i + 1) * units - 1)
