@@ -73,8 +73,8 @@ def test_a_change_changes_the_variant_alone() -> None:
         (Change("BlockStore.__init__", "count - 1", "count"), "stands 2 times, not 1"),
         (Change("BlockStore.__init__", "PrefixIndex(count)", "", times=2), "not 2"),
         (Change("__post_init__", "super().__post_init__()"), "stands in each of .*: name the class"),
-        (Change("_evicted", "index.drop(block)"), "no function _evicted; nearest: _evict.* it stands in: .*_evict"),
-        (Change("BlockStore.take", "index.drop(block)"), "it stands in: core.store.BlockStore._evict"),
+        (Change("take_two", "self._evict(block, 1)"), "no function take_two; nearest: .* it stands in: .*take_one"),
+        (Change("BlockStore.take", "self._evict(block, 1)"), "it stands in: core.store.BlockStore.take_one"),
     ],
     ids=["other", "often", "once", "anywhere", "nowhere", "elsewhere"],
 )

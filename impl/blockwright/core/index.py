@@ -7,8 +7,8 @@ so that the groups of one prefix lie apart and a search is as short with 64 grou
 form a ring, oldest first; only the oldest stands in the slots and serves hits.
 Deletion closes the gap by moving later entries back, so there are no tombstones and no rebuilds.
 
-In a large index a slot is seldom in the processor's caches. Who adds or drops many keys at once asks for their slots
-first (`reach_for`, `reach_of`): reads that wait for nothing else are made many at a time.
+In a large index a slot is seldom in the processor's caches. So a run of keys that are added or dropped reads all its
+slots first: reads that wait for nothing else are made many at a time.
 
 Memory: 28 bytes per block and 8 per slot, 16 to 32 bytes of slots per block.
 """
@@ -24,10 +24,8 @@ _APART: Final = 0x9E3779B1
 """How far apart two groups begin to search: odd, and no simple part of any number of slots."""
 _TAG: Final = 0xFFFFFFFF
 """The part of a slot that is a tag; the block stands above it."""
-AHEAD: Final = 256
+_AHEAD: Final = 256
 """Slots that are asked for at a time: they stay in the nearest cache until they are used."""
-WORTH: Final = 16
-"""How many are worth asking for."""
 
 
 def zeros32(count: i64) -> vec[i32]:
@@ -56,6 +54,97 @@ def cut_to(numbers: vec[i32], size: i64) -> vec[i32]:
     while i64(len(numbers)) > size:
         numbers, _ = pop(numbers)
     return numbers
+
+
+def _put(
+    slots: vec[i64],
+    words: vec[i64],
+    groups: vec[i32],
+    older: vec[i32],
+    younger: vec[i32],
+    mask: i64,
+    block: i64,
+    low: i64,
+    high: i64,
+    group: i64,
+) -> bool:
+    """Do as `PrefixIndex.add`, which says what these are; no field is looked up for each block of a run."""
+    tag: i64 = (low + group * _APART) & _TAG
+    slot = tag & mask
+    entry = slots[slot]
+    oldest = entry >> 32
+    while entry != 0 and (
+        entry & _TAG != tag
+        or words[2 * oldest] != low
+        or words[2 * oldest + 1] != high
+        or i64(groups[oldest]) != group
+    ):
+        slot = (slot + 1) & mask
+        entry = slots[slot]
+        oldest = entry >> 32
+    words[2 * block] = low
+    words[2 * block + 1] = high
+    groups[block] = i32(group)
+    if entry == 0:
+        slots[slot] = block << 32 | tag
+        older[block] = i32(block)
+        younger[block] = i32(block)
+        return True
+    youngest = i64(older[oldest])
+    younger[youngest] = i32(block)
+    older[block] = i32(youngest)
+    younger[block] = i32(oldest)
+    older[oldest] = i32(block)
+    return False
+
+
+def _take(
+    slots: vec[i64], words: vec[i64], groups: vec[i32], older: vec[i32], younger: vec[i32], mask: i64, block: i64
+) -> bool:
+    """Do as `PrefixIndex.drop`."""
+    low: i64 = words[2 * block]
+    group: i64 = i64(groups[block])
+    before: i64 = i64(older[block])
+    behind: i64 = i64(younger[block])
+    older[block] = 0
+    younger[block] = 0
+    tag: i64 = (low + group * _APART) & _TAG
+    slot = tag & mask
+    own = block << 32 | tag
+    if before == block:
+        while slots[slot] != own:
+            slot = (slot + 1) & mask
+        _close_gap(slots, mask, slot)
+        return True
+    younger[before] = i32(behind)
+    older[behind] = i32(before)
+    # The oldest of the ring stands in a slot; if it is this one, the next takes its place.
+    high: i64 = words[2 * block + 1]
+    entry = slots[slot]
+    while entry != own:
+        oldest = entry >> 32
+        if entry & _TAG == tag and words[2 * oldest] == low and words[2 * oldest + 1] == high:
+            if i64(groups[oldest]) == group:
+                return False
+        slot = (slot + 1) & mask
+        entry = slots[slot]
+    slots[slot] = behind << 32 | tag
+    return False
+
+
+def _close_gap(slots: vec[i64], mask: i64, gap: i64) -> None:
+    """Empty a slot, moving back entries that were pushed past it."""
+    slot = gap
+    while True:
+        slot = (slot + 1) & mask
+        entry = slots[slot]
+        if entry == 0:
+            break
+        # The home slot is the tag's last bits.
+        if ((slot - entry) & mask) >= ((slot - gap) & mask):
+            slots[gap] = entry
+            gap = slot
+    slots[gap] = 0
 
 
 @final
@@ -109,15 +198,15 @@ class PrefixIndex:
         mask = self._mask
         tag: i64 = (low + group * _APART) & _TAG
         slot = tag & mask
-        while True:
-            entry = slots[slot]
-            if entry == 0:
-                return 0
-            if entry & _TAG == tag:
-                block = entry >> 32
-                if words[2 * block] == low and words[2 * block + 1] == high and i64(self._groups[block]) == group:
+        entry = slots[slot]
+        while entry != 0:
+            block = entry >> 32
+            if entry & _TAG == tag and words[2 * block] == low and words[2 * block + 1] == high:
+                if i64(self._groups[block]) == group:
                     return block
             slot = (slot + 1) & mask
+            entry = slots[slot]
+        return 0
 
     def matches(self, block: i64, low: i64, high: i64, group: i64) -> bool:
         """Return whether a block is published under this key."""
@@ -194,113 +283,63 @@ class PrefixIndex:
 
     def add(self, block: i64, low: i64, high: i64, group: i64) -> bool:
         """Give a block its key; return whether the key is new. The block must carry none. law: PUB-1."""
-        slots = self._slots
-        words = self._words
-        mask = self._mask
-        tag: i64 = (low + group * _APART) & _TAG
-        slot = tag & mask
-        while True:
-            entry = slots[slot]
-            oldest = entry >> 32
-            if entry == 0 or (
-                entry & _TAG == tag
-                and words[2 * oldest] == low
-                and words[2 * oldest + 1] == high
-                and i64(self._groups[oldest]) == group
-            ):
-                break
-            slot = (slot + 1) & mask
-        words[2 * block] = low
-        words[2 * block + 1] = high
-        self._groups[block] = i32(group)
         self.num_keyed += 1
-        if oldest == 0:
-            slots[slot] = block << 32 | tag
-            self.older[block] = i32(block)
-            self._younger[block] = i32(block)
-            return True
-        youngest: i64 = i64(self.older[oldest])
-        self._younger[youngest] = i32(block)
-        self.older[block] = i32(youngest)
-        self._younger[block] = i32(oldest)
-        self.older[oldest] = i32(block)
-        return False
+        own, groups, older, younger = self._words, self._groups, self.older, self._younger
+        return _put(self._slots, own, groups, older, younger, self._mask, block, low, high, group)
 
-    def drop(self, block: i64) -> bool:
-        """Take a block's key away; return whether it was the last with this key. The block must carry one."""
-        slots = self._slots
-        words = self._words
-        mask = self._mask
-        low: i64 = words[2 * block]
-        high: i64 = words[2 * block + 1]
-        group: i64 = i64(self._groups[block])
-        older: i64 = i64(self.older[block])
-        younger: i64 = i64(self._younger[block])
-        self.older[block] = 0
-        self._younger[block] = 0
-        self.num_keyed -= 1
-        tag: i64 = (low + group * _APART) & _TAG
-        slot = tag & mask
-        entry = slots[slot]
-        oldest = entry >> 32
-        while oldest != block and not (
-            entry & _TAG == tag
-            and words[2 * oldest] == low
-            and words[2 * oldest + 1] == high
-            and i64(self._groups[oldest]) == group
-        ):
-            slot = (slot + 1) & mask
-            entry = slots[slot]
-            oldest = entry >> 32
-        if older == block:
-            self._close_gap(slot)
-            return True
-        self._younger[older] = i32(younger)
-        self.older[younger] = i32(older)
-        if oldest == block:
-            slots[slot] = younger << 32 | tag
-        return False
-
-    def _close_gap(self, gap: i64) -> None:
-        """Empty a slot, moving back entries that were pushed past it."""
-        slots = self._slots
-        mask = self._mask
-        slot = gap
-        while True:
-            slot = (slot + 1) & mask
-            entry = slots[slot]
-            if entry == 0:
-                break
-            # The home slot is the tag's last bits.
-            if ((slot - entry) & mask) >= ((slot - gap) & mask):
-                slots[gap] = entry
-                gap = slot
-        slots[gap] = 0
-
-    def reach_for(self, words: vec[i64], stride: i64, group: i64, start: i64, stop: i64) -> None:
-        """Read the slots where the keys of some entries are looked for; `words` as for `find_run`."""
-        slots = self._slots
+    def add_run(self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Give the blocks of some entries that are not null and carry no key their keys; `words` as for `find_run`."""
+        slots, own, groups, older, younger = self._slots, self._words, self._groups, self.older, self._younger
         mask = self._mask
         shift = group * _APART
+        added: i64 = 0
         read: i64 = 0
         i = start
         while i < stop:
-            i += 1
-            read ^= slots[(words[i * stride - 2] + shift) & mask]
+            end = min(stop, i + _AHEAD)
+            ahead = i
+            while ahead < end:
+                ahead += 1
+                read ^= slots[(words[ahead * stride - 2] + shift) & mask]
+            while i < end:
+                block = i64(ids[i])
+                i += 1
+                if block != 0 and older[block] == 0:
+                    at = i * stride - 2
+                    _put(slots, own, groups, older, younger, mask, block, words[at], words[at + 1], group)
+                    added += 1
         self._read = read
+        self.num_keyed += added
 
-    def reach_of(self, following: vec[i32], block: i64, count: i64) -> None:
-        """Read the slots where the keys of `count` blocks stand, from one on, in the order of a list."""
-        slots = self._slots
-        words = self._words
-        groups = self._groups
+    def drop(self, block: i64) -> bool:
+        """Take a block's key away; return whether it was the last with this key. The block must carry one."""
+        self.num_keyed -= 1
+        return _take(self._slots, self._words, self._groups, self.older, self._younger, self._mask, block)
+
+    def drop_run(self, following: vec[i32], block: i64, count: i64) -> i64:
+        """Take the keys of `count` blocks away, from one on in the order of a list; return how many carried one."""
+        slots, own, groups, older, younger = self._slots, self._words, self._groups, self.older, self._younger
         mask = self._mask
+        dropped: i64 = 0
         read: i64 = 0
         while count > 0:
-            read ^= slots[(words[2 * block] + i64(groups[block]) * _APART) & mask] ^ i64(self._younger[block])
-            block = i64(following[block])
-            count -= 1
+            part = min(count, _AHEAD)
+            count -= part
+            ahead = block
+            left = part if part > 1 else 0
+            while left > 0:
+                read ^= slots[(own[2 * ahead] + i64(groups[ahead]) * _APART) & mask]
+                ahead = i64(following[ahead])
+                left -= 1
+            while part > 0:
+                if older[block] != 0:
+                    _take(slots, own, groups, older, younger, mask, block)
+                    dropped += 1
+                block = i64(following[block])
+                part -= 1
         self._read = read
+        self.num_keyed -= dropped
+        return dropped
 
     def key(self, block: i64) -> tuple[i64, i64, i64]:
         """Return the key of a published block: low word, high word, group."""
