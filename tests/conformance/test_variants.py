@@ -90,7 +90,7 @@ def test_changes_of_one_source_follow_each_other() -> None:
 
 def test_code_is_found_by_its_tree_and_replaced_as_text() -> None:
     """Spaces, brackets and line breaks of an anchor do not matter; what stands around it stays as it is."""
-    first = Change("_evict", "index.drop( block )")  # alone in its block
+    first = Change("take_one", "self._evict( block, 1 )")  # alone in its block
     then = Change("_evict", "journal is  None", "for each in ids:\n    pass", "before")
     last = Change("_let_go", "if block == 0: continue")
     old = source_of("core/store.py").splitlines()
@@ -98,7 +98,7 @@ def test_code_is_found_by_its_tree_and_replaced_as_text() -> None:
     changed = [line.strip() for line in difflib.ndiff(old, new) if line[0] in "+-"]
     assert sorted(changed) == [
         "+             pass", "+             pass", "+         for each in ids:",
-        "-                 continue", "-             if block == 0:", "-             index.drop(block)",
+        "-                 continue", "-             if block == 0:", "-             self._evict(block, 1)",
     ]  # fmt: skip
 
 

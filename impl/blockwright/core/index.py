@@ -326,9 +326,9 @@ class PrefixIndex:
             part = min(count, _AHEAD)
             count -= part
             ahead = block
-            left = part if part > 1 else 0
-            while left > 0:
-                read ^= slots[(own[2 * ahead] + i64(groups[ahead]) * _APART) & mask]
+            left: i64 = part
+            while left > 1:  # the last one waits for itself as well as ahead
+                read ^= slots[(own[2 * ahead] + i64(groups[ahead]) * _APART) & mask] ^ i64(older[ahead])
                 ahead = i64(following[ahead])
                 left -= 1
             while part > 0:
