@@ -11,6 +11,7 @@ environment decides:
 """
 
 import ast
+import hashlib
 import os
 import re
 import runpy
@@ -19,7 +20,7 @@ import tempfile
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -35,6 +36,11 @@ OPTIMIZATION = "1" if DEVELOPMENT else "2"
 # mypyc means them to; block_hash.py counts on it. Looking for warnings in what mypyc writes takes 2 % of the time.
 GCC = ("-fno-semantic-interposition", "-fvisibility=hidden", "-fwrapv", "-w")
 FLAGS = () if sys.platform == "win32" else GCC  # there integers wrap without being told
+# What runs once, when a module is imported, is a tenth of the code, in long functions: optimizing them takes its time.
+# (Of gcc's other ways to say so, `optimize("O0")` compiles functions around it to slower code.)
+ONCE = "" if sys.platform == "win32" else "__attribute__((cold)) "
+# Modules that show and check, or only say what others have to bring, are no faster for being optimized.
+COLD = re.compile(r"___(picture|explain|self_check___\w+|naive|paging___interfaces|selfcheck|chaincheck)\.c$")
 UNITS: dict[str, list[Path]] = {}  # of each unit of C, the files that it is made from
 INTERPRETED = {"__init__.py"}  # a package's own __init__ cannot be compiled: it would import itself for ever
 PURE = os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"
@@ -112,16 +118,18 @@ def translated(sources: list[str]) -> list[Extension]:
 
 
 def put_into_units(library: Extension) -> None:
-    """Have the C of each folder compiled as one unit, the runtime's with the first.
+    """Have the C of each folder compiled as one unit, the runtime's with the first; what is cold with less effort.
 
     Calls within a folder can then be inlined, as in one unit for all, which would take twice the memory; and only the
     units that have changed are compiled again: for development these are single modules (that costs up to 2 % of
-    instructions in a decode step). What a unit is made from goes to `UNITS`.
+    instructions in a decode step). What a unit is made from goes to `UNITS`. Of the headers, which declare every
+    function of every module, that is only what it uses of them, so that a new function has no other unit compiled.
     """
     import mypyc
 
     written = sorted(map(Path, library.sources), key=lambda path: path.name.startswith("__native"))
-    headers = [Path(mypyc.__file__).parent / "lib-rt" / "CPy.h", *BUILD.glob("blockwright/**/*.h"), ROOT / "setup.py"]
+    runtime = [Path(mypyc.__file__).parent / "lib-rt" / "CPy.h", ROOT / "setup.py"]
+    headers = [path.read_text(encoding="utf-8") for path in sorted(BUILD.glob("blockwright/**/*.h"))]
     first, *others = [name.replace("/", "___") for name in record["COMPILED"]]
     unit_of = {
         path: next((name for name in others if f"blockwright___{name}___" in path.name), first) for path in written
@@ -130,13 +138,26 @@ def put_into_units(library: Extension) -> None:
         unit_of = {
             path: f"of_{path.stem.removeprefix('__native_')}" if "___" in path.name else first for path in written
         }
+    else:
+        unit_of |= dict.fromkeys(filter(lambda path: COLD.search(path.name), written), "cold")
     library.sources = []
     for name in dict.fromkeys(unit_of.values()):
         parts = [documented(path) for path in written if unit_of[path] == name]
+        text = "".join([path.read_text(encoding="utf-8") for path in parts])
+        called = set(re.findall(r"\bCPy(?:Def|Py)_\w+", text))
+        seen = re.sub(
+            r"^extern .*?\b(CPy(?:Def|Py)_\w+)\(.*\);\n",
+            lambda found: found[0] if found[1] in called else "",  # noqa: B023
+            "".join(headers),
+            flags=re.MULTILINE,
+        )
         unit = BUILD / f"unit_{name}.c"
-        write_changed(unit, "".join([f'#include "{path.relative_to(BUILD).as_posix()}"\n' for path in parts]))
+        lines = [f"// {hashlib.sha256(seen.encode()).hexdigest()} of the declarations that it uses"]
+        lines += ['#pragma GCC optimize "O1"'] if name == "cold" else []
+        lines += [f'#include "{path.relative_to(BUILD).as_posix()}"' for path in parts]
+        write_changed(unit, "\n".join(lines) + "\n")
         library.sources.append(str(unit))
-        UNITS[str(unit)] = [*parts, *headers, unit]
+        UNITS[str(unit)] = [*parts, *runtime, unit]
     library.depends = [str(path) for parts in UNITS.values() for path in parts]
     library.include_dirs.append(str(BUILD / Path(*GROUP.split(".")).parent))  # where mypyc writes the group's headers
 
@@ -178,6 +199,7 @@ def documented(path: Path) -> Path:
     if not path.name.startswith("__native_") or not source.exists():
         return path
     text = path.read_text(encoding="utf-8")
+    text = re.sub(r"^(?=char CPyDef_\w+_____top_level__\(void\) \{)", ONCE, text, flags=re.MULTILINE)
     tree = ast.parse(source.read_text(encoding="utf-8"))
     text = described(text, r"\w*module_methods", tree.body)
     for node in tree.body:
@@ -190,26 +212,19 @@ def documented(path: Path) -> Path:
 
 
 def described(text: str, table: str, body: list[ast.stmt]) -> str:
-    """Give the public functions and properties of one table of C their docstrings."""
+    """Give the public functions and properties of one table of C their docstrings (a property, that of its getter)."""
+    functions = [node for node in body[::-1] if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
+    docs = {node.name: c_text(said) for node in functions if (said := ast.get_docstring(node))}
+
+    def method(entry: re.Match[str]) -> str:
+        return f'{entry[1]}"{entry[3] or ""}" {docs[entry[2]]}' if entry[2] in docs else entry[0]
+
+    def accessor(entry: re.Match[str]) -> str:
+        return f"{entry[1]}{docs[entry[2]]}, NULL" if entry[2] in docs else entry[0]
 
     def filled(found: re.Match[str]) -> str:
-        entries = found[0]
-        for node in body:
-            said = ast.get_docstring(node) if isinstance(node, ast.FunctionDef) else None
-            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_") or not said:
-                continue
-            name, literal = node.name, c_text(said)
-            entries = re.sub(
-                rf'(\{{"{name}",[^}}]*PyDoc_STR\()(?:NULL|"((?:[^"\\]|\\.)*)")',
-                lambda entry: f'{entry[1]}"{entry[2] or ""}" {literal}',  # noqa: B023
-                entries,
-            )
-            entries = re.sub(
-                rf'(\{{"{name}",\s*\(getter\)\w+,\s*(?:\(setter\)\w+|NULL),\s*)NULL, NULL',
-                lambda entry: f"{entry[1]}{literal}, NULL",  # noqa: B023
-                entries,
-            )
-        return entries
+        entries = re.sub(r'(\{"(\w+)",[^}]*PyDoc_STR\()(?:NULL|"((?:[^"\\]|\\.)*)")', method, found[0])
+        return re.sub(r'(\{"(\w+)",\s*\(getter\)\w+,\s*(?:\(setter\)\w+|NULL),\s*)NULL, NULL', accessor, entries)
 
     return re.sub(rf"static Py(?:MethodDef|GetSetDef) {table}\[\] = \{{.*?\n\}};", filled, text, flags=re.DOTALL)
 
@@ -226,7 +241,7 @@ def class_described(text: str, node: ast.ClassDef) -> str:
     places = (
         (rf'(\.tp_name = "{node.name}",[^;]*?\.tp_doc = PyDoc_STR\()(?:NULL|"(?:[^"\\]|\\.)*")', literal),
         (
-            r"(\w+ = )CPyStatics\[\d+\](?=; /\* 'mypyc filler docstring' \*/(?:\n.*){5}\"<module>\", "
+            r"(= )CPyStatics\[\d+\](?=; /\* 'mypyc filler docstring' \*/(?:\n.*){5}\"<module>\", "
             rf"(?:{line}|{node.lineno}),)",
             f"PyUnicode_FromString({c_text(said)})",
         ),
@@ -287,6 +302,7 @@ class BuildCore(build_ext):
     """Build all libraries of the core or none, and record beside them what they were built from."""
 
     failure: str | None = None
+    compiled: ClassVar[set[str]] = set()  # sources of which an object was made: extensions share theirs
 
     def build_extension(self, ext: Extension) -> None:
         """Build one library; after a first failure build no more."""
@@ -299,7 +315,9 @@ class BuildCore(build_ext):
             objects: list[str] = self.compiler.object_filenames(sources, output_dir=output_dir)
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 for source, made in zip(sources, objects, strict=True):
-                    if self.force or not up_to_date(Path(made), UNITS.get(source, [Path(source)])):
+                    changed = self.force or not up_to_date(Path(made), UNITS.get(source, [Path(source)]))
+                    if changed and source not in self.compiled:
+                        self.compiled.add(source)
                         calls.append(pool.submit(compile_all, [source], output_dir=output_dir, **options))
                 for call in calls:
                     call.result()

@@ -37,15 +37,10 @@ class Capabilities:
         >>> Capabilities(kinds=frozenset({"full"})).lacks(Needs(kinds=frozenset({"full", "mamba"})))
         ['kind mamba']
         """
-        pairs = (
-            ("kind", needs.kinds - self.kinds),
-            ("call", needs.calls - self.calls),
-            ("feature", needs.features - self.features),
-        )
         return [
             f"{what} {name}" + (f": {self.absent[name]}" if name in self.absent else "")
-            for what, names in pairs
-            for name in sorted(names)
+            for what in ("kind", "call", "feature")
+            for name in sorted(getattr(needs, f"{what}s") - getattr(self, f"{what}s"))
         ]
 
 
@@ -109,11 +104,7 @@ class Deviation:
     goes_on: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a bug that nothing confirms.
-
-        Raises:
-            ValueError: a BUG without a script.
-        """
+        """Refuse a bug that nothing confirms."""
         if self.standing is Standing.BUG and not self.confirm:
             raise ValueError(f"deviation {self.name}: name the script that confirms the bug (confirm=...)")
 

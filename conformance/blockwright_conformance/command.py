@@ -15,6 +15,7 @@ from typing import Any, Final
 from blockwright import __version__, build_info
 from blockwright._terminal import print_table, progress
 from blockwright.errors import InvalidArgumentError
+from blockwright.replay.keeping import chooser, policy_named
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.manager.laws import LAWS, STEP_LAWS
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
@@ -49,6 +50,7 @@ examples:
   blockwright conform --proofs                         every theorem and contract, each listed
   blockwright conform --impl mymodule:Adapter          another block manager, through an adapter of its own
   blockwright conform --impl exec:./manager            the same in a process of its own, in any language
+  blockwright conform --policy mymodule:MyPolicy       an eviction policy, as replay takes it
   blockwright conform --explorer build/explorer        lock-step twice as fast: the specification compiled
   blockwright conform --json report.json
 """
@@ -74,6 +76,9 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--impl", default=OURS, metavar="MODULE:FACTORY", help="the manager to test, or exec:COMMAND (default: ours)"
     )
     parser.add_argument(
+        "--policy", default="", metavar="MODULE:FACTORY", help="the eviction policy to test, as replay takes it"
+    )
+    parser.add_argument(
         "--expected", type=Path, metavar="FILE", help="a strict list of expected failures (TOML), with --impl"
     )
     parser.add_argument(
@@ -95,19 +100,15 @@ def _positive(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the gates and report; 1 where a law is broken.
-
-    Raises:
-        InvalidArgumentError: an argument names nothing; the message says which.
-    """
-    is_part = args.gate or args.scope or args.proofs or args.impl != OURS
+    """Run the gates and report; 1 where a law is broken."""
+    is_part = args.gate or args.scope or args.proofs or args.impl != OURS or args.policy
     name = args.profile or ("pr" if is_part else "quick")
-    profile = Profile(name, args.jobs, args.impl, args.scope, args.proofs, args.explorer)
+    profile = Profile(name, args.jobs, args.impl, args.scope, args.proofs, args.policy, args.explorer)
     _check(profile, args.json)
     if args.expected is not None and profile.is_ours:
         raise InvalidArgumentError("--expected: is of the manager that --impl names; name one, or leave --expected out")
     expected = _expected(args.expected)
-    names = wanted(["proofs"] if args.proofs else args.gate, args.skip, profile)
+    names = wanted(["proofs"] if args.proofs else ["policies"] if args.policy else args.gate, args.skip, profile)
     left = {} if profile.is_ours else left_out(names, profile)
     _check_packages(names, profile)
     started, rows = time.perf_counter(), []
@@ -130,11 +131,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def wanted(only: list[str] | None, but: list[str] | None, profile: Profile) -> list[str]:
-    """Return the gates to run.
-
-    Raises:
-        InvalidArgumentError: none is left, or one that is asked for says nothing of another manager.
-    """
+    """Return the gates to run; an error if none is left, or one that is asked for says nothing of another manager."""
     if not profile.is_ours and (ours := [name for name in only or () if name not in THEIR_GATES]):
         raise InvalidArgumentError(
             f"--gate: {', '.join(ours)} would not run the manager that --impl names; {' and '.join(THEIR_GATES)} do"
@@ -157,6 +154,10 @@ def _check(profile: Profile, file: Path | None) -> None:
         raise InvalidArgumentError(f"--impl: {profile.implementation}: {why}")
     if profile.proofs and (profile.scope or not profile.is_ours):
         raise InvalidArgumentError("--proofs: are of Blockwright's own code, all of it; leave --impl and --scope out")
+    if profile.policy:
+        if profile.proofs or not profile.is_ours:
+            raise InvalidArgumentError("--policy: is asked by Blockwright's own manager; leave --impl and --proofs out")
+        chooser(policy_named(profile.policy)())
     if profile.explorer is not None and (why := trouble(profile.explorer)):
         raise InvalidArgumentError(
             f"--explorer: {why}; compile with python -m blockwright_lab.explorer {profile.explorer}"
@@ -187,7 +188,6 @@ def _expected(file: Path | None) -> tuple[Deviation, ...]:
 
 
 def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]]) -> dict[str, Any]:
-    """Return the report as data."""
     fired, broken = Counter[str](), Counter[str]()
     for row in rows:
         fired.update(row.fired if row.kind in LOCKSTEP else {})
@@ -217,7 +217,6 @@ def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict
 
 
 def _row(row: GateResult) -> dict[str, Any]:
-    """Return one row as data."""
     names = ("kind", "manager", "scope", "states", "transitions", "tried", "passed", "violations")
     return {name: getattr(row, name) for name in names} | {
         "seconds": round(row.seconds, 3),
@@ -228,7 +227,6 @@ def _row(row: GateResult) -> dict[str, Any]:
 
 
 def _write(path: Path, report: dict[str, Any]) -> None:
-    """Write the report."""
     text = json.dumps(report, indent=2) + "\n"
     if path == Path("-"):
         sys.stdout.write(text)

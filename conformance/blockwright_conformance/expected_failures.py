@@ -54,11 +54,7 @@ def expected_of(source: str | Path | Iterable[Deviation]) -> tuple[Deviation, ..
 
 
 def deviation(row: dict[str, Any], where: str) -> Deviation:
-    """Read one table.
-
-    Raises:
-        ValueError: a field is missing, unknown or wrong.
-    """
+    """Read one table; a ValueError names the field that is missing, unknown or wrong."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
     if missing := [name for name in REQUIRED if not values.get(name)]:
         raise ValueError(f"expected failures: {where}: {', '.join(missing)} missing")
@@ -76,25 +72,15 @@ def deviation(row: dict[str, Any], where: str) -> Deviation:
         raise ValueError(f"expected failures: {where}: {error}") from error
 
 
-def finding_of(row: GateResult) -> Finding:
-    """Return what a row of the report found."""
-    return Finding(row.law, row.scope, row.detail, row.script)
-
-
 def judged(rows: list[GateResult], deviations: tuple[Deviation, ...], is_whole: bool) -> list[GateResult]:
     """Judge the rows of a report: expected failures count no more, and a deviation that none shows counts.
 
     `is_whole`: everything was run, so that a deviation that did not show is out of date.
     """
-    verdict = judge([finding_of(row) for row in rows if row.violations], deviations)
-    names = {id_of(finding): each for each, findings in verdict.known for finding in findings}
+    verdict = judge([Finding(row.law, row.scope, row.detail, row.script) for row in rows if row.violations], deviations)
+    names = {(one.law, one.scope, one.detail): each for each, findings in verdict.known for one in findings}
     results = [excused(row, names.get((row.law, row.scope, row.detail))) for row in rows]
     return results + [outdated(each) for each in verdict.unseen if is_whole]
-
-
-def id_of(finding: Finding) -> tuple[str, str, str]:
-    """Return what tells findings apart."""
-    return finding.law, finding.scope, finding.detail
 
 
 def excused(row: GateResult, known: Deviation | None) -> GateResult:

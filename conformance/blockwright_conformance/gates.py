@@ -7,6 +7,7 @@ packages add gates of theirs by an entry point of the group ``blockwright.gates`
 
 import importlib
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -40,6 +41,8 @@ class Profile:
     """Only scopes whose names contain this."""
     proofs: bool = False
     """Make every proof; one that cannot be tried here is a failure."""
+    policy: str = ""
+    """The policy that gate `policies` is about: a name that replay knows, or ``module:factory``; all that it knows."""
     explorer: Path | None = None
     """A folder with the specification compiled (`native`), for the gates that explore."""
 
@@ -103,32 +106,21 @@ class Gate:
     """Whether profile ``quick`` runs it, unless others are asked for: what a minute shows, without torch."""
 
 
-SCOPES = Way("lock-step", ("lockstep", "paged", "offload", "worker"), "scopes, each explored whole")
+def gates_of(package: str, file: Path) -> tuple[Gate, ...]:
+    """Return the gates of a package, which a file lists."""
+    rows = tomllib.loads(file.read_text(encoding="utf-8"))["gate"]
+    return tuple([gate_of(package, **row) for row in rows])
 
-KIT_GATES = (
-    Gate(
-        "lockstep",
-        "blockwright_conformance.kv_cache.gate",
-        (SCOPES, Way("coverage", ("coverage",), "lists of what must happen")),
-        quick=True,
-    ),
-    Gate(
-        "machine",
-        "blockwright_conformance.kv_cache.histories_gate",
-        (Way("histories", ("machine", "walk"), "random worlds"),),
-        ("hypothesis",),
-        quick=True,
-    ),
-    Gate("paged", "blockwright_conformance.block_tables.gate", (SCOPES,)),
-    Gate("offload", "blockwright_conformance.offload.gate", (SCOPES,), quick=True),
-    Gate(
-        "worker",
-        "blockwright_conformance.worker.gate",
-        (SCOPES, Way("inputs", ("inputs machine",), "worlds of a step's inputs")),
-        ("hypothesis", "torch"),
-    ),
-)
-"""The gates of the kit, in the order in which the command runs them."""
+
+def gate_of(
+    package: str, name: str, module: str, ways: list[Any], needs: tuple[str, ...] = (), quick: bool = False
+) -> Gate:
+    """Return the gate of a row."""
+    lines = tuple([Way(line, tuple(kinds), *words) for line, kinds, *words in ways])
+    return Gate(name, f"{package}.{module}", lines, tuple(needs), quick)
+
+
+KIT_GATES = gates_of(__package__, Path(__file__).with_suffix(".toml"))
 
 
 @cache

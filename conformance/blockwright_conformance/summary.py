@@ -34,15 +34,8 @@ def summed(way: Way, rows: list[GateResult]) -> Sum:
     counts = [(row.tried or int(row.left_out), row.passed) for row in rows]
     if not any(row.tried for row in rows):
         counts = [(1, int(not row.violations and not row.left_out)) for row in rows]
-    return Sum(
-        way,
-        sum(tried for tried, _ in counts),
-        sum(passed for _, passed in counts),
-        sum(row.states for row in rows),
-        sum(row.transitions for row in rows),
-        sum(row.violations for row in rows),
-        sum(row.seconds for row in rows),
-    )
+    tried, passed = (sum(each[at] for each in counts) for at in (0, 1))
+    return Sum(way, tried, passed, *(sum(getattr(row, name) for row in rows) for name in Sum._fields[3:]))
 
 
 def cells(rows: list[GateResult]) -> list[tuple[str, ...]]:

@@ -27,7 +27,6 @@ KIT = """
 
 
 def recorded(folder: Path, sources: dict[str, str]) -> None:
-    """Write down of which sources a folder was made, and which libraries are in it."""
     record = {
         "sources": sources,
         "libraries": sorted(each.relative_to(folder).as_posix() for each in folder.rglob("*.so")),
@@ -82,7 +81,6 @@ def compile_into(folder: Path) -> None:
 
 
 def main() -> None:
-    """Compile into the folder that is named, unless it is current."""
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         raise SystemExit("usage: python -m blockwright_lab.explorer FOLDER")
     folder = Path(sys.argv[1])

@@ -98,6 +98,15 @@ def test_build_is_all_or_nothing(scratch: Path) -> None:
     assert len(libraries(scratch)) == 10  # four modules and their shared library, here and in the build tree
     assert running(scratch) == ("compiled", ".so")
 
+    # A new function is compiled with its own module's unit, and with the first, which lists all constants.
+    objects = {path: path.stat().st_mtime_ns for path in scratch.glob("build/temp*/build/*")}
+    above = scratch / "impl/blockwright/paging/above.py"
+    above.write_text(ABOVE + "\n\ndef sixteenfold(n: int) -> int:\n    return 2 * eightfold(n)\n")
+    assert build(scratch).returncode == 0
+    assert running(scratch) == ("compiled", ".so")
+    changed = {path.stem for path, made in objects.items() if path.stat().st_mtime_ns != made}
+    assert "unit_paging" in changed <= {"unit_core", "unit_paging"}
+
     # A changed source: the old library would still be loaded, and is called stale.
     two.write_text(TWO + "\n\nLIMIT = 1\n")
     assert running(scratch) == ("stale", ".so")

@@ -121,7 +121,7 @@ def check_files(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     packages = ("blockwright/", "blockwright_conformance/", "blockwright_spec/", "blockwright-")
-    kinds = (".py", ".so", ".pyd", ".json", ".jsonl", "py.typed")
+    kinds = (".py", ".so", ".pyd", ".json", ".jsonl", ".toml", "py.typed")
     strange = [name for name in names if not name.startswith(packages) or "__pycache__" in name]
     strange += [name for name in names if not name.endswith(kinds) and ".dist-info/" not in name]
     if strange := [name for name in strange if "__mypyc" not in name]:

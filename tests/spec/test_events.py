@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from blockwright_conformance.kv_cache.scopes import of_events
+from blockwright_conformance.kv_cache.scopes import EVERY
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.events import (
     Cleared,
@@ -26,7 +26,11 @@ from blockwright_spec.manager.laws import EVENT_LAWS
 from blockwright_spec.manager.state import Config, State, initial
 from blockwright_spec.reads import Full, Group
 
-SCOPES = [each for each in of_events() if each.name.startswith(("full, block 1: events", "sliding 2, block 1"))]
+SCOPES = [
+    each
+    for each in EVERY
+    if each.config.added.tells and each.name.startswith(("full, block 1: events", "sliding 2, block 1"))
+]
 BOTH, ONE, TWO = (0, (0, (1, 2, 3, 4))), (0, (0, (1, 2))), (0, (1, (1, 2)))
 FIRST, SECOND = Stored(ONE, None, False, (1, 2), 0), Stored(BOTH, ONE[1], False, (3, 4), 0)
 

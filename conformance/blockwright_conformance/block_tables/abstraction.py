@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator
 from itertools import permutations
+from typing import TYPE_CHECKING
 
 from blockwright_spec.block_tables.outcomes import Choice, PagedReason, preferring
 from blockwright_spec.block_tables.state import Paged, PagedTable, ends, entries_of
 
 from ..checker.world import Outcome
 from .actions import TablesReply
-from .adapter import PagedAdapter, PagedObservation, TableShown, ranked
+from .adapter import PagedObservation, TableShown, ranked
+
+if TYPE_CHECKING:
+    from .blockwright import BlockwrightTables
 
 
 def expected(state: Paged) -> PagedObservation:
@@ -52,7 +56,7 @@ def likely(state: Paged, shown: PagedObservation, reply: TablesReply) -> Iterato
         yield preferring(order)
 
 
-def refused_wrong(model: PagedAdapter, outcome: Outcome[Paged], reply: TablesReply) -> Iterator[str]:
+def refused_wrong(model: "BlockwrightTables", outcome: Outcome[Paged], reply: TablesReply) -> Iterator[str]:
     """Yield the differences in acceptance: not now, wrong, or done."""
     refusal, error = outcome.refusal, reply.error
     if refusal is None:

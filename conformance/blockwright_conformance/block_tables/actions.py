@@ -6,7 +6,7 @@ Tables are named by slot; blocks are not named at all.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from blockwright_spec.block_tables import marks
 from blockwright_spec.block_tables import transitions as calls
@@ -16,8 +16,13 @@ from blockwright_spec.manager.outcomes import When
 from blockwright_spec.reads import Prefix
 
 from ..checker.world import Outcome
-from .adapter import PagedAdapter
 from .scopes import PagedScope
+
+if TYPE_CHECKING:
+    from .blockwright import BlockwrightTables
+
+CHOOSING = ("allocate", "append", "ensure", "swap")
+"""The calls that take free blocks, which one is open."""
 
 
 class TablesReply(NamedTuple):
@@ -33,13 +38,22 @@ class TablesReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableAction:
-    """What the actions have in common; each says what it means (`outcome`), and makes its calls (`call`)."""
+    """What the actions have in common: each is one call, of allocators and of the specification by one name."""
+
+    def asked(self, state: Paged) -> tuple[Any, ...]:
+        """Return the name of the call, and its arguments."""
+        raise NotImplementedError
 
     def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
-        raise NotImplementedError
+        name, *arguments = self.asked(state)
+        outcome: PagedOutcome = getattr(marks if hasattr(marks, name) else calls, name)(
+            state, *arguments, *((choice,) if name in CHOOSING else ())
+        )
+        return outcome
 
-    def call(self, model: PagedAdapter, state: Paged) -> tuple[Pair, ...] | None:
-        raise NotImplementedError
+    def call(self, model: "BlockwrightTables", state: Paged) -> Any:
+        name, *arguments = self.asked(state)
+        return getattr(model, name)(*arguments)
 
     def line(self, state: Paged) -> str:
         raise NotImplementedError
@@ -50,12 +64,13 @@ class TableAction:
             return Outcome(state, ((state, outcome),), outcome)
         return Outcome(outcome.state, ((state, outcome),))
 
-    def perform(self, model: PagedAdapter, state: Paged) -> TablesReply:
+    def perform(self, model: "BlockwrightTables", state: Paged) -> TablesReply:
         order = model.order()
         try:
-            return TablesReply(pairs=self.call(model, state) or (), order=order)
+            answer = self.call(model, state)
         except model.errors as error:
             return TablesReply(error=error, order=order)
+        return TablesReply(answer is False, None, answer if isinstance(answer, tuple) else (), order)
 
     def lines(self, state: Paged, outcome: Outcome[Paged]) -> list[str]:
         return [f"{self.line(state)}{expects(outcome)}"]
@@ -102,11 +117,8 @@ class Allocate(TableAction):
             yield from (cls(other, scope.prompts[0]) for other, _ in there(state))
             yield from () if slot is None else (cls(slot, (0, ())),)
 
-    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
-        return calls.allocate(state, self.slot, self.prefix, self.device, choice)
-
-    def call(self, model: PagedAdapter, state: Paged) -> None:
-        model.allocate(self.slot, self.prefix, self.device)
+    def asked(self, state: Paged) -> tuple[Any, ...]:
+        return "allocate", self.slot, self.prefix, self.device
 
     def line(self, state: Paged) -> str:
         extra, tokens = self.prefix
@@ -155,8 +167,8 @@ class AppendTokens(TableAction):
         if (slot_absent := absent(state)) is not None:
             yield cls(slot_absent, (0,), 0, counted)
 
-    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
-        return calls.append(state, self.slot, self.tokens, self.ahead, self.computed, choice)
+    def asked(self, state: Paged) -> tuple[Any, ...]:
+        return "append", self.slot, self.tokens, self.ahead, self.computed
 
     def meaning(self, state: Paged, choice: Choice | None = None) -> Outcome[Paged]:
         grown = TableAction.meaning(self, state, choice)
@@ -165,7 +177,7 @@ class AppendTokens(TableAction):
         cleared = ClearCopies().meaning(grown.state)
         return Outcome(cleared.state, grown.steps + cleared.steps)
 
-    def call(self, model: PagedAdapter, state: Paged) -> tuple[Pair, ...]:
+    def call(self, model: "BlockwrightTables", state: Paged) -> tuple[Pair, ...]:
         model.append(self.slot, self.tokens, self.ahead, self.computed)
         return () if self.delayed else model.clear_copies()
 
@@ -195,11 +207,8 @@ class Ensure(TableAction):
                 yield from () if table.device is Device.GPU else (cls(slot, 1),)
             yield from () if (free := absent(state)) is None else (cls(free, 1),)
 
-    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
-        return calls.ensure(state, self.slot, self.slots, choice)
-
-    def call(self, model: PagedAdapter, state: Paged) -> None:
-        model.ensure(self.slot, self.slots)
+    def asked(self, state: Paged) -> tuple[Any, ...]:
+        return "ensure", self.slot, self.slots
 
     def line(self, state: Paged) -> str:
         return f"t{self.slot}.ensure_num_empty_slots({self.slots})"
@@ -219,11 +228,8 @@ class Fork(TableAction):
             yield from (cls(parent, slot) for parent, _ in there(state))
             yield from (cls(slot, slot),) if "misuse" in scope.calls else ()
 
-    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
-        return calls.fork(state, self.parent, self.child)
-
-    def call(self, model: PagedAdapter, state: Paged) -> None:
-        model.fork(self.parent, self.child)
+    def asked(self, state: Paged) -> tuple[Any, ...]:
+        return "fork", self.parent, self.child
 
     def line(self, state: Paged) -> str:
         return f"t{self.child} = t{self.parent}.fork()"
@@ -242,11 +248,8 @@ class FreeTable(TableAction):
         if "misuse" in scope.calls and (slot_absent := absent(state)) is not None:
             yield cls(slot_absent)
 
-    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
-        return calls.free(state, self.slot)
-
-    def call(self, model: PagedAdapter, state: Paged) -> None:
-        model.free(self.slot)
+    def asked(self, state: Paged) -> tuple[Any, ...]:
+        return "free", self.slot
 
     def line(self, state: Paged) -> str:
         return f"t{self.slot}.free()"
@@ -269,11 +272,8 @@ class Swap(TableAction):
         if "misuse" in scope.calls and scope.config.num_cpu:
             yield from (cls((slot,), table.device) for slot, table in there(state))
 
-    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
-        return calls.swap(state, self.slots, self.to, choice)
-
-    def call(self, model: PagedAdapter, state: Paged) -> tuple[Pair, ...]:
-        return model.swap(self.slots, self.to)
+    def asked(self, state: Paged) -> tuple[Any, ...]:
+        return "swap", self.slots, self.to
 
     def line(self, state: Paged) -> str:
         source = Device.CPU if self.to is Device.GPU else Device.GPU
@@ -288,11 +288,8 @@ class ClearCopies(TableAction):
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
         yield from (cls(),) if "delay" in scope.calls else ()
 
-    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
-        return calls.clear_copies(state)
-
-    def call(self, model: PagedAdapter, state: Paged) -> tuple[Pair, ...]:
-        return model.clear_copies()
+    def asked(self, state: Paged) -> tuple[Any, ...]:
+        return ("clear_copies",)
 
     def line(self, state: Paged) -> str:
         return "allocator.clear_copy_on_writes()"
@@ -309,11 +306,8 @@ class AnyAccess(TableAction):
         """Return its time: after all others."""
         return max(state.times) + 1
 
-    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
-        return marks.access(state, self.blocks(state), self.time(state))
-
-    def call(self, model: PagedAdapter, state: Paged) -> None:
-        model.access(self.blocks(state), self.time(state))
+    def asked(self, state: Paged) -> tuple[Any, ...]:
+        return "access", self.blocks(state), self.time(state)
 
     def line(self, state: Paged) -> str:
         return f"allocator.mark_blocks_as_accessed({list(self.blocks(state))}, {self.time(state)})"
@@ -381,11 +375,8 @@ class MarkComputed(TableAction):
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
         yield from (cls(),) if "mark" in scope.calls else ()
 
-    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
-        return marks.mark_computed(state)
-
-    def call(self, model: PagedAdapter, state: Paged) -> None:
-        model.mark_computed()
+    def asked(self, state: Paged) -> tuple[Any, ...]:
+        return ("mark_computed",)
 
     def line(self, state: Paged) -> str:
         return "allocator.mark_blocks_as_computed([])"
@@ -409,11 +400,8 @@ class MarkTable(TableAction):
                 yield from () if table.device is Device.GPU else (cls(slot, 1),)
             yield from () if (free := absent(state)) is None else (cls(free, 0),)
 
-    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
-        return marks.mark_table(state, self.slot, self.tokens)
-
-    def call(self, model: PagedAdapter, state: Paged) -> None:
-        model.mark_table(self.slot, self.tokens)
+    def asked(self, state: Paged) -> tuple[Any, ...]:
+        return "mark_table", self.slot, self.tokens
 
     def line(self, state: Paged) -> str:
         return f"t{self.slot}.mark_computed({self.tokens})"
@@ -429,32 +417,17 @@ class ResetCache(TableAction):
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
         yield from map(cls, scope.devices) if "reset" in scope.calls else ()
 
-    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
-        return marks.reset(state, self.device)
-
-    def perform(self, model: PagedAdapter, state: Paged) -> TablesReply:
-        order = model.order()
-        return TablesReply(refused=not model.reset(self.device), order=order)
+    def asked(self, state: Paged) -> tuple[Any, ...]:
+        return "reset", self.device
 
     def line(self, state: Paged) -> str:
         return f"allocator.reset_prefix_cache({self.device})"
 
 
 ACTIONS: tuple[type[Any], ...] = (
-    Allocate,
-    Fork,
-    FreeTable,
-    AppendTokens,
-    Ensure,
-    MarkTable,
-    Swap,
-    ClearCopies,
-    MarkComputed,
-    ResetCache,
-    Access,
-    AccessFound,
-    AccessUnknown,
-)
+    Allocate, Fork, FreeTable, AppendTokens, Ensure, MarkTable, Swap, ClearCopies, MarkComputed, ResetCache, Access,
+    AccessFound, AccessUnknown,
+)  # fmt: skip
 """Every action."""
 
 

@@ -53,9 +53,10 @@ def refusals_of(package: ModuleType) -> tuple[type[Exception], ...]:
 
 
 class BlockwrightTables:
-    """Block tables on one `CpuGpuBlockAllocator`, as a `PagedAdapter`.
+    """Block tables on one `CpuGpuBlockAllocator`, of slots; blocks are named by absolute id.
 
-    A subclass may stand on another copy of the package (`package`, with its `errors` and `short`).
+    `errors` are those by which a wrong call is refused, `short` the one for too few free blocks. A subclass may stand
+    on another copy of the package (`package`, with its own of both).
     """
 
     package: ClassVar[Any] = blockwright
@@ -151,6 +152,7 @@ class BlockwrightTables:
         return self.cached_tokens(prefix) if found is None else found
 
     def order(self) -> tuple[int, ...]:
+        """Return in what order free blocks would be taken now: a hint, so that few choices are tried."""
         pools: list[Any] = [self.allocator.on(self.device(device)).pool for device in Device]
         return tuple([block + pool.first_id - 1 for pool in pools for block in pool.free_block_ids()])
 

@@ -13,7 +13,6 @@ from ..kv_cache.symmetry import Names, open_orders
 
 
 def paged_form(state: Paged, names: Names) -> Any:
-    """Return the canonical form of a state."""
     marks = marks_of(state, names)
     signed = sorted((signature(state, table, names, marks), slot) for slot, table in enumerate(state.tables))
     forms = [in_order(state, marks, order) for order in open_orders(signed)]

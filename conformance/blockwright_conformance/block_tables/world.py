@@ -5,31 +5,30 @@ shows. Choices are tried as orders of preference, first the order in which the n
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from blockwright_spec.block_tables.counts import cached_tokens, cached_tokens_of, moved, taking, touched
-from blockwright_spec.block_tables.outcomes import Choice, PagedDone, PagedReason
+from blockwright_spec.block_tables.outcomes import Choice, PagedReason
 from blockwright_spec.block_tables.state import Device, Paged, PagedConfig, paged
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 
-from ..checker.diagnose import of_laws
-from ..checker.lockstep import Compared, differing
+from ..checker.lockstep import differing
 from ..checker.world import Outcome, World
 from ..kv_cache.symmetry import Names
 from .abstraction import expected, likely, refused_wrong
 from .actions import ACTIONS, TableAction, TablesReply, pairs_of
-from .adapter import PagedAdapter, PagedObservation
+from .adapter import PagedObservation
 from .blockwright import BlockwrightTables
 from .scopes import PagedScope
 from .symmetry import paged_form
 
+Factory = Callable[[PagedConfig], BlockwrightTables]
 TRIES = 150
 """Choices that are tried before an allocator is said to differ from all."""
 
 
-class TablesWorld(World[Paged, PagedAdapter]):
+class TablesWorld(World[Paged, BlockwrightTables]):
     """One scope of block tables; `factory` makes the allocator under test, with the tables on it."""
 
     actions = ACTIONS
@@ -37,14 +36,16 @@ class TablesWorld(World[Paged, PagedAdapter]):
     step_laws = PAGED_STEP_LAWS
     scope: PagedScope
 
-    def __init__(self, scope: PagedScope, factory: Callable[[PagedConfig], PagedAdapter] = BlockwrightTables) -> None:
+    def __init__(
+        self, scope: PagedScope, factory: Callable[[PagedConfig], BlockwrightTables] = BlockwrightTables
+    ) -> None:
         super().__init__(scope)
         self.factory, self.names = factory, Names(paged_form)
 
     def initial(self) -> Paged:
         return paged(self.scope.config, self.scope.slots)
 
-    def model(self) -> PagedAdapter:
+    def model(self) -> BlockwrightTables:
         return self.factory(self.scope.config)
 
     def digest(self, state: Paged) -> bytes:
@@ -54,16 +55,16 @@ class TablesWorld(World[Paged, PagedAdapter]):
         yield outcome.refusal.reason.name if outcome.refusal else type(action).__name__
 
     def choices(
-        self, model: PagedAdapter, state: Paged, action: TableAction, reply: TablesReply, shown: PagedObservation
+        self, model: BlockwrightTables, state: Paged, action: TableAction, reply: TablesReply, shown: PagedObservation
     ) -> Iterator[Choice]:
         return islice(likely(state, shown, reply), TRIES)
 
-    def observe(self, model: PagedAdapter, state: Paged) -> PagedObservation:
+    def observe(self, model: BlockwrightTables, state: Paged) -> PagedObservation:
         return model.observe(len(state.tables))
 
     def differences(
         self,
-        model: PagedAdapter,
+        model: BlockwrightTables,
         action: TableAction,
         outcome: Outcome[Paged],
         reply: TablesReply,
@@ -77,7 +78,7 @@ class TablesWorld(World[Paged, PagedAdapter]):
             faults.append(f"pairs: expected {pairs_of(outcome)}, found {reply.pairs}")
         return faults
 
-    def examine(self, model: PagedAdapter, state: Paged) -> list[str]:
+    def examine(self, model: BlockwrightTables, state: Paged) -> list[str]:
         """Run the self-check, and ask what changes nothing: what is cached, what a step would touch or move."""
         model.check()
         faults: list[str] = []
@@ -111,30 +112,6 @@ class TablesWorld(World[Paged, PagedAdapter]):
             f"new = lambda: BlockTable({config.block_size}, allocator, max_block_sliding_window={config.window})",
             f"{', '.join(f't{slot}' for slot in tables)} = {', '.join(['new()' for _ in tables])}",
         ]
-
-    def symptoms(
-        self, model: PagedAdapter, state: Paged, action: TableAction, compared: Compared
-    ) -> Iterator[tuple[str, str]]:
-        outcome, reply, shown = compared.outcome, compared.reply, compared.shown
-        if shown is None:
-            return
-        if (reply.error or reply.refused) and shown != expected(state):
-            yield "REFUSE-1", "the call was refused, and something has changed"
-        after = shown_state(outcome.state, shown)
-        yield from of_laws(self.laws, after)
-        first = outcome.steps[0][1]
-        done = replace(first, state=after, pairs=reply.pairs) if isinstance(first, PagedDone) else first
-        yield from of_laws(self.step_laws, state, done)
-
-
-def shown_state(state: Paged, shown: PagedObservation) -> Paged:
-    """Return a state as an allocator shows it."""
-    tables = tuple(
-        replace(table, entries=seen.entries) if table is not None and seen is not None else table
-        for table, seen in zip(state.tables, shown.tables, strict=True)
-    )
-    same: dict[str, Any] = {name: getattr(shown, name) for name in ("free", "keys", "null", "copies", "fresh")}
-    return replace(state, tables=tables, **same)
 
 
 EVERYTHING = frozenset(reason.name for reason in PagedReason) | frozenset(

@@ -21,11 +21,12 @@ RECORD = "sources.json"
 
 
 def digests() -> dict[str, str]:
-    """Return the SHA-256 of every source of both packages, and the Python that runs."""
-    sources = [(package.parent, source) for package in PACKAGES for source in sorted(package.rglob("*.py"))]
+    """Return the SHA-256 of every source of both packages, files of scopes too, and the Python that runs."""
     found = {
-        source.relative_to(parent).as_posix(): hashlib.sha256(source.read_bytes()).hexdigest()
-        for parent, source in sources
+        source.relative_to(package.parent).as_posix(): hashlib.sha256(source.read_bytes()).hexdigest()
+        for package in PACKAGES
+        for source in sorted(package.rglob("*"))
+        if source.suffix in (".py", ".toml")
     }
     return {"python": platform.python_version(), **found}
 

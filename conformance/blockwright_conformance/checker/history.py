@@ -44,11 +44,7 @@ class History(Generic[S, M]):
         return found
 
     def act(self, action: Any) -> None:
-        """Perform an action on both sides, and compare everything.
-
-        Raises:
-            HistoryError: something differs, or a law is broken.
-        """
+        """Perform an action on both sides, and compare everything; a `HistoryError` where something differs."""
         self.actions.append(action)
         if self.world.copied_every and len(self.actions) % self.world.copied_every == 0:
             old, self.model = self.model, self.model.copy()
@@ -72,20 +68,12 @@ class History(Generic[S, M]):
         return compared
 
     def examine(self) -> None:
-        """Have the model check itself and answer questions.
-
-        Raises:
-            HistoryError: an answer is wrong.
-        """
+        """Have the model check itself and answer questions; a `HistoryError` where an answer is wrong."""
         for law_id, fault in examined(self.world, self.model, self.state):
             self.fail(law_id, fault)
 
     def finish(self) -> None:
-        """Check the laws of states.
-
-        Raises:
-            HistoryError: a law is broken.
-        """
+        """Check the laws of states; a `HistoryError` where one is broken."""
         for law in self.world.broken(self.state):
             self.fail(law.id, law.statement)
 
@@ -121,11 +109,7 @@ def wander(
 
 
 def walk(world: World[S, M], seed: int, steps: int) -> History[S, M]:
-    """Take a random walk; kinds of actions are drawn by the world's weights, and those of a kind by their odds.
-
-    Raises:
-        HistoryError: the walk met a violation.
-    """
+    """Take a random walk, up to a `HistoryError`: kinds are drawn by weight, actions of a kind by their odds."""
     history = History(world)
     wander(history, world.weights, seed, steps)
     history.examine()
@@ -134,11 +118,7 @@ def walk(world: World[S, M], seed: int, steps: int) -> History[S, M]:
 
 
 def walked(world: World[S, M], seed: int, steps: int) -> Counter[str]:
-    """Take a random walk, and return how often what happened.
-
-    Raises:
-        HistoryError: the walk met a violation.
-    """
+    """Take a random walk, up to a `HistoryError`, and return how often what happened."""
     return walk(world, seed, steps).fired
 
 

@@ -103,11 +103,9 @@ class World(ABC, Generic[S, M]):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Return the kinds of actions."""
         return tuple(each.__name__ for each in self.actions)
 
     def kind(self, action: Any) -> str:
-        """Return the kind of an action."""
         return type(action).__name__
 
     def meaning(self, state: S, action: Any, choice: Any = None) -> Outcome[S]:

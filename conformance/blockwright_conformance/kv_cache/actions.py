@@ -79,7 +79,7 @@ def meaning(state: State, action: Any, choice: Choice = LRU) -> ManagerOutcome:
 def perform(adapter: ManagerAdapter, action: Any, state: State) -> Reply:
     """Perform an action on a manager whose abstract state is `state`."""
     try:
-        reply: Reply = action.perform(adapter, state)
+        reply: Reply | None = action.perform(adapter, state)
     except adapter.errors as error:
         return Reply(error=error)
-    return reply
+    return reply or Reply()

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
 from blockwright_spec.manager import transitions
+from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Step
@@ -12,10 +13,10 @@ from blockwright_spec.manager.state import Absent, Hit, State, Waiting, is_loadi
 from blockwright_spec.reads import Prefix
 
 from .adapter import Found, ManagerAdapter
+from .counterexample.script import call, counting, looking, sending
 from .outcome import ManagerOutcome
 from .parts import Reply, allocate, chunks, hit_of, is_idle, looked_up, name_of, sent, settled, when
 from .scopes import Scope
-from .script import call, counting, looking, sending
 
 
 class Admit(NamedTuple):
@@ -77,8 +78,8 @@ class Admit(NamedTuple):
             yield cls(slot, prefix, length, 0, False, False)
 
     def step(self) -> Step:
-        more = self.external, self.encoder, self.whole, self.reserve
-        return Step(self.new, self.lookahead, when(self.later), 0, *more)
+        added = StepAdded(0, self.external, self.encoder)
+        return Step(self.new, self.lookahead, when(self.later), self.whole, self.reserve, added)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         ready, hit = sent(state, self.slot, self.prefix), None
@@ -178,13 +179,12 @@ class Release(NamedTuple):
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, transitions.release(state, self.slot, choice))
 
-    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
         name = name_of(self.slot)
         if isinstance(state.requests[self.slot], Absent):
             adapter.send(name, (0, (0,)))
         adapter.free(name)
         adapter.forget(name)
-        return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
         return [*sending(state, self.slot), f"manager.free({name_of(self.slot)})"]
@@ -203,9 +203,8 @@ class Preempt(NamedTuple):
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, transitions.preempt(state, self.slot, choice))
 
-    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.free(name_of(self.slot))
-        return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
         name = name_of(self.slot)

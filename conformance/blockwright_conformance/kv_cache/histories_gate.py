@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple
 
 from blockwright._terminal import Advance
 from blockwright_spec.manager.outcomes import Reason
@@ -13,24 +12,13 @@ from ..checker.parallel import in_parallel
 from ..gates import GateResult, Profile, factory_of
 from ..rows import ran
 from .actions import ACTIONS
-from .adapter_calls import way
+from .counterexample.adapter_calls import way
 from .fitting import capabilities_of, walkable
 from .scopes import Scope, large_scopes
 from .world import Factory, KVCacheWorld
 
-
-class Length(NamedTuple):
-    """How far a profile goes: examples and steps of the state machine, and steps of a walk."""
-
-    examples: int
-    steps: int
-    walk: int
-    seeds: int = 1
-
-
-LENGTHS = {"quick": Length(2, 20, 100), "pr": Length(15, 40, 600), "nightly": Length(2000, 100, 10_000, 20)}
-
-
+LENGTHS = {"quick": (2, 20, 100, 1), "pr": (15, 40, 600, 1), "nightly": (2000, 100, 10_000, 20)}
+"""Per profile: examples of the machine, steps of each, steps of a walk, walks."""
 CALLS = frozenset(kind.__name__ for kind in ACTIONS) | frozenset(Reason.__members__)
 """What happens once in each call (a batch may both serve and refuse); the rest of what is counted is particular."""
 
@@ -48,31 +36,21 @@ def chosen(profile: Profile) -> list[Scope]:
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Run both for every large scope, in parallel processes."""
-    calls = [(task, profile, each) for each in chosen(profile) for task in (machine, walks)]
+    calls = [(kind, profile, each) for each in chosen(profile) for kind in ("machine", "walk")]
     rows: dict[int, GateResult] = {}
-    for index, result in in_parallel(apply, calls, profile.jobs):
+    for index, result in in_parallel(histories, calls, profile.jobs):
         rows[index] = result
         progress(1, result.scope)
     return [rows[index] for index in sorted(rows)]
 
 
-def apply(task: Callable[[Profile, Scope], GateResult], profile: Profile, scope: Scope) -> GateResult:
-    """Run one of the two for one scope."""
-    return task(profile, scope)
-
-
-def machine(profile: Profile, scope: Scope) -> GateResult:
-    """Run the state machine of a scope."""
-    length, fixed = LENGTHS[profile.name], profile.name != "nightly"
+def histories(kind: str, profile: Profile, scope: Scope) -> GateResult:
+    """Run the state machine of a scope, or take its walks."""
+    examples, steps, length, walks = LENGTHS[profile.name]
     world = KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
-    return row("machine", scope, world.factory, [lambda: run_machine(world, length.examples, length.steps, fixed)])
-
-
-def walks(profile: Profile, scope: Scope) -> GateResult:
-    """Take random walks through a scope."""
-    length, world = LENGTHS[profile.name], KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
-    runs = (partial(walked, world, seed, length.walk) for seed in range(length.seeds))
-    return row("walk", scope, world.factory, runs)
+    machine = partial(run_machine, world, examples, steps, profile.name != "nightly")
+    runs = [machine] if kind == "machine" else [partial(walked, world, seed, length) for seed in range(walks)]
+    return row(kind, scope, world.factory, runs)
 
 
 def row(kind: str, scope: Scope, factory: Factory, runs: Iterable[Callable[[], Counter[str]]]) -> GateResult:

@@ -13,10 +13,10 @@ from blockwright_spec.manager.state import Absent, Running, State, is_loading
 from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
+from .counterexample.script import counting, expects, making, sending
 from .outcome import ManagerOutcome
 from .parts import Reply, absent, computed_of, is_untimely, name_of, sent, settled
 from .scopes import Scope
-from .script import counting, expects, making, sending
 
 
 class Reset(NamedTuple):
@@ -51,12 +51,11 @@ class Start(NamedTuple):
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, flights.begin(state))
 
-    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.start()
-        return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        return ["step = manager.start_step()" if state.config.overlaps else "manager.new_step_starts()"]
+        return ["step = manager.start_step()" if state.config.added.overlaps else "manager.new_step_starts()"]
 
 
 class Settle(NamedTuple):
@@ -68,7 +67,7 @@ class Settle(NamedTuple):
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
         """Yield ends of the oldest step with every number of rejected drafts; wrong: of none, of what was no draft."""
         misuses, untimely = "misuse" in scope.calls, is_untimely(scope)
-        if not (scope.in_flight or (state.config.overlaps and misuses)):
+        if not (scope.in_flight or (state.config.added.overlaps and misuses)):
             return
         if state.flights:
             drafted = [(flight.slot, flight.drafts) for flight in state.flights[0] if flight.slot is not None]
@@ -85,9 +84,8 @@ class Settle(NamedTuple):
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, flights.settle(state, self.rejected, choice))
 
-    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.settle(tuple([(name_of(slot), count) for slot, count in self.rejected]))
-        return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
         rejected = {name_of(slot): count for slot, count in self.rejected}
@@ -111,8 +109,8 @@ class FinishLoad(NamedTuple):
             if not is_loading(state, slot):
                 if is_untimely(scope):
                     yield cls(slot, 0)
-            elif isinstance(request, Running) and request.loading:
-                for count in range(request.loading + 1 + ("misuse" in scope.calls)):
+            elif isinstance(request, Running) and request.added.loading:
+                for count in range(request.added.loading + 1 + ("misuse" in scope.calls)):
                     yield cls(slot, count)
             else:
                 yield cls(slot, 0)
@@ -120,9 +118,8 @@ class FinishLoad(NamedTuple):
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, flights.finish_load(state, self.slot, self.came, choice))
 
-    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.finish_load(name_of(self.slot), self.came)
-        return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
         name = name_of(self.slot)
@@ -199,18 +196,13 @@ class TakeCopies(NamedTuple):
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, forks.take_copies(state, choice))
 
-    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Take the copies to come, and compare them with the specification's (COPY-1).
-
-        Raises:
-            AssertionError: they differ.
-        """
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
+        """Take the copies to come; others than the specification's are an error (COPY-1)."""
         groups = range(len(state.config.groups))
         wanted = tuple([tuple([copy[1:] for copy in state.copies if copy[0] == group]) for group in groups])
         copies = adapter.take_copies()
         if copies != wanted:
             raise AssertionError(f"COPY-1: expected the copies {wanted}, found {copies}")
-        return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
         return [f"manager.take_copies(){expects(outcome)}"]

@@ -16,16 +16,15 @@ from blockwright_spec.offload import chain_calls as calls
 from blockwright_spec.offload.chain_effects import parts_of
 from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
 from blockwright_spec.offload.chain_outcomes import ChainDone, ChainOutcome, ChainReason, ChainRefusal
-from blockwright_spec.offload.chain_state import Chain, Kind, Transfer, chain, chain_lookup, pins
+from blockwright_spec.offload.chain_state import Chain, Kind, chain, chain_lookup
 from blockwright_spec.offload.tier_laws import TIER_LAWS
 from blockwright_spec.offload.tier_state import Key
 
-from ..checker.diagnose import of_laws
-from ..checker.lockstep import Compared, differing
+from ..checker.lockstep import differing
 from ..checker.world import AnyLaw, Outcome, World
 from .chain_adapter import ChainShown, ChainUnderTest, chain_expected
 from .scopes import ChainScope, Slice
-from .tier import HEAD, begun, misdone, misrefused, old_news, shown_tier
+from .tier import HEAD, misrefused
 from .tier_adapter import TOKENS, shown_by
 
 
@@ -56,7 +55,7 @@ class ChainAction:
 
     def answered(self, done: ChainDone, answer: Any) -> Iterator[str]:
         """Yield what differs in the answer of a call that is served."""
-        return iter(())
+        yield from ("expected success, found False",) if answer is False else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +81,6 @@ class Compute(ChainAction):
 
     def line(self, state: Chain) -> str:
         return f"# the engine writes part {self.part} of {self.key!r} into block {self.block} of the device"
-
-    def answered(self, done: ChainDone, answer: Any) -> Iterator[str]:
-        yield from () if answer is True else (f"expected success, found {answer}",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +226,6 @@ class Cancel(ChainAction):
     def line(self, state: Chain) -> str:
         return f"chain.cancel({job_in(state, self.at)})"
 
-    def answered(self, done: ChainDone, answer: Any) -> Iterator[str]:
-        yield from () if answer is True else (f"expected success, found {answer}",)
-
 
 @dataclass(frozen=True, slots=True)
 class Touch(ChainAction):
@@ -293,14 +286,8 @@ class ChainWorld(World[Chain, ChainUnderTest]):
     laws = CHAIN_LAWS
     step_laws = CHAIN_STEP_LAWS
     weights: ClassVar[dict[str, int]] = {
-        "Store": 5,
-        "Load": 5,
-        "Land": 6,
-        "Compute": 5,
-        "Cancel": 1,
-        "Touch": 2,
-        "Take": 2,
-    }
+        "Store": 5, "Load": 5, "Land": 6, "Compute": 5, "Cancel": 1, "Touch": 2, "Take": 2,
+    }  # fmt: skip
     scope: ChainScope
     keys: Sequence[Key]
     """The keys whose places are compared."""
@@ -416,31 +403,6 @@ class ChainWorld(World[Chain, ChainUnderTest]):
             return [f"{action.line(state)}  # refused"]
         return [action.line(state), *(["jobs += chain.take_transfers()"] if self.scope.eager else [])]
 
-    def symptoms(
-        self, model: ChainUnderTest, state: Chain, action: ChainAction, compared: Compared
-    ) -> Iterator[tuple[str, str]]:
-        if compared.shown is None:
-            return
-        reply, shown, outcome = compared.reply, compared.shown, compared.outcome
-        wanted = chain_expected(state, ChainDone(state), [None] * len(state.transfers), self.keys)
-        changed = reply.error is not None and (wanted.tiers, wanted.pins) != (shown.tiers, shown.pins)
-        yield from misdone(type(action).__name__, outcome, reply.error, model.errors, changed)
-        accepted = bool(reply.answer) and reply.error is None
-        after = shown_chain(state, outcome, action, accepted, model.chain, shown)
-        if isinstance(action, Store) and reply.answer is not None:
-            yield from begun(action.keys, after.tiers[0])
-        yield from of_laws(self.laws, after)
-        for each in after.tiers:
-            yield from of_laws(TIER_LAWS, each)
-        evicted = [(0, key) for key in getattr(reply.answer, "block_hashes_evicted", ())]
-        done = as_one(outcome)
-        yield from of_laws(self.step_laws, state, replace(done, state=after, evicted=(*evicted, *done.evicted)))
-        for tier, events in zip(state.tiers, shown.events, strict=True):
-            yield from old_news(tier.announced, events)
-        for block in range(len(after.device)):
-            if shown.pins.get(block, 0) != (count := pins(after, block)):
-                yield "CHAIN-1", f"block {block} of the device: {count} use it, {shown.pins.get(block, 0)} pin it"
-
 
 def alike(scope: ChainScope) -> Iterator[dict[Key, Key]]:
     """Yield the exchanges of two keys by which the scope stays as it is."""
@@ -491,44 +453,7 @@ CHAIN_EVERYTHING = (
 """What must happen in some scope of a profile: every action, every refusal, and every end of a transfer."""
 
 
-# ---- what a chain shows, as a state of the specification
-
-
-def shown_chain(
-    before: Chain, outcome: Outcome[Chain], action: ChainAction, accepted: bool, under_test: Any, shown: ChainShown
-) -> Chain:
-    """Make a state of what a chain shows; its transfers follow what it accepted, handed out and reported."""
-    device, transfers = outcome.state.device, outcome.state.transfers
-    if outcome.refusal is not None and accepted:
-        match action:
-            case Compute(block, key, part):
-                device = (*device[:block], None if key is None else (key, part), *device[block + 1 :])
-            case Store(keys, blocks):
-                transfers = (*transfers, Transfer(Kind.STORE, keys, None, 0, blocks))
-            case Load(keys, blocks):
-                transfers = (*transfers, Transfer(Kind.LOAD, keys, 0, None, blocks))
-    handed = [(each.kind, each.keys) for each in shown.handed]
-    old = [each for each in before.transfers if each.started]
-    transfers = tuple(
-        replace(each, started=named_as(each) in handed or any(is_same(each, other) for other in old))
-        for each in transfers
-    )
-    known = [tier.announced for tier in before.tiers]
-    parts = zip(outcome.state.tiers, known, under_test.tiers, shown.events, strict=True)
-    return Chain(before.config, tuple(shown_tier(*each) for each in parts), device, transfers)
-
-
 def as_one(outcome: Outcome[Chain]) -> ChainDone:
     """Return what came of a call, and of handing out what may start after it, as one step."""
     done: list[ChainDone] = [each for _, each in outcome.steps] or [ChainDone(outcome.state)]
     return replace(done[0], state=outcome.state, handed=done[-1].handed)
-
-
-def named_as(each: Transfer) -> tuple[str, tuple[Key, ...]]:
-    """Return the words by which a chain tells of a transfer."""
-    return each.kind.name.lower(), each.keys
-
-
-def is_same(each: Transfer, other: Transfer) -> bool:
-    """Return whether two are the same transfer, handed out or not."""
-    return replace(each, started=True) == replace(other, started=True)

@@ -5,7 +5,6 @@ one has not been told.
 """
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import blockwright.offload
@@ -21,7 +20,7 @@ from blockwright_spec.offload.chain_outcomes import ChainDone, ChainReason
 from blockwright_spec.offload.chain_state import Chain, ChainConfig, Kind, Transfer, pins, reads, writes
 from blockwright_spec.offload.tier_state import Event, Key
 
-from .tier_adapter import TOKENS, TierShown, errors_in, events_of, expected_of, shown_by
+from .tier_adapter import TOKENS, TierShown, events_of, expected_of, shown_by
 
 CHAIN_ERRORS: dict[ChainReason, type[BlockwrightError]] = {
     ChainReason.NO_ROOM_TO_LOAD: NoFreeBlocksError,
@@ -66,7 +65,7 @@ class ChainShown(NamedTuple):
 
 
 class ChainUnderTest:
-    """A chain under test; of a copy of the package by `chain_of`, another one by a subclass with another `made`."""
+    """A chain under test; another one by a subclass with another `made`."""
 
     package: ClassVar[Any] = blockwright
     errors: ClassVar[dict[ChainReason, type[Exception]]] = {**CHAIN_ERRORS}
@@ -132,12 +131,10 @@ class ChainUnderTest:
 
 
 def handed_of(each: Any) -> Handed:
-    """Return a transfer that a chain has handed out."""
     return Handed(each.kind, tuple(each.block_hashes), tuple(each.source.block_ids), tuple(each.destination.block_ids))
 
 
 def ended_of(each: Any) -> Ended:
-    """Return a store or load that a chain reports."""
     return Ended(each.job_id, each.kind, tuple(each.block_hashes), tuple(each.device_ids), each.success)
 
 
@@ -161,16 +158,9 @@ def is_own(each: Transfer) -> bool:
 
 
 def handing(state: Chain, each: Transfer) -> Handed:
-    """Return a transfer that is to be handed out."""
     sources, targets = (tuple([at for _, at in side(state, each)]) for side in (reads, writes))
     return Handed(each.kind.name.lower(), each.keys, sources, targets)
 
 
 def ending(each: Transfer, success: bool, names: dict[int, int | None]) -> Ended:
-    """Return a store or load that is to be reported."""
     return Ended(names.get(id(each)), each.kind.name.lower(), each.keys, each.device, success)
-
-
-def chain_of(package: ModuleType) -> type[ChainUnderTest]:
-    """Return the adapter of chains of a copy of the package."""
-    return type("Chain", (ChainUnderTest,), {"package": package, "errors": errors_in(package, CHAIN_ERRORS)})

@@ -9,22 +9,13 @@ from .scopes import CHAIN_PROFILES, TIER_PROFILES, ChainScope, TierScope
 from .tier import TIER_EVERYTHING, TierWorld
 
 
-def scopes(profile: str) -> tuple[TierScope | ChainScope, ...]:
-    """Return the scopes of a profile."""
-    return (*TIER_PROFILES[profile], *CHAIN_PROFILES[profile])
-
-
-def is_chain(scope: TierScope | ChainScope) -> bool:
-    """Return whether a scope is one of chains, which are larger."""
-    return isinstance(scope, ChainScope)
-
-
 def world(scope: TierScope | ChainScope) -> World[Any, Any]:
-    """Return the world of a scope."""
     return TierWorld(scope) if isinstance(scope, TierScope) else ChainWorld(scope)
 
 
 GATE = Exploration(
-    __name__, "offload", "all scopes of offloading", scopes, world, TIER_EVERYTHING | CHAIN_EVERYTHING, is_chain
-)
+    __name__, "offload", "all scopes of offloading",
+    lambda profile: (*TIER_PROFILES[profile], *CHAIN_PROFILES[profile]), world, TIER_EVERYTHING | CHAIN_EVERYTHING,
+    lambda scope: isinstance(scope, ChainScope),  # those of chains are larger
+)  # fmt: skip
 size, run = GATE.size, GATE.run

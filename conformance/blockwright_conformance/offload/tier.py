@@ -5,19 +5,16 @@ manager that must evict the least recently used is held to that.
 """
 
 import marshal
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
-from functools import reduce
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from blockwright_spec.offload import tier_calls as calls
 from blockwright_spec.offload.tier_calls import TierDone, TierOutcome, TierReason, TierRefusal, Victims
 from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
-from blockwright_spec.offload.tier_state import Entry, Event, Key, Phase, Tier, entry_of, tier
+from blockwright_spec.offload.tier_state import Event, Key, Phase, Tier, entry_of, tier
 
-from ..checker.diagnose import Broken, of_laws
-from ..checker.lockstep import Compared, differing
+from ..checker.lockstep import differing
 from ..checker.world import AnyLaw, Outcome, World
 from .scopes import TierScope
 from .tier_adapter import TOKENS, Stored, TierShown, TierUnderTest, expected_of, shown_by
@@ -120,7 +117,6 @@ def completely_written(state: Tier, keys: tuple[Key, ...]) -> Tier:
 
 
 def stored(answer: Any) -> Stored:
-    """Return what prepared a store."""
     spec = answer.store_spec
     return Stored(tuple(answer.block_hashes_to_store), tuple(spec.block_ids), tuple(answer.block_hashes_evicted))
 
@@ -230,24 +226,6 @@ class TierWorld(World[TierNow, TierUnderTest]):
             lines += [f"manager.prepare_store({found})", f"manager.complete_store({found})", "manager.take_events()"]
         return lines
 
-    def symptoms(
-        self, model: TierUnderTest, state: TierNow, action: TierCall, compared: Compared
-    ) -> Iterator[tuple[str, str]]:
-        if compared.shown is None:
-            return
-        outcome, reply, seen = compared.outcome, compared.reply, compared.shown
-        shown = shown_tier(outcome.state.tier, state.tier.announced, model.manager, seen.events)
-        refused = reply.error is not None or (action.name == "prepare_store" and reply.answer is None)
-        changed = refused and seen.shown != expected_of(state.tier, self.keys, model.ordered)
-        yield from misdone(action.name, outcome, reply.error, model.errors, changed)
-        if action.name == "prepare_store" and not refused:
-            yield from begun(action.keys, shown)
-        yield from old_news(state.tier.announced, seen.events)
-        yield from of_laws(self.laws, shown)
-        before, done = outcome.steps[-1] if outcome.steps else (state, TierDone(state.tier))
-        evicted = () if refused else tuple(getattr(reply.answer, "block_hashes_evicted", ()))
-        yield from of_laws(self.step_laws, before.tier, replace(done, state=shown, evicted=evicted))
-
 
 TIER_EVERYTHING = frozenset(f"tier: {reason.name}" for reason in TierReason) | frozenset(
     f"tier: {name}{how}" for name in MEANINGS for how in ("", " (failed)") if not how or name.startswith("complete")
@@ -265,49 +243,3 @@ def misrefused(reason: Any, errors: Mapping[Any, type[Exception]], answer: Any, 
             else []
         )
     return [] if type(error) is wanted else [f"expected {wanted.__name__}, found {type(error).__name__}: {error}"]
-
-
-def misdone(what: str, outcome: Outcome[Any], error: Exception | None, errors: Any, changed: bool) -> Broken:
-    """Yield the laws of refusals that a call broke, which may have changed something."""
-    if changed:
-        yield "REFUSE-1", "the call was refused, and something has changed"
-    if outcome.refusal is not None and outcome.refusal.reason in errors and error is None:
-        yield "REFUSE-2", f"{what}: expected {outcome.refusal.reason.name}, found no error"
-
-
-def shown_tier(state: Tier, announced: frozenset[Key], manager: Any, events: Iterable[Event]) -> Tier:
-    """Return a state as a manager shows it; before the events it had announced some keys."""
-    entries = tuple(shown_entries(state, manager))
-    used = [entry.place for entry in entries]
-    freed = dict.fromkeys((*state.freed, *(entry.place for entry in state.entries if entry.place not in used)))
-    free = tuple([place for place in freed if place not in used])
-    return replace(state, entries=entries, freed=free, announced=reduce(heard, events, announced))
-
-
-def shown_entries(wanted: Tier, manager: Any) -> Iterator[Entry]:
-    """Yield the blocks that a manager shows; how many read one that was found bad it does not show."""
-    for key in manager.recency():
-        status, (place,) = manager.status_of(key), manager.places_of([key]).block_ids
-        phase, own = {-1: Phase.WRITING, -2: Phase.DOOMED}.get(status, Phase.READY), entry_of(wanted, key)
-        doomed = own.readers if own is not None and own.phase is Phase.DOOMED else 0
-        yield Entry(key, place, phase, doomed if phase is Phase.DOOMED else max(status, 0))
-
-
-def begun(keys: Iterable[Key], state: Tier) -> Iterator[tuple[str, str]]:
-    """Yield STORE-1 where a block is gone that the store names which has begun."""
-    for key in keys:
-        if entry_of(state, key) is None:
-            yield "STORE-1", f"{key!r} is named by the store, and is not present"
-
-
-def old_news(announced: frozenset[Key], events: Iterable[Event]) -> Iterator[tuple[str, str]]:
-    """Yield EV-1 where an event tells what is known."""
-    for each in events:
-        if any((key in announced) != each.removed for key in each.keys):
-            yield "EV-1", f"{each} is no news"
-        announced = heard(announced, each)
-
-
-def heard(announced: frozenset[Key], event: Event) -> frozenset[Key]:
-    """Return what is known to whoever hears of an event."""
-    return announced - frozenset(event.keys) if event.removed else announced | frozenset(event.keys)

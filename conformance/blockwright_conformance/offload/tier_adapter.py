@@ -4,9 +4,8 @@ A manager of a foreign backend is copied by making all its calls again on a new 
 holds nobody else can copy.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import ModuleType
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
 
 import blockwright.offload
 from blockwright.errors import BlockNotReadyError, BlockwrightError, NotPreparedError, UnknownBlockHashError
@@ -19,8 +18,6 @@ ERRORS: dict[TierReason, type[BlockwrightError]] = {
     TierReason.NOT_PREPARED: NotPreparedError,
 }
 """What each refusal raises; `NO_ROOM` is the answer None."""
-
-Reason = TypeVar("Reason")
 
 TOKENS = 16
 """Tokens in a block: no matter here."""
@@ -76,29 +73,11 @@ class Stored(NamedTuple):
     evicted: tuple[Key, ...]
 
 
-Made = Callable[[Any, int, Sequence[Key]], Any]
-"""What makes a manager: of a copy of `blockwright.offload`, with so many places and what was recovered."""
-
-
-def maker(policy: str, enable_events: bool = True, foreign: bool = False) -> Made:
-    """Return what makes a manager of a policy over our backend, which recovers nothing, or over a foreign one."""
-
-    def made(offload: Any, capacity: int, recovered: Sequence[Key]) -> Any:
-        manager = getattr(offload, f"{policy}OffloadingManager")
-        own = foreign_backend(offload)(capacity, recovered) if foreign else offload.CPUBackend(TOKENS, capacity)
-        return manager(own, enable_events=enable_events)
-
-    return made
-
-
-MANAGERS: dict[str, Made] = {
-    "LRU": maker("LRU"),
-    "LRU silent": maker("LRU", enable_events=False),
-    "LRU foreign": maker("LRU", foreign=True),
-    "ARC": maker("ARC"),
-    "ARC foreign": maker("ARC", foreign=True),
-}
-"""The managers there are."""
+def made(offload: Any, name: str, capacity: int, recovered: Sequence[Key]) -> Any:
+    """Make a manager of a copy of `blockwright.offload` by its name: "LRU", "ARC foreign", "LRU silent"."""
+    policy, *words = name.split()
+    own = foreign_backend(offload)(capacity, recovered) if "foreign" in words else offload.CPUBackend(TOKENS, capacity)
+    return getattr(offload, f"{policy}OffloadingManager")(own, enable_events="silent" not in words)
 
 
 class TierShown(NamedTuple):
@@ -119,7 +98,6 @@ def in_order(keys: Iterable[Key], ordered: bool) -> tuple[Key, ...]:
 
 
 def shown_by(manager: Any, keys: Sequence[Key], ordered: bool = True) -> TierShown:
-    """Return what a manager shows."""
     return TierShown(
         tuple([manager.status_of(key) for key in keys]),
         in_order(manager.recency(), ordered),
@@ -147,19 +125,18 @@ def status_in(state: Tier, key: Key) -> int | None:
 
 
 def events_of(manager: Any) -> tuple[Event, ...]:
-    """Take the events."""
     return tuple(Event(tuple(event.block_hashes), event.removed) for event in manager.take_events())
 
 
 class TierUnderTest:
-    """A manager under test, with the backend that it works on; of a copy of the package by `tier_of`."""
+    """A manager under test, with the backend that it works on."""
 
     package: ClassVar[Any] = blockwright
     errors: ClassVar[dict[TierReason, type[Exception]]] = {**ERRORS}
 
     def __init__(self, name: str, capacity: int, recovered: Sequence[Key] = ()) -> None:
         self.made = (name, capacity, recovered)
-        self.manager = MANAGERS[name](self.package.offload, capacity, recovered)
+        self.manager = made(self.package.offload, name, capacity, recovered)
         self.silent, self.ordered = "silent" in name, "ARC" not in name
         self.foreign = "foreign" in name
         self.log: list[tuple[str, tuple[Any, ...]]] = []
@@ -204,14 +181,3 @@ class TierUnderTest:
         """Return the readers of each block present, -1 for those being written; what is found bad has one at least."""
         statuses = [self.manager.status_of(key) for key in self.manager.recency()]
         return [1 if each == -2 else each for each in statuses]
-
-
-def errors_in(package: ModuleType, errors: Mapping[Reason, type[Exception]]) -> dict[Reason, type[Exception]]:
-    """Return the errors of a copy of the package."""
-    named: Any = package.errors
-    return {reason: getattr(named, error.__name__) for reason, error in errors.items()}
-
-
-def tier_of(package: ModuleType) -> type[TierUnderTest]:
-    """Return the adapter of managers of a copy of the package."""
-    return type("Tier", (TierUnderTest,), {"package": package, "errors": errors_in(package, ERRORS)})

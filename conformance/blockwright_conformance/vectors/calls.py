@@ -4,8 +4,10 @@ A call stands for one method of `adapter.ManagerAdapter`. Its arguments are list
 may be left out.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
+from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Table
 from blockwright_spec.reads import Prefix
@@ -106,23 +108,16 @@ STALE, EITHER = "HIT_STALE", "TOO_LONG"
 """The reason that has an error of its own, and the one that may be answered by a refusal or by an error."""
 
 SILENT = {
-    "start": "start",
-    "settle": "settle",
-    "loaded": "finish_load",
-    "append": "append",
-    "publish": "publish",
-    "trim": "trim",
-    "free": "free",
-    "forget": "forget",
-}
+    "start": "start", "settle": "settle", "loaded": "finish_load", "append": "append", "publish": "publish",
+    "trim": "trim", "free": "free", "forget": "forget",
+}  # fmt: skip
 """Calls that return nothing, each with the method of the same arguments that it stands for."""
 
 
 def step_of(arguments: dict[str, Any]) -> Step:
-    """Return the step that an `allocate` asks for."""
     later = Publication.LATER if arguments["later"] else Publication.NOW
-    rest = {name: arguments[name] for name in ("drafts", "external", "encoder", "reserve")}
-    return Step(arguments["new"], arguments["lookahead"], later, whole=bool(arguments["whole"]), **rest)
+    added = StepAdded(arguments["drafts"], arguments["external"], arguments["encoder"])
+    return Step(arguments["new"], arguments["lookahead"], later, bool(arguments["whole"]), arguments["reserve"], added)
 
 
 def asked(adapter: ManagerAdapter, call: Call) -> Answer:
@@ -165,6 +160,15 @@ def answered(adapter: ManagerAdapter, call: Call) -> Answer:
     return Answer("ok")
 
 
+def saying(word: str) -> Callable[..., None]:
+    """Return the method that makes a call which returns nothing."""
+
+    def method(self: "ByCalls", *values: Any) -> None:
+        self.said(word, *values)
+
+    return method
+
+
 class ByCalls:
     """A manager that is asked by calls: the other way round, each method makes one call and reads its answer."""
 
@@ -180,7 +184,8 @@ class ByCalls:
         return Found(hit.length, hit.tables)
 
     def allocate(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Tables | None:
-        options = step.lookahead, int(step.publication is Publication.LATER), step.drafts, step.external, step.encoder
+        added, later = step.added, int(step.publication is Publication.LATER)
+        options = step.lookahead, later, added.drafts, added.external, added.encoder
         values = computed, step.new, length, hit_of or NOBODY, *options, int(step.whole), step.reserve
         answer = self.said("allocate", name, *values, may=("blocks", "refused"))
         return answer.tables if answer.word == "blocks" else None
@@ -201,36 +206,10 @@ class ByCalls:
     def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
         return self.said("common", name, running, may=("counts",)).counts
 
-    def start(self) -> None:
-        self.said("start")
-
-    def settle(self, rejected: tuple[tuple[str, int], ...]) -> None:
-        self.said("settle", rejected)
-
-    def finish_load(self, name: str, count: int) -> None:
-        self.said("loaded", name, count)
-
-    def append(self, name: str, tokens: tuple[int, ...]) -> None:
-        self.said("append", name, tokens)
-
-    def publish(self, name: str, end: int) -> None:
-        self.said("publish", name, end)
-
-    def trim(self, name: str, end: int) -> None:
-        self.said("trim", name, end)
-
-    def free(self, name: str) -> None:
-        self.said("free", name)
-
-    def forget(self, name: str) -> None:
-        self.said("forget", name)
+    start, settle, finish_load, append, publish, trim, free, forget = map(saying, SILENT)
 
     def unasked(self, *_: Any) -> NoReturn:
-        """Refuse what is no call of the protocol.
-
-        Raises:
-            NotImplementedError: always.
-        """
+        """Refuse what is no call of the protocol."""
         raise NotImplementedError("not a call of the protocol: plan, commit, pin, explain, hints")
 
     plan = commit = pin = explain = retain = release_prefix = advance_time = unasked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from blockwright._terminal import print_table, progress
 from blockwright.errors import InvalidArgumentError
@@ -61,11 +61,7 @@ def _limit(text: str) -> int | None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write vectors, or run them; 1 where a manager differs.
-
-    Raises:
-        InvalidArgumentError: an argument names nothing; the message says which.
-    """
+    """Write vectors, or run them; 1 where a manager differs."""
     if (args.program is None) == (args.out is None):
         raise InvalidArgumentError("vectors: name either a manager (--run COMMAND) or a folder (--out DIR)")
     if args.out is not None:
@@ -77,7 +73,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _scopes(args: argparse.Namespace) -> list[Scope]:
-    """Return the scopes that are asked for."""
     scopes = [each for each in FOR_OTHERS[args.profile] if (args.scope or "") in each.name]
     if not scopes:
         raise InvalidArgumentError(f"--scope: no scope of profile {args.profile} contains {args.scope!r}")
@@ -85,7 +80,6 @@ def _scopes(args: argparse.Namespace) -> list[Scope]:
 
 
 def _write(args: argparse.Namespace) -> int:
-    """Write a file of vectors for each scope."""
     scopes, total = _scopes(args), 0
     if args.files:
         raise InvalidArgumentError("--out: takes no files; vectors are made from scopes")
@@ -101,22 +95,15 @@ def _write(args: argparse.Namespace) -> int:
     return 0
 
 
-class Judged(NamedTuple):
-    """A vector, and what became of it."""
-
-    vector: Vector
-    judgement: Judgement
-
-
 def _judge(args: argparse.Namespace) -> int:
     """Put a manager through vectors, and print the first difference of each scope."""
     factory = ProcessFactory(args.program)
     try:
         vectors, left_out = _vectors(args, factory)
-        judged: list[Judged] = []
+        judged: list[tuple[Vector, Judgement]] = []
         with progress("vectors", len(vectors)) as advance:
             for vector in vectors:
-                judged.append(Judged(vector, judge(factory, vector)))
+                judged.append((vector, judge(factory, vector)))
                 advance(1, vector.scope)
     finally:
         factory.close()
@@ -146,23 +133,23 @@ def _vectors(args: argparse.Namespace, factory: ProcessFactory) -> tuple[list[Ve
     return vectors, "; ".join(f"{name} ({', '.join(lacks[name])})" for name in names if lacks.get(name))
 
 
-def _print(name: str, judged: Sequence[Judged], left_out: str) -> int:
+def _print(name: str, judged: Sequence[tuple[Vector, Judgement]], left_out: str) -> int:
     """Print a row per scope, and the calls up to the first difference of each."""
-    rows = []
-    for scope in dict.fromkeys(each.vector.scope for each in judged):
-        own = [each for each in judged if each.vector.scope == scope]
-        faults, parted = (sum(bool(each.judgement[at]) for each in own) for at in (1, 2))
-        calls, steps = sum(len(each.vector.steps) for each in own), sum(each.judgement.steps for each in own)
-        rows.append((scope, f"{len(own):,}", f"{calls:,}", f"{steps:,}", f"{parted:,}", f"{faults:,}"))
-    failed = [each for each in judged if each.judgement.fault]
-    footer = f"{len(judged):,} vectors, {len(failed):,} failed"
+    rows, shortest = [], []
+    for scope in dict.fromkeys(vector.scope for vector, _ in judged):
+        own = [each for each in judged if each[0].scope == scope]
+        failed = [each for each in own if each[1].fault]
+        calls, steps = sum(len(vector.steps) for vector, _ in own), sum(judgement.steps for _, judgement in own)
+        counts = len(own), calls, steps, sum(judgement.parted for _, judgement in own), len(failed)
+        rows.append((scope, *(f"{count:,}" for count in counts)))
+        shortest += [min(failed, key=lambda each: each[1].steps)] if failed else []
+    footer = f"{len(judged):,} vectors, {sum(bool(judgement.fault) for _, judgement in judged):,} failed"
     print_table(f"blockwright vectors, manager {name}", _COLUMNS, rows, footer)
     if left_out:
         print(f"\nleft out, for what the manager does not do: {left_out}")
-    for scope in dict.fromkeys(each.vector.scope for each in failed):
-        shortest = min((each for each in failed if each.vector.scope == scope), key=lambda each: each.judgement.steps)
-        print(f"\n{history(shortest.vector, shortest.judgement)}")
-    return int(bool(failed))
+    for each in shortest:
+        print(f"\n{history(*each)}")
+    return int(bool(shortest))
 
 
 def history(vector: Vector, judgement: Judgement) -> str:

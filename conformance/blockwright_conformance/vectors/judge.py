@@ -56,12 +56,7 @@ class Matching:
         return self.state.keys[block] if self.state.keys else None
 
     def match(self, wanted: int, block: int, legal: frozenset[int], by_key: bool) -> None:
-        """Match a block of the manager with one of the vector's.
-
-        Raises:
-            DifferenceError: the manager may not use this block.
-            PartedError: it may, but the vector goes on otherwise.
-        """
+        """Match a block of the manager with one of the vector's, which it may use, and by which the vector goes on."""
         if (wanted == NULL) != (block == NULL) or not 0 <= block < len(self.name_of):
             raise DifferenceError("a null block against one that is not, or no block of the pool")
         name = self.name_of[block]
@@ -139,12 +134,7 @@ def judge(factory: Factory, vector: Vector) -> Judgement:
 
 
 def compare(adapter: ManagerAdapter, matching: Matching, vector: Vector, step: VectorStep, answer: Answer) -> None:
-    """Compare an answer with the one expected.
-
-    Raises:
-        DifferenceError: they differ.
-        PartedError: they differ by a choice that is left open.
-    """
+    """Compare an answer with the one expected, as far as it is not a choice that is left open."""
     wanted = step.answer
     if answer.word != wanted.word and not (wanted.reason == EITHER and {answer.word, wanted.word} <= REFUSALS):
         raise DifferenceError("another answer")

@@ -8,6 +8,7 @@ a few of them already go far.
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from blockwright_spec.manager.state import State, Waiting, initial
@@ -118,24 +119,17 @@ class Graph:
                     waiting.append(there)
         return None
 
-    def sorts(self) -> Iterator[list[Action]]:
-        """Yield paths, as actions from a new manager on, that show a transition of every sort."""
+    def paths(self, limit: int | None = None) -> Iterator[list[Action]]:
+        """Yield paths, as actions from a new manager on: one transition of every sort; up to the limit, all others."""
         goals: dict[Place, dict[Move, None]] = {}
         for move in self.samples.values():
             goals.setdefault(move.start, {})[move] = None
-        return self.until(goals)
-
-    def paths(self) -> Iterator[list[Action]]:
-        """Yield paths that take every transition, those that show every sort first."""
-        yield from self.sorts()
-        yield from self.until(self.open)
+        shown = list(self.until(goals))
+        yield from shown
+        yield from islice(self.until(self.open), None if limit is None else max(0, limit - len(shown)))
 
     def until(self, goals: dict[Place, dict[Move, None]]) -> Iterator[list[Action]]:
-        """Yield paths until all goals are taken.
-
-        Raises:
-            AssertionError: a goal cannot be taken, though it was seen.
-        """
+        """Yield paths until all goals are taken."""
         for place in [place for place, moves in goals.items() if not moves]:
             del goals[place]
         while goals:
@@ -202,11 +196,5 @@ def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:
 
 def vectors_of(scope: Scope, limit: int | None = None) -> Iterator[Vector]:
     """Yield the vectors of a scope: a transition of every sort, and then up to the limit, or to the last transition."""
-    graph = Graph(scope)
-    for number, actions in enumerate(graph.sorts(), 1):
-        yield vector_from(scope, number, actions)
-    first = number + 1
-    for number, actions in enumerate(graph.until(graph.open), first):
-        if limit is not None and number > limit:
-            return
+    for number, actions in enumerate(Graph(scope).paths(limit), 1):
         yield vector_from(scope, number, actions)

@@ -61,11 +61,7 @@ class Connection:
             raise
 
     def ask(self, lines: list[str]) -> list[str]:
-        """Send lines, and give as many that come back.
-
-        Raises:
-            ProcessError: the process ended, or an answer is late.
-        """
+        """Send lines, and return as many that come back, in time."""
         waiting = "".join(f"{line}\n" for line in lines).encode()
         answers: list[str] = []
         deadline = time.monotonic() + TIMEOUT
@@ -140,12 +136,7 @@ class ProcessAdapter(ByCalls):
         return answers[len(before) :]
 
     def said(self, word: str, *values: Any, may: tuple[str, ...] = ("ok",)) -> Answer:
-        """Make a call, which may be answered by one of some words.
-
-        Raises:
-            RefusedError: the manager says that it is wrong.
-            ProcessError: it says nothing of the protocol.
-        """
+        """Make a call, which may be answered by one of some words; one that the manager calls wrong is an error."""
         line = call_line(Call(word, values))
         (said,) = self.lines_answered([line])
         self.history.append(line)
@@ -184,11 +175,7 @@ class ProcessFactory:
 
 @functools.lru_cache
 def started(command: str) -> ProcessFactory:
-    """Return the factory of a command, whose process runs until this one ends.
-
-    Raises:
-        ValueError: it cannot be run, or does not speak the protocol.
-    """
+    """Return the factory of a command, whose process runs until this one ends; a ValueError if it cannot be run."""
     factory = ProcessFactory(command)
     atexit.register(factory.close)
     return factory

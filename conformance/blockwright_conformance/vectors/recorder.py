@@ -45,11 +45,7 @@ class Recorder(ByCalls):
         return type(self)(self.state, self.outcome)
 
     def said(self, word: str, *values: Any, may: tuple[str, ...] = ("ok",)) -> Answer:
-        """Write down a call with its answer; a wrong call raises what a manager would.
-
-        Raises:
-            WrongCallError: the specification says that the call is wrong.
-        """
+        """Write down a call with its answer; a wrong call raises what a manager would."""
         answer = self.question(word, values) or self.step(word)
         self.steps.append((Call(word, values), answer))
         if answer.word == "error":
@@ -92,11 +88,7 @@ class Recorder(ByCalls):
 
 
 def taken(state: State, action: Any) -> tuple[list[tuple[Call, Answer]], ManagerOutcome]:
-    """Return the calls that an action comes to, with the right answers, and its outcome by the specification.
-
-    Raises:
-        AssertionError: the calls do not come to that outcome.
-    """
+    """Return the calls that an action comes to, with the right answers, and its outcome by the specification."""
     outcome = meaning(state, action)
     recorder = Recorder(state, outcome)
     unplanned = action._replace(planned=False) if getattr(action, "planned", False) else action

@@ -13,7 +13,7 @@ from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Group
 
 from ..kv_cache.adapter import Observation
-from ..kv_cache.scopes import LAYERS, kind_and_length
+from ..kv_cache.scopes import LAYERS, configured, kind_and_lengths, option
 from .calls import ANSWERS, SIGNATURES, Answer, Call
 
 VERSION = 1
@@ -48,38 +48,32 @@ FLAGS = {"caching": True, "eagle": False, "overlaps": False, "settles": False, "
 
 
 def group_record(group: Group) -> dict[str, Any]:
-    """Return a group of layers as data."""
-    name, length = kind_and_length(group.kind)
-    return {"kind": name, "block_size": group.block_size} | ({LAYERS[name][1]: length} if length else {})
+    name, lengths = kind_and_lengths(group.kind)
+    return {"kind": name, "block_size": group.block_size} | lengths
 
 
 def group_of(record: dict[str, Any]) -> Group:
-    """Return a group of layers from data."""
     kind, own = LAYERS[record["kind"]]
-    return Group(kind(record[own]) if own in record else kind(), record["block_size"])
+    return Group(kind(*(record[length] for length in own if length in record)), record["block_size"])
 
 
 def config_record(config: Config) -> dict[str, Any]:
-    """Return a configuration as data."""
-    rest = {name: getattr(config, name) for name, usual in FLAGS.items() if getattr(config, name) != usual}
+    rest = {name: option(config, name) for name, usual in FLAGS.items() if option(config, name) != usual}
     groups = [group_record(group) for group in config.groups]
     return {"groups": groups, "num_blocks": config.num_blocks, "max_model_len": config.max_model_len} | rest
 
 
 def config_of(record: dict[str, Any]) -> Config:
-    """Return a configuration from data."""
     groups = tuple(group_of(group) for group in record["groups"])
     rest = {name: record[name] for name in FLAGS if name in record}
-    return Config(groups, record["num_blocks"], record["max_model_len"], **rest)
+    return configured(groups, record["num_blocks"], record["max_model_len"], **rest)
 
 
 def answer_record(answer: Answer) -> dict[str, Any]:
-    """Return an answer as data."""
     return {"answer": answer.word} | {name: getattr(answer, name) for name in ANSWERS[answer.word]}
 
 
 def answer_of(record: dict[str, Any]) -> Answer:
-    """Return an answer from data."""
     names = [name for name in Answer._fields if name in record]
     return Answer(record["answer"], **{name: frozen(record[name]) for name in names})
 
@@ -100,7 +94,6 @@ def state_record(state: Observation) -> dict[str, Any]:
 
 
 def state_of(record: dict[str, Any], num_blocks: int) -> Observation:
-    """Return a state from data."""
     keys: list[Any] = [None] * num_blocks
     for block, at, extra, tokens in record["keys"]:
         keys[block] = at, (extra, tuple(tokens))
@@ -126,7 +119,6 @@ def step_records(steps: Iterable[VectorStep]) -> Iterator[dict[str, Any]]:
 
 
 def steps_of(records: list[dict[str, Any]], num_blocks: int) -> Iterator[VectorStep]:
-    """Yield steps from data."""
     before: Observation | None = None
     for record in records:
         fields = SIGNATURES[record["call"]]
@@ -138,7 +130,6 @@ def steps_of(records: list[dict[str, Any]], num_blocks: int) -> Iterator[VectorS
 
 
 def line_of(vector: Vector) -> str:
-    """Return a vector as one line of JSON."""
     record = {
         "blockwright_vector": VERSION,
         "scope": vector.scope,
@@ -151,11 +142,7 @@ def line_of(vector: Vector) -> str:
 
 
 def vector_of(line: str) -> Vector:
-    """Return a vector from its line.
-
-    Raises:
-        ValueError: the line is no vector of this version.
-    """
+    """Return a vector from its line; a ValueError if it is none of this version."""
     record = json.loads(line)
     if record.get("blockwright_vector") != VERSION:
         raise ValueError(f"expected a vector of version {VERSION}, found {line[:60]!r}; make the vectors again")
@@ -165,11 +152,7 @@ def vector_of(line: str) -> Vector:
 
 
 def read(path: Path) -> list[Vector]:
-    """Read a file of vectors.
-
-    Raises:
-        ValueError: a line is no vector; the message says which.
-    """
+    """Read a file of vectors; a ValueError names the line that is none."""
     vectors = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:

@@ -3,33 +3,13 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..kv_cache.scopes import Scope
+from ..kv_cache.scopes import FILE, Scope
 from .paths import vectors_of
 from .records import Vector, read
 
 FOLDER = Path(__file__).parent
 
-NAMES = (
-    "full, block 1: batches",
-    "full, block 1: held hits",
-    "full, block 1: three requests",
-    "full, block 1: wrong calls",
-    "full, block 2: life",
-    "full, block 2: put off",
-    "full, block 2: copies",
-    "full, block 2: two symbols",
-    "full, block 2: uncached",
-    "full, block 1: drafts",
-    "full, block 1: extra keys",
-    "full, block 1: in flight, settled",
-    "full, block 2: loading",
-    "full, block 2: forks, uncached",
-    "sliding 3, block 2: put off",
-    "chunked 2, block 2: put off",
-    "mamba, block 1: put off",
-    "mamba, block 2: two symbols",
-    "full, block 1 + sliding 2, block 1: loads",
-)
+NAMES: list[str] = FILE["scopes"]["vectors"]
 """The scopes."""
 
 

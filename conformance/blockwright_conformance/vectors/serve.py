@@ -21,7 +21,6 @@ EVERYTHING = Capabilities(frozenset(LAYERS), frozenset(CALLS) - QUESTIONS, froze
 
 
 def served(factory: Factory, lines: TextIO) -> Iterator[str]:
-    """Yield the answer to each line."""
     adapter: ManagerAdapter | None = None
     for line in lines:
         match line.split():
@@ -39,7 +38,6 @@ def served(factory: Factory, lines: TextIO) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until the input ends."""
     for answer in served(factory_of(*(arguments or [OURS])), sys.stdin):
         print(answer, flush=True)
 

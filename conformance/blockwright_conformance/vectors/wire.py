@@ -11,7 +11,7 @@ from blockwright_spec.manager.state import Config
 
 from ..capabilities import Capabilities
 from ..kv_cache.adapter import Observation
-from ..kv_cache.scopes import LAYERS
+from ..kv_cache.scopes import LAYERS, option
 from .calls import ANSWERS, SIGNATURES, STALE, Answer, Call, Tables
 from .records import FLAGS, config_of, group_record
 
@@ -24,22 +24,18 @@ class WireError(ValueError):
 
 
 def listed(numbers: Iterable[int]) -> str:
-    """Write integers."""
     return ",".join(map(str, numbers)) or NOTHING
 
 
 def integers(text: str) -> tuple[int, ...]:
-    """Read integers."""
     return () if text == NOTHING else tuple([int(each) for each in text.split(",")])
 
 
 def tabled(tables: Tables) -> str:
-    """Write a table per group."""
     return "/".join(map(listed, tables)) or NOTHING
 
 
 def tables_of(text: str) -> Tables:
-    """Read a table per group."""
     return tuple(map(integers, text.split("/")))
 
 
@@ -49,18 +45,15 @@ def pairs_text(pairs: Iterable[tuple[Any, ...]]) -> str:
 
 
 def pairs_of(text: str) -> tuple[tuple[Any, ...], ...]:
-    """Read pairs of a name and integers."""
     pairs = [] if text == NOTHING else [each.split(":") for each in text.split(";")]
     return tuple([(name, *map(int, numbers)) for name, *numbers in pairs])
 
 
 def copies_text(copies: Iterable[Iterable[tuple[int, int]]]) -> str:
-    """Write pairs of blocks per group."""
     return "/".join(",".join(f"{a}:{b}" for a, b in pairs) or NOTHING for pairs in copies)
 
 
 def copies_of(text: str) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Read pairs of blocks per group."""
     groups = [[] if each == NOTHING else [one.split(":") for one in each.split(",")] for each in text.split("/")]
     return tuple([tuple([(int(a), int(b)) for a, b in group]) for group in groups])
 
@@ -96,11 +89,7 @@ def call_line(call: Call) -> str:
 
 
 def call_of(line: str) -> Call:
-    """Read a call.
-
-    Raises:
-        WireError: it is none.
-    """
+    """Read a call; a `WireError` if it is none."""
     word, *rest = line.split()
     if word not in SIGNATURES:
         raise WireError(f"call: expected one of {', '.join(SIGNATURES)}, not {word!r}")
@@ -116,7 +105,6 @@ def call_of(line: str) -> Call:
 
 
 def answer_line(answer: Answer) -> str:
-    """Write an answer."""
     if answer.word == "served":
         tables = ";".join(map(tabled, answer.served)) or NOTHING
         return f"served {len(answer.served)} {'whole' if answer.whole else 'part'} {tables}"
@@ -127,11 +115,7 @@ def answer_line(answer: Answer) -> str:
 
 
 def answer_of(line: str) -> Answer:
-    """Read an answer.
-
-    Raises:
-        WireError: it is none.
-    """
+    """Read an answer; a `WireError` if it is none."""
     try:
         match line.split():
             case ["served", count, "whole" | "part" as how, tables]:
@@ -152,22 +136,18 @@ def answer_of(line: str) -> Answer:
 
 
 def config_line(config: Config) -> str:
-    """Write the line that asks for a new manager."""
-    options = [
-        f"{name}={int(getattr(config, name))}" for name, usual in FLAGS.items() if getattr(config, name) != usual
-    ]
+    options = [f"{name}={int(option(config, name))}" for name, usual in FLAGS.items() if option(config, name) != usual]
     groups = [":".join(map(str, group_record(group).values())) for group in config.groups]
     return " ".join(["new", str(config.num_blocks), str(config.max_model_len), *groups, *options])
 
 
 def config_from(line: str) -> Config:
-    """Read the line that asks for a new manager."""
     _, blocks, longest, *rest = line.split()
     options: dict[str, Any] = dict(each.split("=", 1) for each in rest if "=" in each)
     numbers = {name: type(usual)(int(options[name])) for name, usual in FLAGS.items() if name in options}
     groups = []
-    for kind, size, *length in (each.split(":") for each in rest if "=" not in each):
-        own = {LAYERS[kind][1]: int(length[0])} if length else {}
+    for kind, size, *lengths in (each.split(":") for each in rest if "=" not in each):
+        own = dict(zip(LAYERS[kind][1], map(int, lengths), strict=False))
         groups.append({"kind": kind, "block_size": int(size)} | own)
     return config_of({"groups": groups, "num_blocks": int(blocks), "max_model_len": int(longest)} | numbers)
 
@@ -179,7 +159,6 @@ def keys_text(keys: Iterable[Any]) -> str:
 
 
 def keys_of(text: str) -> dict[int, Any]:
-    """Read what blocks are published as, by block."""
     entries = [] if text == NOTHING else [each.split(":") for each in text.split(";")]
     return {int(block): (int(at), (int(extra), integers(tokens))) for block, at, extra, tokens in entries}
 
@@ -208,17 +187,12 @@ FIELDS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
 
 
 def state_line(state: Observation) -> str:
-    """Write a state."""
     shown = [(name, write, getattr(state, name)) for name, (write, _) in FIELDS.items()]
     return " ".join(["state", *(f"{name}={write(value)}" for name, write, value in shown if value is not None)])
 
 
 def state_of(line: str, num_blocks: int) -> Observation:
-    """Read a state.
-
-    Raises:
-        WireError: it is none.
-    """
+    """Read a state; a `WireError` if it is none."""
     word, *rest = line.split()
     if word != "state" or not rest:
         raise WireError(f"state: expected state tables=..., not {line!r}")
@@ -249,11 +223,7 @@ def hello_line(name: str, capabilities: Capabilities, follows_policy: bool) -> s
 
 
 def hello_of(line: str) -> tuple[str, Capabilities, bool]:
-    """Read what a manager says of itself: its name, what it can do, and whether it follows the policy.
-
-    Raises:
-        WireError: it says nothing of the kind, or speaks another version.
-    """
+    """Read what a manager says of itself: its name, what it can do, and whether it follows the policy."""
     words = line.split()
     if len(words) < 3 or words[:2] != ["hello", str(VERSION)]:
         raise WireError(f"hello: expected hello {VERSION} NAME kinds=... features=..., not {line!r}")

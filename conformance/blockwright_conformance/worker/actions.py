@@ -9,9 +9,10 @@ be computed. With recurrent layers it is handed out before a lookup too, since n
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import combinations, permutations
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from blockwright_spec.manager import transitions
+from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.in_time.forks import take_copies
 from blockwright_spec.manager.lru import LRU
@@ -26,8 +27,15 @@ from blockwright_spec.worker.rows import Row, RowRefusal, Rows, RowsOutcome, gap
 from ..checker.world import Outcome
 from ..kv_cache import actions as engine
 from ..kv_cache.parts import computed_of, name_of, wanted
-from .adapter import BatchResult, Places, WorkerAdapter
 from .scopes import WorkerScope
+
+if TYPE_CHECKING:
+    from .blockwright import BlockwrightWorker
+
+Places = tuple[int | None, ...]
+"""The slot of the request in each row; None where a row is free."""
+BatchResult = tuple[tuple[int, Done], ...]
+"""What a batch tells: the slots of the requests that it served, each with its step."""
 
 STRANGER = 99
 """The slot of a request that no worker knows."""
@@ -91,7 +99,7 @@ class WorkerAction:
         """Return whose rows may change."""
         return frozenset()
 
-    def call(self, model: WorkerAdapter, state: Serving) -> Any:
+    def call(self, model: "BlockwrightWorker", state: Serving) -> Any:
         return getattr(model, type(self).__name__.lower())(*self.arguments())
 
     def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
@@ -100,7 +108,7 @@ class WorkerAction:
             return Served(state, (), Refused(after))
         return Served(replace(state, rows=after), ((state, RowCall(state.rows, after, self.named())),))
 
-    def perform(self, model: WorkerAdapter, state: Serving) -> Any:
+    def perform(self, model: "BlockwrightWorker", state: Serving) -> Any:
         return self.call(model, state)
 
     def lines(self, state: Serving, outcome: Served) -> list[str]:
@@ -165,7 +173,7 @@ class Serve(WorkerAction):
                 if not (busy and recurrent(config)):
                     yield cls(each)
             elif isinstance(each, engine.Release | engine.Preempt):
-                if each.slot not in busy or config.settles:
+                if each.slot not in busy or config.added.settles:
                     yield cls(each)
             elif isinstance(each, whole):
                 if not busy:
@@ -206,7 +214,7 @@ class Serve(WorkerAction):
                 return Work(slot, computed_of(before, slot), new, self.action.drafts)
         return None
 
-    def perform(self, model: WorkerAdapter, state: Serving) -> None:
+    def perform(self, model: "BlockwrightWorker", state: Serving) -> None:
         outcome = self.action.meaning(state.manager)
         for each in changes(state.manager, outcome.state) if outcome.refusal is None else ():
             each.call(model, state)
@@ -226,8 +234,8 @@ def changes(before: State, after: State) -> Iterator[Add | Remove]:
     """Yield the calls by which a worker learns what a call on the manager, other than a batch, has changed."""
     for slot, (old, new) in enumerate(zip(before.requests, after.requests, strict=True)):
         if isinstance(new, Running):
-            if not isinstance(old, Running) or (old.tables, old.states) != (new.tables, new.states):
-                yield Add(Row(slot, new.tables, new.states, new.encoder))
+            if not isinstance(old, Running) or (old.tables, old.added.states) != (new.tables, new.added.states):
+                yield Add(Row(slot, new.tables, new.added.states, new.added.encoder))
         elif isinstance(old, Running):
             yield Remove(slot)
 
@@ -259,10 +267,10 @@ class Batch(WorkerAction):
     def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
         before, parts = state.manager, list(state.parts)
         begins = {slot: computed_of(before, slot) for slot, _, _ in self.asks}
-        asks = tuple((slot, begins[slot], Step(new, drafts=drafts)) for slot, new, drafts in self.asks)
+        asks = tuple((slot, begins[slot], Step(new, added=StepAdded(drafts=drafts))) for slot, new, drafts in self.asks)
         dones, refusal = transitions.grow_each(before, asks, LRU)
         for (slot, begin, step), done in zip(asks, dones, strict=False):
-            parts.append(Part(Work(slot, begin, step.new, step.drafts), before.contents))
+            parts.append(Part(Work(slot, begin, step.new, step.added.drafts), before.contents))
             before = done.state
         events = ["copies in a batch"] * any(any(entry is not None for entry in done.copied) for done in dones)
         events += ["second batch"] * bool(state.parts and dones)
@@ -270,7 +278,7 @@ class Batch(WorkerAction):
         result = tuple(zip((slot for slot, _, _ in self.asks), dones, strict=False))
         return Served(replace(state, manager=before, parts=tuple(parts), result=result), (), None, tuple(events))
 
-    def perform(self, model: WorkerAdapter, state: Serving) -> None:
+    def perform(self, model: "BlockwrightWorker", state: Serving) -> None:
         return None
 
     def line(self) -> str:
@@ -355,7 +363,7 @@ class HandOut(WorkerAction):
         served = Serving(taken.state if isinstance(taken, Done) else manager, after)
         return Served(served, steps, None, tuple(events))
 
-    def call(self, model: WorkerAdapter, state: Serving) -> Inputs:
+    def call(self, model: "BlockwrightWorker", state: Serving) -> Any:
         return model.step(self.works, state.manager.copies, state.result if state.parts else ())
 
     def lines(self, state: Serving, outcome: Served) -> list[str]:
@@ -448,7 +456,7 @@ class Misuse(WorkerAction):
         meant: Served = self.wrong.meaning(state)
         return meant
 
-    def call(self, model: WorkerAdapter, state: Serving) -> Any:
+    def call(self, model: "BlockwrightWorker", state: Serving) -> Any:
         return self.wrong.call(model, state)
 
     def lines(self, state: Serving, outcome: Served) -> list[str]:

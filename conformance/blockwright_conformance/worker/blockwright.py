@@ -19,10 +19,9 @@ from blockwright_spec.worker.inputs import GroupInputs, Inputs, Work
 from blockwright_spec.worker.rows import Row
 
 from ..kv_cache.blockwright import kv_cache_spec
+from ..kv_cache.counterexample.script import declaration
 from ..kv_cache.parts import name_of
-from ..kv_cache.script import declaration
-from .actions import replaced
-from .adapter import BatchResult, Places
+from .actions import BatchResult, Places, replaced
 from .scopes import WorkerScope
 
 
@@ -46,9 +45,10 @@ def remembered(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class BlockwrightWorker:
-    """One batch, with its engine's records of requests.
+    """One batch, with its engine's records of requests, which are named by slot.
 
-    A staged one is told of requests by records that have an id and a count, the other by `Request` objects.
+    `errors` are those by which a wrong call is refused. A staged batch is told of requests by records that have an id
+    and a count, the other by `Request` objects.
     """
 
     errors: tuple[type[Exception], ...] = (BlockwrightError,)
@@ -124,11 +124,7 @@ class BlockwrightWorker:
         return self.read(self.given, works)
 
     def check(self) -> None:
-        """Check what the last step handed out beyond its values: counts, types, padding, and where tensors lie.
-
-        Raises:
-            InputsError: something is not so.
-        """
+        """Check what the last step handed out beyond its values: counts, types, padding, and where tensors lie."""
         if self.given is not None:
             given, self.given = self.given, None
             self.check_tensors(given)
@@ -152,11 +148,7 @@ class BlockwrightWorker:
         )
 
     def read(self, given: StepInputs, works: tuple[Work, ...]) -> Inputs:
-        """Return what was handed out in the specification's terms.
-
-        Raises:
-            InputsError: something stands behind the states of a request.
-        """
+        """Return what was handed out in the specification's terms, if nothing stands behind a request's states."""
         groups = []
         for at, group in enumerate(self.config.groups):
             slots = tuple(None if slot == -1 else slot for slot in given.slot_mapping[at].tolist())
@@ -172,11 +164,7 @@ class BlockwrightWorker:
         return Inputs(tuple(groups), *(tuple(each.tolist()) for each in lines))
 
     def check_tensors(self, given: StepInputs) -> None:
-        """Check counts and types, and that the tensors lie where they lay before.
-
-        Raises:
-            InputsError: something is not so.
-        """
+        """Check counts and types, and that the tensors lie where they lay before."""
         lines = (given.positions, given.query_start_loc, given.num_computed_tokens, given.seq_lens, given.encoder_lens)
         groups = (given.block_tables, given.slot_mapping, given.state_reads, given.state_writes)
         addresses = [each.data_ptr() for each in (*lines, *(each for group in groups for each in group))]
@@ -192,11 +180,7 @@ class BlockwrightWorker:
             raise InputsError("LEN-2", f"counts {counts} of {news} tokens up to {given.seq_lens.tolist()}")
 
     def check_padded(self, given: StepInputs) -> None:
-        """Check what stands behind the inputs of a step when they are padded, as for a captured graph.
-
-        Raises:
-            InputsError: it could be taken for a token or a request.
-        """
+        """Check that nothing behind the inputs of a padded step could be taken for a token or a request."""
         requests, tokens = given.num_requests, given.num_tokens
         own = [each.tolist() for each in (*given.slot_mapping, given.positions)]
         padded = given.padded(self.scope.rows, min(tokens + 3, self.most_tokens))

@@ -1,10 +1,10 @@
 """The world of a worker: its rows, and everything that a step hands to the kernels."""
 
 import marshal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from blockwright_spec.manager.outcomes import Reason
 from blockwright_spec.manager.state import NULL, Content, initial
@@ -16,33 +16,17 @@ from blockwright_spec.worker.rows import RowRefusal
 from ..checker.world import AnyLaw, Outcome, World
 from ..kv_cache import actions as engine
 from ..kv_cache.symmetry import Names, slot_form
-from .actions import ACTIONS, Choice, HandOut, Misuse, Serve, Serving, tables_of
-from .adapter import Places, WorkerAdapter
+from .actions import ACTIONS, Choice, HandOut, Misuse, Places, Serve, Serving, tables_of
 from .scopes import WorkerScope
 
-Factory = Callable[[WorkerScope], WorkerAdapter]
-"""Makes a worker under test."""
+if TYPE_CHECKING:
+    from .blockwright import BlockwrightWorker
 
 LAW_OF = {
-    "tables": "ROW-1",
-    "slots": "SLOT-1",
-    "states_read": "STATE-1",
-    "states_written": "STATE-2",
-    "copies": "COPY-3",
-    "positions": "LEN-2",
-    "starts": "LEN-2",
-    "computed": "LEN-2",
-    "lengths": "LEN-2",
-    "encoder": "CROSS-2",
-}
+    "tables": "ROW-1", "slots": "SLOT-1", "states_read": "STATE-1", "states_written": "STATE-2", "copies": "COPY-3",
+    "positions": "LEN-2", "starts": "LEN-2", "computed": "LEN-2", "lengths": "LEN-2", "encoder": "CROSS-2",
+}  # fmt: skip
 """The law that a wrong field of what is handed out breaks."""
-
-
-def ours(scope: WorkerScope) -> WorkerAdapter:
-    """Return Blockwright's own worker."""
-    from .blockwright import BlockwrightWorker  # it imports torch
-
-    return BlockwrightWorker(scope)
 
 
 class WorkerReply(NamedTuple):
@@ -52,8 +36,8 @@ class WorkerReply(NamedTuple):
     error: Exception | None = None
 
 
-class WorkerWorld(World[Serving, WorkerAdapter]):
-    """One scope; `factory` makes the worker under test."""
+class WorkerWorld(World[Serving, "BlockwrightWorker"]):
+    """One scope, with Blockwright's own worker."""
 
     actions = ACTIONS
     weights: ClassVar[dict[str, int]] = {
@@ -63,9 +47,9 @@ class WorkerWorld(World[Serving, WorkerAdapter]):
     copied_every: ClassVar[int] = 0
     scope: WorkerScope
 
-    def __init__(self, scope: WorkerScope, factory: Factory | None = None) -> None:
+    def __init__(self, scope: WorkerScope) -> None:
         super().__init__(scope)
-        self.factory, self.names = factory or ours, Names()
+        self.names = Names()
 
     def initial(self) -> Serving:
         scope = self.scope.engine
@@ -102,25 +86,27 @@ class WorkerWorld(World[Serving, WorkerAdapter]):
         yield outcome.refusal.reason.name if outcome.refusal else self.kind(action)
         yield from outcome.events
 
-    def model(self) -> WorkerAdapter:
-        return self.factory(self.scope)
+    def model(self) -> "BlockwrightWorker":
+        from .blockwright import BlockwrightWorker  # it imports torch
 
-    def perform(self, model: WorkerAdapter, action: Any, state: Serving) -> WorkerReply:
+        return BlockwrightWorker(self.scope)
+
+    def perform(self, model: "BlockwrightWorker", action: Any, state: Serving) -> WorkerReply:
         try:
             return WorkerReply(action.perform(model, state))
         except model.errors as error:
             return WorkerReply(error=error)
 
     def choices(
-        self, model: WorkerAdapter, state: Serving, action: Any, reply: WorkerReply, shown: Places
+        self, model: "BlockwrightWorker", state: Serving, action: Any, reply: WorkerReply, shown: Places
     ) -> tuple[Choice]:
         return (Choice(shown, reply.answer if type(action).__name__ == "Compact" and reply.answer else ()),)
 
-    def observe(self, model: WorkerAdapter, state: Serving) -> Places:
+    def observe(self, model: "BlockwrightWorker", state: Serving) -> Places:
         return model.places()
 
     def differences(
-        self, model: WorkerAdapter, action: Any, outcome: Outcome[Serving], reply: WorkerReply, shown: Places
+        self, model: "BlockwrightWorker", action: Any, outcome: Outcome[Serving], reply: WorkerReply, shown: Places
     ) -> list[str]:
         refusal, error = outcome.refusal, reply.error
         places = tuple(None if row is None else row.slot for row in outcome.state.rows)
@@ -135,14 +121,14 @@ class WorkerWorld(World[Serving, WorkerAdapter]):
             return [f"{law}: places of rows: expected {places}, found {shown}"]
         return list(unlike(outcome, reply.answer)) if isinstance(action, HandOut) else []
 
-    def examine(self, model: WorkerAdapter, state: Serving) -> list[str]:
+    def examine(self, model: "BlockwrightWorker", state: Serving) -> list[str]:
         """Run the self-check, and ask for the slots of all positions; those without a block are refused."""
         model.check()
         return (
             [] if state.result else [fault for row in state.rows if row for fault in self.misplaced(model, state, row)]
         )
 
-    def misplaced(self, model: WorkerAdapter, state: Serving, row: Any) -> Iterator[str]:
+    def misplaced(self, model: "BlockwrightWorker", state: Serving, row: Any) -> Iterator[str]:
         """Yield the differences in the slots of one request."""
         config = state.manager.config
         for at, group in enumerate(config.groups):
@@ -167,7 +153,6 @@ class WorkerWorld(World[Serving, WorkerAdapter]):
 
 
 def content_of(content: Content | None) -> tuple[Any, ...]:
-    """Return a content in plain values."""
     return () if content is None else (content[0], *content[1])
 
 

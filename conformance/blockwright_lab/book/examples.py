@@ -78,7 +78,7 @@ def is_rejected(before: State, action: Action, answer: ManagerOutcome) -> bool:
 
 def is_part_of_a_load(before: State, action: Action, answer: ManagerOutcome) -> bool:
     came = action.came if isinstance(action, FinishLoad) and not answer.refusal else 0
-    return came > 0 and any(isinstance(each, Running) and each.loading > came for each in before.requests)
+    return came > 0 and any(isinstance(each, Running) and each.added.loading > came for each in before.requests)
 
 
 def is_carried(before: State, action: Action, answer: ManagerOutcome) -> bool:
@@ -135,7 +135,6 @@ def found(example: Example) -> Record:
 
 
 def steps(each: Scope, actions: tuple[Action, ...]) -> Iterator[Record]:
-    """Return what each action is called and what the state is after it."""
     state = KVCacheWorld(each).initial()
     for action in actions:
         answer = meaning(state, action)
@@ -147,7 +146,6 @@ def steps(each: Scope, actions: tuple[Action, ...]) -> Iterator[Record]:
 
 
 def told_action(action: Action) -> str:
-    """Name an action in a word, and the request that it is about."""
     names = "ABCDEFG"
     slot = getattr(action, "slot", None)
     other = f" to {names[action.child]}" if isinstance(action, Fork) else ""

@@ -85,6 +85,5 @@ def unknown() -> list[tuple[str, Place]]:
 
 
 def unclaimed() -> list[str]:
-    """Return the laws that no code claims, in the order of the laws."""
     found = claims()
     return [law for law in law_ids() if not found[law]]

@@ -16,7 +16,6 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
 
 
 def chosen(profile: Profile) -> list[str]:
-    """Return the names of the worlds of a profile."""
     return [name for name in (*HISTORIES, *OFFLOAD_HISTORIES) if profile.is_ours and profile.scope in name]
 
 

@@ -310,7 +310,6 @@ class PagedEngine:
         return self.manager.get_block_table(member.seq)
 
     def say(self, line: str) -> None:
-        """Remember what was done, to be told with a violation."""
         self.lines.append(line)
 
     def call(
@@ -351,7 +350,6 @@ class PagedEngine:
             self.judge()
 
     def learn(self, actions: Sequence[TableAction]) -> None:
-        """Remember the hashes of prefixes that actions may bring."""
         for action in actions:
             if isinstance(action, Allocate):
                 self.shown.digests.chain(action.prefix)
@@ -359,7 +357,6 @@ class PagedEngine:
                 self.shown.digests.chain((table.prefix[0], table.prefix[1] + action.tokens))
 
     def compare(self, what: str, wanted: Callable[[], Any], found: Any) -> None:
-        """Compare what the manager answers to a question."""
         if self.reference and (want := wanted()) != found:
             raise BrokenError("REF-0", f"{what}: expected {want}, found {found}")
 

@@ -65,13 +65,11 @@ def edited(changes: Sequence[Change]) -> dict[str, str]:
 
 
 def source_of(file: str) -> str:
-    """Return the text of one source of the implementation."""
     return (ROOT / file).read_text(encoding="utf-8")
 
 
 @cache
 def files() -> tuple[str, ...]:
-    """Return the sources of the implementation, by their path below its folder."""
     return tuple(sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py")))
 
 
@@ -102,7 +100,6 @@ def functions(sources: dict[str, str]) -> Iterator[Function]:
 
 
 def is_named(function: Function, change: Change) -> bool:
-    """Return whether a function bears the name that a change gives."""
     return f".{function.name}".endswith(f".{change.function}")
 
 
@@ -117,7 +114,6 @@ def found(function: ast.AST, change: Change) -> list[ast.AST]:
 
 @cache
 def tree_of(anchor: str) -> ast.AST:
-    """Return the tree of an expression or of one statement."""
     try:
         return ast.parse(anchor, mode="eval").body
     except SyntaxError:
@@ -154,7 +150,6 @@ def statement_of(function: ast.AST, node: ast.AST) -> tuple[ast.stmt, bool]:
 
 
 def span(text: str, node: ast.AST) -> tuple[int, int]:
-    """Return where a node begins and ends in its source."""
     lines = text.splitlines(keepends=True)
     assert isinstance(node, ast.expr | ast.stmt)
 

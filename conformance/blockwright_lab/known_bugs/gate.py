@@ -31,7 +31,6 @@ CORE = "uncompiled core"
 
 
 def names_of(profile: Profile) -> list[str]:
-    """Return the names of what the profile looks at: places and known bugs."""
     if not profile.is_ours:
         return []
     titles = {name: place.title for name, place in PLACES.items()} | {bug.id: named(bug) for bug in BUGS}
@@ -72,7 +71,6 @@ def corpus(rows: list[GateResult]) -> GateResult:
 
 
 def row_of(name: str) -> GateResult:
-    """Return the row of a place or a known bug, by its name."""
     return shown(BY_ID[name]) if name in BY_ID else sane(PLACES[name])
 
 

@@ -103,7 +103,6 @@ class Engine:
         return request
 
     def compute(self, *requests: Any) -> None:
-        """Run a step: each block of the requests is written."""
         self.connector.start_step()
         for each in requests:
             for block, content in self.named(each):

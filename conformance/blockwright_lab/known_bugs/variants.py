@@ -25,13 +25,11 @@ PARTS = ("worker.replica", "paging", "offload", "offload.identity", "observe", "
 
 
 def patched(changes: Sequence[Change]) -> dict[str, CodeType]:
-    """Return the code of the changed sources, by file."""
     return {file: compile(text, str(ROOT / file), "exec", dont_inherit=True) for file, text in edited(changes).items()}
 
 
 @cache
 def code_of(path: Path) -> CodeType:
-    """Return the code of an unchanged source; compiled once per process."""
     return compile(path.read_text(encoding="utf-8"), str(path), "exec", dont_inherit=True)
 
 
@@ -93,7 +91,6 @@ def instead(sources: Sources, modules: dict[str, ModuleType]) -> Iterator[None]:
 
 
 def held(package: str) -> dict[str, ModuleType]:
-    """Return the modules of a package that are imported."""
     return {name: module for name, module in sys.modules.items() if name.partition(".")[0] == package}
 
 

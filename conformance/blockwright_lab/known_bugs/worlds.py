@@ -6,18 +6,16 @@ from typing import Any
 import blockwright
 from blockwright_conformance.block_tables.blockwright import BlockwrightTables, refusals_of
 from blockwright_conformance.block_tables.scopes import PagedScope
-from blockwright_conformance.block_tables.world import TablesWorld
 from blockwright_conformance.checker.world import World
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld
-from blockwright_conformance.offload.chain import ChainWorld
-from blockwright_conformance.offload.chain_adapter import chain_of
+from blockwright_conformance.offload.chain_adapter import ChainUnderTest
 from blockwright_conformance.offload.scopes import ChainScope, TierScope
-from blockwright_conformance.offload.tier import TierWorld
-from blockwright_conformance.offload.tier_adapter import tier_of
+from blockwright_conformance.offload.tier_adapter import TierUnderTest
 
 from .instrumented import VariantAdapter, adapter_on
+from .symptoms import OneTier, Tables, Tiers
 from .watch import Limited
 
 AnyScope = Scope | PagedScope | TierScope | ChainScope
@@ -31,18 +29,23 @@ def world_on(
         case Scope():
             return KVCacheWorld(scope, limited(adapter_on(package, adapter)))
         case PagedScope():
-            return TablesWorld(scope, limited(tables_of(package)))
+            return Tables(scope, limited(tables_of(package)))
         case TierScope():
-            return TierWorld(scope, limited(tier_of(package)))
+            return OneTier(scope, limited(offload_of(package, TierUnderTest)))
         case ChainScope():
-            return ChainWorld(scope, limited(chain_of(package)))
+            return Tiers(scope, limited(offload_of(package, ChainUnderTest)))
 
 
 def tables_of(package: ModuleType, base: type[BlockwrightTables] = BlockwrightTables) -> type[Any]:
-    """Return the adapter of block tables of a copy of the implementation."""
     errors: Any = package.errors
     names = {"package": package, "errors": refusals_of(package), "short": errors.NoFreeBlocksError}
     return type("Tables", (base,), names)
+
+
+def offload_of(package: ModuleType, base: type[Any]) -> type[Any]:
+    """Return the adapter of tiers, or of chains, of a copy of the implementation, with its errors."""
+    errors = {reason: getattr(package.errors, error.__name__) for reason, error in base.errors.items()}
+    return type(base.__name__, (base,), {"package": package, "errors": errors})
 
 
 def limited(adapter: type) -> Any:

@@ -78,7 +78,6 @@ def filled(data: bytes, draw: random.Random, unit: int) -> bytes:
 
 
 def cut(data: bytes, draw: random.Random, unit: int) -> bytes:
-    """Cut off the end, or take a range out, so that all behind it moves."""
     first, last = span(data, draw)
     return data[:first] + (data[last:] if draw.random() < 0.3 else b"")
 
@@ -112,7 +111,6 @@ CHANGES: Final[dict[str, Change]] = {
 
 
 def change(trial: Trial) -> None:
-    """Change the bytes of a file, or of one that a crash left behind."""
     draw = trial.draw
     name = draw.choice((*FILES, INDEX, RECENCY, LOCK, RECENCY + UNPUBLISHED, HEADER + UNPUBLISHED))
     what, changed = draw.choice(list(CHANGES.items()))

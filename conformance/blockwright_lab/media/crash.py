@@ -77,7 +77,6 @@ def on_disk() -> Iterator[Path]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let the store warn nobody of the damage that is done to it here."""
     log = logging.getLogger("blockwright.offload")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -88,7 +87,6 @@ def quiet() -> Iterator[None]:
 
 
 def compare(kind: type[DiskStore], path: Path, left: Left) -> None:
-    """Open a directory and compare all that is there."""
     try:
         with kind(path, IDENTITY, BLOCK_BYTES, SLOTS) as store:
             left.compare(store)

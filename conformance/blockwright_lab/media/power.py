@@ -93,7 +93,6 @@ class Inode:
     since: list[Call] = field(default_factory=list)
 
     def left(self, draw: random.Random) -> bytes:
-        """Return what the file may hold after the power has failed."""
         held = bytearray(self.sure)
         calls = list(self.since)
         if draw.random() < 0.5:
@@ -138,7 +137,6 @@ class Disk:
             self.since.append(dict(self.now))
 
     def left(self, draw: random.Random) -> dict[str, bytes]:
-        """Return what the directory may hold after the power has failed."""
         names = draw.choice([self.names, *self.since])
         return {name: inode.left(draw) for name, inode in names.items()}
 

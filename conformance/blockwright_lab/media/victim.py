@@ -159,7 +159,6 @@ def start(plan: Plan) -> int:
 
 
 def main() -> None:
-    """Start a process for each line of the input."""
     logging.disable()
     for line in sys.stdin:
         status = start(Plan(*json.loads(line)))

@@ -81,7 +81,6 @@ def attempt(mutations: list[Mutation], profile: Profile, progress: Advance) -> l
 
 
 def of_file(file: str, results: list[Result], listed: list[Mutation]) -> GateResult:
-    """Return the row of a source: its mutants, and how many of them were killed."""
     own = [each for each in results if each.mutation.file == file]
     killed = [each for each in own if each.killer]
     endless = sum(each.how == ENDLESS for each in killed)
@@ -92,7 +91,6 @@ def of_file(file: str, results: list[Result], listed: list[Mutation]) -> GateRes
 
 
 def of_all(results: list[Result], listed: int, floor: int) -> GateResult:
-    """Return the row of the score, which fails below the floor."""
     killed, total = sum(bool(each.killer) for each in results), len(results) + listed
     score = share(killed, listed, total)
     low = score < floor

@@ -19,7 +19,6 @@ def all_codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def functions_of(module: ModuleType) -> dict[tuple[str, int], FunctionType]:
-    """Return the functions and methods of a module, by qualified name and line."""
     found: dict[tuple[str, int], FunctionType] = {}
     seen: set[type] = set()
 
@@ -64,7 +63,6 @@ def change(functions: dict[tuple[str, int], FunctionType], code: CodeType) -> in
 
 
 def replace(function: FunctionType, code: CodeType) -> None:
-    """Put a function with another code in the place of a method."""
     *path, name = function.__qualname__.split(".")
     owner: Any = sys.modules[function.__module__]
     for part in path:

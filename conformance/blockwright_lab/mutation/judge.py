@@ -128,7 +128,6 @@ def stop(_signal: int, _frame: FrameType | None) -> None:
 
 
 def limit_memory() -> None:
-    """Let a mutant that fills the memory fail instead."""
     taken = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
@@ -278,7 +277,6 @@ class Runner:
 
 
 def main() -> None:
-    """Put mutants of a target before its tests."""
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
     parser.add_argument("target")
     parser.add_argument("keys", type=Path, help="a file with the keys of mutants, JSON")

@@ -107,7 +107,6 @@ class Source:
                     self.swaps[mutation.key] = swap
 
     def compiled(self, key: str) -> CodeType:
-        """Return the code of the source with one mutation."""
         undo = self.swaps[key]()
         try:
             return compile(ast.fix_missing_locations(self.tree), str(ROOT / self.file), "exec", dont_inherit=True)
@@ -116,7 +115,6 @@ class Source:
 
 
 def functions(node: ast.AST, within: str) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Return the functions and methods of a module with their qualified names, ``__repr__`` apart."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef) and child.name != "__repr__":
             yield within + child.name, child

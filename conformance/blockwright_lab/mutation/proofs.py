@@ -83,7 +83,6 @@ def failures(chapter: Chapter) -> Iterator[tuple[str, str]]:
 
 
 def same(one: Theorem, other: Theorem) -> bool:
-    """Return whether two theorems are the same formulas."""
     mine, theirs = [*one.assumptions, one.claim], [*other.assumptions, other.claim]
     return len(mine) == len(theirs) and all(alike(a, b) for a, b in zip(mine, theirs, strict=True))
 

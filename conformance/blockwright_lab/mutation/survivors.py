@@ -39,7 +39,6 @@ def reason_for(mutation: Mutation, of: str = "implementation") -> str:
 
 
 def share(killed: int, listed: int, total: int) -> float:
-    """Return how many per cent of some mutants are killed or listed."""
     return 100 * (killed + listed) / total if total else 100.0
 
 
@@ -99,7 +98,6 @@ def changed(listed: dict[str, Listed], drop: bool, digests: Iterable[str], reaso
 
 
 def main() -> None:
-    """Change the list of survivors."""
     parser = argparse.ArgumentParser(prog="python -m blockwright_lab.mutation.survivors", description=__doc__)
     parser.add_argument("--drop", action="store_true", help="drop mutants that the sources do not have any more")
     parser.add_argument("--list", nargs="+", default=[], metavar="DIGEST", help="mutants to list")

@@ -47,5 +47,4 @@ def parsed(file: str) -> Source:
 
 
 def all_mutations() -> list[Mutation]:
-    """Return every mutant of every target, in the order of the sources."""
     return [mutation for each in TARGETS for file in each.files for mutation in parsed(file).mutations]

@@ -46,7 +46,6 @@ Found = tuple[BaseException | None, int]
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Run every world, unchanged and with its known bugs."""
     names = chosen(profile)
     ordered = in_order(rows_of, [(name,) for name in names], names, profile.jobs, progress)
     unchanged = [replace(row, kind=KIND, scope=row.scope) for row in summed([rows[0] for rows in ordered])]
@@ -54,7 +53,6 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
 
 
 def chosen(profile: Profile) -> list[str]:
-    """Return the worlds of a profile: those with a row whose name it asks for."""
     names = dict.fromkeys(world for id, world in SHOWN.items() if profile.scope in named(BY_ID[id]))
     return list(names) if profile.is_ours else []
 

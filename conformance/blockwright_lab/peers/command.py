@@ -55,7 +55,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(report: EngineReport, data: dict[str, Any]) -> None:
-    """Print the table of laws, the deviations with their shortest ways, and what is wrong."""
     rows = [
         (law["id"], law["status"], f"{law['states']:,}", ", ".join(law["deviations"]) or "all hold")
         for law in data["laws"]

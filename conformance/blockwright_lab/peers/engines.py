@@ -44,7 +44,6 @@ class Explored(NamedTuple):
 
 
 def explored(result: Result, limit: int | None, findings: Iterable[Finding]) -> Explored:
-    """Return what an exploration to a limit of transitions came to."""
     return Explored(result.states, result.transitions, result.seconds, result.transitions == limit, tuple(findings))
 
 
@@ -88,12 +87,10 @@ class EngineUnderTest:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do."""
         return capabilities_of(self.name)
 
     @property
     def deviations(self) -> tuple[Deviation, ...]:
-        """Where it is known to differ."""
         return deviations_of(self.name)
 
 
@@ -185,7 +182,6 @@ def examine(
 
 
 def explore(name: str, scope: str, peer_path: Path, limit: int | None) -> Explored:
-    """Explore one scope of an engine, in a process of its own."""
     engine = engine_of(name)
     return engine.explore(next(each for each in engine.scopes if each.name == scope), peer_path, limit)
 

@@ -120,7 +120,6 @@ class Follower(Explorer[State, Any]):
         return any(each.explains(found) for each in self.harmless)
 
     def script(self, actions: tuple[Any, ...]) -> str:
-        """Return the calls of a way, as the manager's adapter makes them."""
         adapter, state = self.factory(self.scope.config), self.world.initial()
         adapter.log = []
         for action in actions:

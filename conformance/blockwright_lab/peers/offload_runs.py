@@ -18,11 +18,12 @@ from blockwright_conformance.checker.explore import Explorer, Node, Result
 from blockwright_conformance.checker.history import History, HistoryError
 from blockwright_conformance.checker.world import Outcome
 from blockwright_conformance.offload.scopes import KEYS, TierScope, lists
-from blockwright_conformance.offload.tier import TierCall, TierNow, TierReply, TierSeen, TierWorld
+from blockwright_conformance.offload.tier import TierCall, TierNow, TierReply, TierSeen
 from blockwright_conformance.offload.tier_adapter import TierUnderTest
 from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from blockwright_spec.offload.tier_state import Key
 
+from ..known_bugs.symptoms import OneTier
 from .engines import EngineUnderTest, Explored, Findings, explored, laws_of, walked
 from .vllm_offload import OLD, PUBLISHED, VllmTier, load, tier_class
 
@@ -73,7 +74,7 @@ SCOPES = (*(scope for policy in ("LRU", "LRU requests", "ARC", "ARC requests") f
 SCOPES_OLD = scopes_of("LRU")
 
 
-class VllmWorld(TierWorld):
+class VllmWorld(OneTier):
     """One tier, with the calls that the manager has."""
 
     def enabled(self, state: TierNow) -> Iterator[TierCall]:

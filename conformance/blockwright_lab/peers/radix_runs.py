@@ -149,7 +149,6 @@ def said(value: Any) -> str:
 
 
 def script_of(engine: SglangEngine, scope: RadixScope, way: Iterable[Do]) -> str:
-    """Return the calls of a way, with what each answered."""
     engine.nodes.counter = 0  # so that equal ways give equal names of nodes
     world, lines = RadixEngine(engine, scope), [f"# {scope}"]
     world.cache, world.slots = Recorder("cache", world.cache, lines), Recorder("allocator", world.slots, lines)

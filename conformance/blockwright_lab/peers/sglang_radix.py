@@ -247,7 +247,6 @@ class RadixEngine:
             self.ghosts.state[run.state] = tokens[: run.computed]
 
     def admit(self, name: str) -> bool:
-        """Admit a request, unless there is no room for it."""
         prompt = self.scope.requests[int(name)][1]
         found = self.match(self.prompt(name))
         lock, hit = self.cache.lock(found.last_device_node), int(found.device_prefix_len)
@@ -268,7 +267,6 @@ class RadixEngine:
         return True
 
     def grow(self, name: str) -> bool:
-        """Compute one more token, unless there is no slot for it."""
         run = self.runs[name]
         if run.computed == len(run.table):
             new = self.take(self.scope.page)

@@ -50,7 +50,6 @@ class Mirror:
         return ""
 
     def index(self, pool: Any) -> Counter[Entry]:
-        """Count the blocks of each hash in the pool's index."""
         utils, cells = self.engine.utils, pool.cached_block_hash_to_block._cache
         entries: Counter[Entry] = Counter()
         for key, blocks in cells.items():

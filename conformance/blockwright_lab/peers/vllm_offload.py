@@ -63,7 +63,6 @@ class Offload:
     modules: dict[str, ModuleType]
 
     def manager(self, policy: str, capacity: int) -> Any:
-        """Return a new manager with events, over so many places."""
         with patch.dict(sys.modules, self.modules):  # it imports its policy when it is made
             if self.published is not PUBLISHED:
                 backend = self.modules["vllm.v1.kv_offload.backends.cpu"].CPUBackend(16, capacity)

@@ -27,7 +27,6 @@ def device_theorems() -> Iterator[Theorem]:
 
 
 def of_slots() -> Iterator[Theorem]:
-    """Return the theorems about slots: each is one place of one block."""
     block, b, p = z3.Ints("block b p")
     code, book = symbolic.Source("blockwright.device.slots"), symbolic.Source(inputs)
     given = [block >= 1, b >= 1, p >= 0]
@@ -43,7 +42,6 @@ def of_slots() -> Iterator[Theorem]:
 
 
 def of_reads() -> Iterator[Theorem]:
-    """Return the theorems about what the attention of this package reads."""
     n, width, chunk, queries, length = z3.Ints("n width chunk queries length")
     code, book = symbolic.Source("blockwright.device.operands"), symbolic.Source(reads)
     attention = symbolic.Source("blockwright.device.attention")

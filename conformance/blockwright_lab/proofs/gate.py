@@ -29,7 +29,6 @@ TIED: Final[dict[str, tuple[int, int]]] = {"quick": (16, 120), "pr": (16, 120), 
 
 
 def size(profile: Profile) -> int:
-    """Count the theorems, the statements about the pool, and the contracts."""
     if profile.scope or not profile.is_ours or not has_z3():
         return 1
     try:
@@ -42,7 +41,6 @@ def size(profile: Profile) -> int:
 
 
 def has_z3() -> bool:
-    """Return whether z3 is installed, without importing it."""
     return importlib.util.find_spec("z3") is not None
 
 

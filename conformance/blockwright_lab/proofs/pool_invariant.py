@@ -146,7 +146,6 @@ def fault(statement: Statement, milliseconds: int) -> str:
 
 
 def formulas(q: Terms, name: str) -> dict[str, tuple[list[Formula], Formula]]:
-    """Return what is assumed and what has to follow, by clause."""
     found = starts(q) if name == "a new pool" else steps(q, name, pool_model.TRANSITIONS[name])
     return {clause: (assumed, formula) for clause, assumed, formula in found}
 

@@ -73,7 +73,6 @@ class Pool(NamedTuple):
 
 
 def implies(q: Algebra, when: Formula, then: Formula) -> Formula:
-    """State that one thing follows from another."""
     return q.either(q.no(when), then)
 
 
@@ -123,7 +122,6 @@ def rest(q: Algebra, s: Pool) -> Clauses:
 
 
 def invariant(q: Algebra, s: Pool) -> Clauses:
-    """Return the invariant, clause by clause."""
     return laws(q, s) | rest(q, s)
 
 
@@ -193,7 +191,6 @@ def initial(q: Algebra, s: Pool) -> Clauses:
 
 
 def touching(q: Algebra, s: Pool, more: Any) -> Clauses:
-    """Guard the touch: of blocks."""
     return {"blocks": q.blocks(lambda b: q.both(more(b) >= 0, implies(q, more(b) > 0, real(q, s, b))))}
 
 

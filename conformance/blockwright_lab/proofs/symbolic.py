@@ -10,6 +10,7 @@ functions that it is given; anything else is an error. Of a larger function it t
 
 import ast
 import importlib
+import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, reduce
@@ -46,19 +47,11 @@ def remainder(a: Value, b: Value) -> Value:
 
 
 OPERATORS: dict[type, Callable[[Value, Value], Value]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.FloorDiv: floor,
-    ast.Mod: remainder,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: floor, ast.Mod: remainder,
     ast.RShift: lambda a, b: floor(a, 2**b),  # only by numbers
-    ast.Lt: lambda a, b: a < b,
-    ast.LtE: lambda a, b: a <= b,
-    ast.Gt: lambda a, b: a > b,
-    ast.GtE: lambda a, b: a >= b,
-    ast.Eq: lambda a, b: a == b,
-    ast.NotEq: lambda a, b: a != b,
-}
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}  # fmt: skip
 
 
 def larger(a: Value, b: Value) -> Value:
@@ -236,6 +229,8 @@ def term(node: ast.expr, known: Mapping[str, Value]) -> Value:
             return value
         case ast.Tuple(elts=parts):
             return tuple(term(part, known) for part in parts)
+        case ast.Starred(value=value):
+            return term(value, known)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -term(operand, known)
         case ast.UnaryOp(op=ast.Not(), operand=operand):

@@ -64,7 +64,6 @@ class Checker:
         )
 
     def compare(self, task: Task) -> None:
-        """Compare all that was computed for a request, and its tokens."""
         request = task.request
         tokens = list(request.all_token_ids)
         differences = [self.difference(task, tokens, note) for note in self.notes.pop(task, [])]
@@ -77,7 +76,6 @@ class Checker:
         self.compare_tokens(task, tokens)
 
     def difference(self, task: Task, tokens: list[int], note: Note) -> Tensor:
-        """Return the differences of what a step computed, row by row."""
         known = len(note.tokens) <= len(tokens) and tokens[: len(note.tokens)] == note.tokens
         expected = self.logits(task, tokens if known else note.tokens)[note.begin : len(note.tokens)]
         difference = (note.logits.double() - expected).abs()

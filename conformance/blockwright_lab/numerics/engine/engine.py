@@ -244,7 +244,6 @@ class Engine:
         return tokens
 
     def append(self, work: Work, tokens: list[int]) -> None:
-        """Count what is computed now, and append what was sampled."""
         task, request = work.task, work.task.request
         if self.config.overlap_steps:
             request.num_computed_tokens -= work.num_rejected
@@ -258,7 +257,6 @@ class Engine:
             task.seeds += [task.seed] * len(tokens)
 
     def guess(self, step: int, hidden: Tensor | None, found: dict[Work, list[int]]) -> None:
-        """Guess the tokens after those that were sampled."""
         config = self.config
         if config.drafts == 0 or hidden is None:
             return
@@ -295,7 +293,6 @@ class Engine:
     # ---- all of it
 
     def run(self, most_steps: int = MOST_STEPS, before: Callable[[], object] = int) -> None:
-        """Run to the end, with a call before each step."""
         while not self.is_done:
             if self.count >= most_steps:
                 raise NumericsError("NUMERICS-0", f"the schedule has not come to its end after {most_steps} steps")

@@ -156,7 +156,6 @@ class Offload(Elsewhere):
         self.loading.pop(task.name, None)
 
     def close(self) -> None:
-        """Let everything end, and check that nothing is left behind."""
         self.connector.drain()
         self.connector.check()
         self.fired["offload stores"] += self.connector.stats().stored_blocks

@@ -129,12 +129,11 @@ def shown(value: object) -> str:
 
 
 def script(schedule: Schedule) -> str:
-    """Return a schedule as a Python session that runs it."""
     return "\n".join(
         (
             "from blockwright_lab.numerics.engine.engine import run",
             "from blockwright_lab.numerics.engine.schedule import EngineConfig, Job, Schedule",
-            "from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding",
+            "from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sinks, Sliding",
             "",
             f"run({shown(schedule)})",
         )

@@ -141,7 +141,6 @@ class Step:
         self.taken += [int(block) for group in ids for block in group if block != 0]
 
     def remove_row(self, name: str) -> None:
-        """Tell the worker that a request has no row any more."""
         self.calls.append(("remove_request", (name,)))
 
     def set_row(self, manager: Any, task: Task) -> None:

@@ -38,7 +38,6 @@ def confirm(name: str, peer_path: Path | None = None) -> str:
 
 
 def main() -> int:
-    """Run the scripts that are named, or all; 0 if each shows its deviation."""
     parser = argparse.ArgumentParser(prog="python -m blockwright_lab.peers.confirm", description=__doc__)
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"scripts (default: all): {', '.join(NAMES)}")
     parser.add_argument("--peer-path", type=Path, metavar="DIR", help="the folder of `blockwright.bench.peers.fetch`")
