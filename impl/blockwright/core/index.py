@@ -74,10 +74,7 @@ def _put(
     entry = slots[slot]
     oldest = entry >> 32
     while entry != 0 and (
-        entry & _TAG != tag
-        or words[2 * oldest] != low
-        or words[2 * oldest + 1] != high
-        or i64(groups[oldest]) != group
+        entry & _TAG != tag or words[2 * oldest] != low or words[2 * oldest + 1] != high or i64(groups[oldest]) != group
     ):
         slot = (slot + 1) & mask
         entry = slots[slot]
@@ -123,9 +120,13 @@ def _take(
     entry = slots[slot]
     while entry != own:
         oldest = entry >> 32
-        if entry & _TAG == tag and words[2 * oldest] == low and words[2 * oldest + 1] == high:
-            if i64(groups[oldest]) == group:
-                return False
+        if (
+            entry & _TAG == tag
+            and words[2 * oldest] == low
+            and words[2 * oldest + 1] == high
+            and i64(groups[oldest]) == group
+        ):
+            return False
         slot = (slot + 1) & mask
         entry = slots[slot]
     slots[slot] = behind << 32 | tag
@@ -201,9 +202,13 @@ class PrefixIndex:
         entry = slots[slot]
         while entry != 0:
             block = entry >> 32
-            if entry & _TAG == tag and words[2 * block] == low and words[2 * block + 1] == high:
-                if i64(self._groups[block]) == group:
-                    return block
+            if (
+                entry & _TAG == tag
+                and words[2 * block] == low
+                and words[2 * block + 1] == high
+                and i64(self._groups[block]) == group
+            ):
+                return block
             slot = (slot + 1) & mask
             entry = slots[slot]
         return 0

@@ -206,7 +206,7 @@ class BlockStore:
         order.take(ids, start, at, stop)
         while at < stop:
             block = i64(ids[at])
-            self._evict(block)
+            self._evict(block, 1)
             ref[block] = 1
             at += 1
         self.version += 1
