@@ -17,7 +17,7 @@ holds only blocks without content: by access (`AccessOrder`), by what the engine
 of somebody's own chooses (`ChosenOrder`).
 
 `BlockStore` is the only writer of the counters, the free queue and the prefix index. All of them are packed arrays:
-about 60 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
+about 70 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
 that engine developers know.
 
 What changes several fields takes all its memory first, so that a `MemoryError` leaves everything as it was. Where that
