@@ -25,10 +25,10 @@ from .checker.history import HistoryError, walked
 from .checker.parallel import in_parallel
 from .gates import GateResult, Profile
 from .kv_cache.blockwright import BlockwrightAdapter
-from .kv_cache.counterexample.adapter_calls import way
+from .kv_cache.gate import judged
 from .kv_cache.scopes import POLICIES, Scope
 from .kv_cache.world import KVCacheWorld, explorer
-from .rows import LIMIT, explored
+from .rows import LIMIT
 
 LENGTHS = 7
 """Of the random histories, each twice as long as the one before."""
@@ -129,8 +129,4 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
 
 def row_of(policy: str, scope: Scope) -> GateResult:
     """Return the row of a policy in a scope."""
-    managers = PolicyManagers(policy_named(policy))
-    result = managers.explore(scope)
-    found = result.violation
-    calls = way(scope, managers, found.actions, f"{found.law}: {found.detail}") if found else ""
-    return replace(explored("policies", result, calls), manager=policy)
+    return replace(judged(scope, PolicyManagers(policy_named(policy))), kind="policies", manager=policy)

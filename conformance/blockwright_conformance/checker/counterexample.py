@@ -1,12 +1,9 @@
 """Counterexamples as calls: lines of Python over public names, to be pasted at a prompt."""
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from .world import Copied, World
-
-S = TypeVar("S")
-M = TypeVar("M", bound=Copied)
+from .world import M, S, World
 
 
 def script(world: World[S, M], actions: Sequence[Any], fault: str = "") -> str:

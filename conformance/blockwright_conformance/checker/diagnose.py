@@ -13,13 +13,10 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from .lockstep import act, named
-from .world import Copied, World
-
-S = TypeVar("S")
-M = TypeVar("M", bound=Copied)
+from .world import M, S, World
 
 NAMED = re.compile(r"\b[A-Z]+-\d+\b")
 FIELD = re.compile(r"([A-Za-z]+(?: (?!of )[a-z]+)*)(?:: |[^:;]*: expected )")

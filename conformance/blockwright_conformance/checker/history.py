@@ -8,14 +8,11 @@ states, are checked now and then. Now and then the model is copied, too, and mus
 from collections import Counter
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol
 
 from .explore import Violation, examined
 from .lockstep import Compared, act
-from .world import Copied, World
-
-S = TypeVar("S")
-M = TypeVar("M", bound=Copied)
+from .world import M, S, World
 
 LAWS_EVERY = 16
 """Actions between two checks of the laws of states."""

@@ -13,28 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+from blockwright_spec.law import Law
+
 
 class Copied(Protocol):
     """A model can be copied, so that each action is tried on a model of its own."""
 
     def copy(self) -> Self:
         """Return an independent copy of everything."""
-
-
-class AnyLaw(Protocol):
-    """A law of states or of steps, of any part."""
-
-    @property
-    def id(self) -> str:
-        """Return the law's name."""
-
-    @property
-    def holds(self) -> Any:
-        """Return the predicate: of a state, or of the state before a call and what it came to."""
-
-    @property
-    def statement(self) -> str:
-        """Return the law's sentence."""
 
 
 S = TypeVar("S")
@@ -78,8 +64,8 @@ class World(ABC, Generic[S, M]):
 
     actions: ClassVar[tuple[type[Any], ...]]
     """The classes of actions (see `Action`), in the order in which they are tried."""
-    laws: tuple[AnyLaw, ...] = ()
-    step_laws: ClassVar[tuple[AnyLaw, ...]] = ()
+    laws: tuple[Law, ...] = ()
+    step_laws: ClassVar[tuple[Law, ...]] = ()
     weights: ClassVar[dict[str, int]] = {}
     """How often actions of a kind are drawn in a random walk; kinds that are not named count 1."""
     examined_every: ClassVar[int] = 1
@@ -117,11 +103,11 @@ class World(ABC, Generic[S, M]):
     def digest(self, state: S) -> bytes:
         """Return a name that is equal for states of which only one need be visited."""
 
-    def broken(self, state: S) -> list[AnyLaw]:
+    def broken(self, state: S) -> list[Law]:
         """Return the laws that a state breaks."""
         return [law for law in self.laws if not law.holds(state)]
 
-    def broken_by(self, outcome: Outcome[S]) -> list[AnyLaw]:
+    def broken_by(self, outcome: Outcome[S]) -> list[Law]:
         """Return the laws that the steps of an outcome break."""
         return [law for before, done in outcome.steps for law in self.step_laws if not law.holds(before, done)]
 

@@ -10,7 +10,7 @@ from blockwright_spec.manager.state import Config, Running, State, Waiting, init
 
 from ..checker.explore import Explorer
 from ..checker.lockstep import Compared
-from ..checker.world import AnyLaw, World
+from ..checker.world import World
 from . import lockstep
 from .actions import ACTIONS, GrowEach, enabled, meaning, perform
 from .adapter import ManagerAdapter, Observation
@@ -53,7 +53,7 @@ class KVCacheWorld(World[State, ManagerAdapter]):
     """
 
     actions = ACTIONS
-    step_laws: ClassVar[tuple[AnyLaw, ...]] = STEP_LAWS
+    step_laws: ClassVar[tuple[Law, ...]] = STEP_LAWS
     weights = WEIGHTS
     examined_every = 16
     scope: Scope
@@ -74,7 +74,7 @@ class KVCacheWorld(World[State, ManagerAdapter]):
             more = [law for law in POLICY_STEP_LAWS if law.id.startswith(kept)]
             self.step_laws = (*STEP_LAWS, *more)  # type: ignore[misc]
         self.names = Names(canonical)
-        self.lookups: dict[View, list[AnyLaw]] = {}
+        self.lookups: dict[View, list[Law]] = {}
 
     def initial(self) -> State:
         return initial(self.scope.config, self.scope.slots)
@@ -88,7 +88,7 @@ class KVCacheWorld(World[State, ManagerAdapter]):
     def digest(self, state: State) -> bytes:
         return self.names.digest(state)
 
-    def broken(self, state: State) -> list[AnyLaw]:
+    def broken(self, state: State) -> list[Law]:
         """Return the laws that a state breaks; those of lookups are judged once for all that a lookup can see."""
         seen = lookup_view(state)
         if (hits := self.lookups.get(seen)) is None:

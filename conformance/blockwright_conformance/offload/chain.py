@@ -12,6 +12,7 @@ from hashlib import blake2b
 from itertools import combinations
 from typing import Any, ClassVar, NamedTuple, Self
 
+from blockwright_spec.law import Law
 from blockwright_spec.offload import chain_calls as calls
 from blockwright_spec.offload.chain_effects import parts_of
 from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
@@ -21,7 +22,7 @@ from blockwright_spec.offload.tier_laws import TIER_LAWS
 from blockwright_spec.offload.tier_state import Key
 
 from ..checker.lockstep import differing
-from ..checker.world import AnyLaw, Outcome, World
+from ..checker.world import Outcome, World
 from .chain_adapter import ChainShown, ChainUnderTest, chain_expected
 from .scopes import ChainScope, Slice
 from .tier import HEAD, misrefused
@@ -327,7 +328,7 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         named = marshal.dumps(plain(state, {}), 2)
         return blake2b(min([named, *(marshal.dumps(plain(state, each), 2) for each in self.alike)])).digest()
 
-    def broken(self, state: Chain) -> list[AnyLaw]:
+    def broken(self, state: Chain) -> list[Law]:
         own = super().broken(state)
         return own + [law for law in TIER_LAWS if not all(law.holds(tier) for tier in state.tiers)]
 

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from blockwright_spec.law import Law
 from blockwright_spec.offload import tier_calls as calls
 from blockwright_spec.offload.tier_calls import TierDone, TierOutcome, TierReason, TierRefusal, Victims
 from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from blockwright_spec.offload.tier_state import Event, Key, Phase, Tier, entry_of, tier
 
 from ..checker.lockstep import differing
-from ..checker.world import AnyLaw, Outcome, World
+from ..checker.world import Outcome, World
 from .scopes import TierScope
 from .tier_adapter import TOKENS, Stored, TierShown, TierUnderTest, expected_of, shown_by
 
@@ -162,10 +163,10 @@ class TierWorld(World[TierNow, TierUnderTest]):
         entries = [(each.key, each.place, each.phase.name, each.readers) for each in state.tier.entries]
         return blake2b(marshal.dumps((entries, state.tier.freed, repr(state.policy)), 2), digest_size=16).digest()
 
-    def broken(self, state: TierNow) -> list[AnyLaw]:
+    def broken(self, state: TierNow) -> list[Law]:
         return [law for law in self.laws if not law.holds(state.tier)]
 
-    def broken_by(self, outcome: Outcome[TierNow]) -> list[AnyLaw]:
+    def broken_by(self, outcome: Outcome[TierNow]) -> list[Law]:
         return [law for now, done in outcome.steps for law in self.step_laws if not law.holds(now.tier, done)]
 
     def happened(self, state: TierNow, action: TierCall, outcome: Outcome[TierNow]) -> Iterator[str]:

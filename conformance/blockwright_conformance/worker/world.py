@@ -6,6 +6,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from blockwright_spec.law import Law
 from blockwright_spec.manager.outcomes import Reason
 from blockwright_spec.manager.state import NULL, Content, initial
 from blockwright_spec.reads import Cross, Mamba
@@ -13,7 +14,7 @@ from blockwright_spec.worker.input_laws import INPUT_LAWS, ROW_LAWS, Handed
 from blockwright_spec.worker.inputs import Inputs, slot_at
 from blockwright_spec.worker.rows import RowRefusal
 
-from ..checker.world import AnyLaw, Outcome, World
+from ..checker.world import Outcome, World
 from ..kv_cache import actions as engine
 from ..kv_cache.symmetry import Names, slot_form
 from .actions import ACTIONS, Choice, HandOut, Misuse, Places, Serve, Serving, tables_of
@@ -78,8 +79,8 @@ class WorkerWorld(World[Serving, "BlockwrightWorker"]):
         named = slot_form(state.manager, self.names), rows, result, works, found
         return blake2b(marshal.dumps(named, 2), digest_size=16).digest()
 
-    def broken_by(self, outcome: Outcome[Serving]) -> list[AnyLaw]:
-        laws: dict[bool, tuple[AnyLaw, ...]] = {True: INPUT_LAWS, False: ROW_LAWS}
+    def broken_by(self, outcome: Outcome[Serving]) -> list[Law]:
+        laws: dict[bool, tuple[Law, ...]] = {True: INPUT_LAWS, False: ROW_LAWS}
         return [law for _, done in outcome.steps for law in laws[isinstance(done, Handed)] if not law.holds(done)]
 
     def happened(self, state: Serving, action: Any, outcome: Any) -> Iterator[str]:
