@@ -14,7 +14,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any, Self
 
-from blockwright import Candidate, Candidates, EvictionPolicy
+from blockwright import Candidate, Candidates
 from blockwright._terminal import Advance
 from blockwright.replay.keeping import POLICIES as NAMED
 from blockwright.replay.keeping import chooser, policy_named
@@ -35,15 +35,22 @@ LENGTHS = 7
 
 
 class Watched:
-    """A policy that chooses, with a count of how often it was asked; copies count together."""
+    """A policy, with a count of how often it was asked; copies count together."""
 
-    def __init__(self, policy: EvictionPolicy, asked: Counter[str]) -> None:
+    def __init__(self, policy: Any, asked: Counter[str]) -> None:
         self.policy, self.asked = policy, asked
 
     def choose(self, candidates: Candidates) -> Candidate:
         """Have the policy choose."""
         self.asked["choose"] += 1
-        return self.policy.choose(candidates)
+        chosen: Candidate = self.policy.choose(candidates)
+        return chosen
+
+    def ending(self, *told: Any) -> None:
+        """Tell the policy of a request that ends, if it asks for that."""
+        if hasattr(self.policy, "ending"):
+            self.asked["ending"] += 1
+            self.policy.ending(*told)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return type(self)(deepcopy(self.policy, memo), self.asked)
@@ -54,24 +61,21 @@ class PolicyAdapter(BlockwrightAdapter):
 
     follows_policy = False
 
-    def __init__(self, config: Config, policy: Any, counts: Counter[str]) -> None:
-        chooses = chooser(policy)
-        self.counts, self.policy = counts, policy
-        self.options = {} if chooses is None else {"eviction_policy": Watched(chooses, counts)}  # type: ignore[misc]
+    def __init__(self, config: Config, policy: Watched) -> None:
+        self.policy = policy
+        self.options = {"eviction_policy": policy} if chooser(policy.policy) else {}  # type: ignore[misc]
         super().__init__(config)
 
     def copy(self) -> Self:
         """Return an independent copy, of the policy too: the manager's own, where it chooses."""
         twin = super().copy()
-        chosen = twin.manager.block_pool.eviction_policy
-        twin.counts = self.counts
-        twin.policy = chosen.policy if isinstance(chosen, Watched) else deepcopy(self.policy)
+        chooses: Any = twin.manager.block_pool.eviction_policy
+        twin.policy = deepcopy(self.policy) if chooses is None else chooses
         return twin
 
     def free(self, name: str) -> None:
         """Tell the policy of a request that ends."""
-        if hasattr(self.policy, "ending") and name in self.manager.request_ids():
-            self.counts["ending"] += 1
+        if name in self.manager.request_ids():
             self.policy.ending(self.manager, self.requests[name], 0, 0.0)
         super().free(name)
 
@@ -83,7 +87,7 @@ class PolicyManagers:
         self.policy, self.asked = policy, Counter[str]()
 
     def __call__(self, config: Config) -> PolicyAdapter:  # noqa: D102
-        return PolicyAdapter(config, self.policy(), self.asked)
+        return PolicyAdapter(config, Watched(self.policy(), self.asked))
 
     def explore(self, scope: Scope) -> Result:
         """Explore a scope, or try histories of a large one; of a policy that was never asked nothing is known."""

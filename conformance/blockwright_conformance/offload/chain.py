@@ -23,7 +23,7 @@ from blockwright_spec.offload.tier_state import Key
 
 from ..checker.lockstep import differing
 from ..checker.world import Outcome, World
-from .chain_adapter import ChainShown, ChainUnderTest, chain_expected
+from .chain_adapter import ChainShown, ChainUnderTest, chain_expected, options_of
 from .scopes import ChainScope, Slice
 from .tier import HEAD, misrefused
 from .tier_adapter import TOKENS, shown_by
@@ -390,13 +390,7 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         tiers = [
             f"LRUOffloadingManager(CPUBackend({TOKENS}, {each}), enable_events=True)" for each in config.capacities
         ]
-        options = [
-            f"device_blocks_per_block={config.span}",
-            f"write={'through' if config.through else 'back'!r}",
-            f"reserve={list(config.reserve) or 0}",
-            f"on_load={'free' if config.frees else 'keep'!r}",
-            f"max_transfers={config.most}",
-        ]
+        options = [f"{name}={value!r}" for name, value in options_of(config).items()]
         return [HEAD, f"chain = OffloadChain([{', '.join(tiers)}], {', '.join(options)})", "jobs = []"]
 
     def lines(self, state: Chain, action: ChainAction, outcome: Outcome[Chain]) -> list[str]:

@@ -64,6 +64,17 @@ class ChainShown(NamedTuple):
     dropped: int
 
 
+def options_of(config: ChainConfig) -> dict[str, Any]:
+    """Return the options of a chain."""
+    return {
+        "device_blocks_per_block": config.span,
+        "write": "through" if config.through else "back",
+        "reserve": list(config.reserve) or 0,
+        "on_load": "free" if config.frees else "keep",
+        "max_transfers": config.most,
+    }
+
+
 class ChainUnderTest:
     """A chain under test; another one by a subclass with another `made`."""
 
@@ -81,14 +92,8 @@ class ChainUnderTest:
     def made(cls, config: ChainConfig) -> Any:
         offload = cls.package.offload
         tiers = [offload.CPUBackend(TOKENS, each) for each in config.capacities]
-        return offload.OffloadChain(
-            [offload.LRUOffloadingManager(each, enable_events=True) for each in tiers],
-            device_blocks_per_block=config.span,
-            write="through" if config.through else "back",
-            reserve=list(config.reserve) or 0,
-            on_load="free" if config.frees else "keep",
-            max_transfers=config.most,
-        )
+        managers = [offload.LRUOffloadingManager(each, enable_events=True) for each in tiers]
+        return offload.OffloadChain(managers, **options_of(config))
 
     def copy(self) -> Self:
         new = type(self).__new__(type(self))
