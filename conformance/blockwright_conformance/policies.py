@@ -22,7 +22,7 @@ from blockwright_spec.manager.state import Config
 
 from .checker.explore import Result, Violation
 from .checker.history import HistoryError, walked
-from .checker.parallel import in_parallel
+from .checker.parallel import in_order
 from .gates import GateResult, Profile
 from .kv_cache.blockwright import BlockwrightAdapter
 from .kv_cache.gate import judged
@@ -91,10 +91,8 @@ class PolicyManagers:
 
     def explore(self, scope: Scope) -> Result:
         """Explore a scope, or try histories of a large one; of a policy that was never asked nothing is known."""
-        if scope == POLICIES[-1]:
-            result = self.try_histories(scope)
-        else:
-            result = explorer(scope, self, max_transitions=LIMIT).run()
+        whole = scope != POLICIES[-1]
+        result = explorer(scope, self, max_transitions=LIMIT).run() if whole else self.try_histories(scope)
         if result.violation is None and not self.asked:
             result.violation = Violation("SEEN-1", "the policy was never asked", ())
         return result
@@ -124,11 +122,8 @@ def size(profile: Profile) -> int:
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Put each policy through each scope."""
-    rows: dict[int, GateResult] = {}
-    for index, row in in_parallel(row_of, tasks(profile), profile.jobs, profile.explorer):
-        rows[index] = row
-        progress(1, row.scope)
-    return [rows[index] for index in sorted(rows)]
+    calls = tasks(profile)
+    return in_order(row_of, calls, [each.name for _, each in calls], profile.jobs, progress, profile.explorer)
 
 
 def row_of(policy: str, scope: Scope) -> GateResult:

@@ -10,8 +10,7 @@ added what the self-check names, what a world adds of its own (`World.symptoms`)
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,14 +56,11 @@ def of_last(world: World[S, M], model: M, before: S, action: Any) -> Iterator[tu
 def answers(world: World[S, M], model: M, state: S) -> list[tuple[str, str]]:
     """Return what is wrong with a model's self-check and its answers in a state, each with the law that is broken."""
     broken: list[tuple[str, str]] = []
-    try:
-        broken += map(of_fault, world.examine(model, state))
-    except Exception as error:
-        broken.append(of_error(error))
-    try:
-        broken += world.misanswered(model, state)
-    except Exception as error:
-        broken.append(of_error(error))
+    for asked in (lambda: map(of_fault, world.examine(model, state)), lambda: world.misanswered(model, state)):
+        try:
+            broken += asked()
+        except Exception as error:
+            broken.append(of_error(error))
     return broken
 
 
@@ -82,11 +78,3 @@ def of_fault(fault: str, law: str = "REF-0") -> tuple[str, str]:
         return found.group(), fault
     field = FIELD.match(fault)
     return f"REF-0 {field[1] if field else 'refusal'}", fault
-
-
-def of_laws(laws: Iterable[Any], *arguments: Any) -> Iterator[tuple[str, str]]:
-    """Yield the laws that do not hold of a state, or of a step; one that cannot be asked says nothing."""
-    for law in laws:
-        with suppress(AssertionError, IndexError, KeyError, ValueError):
-            if not law.holds(*arguments):
-                yield law.id, law.statement

@@ -8,7 +8,7 @@ states, are checked now and then. Now and then the model is copied, too, and mus
 from collections import Counter
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any, Generic, Protocol
+from typing import Any, Generic
 
 from .explore import Violation, examined
 from .lockstep import Compared, act
@@ -78,19 +78,8 @@ class History(Generic[S, M]):
         raise HistoryError(self.world.scope, Violation(law, detail, tuple(self.actions)))
 
 
-class Drawn(Protocol):
-    """A history whose next actions are drawn: those of a world, or an engine's own."""
-
-    fired: Counter[str]
-
-    def kinds(self) -> dict[str, list[Any]]:
-        """Return the actions that may be next, by their kinds."""
-
-    def act(self, action: Any) -> None:
-        """Perform an action, and compare everything."""
-
-    def finish(self) -> None:
-        """Check what is checked at the end."""
+Drawn = Any
+"""A `History`, or an engine's own: what `fired`, the next actions by their kinds (`kinds`), `act`, and `finish`."""
 
 
 def wander(

@@ -9,9 +9,9 @@ counterexamples. The four parts of the specification are four worlds. Three word
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from blockwright_spec.law import Law
 
@@ -39,24 +39,21 @@ class Outcome(Generic[S]):
     """Why the last call was refused, if it was: `refusal.reason` is a member of an enumeration."""
 
 
-class Action(Protocol):
-    """One thing that users do, in one class: guard, meaning, performance, and its lines in a counterexample.
+class Reply(NamedTuple):
+    """What a model answered to one call, or the error by which it refused."""
 
-    Worlds make these four methods of their action classes as they need them, with their own types.
-    """
+    answer: Any = None
+    error: Exception | None = None
 
-    @property
-    def allowed(self) -> Callable[..., Iterable[Any]]:
-        """A method of the class: yield every action of this kind that a scope allows in a state."""
 
-    def meaning(self, state: Any, choice: Any) -> Outcome[Any]:
-        """Return what comes of the action, under a choice where the specification leaves one open."""
+Action = Any
+"""One thing that users do, in one class: guard, meaning, performance, and its lines in a counterexample.
 
-    def perform(self, model: Any, state: Any) -> Any:
-        """Perform the action on a model that is in a state, and return what it answered."""
-
-    def lines(self, state: Any, outcome: Any) -> list[str]:
-        """Return the action as lines of Python over public names, to be pasted at a prompt."""
+A world makes these four as it needs them, with its own types: ``allowed(scope, state)``, a method of the class, yields
+every action of its kind that a scope allows in a state; ``meaning(state, choice)`` returns the `Outcome`, by a choice
+where the specification leaves one open; ``perform(model, state)`` returns what a model in that state answers; and
+``lines(state, outcome)`` are Python over public names, to be pasted at a prompt.
+"""
 
 
 class World(ABC, Generic[S, M]):
@@ -158,6 +155,15 @@ class World(ABC, Generic[S, M]):
         """Return the lines of an action."""
         found: list[str] = action.lines(state, outcome)
         return found
+
+    def script(self, actions: Sequence[Any], fault: str = "") -> str:
+        """Return the calls of a history from a new model, and as comments what was wrong at its end."""
+        lines, state = self.opening(), self.initial()
+        for action in actions:
+            outcome = self.meaning(state, action)
+            lines += self.lines(state, action, outcome)
+            state = outcome.state
+        return "\n".join([*lines, *(f"# {line}" for line in fault.split("; ") if line)])
 
     def symptoms(self, model: M, state: S, action: Any, compared: Any) -> Iterator[tuple[str, str]]:
         """Yield what an action broke, for diagnosis: a law's id and the fault that shows it.

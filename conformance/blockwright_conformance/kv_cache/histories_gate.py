@@ -8,7 +8,7 @@ from blockwright._terminal import Advance
 from blockwright_spec.manager.outcomes import Reason
 
 from ..checker.history import run_machine, walked
-from ..checker.parallel import in_parallel
+from ..checker.parallel import in_order
 from ..gates import GateResult, Profile, factory_of
 from ..rows import ran
 from .actions import ACTIONS
@@ -37,11 +37,7 @@ def chosen(profile: Profile) -> list[Scope]:
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Run both for every large scope, in parallel processes."""
     calls = [(kind, profile, each) for each in chosen(profile) for kind in ("machine", "walk")]
-    rows: dict[int, GateResult] = {}
-    for index, result in in_parallel(histories, calls, profile.jobs):
-        rows[index] = result
-        progress(1, result.scope)
-    return [rows[index] for index in sorted(rows)]
+    return in_order(histories, calls, [each.name for _, _, each in calls], profile.jobs, progress)
 
 
 def histories(kind: str, profile: Profile, scope: Scope) -> GateResult:

@@ -15,6 +15,8 @@ from . import lockstep
 from .actions import ACTIONS, GrowEach, enabled, meaning, perform
 from .adapter import ManagerAdapter, Observation
 from .blockwright import BlockwrightAdapter
+from .counterexample import diagnose
+from .counterexample.script import IMPORTS, constructor
 from .outcome import ManagerOutcome
 from .parts import Reply, names_of
 from .scopes import Scope
@@ -122,21 +124,15 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         return lockstep.examine(model, state, self.scope.prompts, self.scope.calls)
 
     def opening(self) -> list[str]:
-        from .counterexample.script import IMPORTS, constructor
-
         return [IMPORTS + constructor(self.scope.config)]
 
     def symptoms(
         self, model: ManagerAdapter, state: State, action: Any, compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        from .counterexample.diagnose import symptoms
-
-        return symptoms(model, state, action, compared)
+        return diagnose.symptoms(model, state, action, compared)
 
     def misanswered(self, model: ManagerAdapter, state: State) -> Iterator[tuple[str, str]]:
-        from .counterexample.diagnose import misanswered
-
-        return misanswered(model, state, self.scope.prompts)
+        return diagnose.misanswered(model, state, self.scope.prompts)
 
 
 def explorer(

@@ -25,7 +25,7 @@ from ..checker.lockstep import differing
 from ..checker.world import Outcome, World
 from .chain_adapter import ChainShown, ChainUnderTest, chain_expected, options_of
 from .scopes import ChainScope, Slice
-from .tier import HEAD, misrefused
+from .tier import HEAD, misfound, misrefused
 from .tier_adapter import TOKENS, shown_by
 
 
@@ -378,12 +378,8 @@ class ChainWorld(World[Chain, ChainUnderTest]):
     def examine(self, model: ChainUnderTest, state: Chain) -> list[str]:
         """Run the self-check, and look up what is loaded, and each key."""
         model.chain.check()
-        before = [shown_by(each, self.keys) for each in model.chain.tiers]
-        found = [model.chain.lookup(list(keys)) for keys in self.asked]
-        wanted = [chain_lookup(state, keys) for keys in self.asked]
-        faults = [f"lookup: expected {wanted}, found {found}"] if found != wanted else []
-        after = [shown_by(each, self.keys) for each in model.chain.tiers]
-        return faults + (["LOOKUP-1: a lookup changed something"] if before != after else [])
+        wanted = {keys: chain_lookup(state, keys) for keys in self.asked}
+        return misfound(model.chain.lookup, wanted, lambda: [shown_by(each, self.keys) for each in model.chain.tiers])
 
     def opening(self) -> list[str]:
         config = self.scope.config

@@ -8,27 +8,20 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import blockwright.offload
-from blockwright.errors import (
-    BlockError,
-    BlockwrightError,
-    InvalidArgumentError,
-    NoFreeBlocksError,
-    UnknownBlockHashError,
-    UnknownTransferError,
-)
+from blockwright import errors
 from blockwright_spec.offload.chain_outcomes import ChainDone, ChainReason
 from blockwright_spec.offload.chain_state import Chain, ChainConfig, Kind, Transfer, pins, reads, writes
 from blockwright_spec.offload.tier_state import Event, Key
 
 from .tier_adapter import TOKENS, TierShown, events_of, expected_of, shown_by
 
-CHAIN_ERRORS: dict[ChainReason, type[BlockwrightError]] = {
-    ChainReason.NO_ROOM_TO_LOAD: NoFreeBlocksError,
-    ChainReason.LOADING: BlockError,
-    ChainReason.NOT_FOUND: UnknownBlockHashError,
-    ChainReason.NAMED_TWICE: InvalidArgumentError,
-    ChainReason.WRONG_COUNT: InvalidArgumentError,
-    ChainReason.NOT_UNDER_WAY: UnknownTransferError,
+CHAIN_ERRORS: dict[ChainReason, type[errors.BlockwrightError]] = {
+    ChainReason.NO_ROOM_TO_LOAD: errors.NoFreeBlocksError,
+    ChainReason.LOADING: errors.BlockError,
+    ChainReason.NOT_FOUND: errors.UnknownBlockHashError,
+    ChainReason.NAMED_TWICE: errors.InvalidArgumentError,
+    ChainReason.WRONG_COUNT: errors.InvalidArgumentError,
+    ChainReason.NOT_UNDER_WAY: errors.UnknownTransferError,
 }
 """What each refusal raises; others are answers: None of `store`, False of `cancel`."""
 

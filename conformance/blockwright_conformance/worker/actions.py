@@ -116,7 +116,7 @@ class WorkerAction:
         return [f"{self.line()}{refused}"]
 
     def line(self) -> str:
-        raise NotImplementedError
+        return f"batch.{type(self).__name__.lower()}({', '.join(map(str, self.arguments()))})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,9 +396,6 @@ class Compact(WorkerAction):
             moves.append((source, target))
         return calls.compact(state.rows, tuple(moves) if choice is None else choice.moves)
 
-    def line(self) -> str:
-        return "batch.compact()"
-
 
 @dataclass(frozen=True, slots=True)
 class Swap(WorkerAction):
@@ -411,9 +408,6 @@ class Swap(WorkerAction):
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
         yield cls(0, 0)
         yield from (cls(one, other) for one, other in combinations(range(len(state.rows)), 2))
-
-    def line(self) -> str:
-        return f"batch.swap({self.one}, {self.other})"
 
 
 @dataclass(frozen=True, slots=True)

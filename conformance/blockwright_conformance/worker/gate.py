@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from ..checker.counterexample import script
 from ..checker.history import run_machine, walked
 from ..gates import GateResult, Profile
 from ..rows import Exploration, ran
@@ -28,7 +27,7 @@ class WorkerGate(Exploration):
         world = WorkerWorld(scope)
         machine = partial(run_machine, world, examples, steps, profile.name != "nightly")
         runs = (machine, *(partial(walked, world, seed, length) for seed in range(walks)))
-        return ran("inputs machine", scope.name, runs, lambda what: what not in EVENTS, partial(script, world))
+        return ran("inputs machine", scope.name, runs, lambda what: what not in EVENTS, world.script)
 
 
 GATE = WorkerGate(__name__, "worker", "all scopes of inputs", scopes, WorkerWorld, EVERYTHING)
