@@ -15,7 +15,7 @@ from blockwright import Fits, KVCacheBlocks, KVCacheConfig, KVCacheManager, KVCa
 from blockwright_spec.manager.events import Cleared, Event, Listener, Removed, Stored
 from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Config, Content, Table
-from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Prefix, Sliding, cut
+from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Prefix, Sinks, Sliding, cut
 
 from .adapter import Explained, Found, Observation, Planned, Served
 
@@ -37,6 +37,8 @@ def declared(kind: Kind, block_size: int) -> tuple[str, dict[str, Any]]:
             return "FullAttentionSpec", sizes
         case Sliding(window):
             return "SlidingWindowSpec", {**sizes, "sliding_window": window}
+        case Sinks(sinks, window):
+            return "SlidingWindowSpec", {**sizes, "sliding_window": window, "sink_len": sinks}
         case Chunked(chunk):
             return "ChunkedLocalAttentionSpec", {**sizes, "attention_chunk_size": chunk}
         case Mamba(drafts):

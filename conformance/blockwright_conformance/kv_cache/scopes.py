@@ -12,7 +12,7 @@ from typing import Any
 
 from blockwright_spec.manager.added import ConfigAdded
 from blockwright_spec.manager.state import Config
-from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Prefix, Sliding
+from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Prefix, Sinks, Sliding
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,26 +97,27 @@ def options(rest: Iterable[dict[str, Any]]) -> dict[str, Any]:
 Layers = tuple[tuple[Kind, int], ...]
 """Kinds of layers, each with its block size."""
 
-LAYERS: dict[str, tuple[type[Any], str]] = {
-    "full": (Full, ""),
-    "sliding": (Sliding, "window"),
-    "chunked": (Chunked, "chunk"),
-    "mamba": (Mamba, "drafts"),
-    "cross": (Cross, ""),
+LAYERS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
+    "full": (Full, ()),
+    "sliding": (Sliding, ("window",)),
+    "sinks": (Sinks, ("sinks", "window")),
+    "chunked": (Chunked, ("chunk",)),
+    "mamba": (Mamba, ("drafts",)),
+    "cross": (Cross, ()),
 }
-"""The kinds of layers by their names, each with the name of its own length."""
+"""The kinds of layers by their names, each with the names of its own lengths."""
 
 
-def kind_and_length(kind: Kind) -> tuple[str, int]:
-    """Return the name of a kind of layers, and its own length: a window, a chunk, drafts; 0 if it has none."""
+def kind_and_lengths(kind: Kind) -> tuple[str, dict[str, int]]:
+    """Return the name of a kind of layers, and its own lengths: sinks, a window, a chunk, drafts if there are any."""
     name, own = next((name, own) for name, (each, own) in LAYERS.items() if isinstance(kind, each))
-    return name, getattr(kind, own) if own else 0
+    return name, {length: getattr(kind, length) for length in own if getattr(kind, length)}
 
 
 def layer_name(kind: Kind) -> str:
     """Return the short name of a layer, with its window or chunk."""
-    name, length = kind_and_length(kind)
-    return f"{name} {'+' if isinstance(kind, Mamba) else ''}{length}" if length else name
+    name, lengths = kind_and_lengths(kind)
+    return " ".join([name, *(f"{'+' if isinstance(kind, Mamba) else ''}{length}" for length in lengths.values())])
 
 
 def layers(names: str) -> Layers:

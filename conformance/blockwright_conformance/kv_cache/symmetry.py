@@ -16,7 +16,7 @@ from itertools import permutations, product
 from typing import Any
 
 from blockwright_spec.manager.state import Running, State, Waiting, certain, is_loading, owned, span
-from blockwright_spec.reads import Prefix, needed
+from blockwright_spec.reads import Group, Prefix, dead, entries
 
 Form = tuple[list[int], list[int], list[Any], list[list[int]], list[Any]]
 """A state without names: the queue, what is known of each block, requests, their tables, and what is in flight."""
@@ -75,7 +75,7 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
     request = state.requests[slot]
     if isinstance(request, Running):
         config = state.config
-        trimmed = tuple([needed(each.kind, request.trimmed).start // span(config, each) for each in config.groups])
+        trimmed = tuple([num_dead(each, span(config, each), request.trimmed) for each in config.groups])
         blocks = tuple([tuple([marks[block] if block else -1 for block in table]) for table in owned(request)])
         least = max(certain(request), request.settled)
         added, wish = request.added, request.added.wish
@@ -88,6 +88,11 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
         found = tuple([marks[block] for table in request.hit.tables for block in table])
         return 1, names.number(request.prefix), found, loading
     return (0, True) if loading else ABSENT
+
+
+def num_dead(group: Group, size: int, length: int) -> int:
+    """Count the dead entries of a table."""
+    return sum([dead(group.kind, size, length, entry) for entry in range(entries(size, length))])
 
 
 def timed(state: State, slot: int, request: Running) -> tuple[Any, ...]:

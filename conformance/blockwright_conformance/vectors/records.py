@@ -13,7 +13,7 @@ from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Group
 
 from ..kv_cache.adapter import Observation
-from ..kv_cache.scopes import LAYERS, configured, kind_and_length, option
+from ..kv_cache.scopes import LAYERS, configured, kind_and_lengths, option
 from .calls import ANSWERS, SIGNATURES, Answer, Call
 
 VERSION = 1
@@ -48,13 +48,13 @@ FLAGS = {"caching": True, "eagle": False, "overlaps": False, "settles": False, "
 
 
 def group_record(group: Group) -> dict[str, Any]:
-    name, length = kind_and_length(group.kind)
-    return {"kind": name, "block_size": group.block_size} | ({LAYERS[name][1]: length} if length else {})
+    name, lengths = kind_and_lengths(group.kind)
+    return {"kind": name, "block_size": group.block_size} | lengths
 
 
 def group_of(record: dict[str, Any]) -> Group:
     kind, own = LAYERS[record["kind"]]
-    return Group(kind(record[own]) if own in record else kind(), record["block_size"])
+    return Group(kind(*(record[length] for length in own if length in record)), record["block_size"])
 
 
 def config_record(config: Config) -> dict[str, Any]:

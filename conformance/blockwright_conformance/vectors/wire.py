@@ -146,8 +146,8 @@ def config_from(line: str) -> Config:
     options: dict[str, Any] = dict(each.split("=", 1) for each in rest if "=" in each)
     numbers = {name: type(usual)(int(options[name])) for name, usual in FLAGS.items() if name in options}
     groups = []
-    for kind, size, *length in (each.split(":") for each in rest if "=" not in each):
-        own = {LAYERS[kind][1]: int(length[0])} if length else {}
+    for kind, size, *lengths in (each.split(":") for each in rest if "=" not in each):
+        own = dict(zip(LAYERS[kind][1], map(int, lengths), strict=False))
         groups.append({"kind": kind, "block_size": int(size)} | own)
     return config_of({"groups": groups, "num_blocks": int(blocks), "max_model_len": int(longest)} | numbers)
 

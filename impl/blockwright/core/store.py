@@ -519,10 +519,12 @@ class BlockStore:
         journal = self._journal
         return journal is None or journal.holds(block, keys, index, block_size)
 
-    def count_free_hits(self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, first: i64) -> i64:
+    def count_free_hits(
+        self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, start: i64, first: i64
+    ) -> i64:
         """Check a hit and return how many of its blocks are free now.
 
-        Entries below `first` must be null; every other must still carry the request's own key. O(entries).
+        Entries from `start` to `first` must be null, those after them still carry the request's own keys. O(entries).
 
         Raises:
             StaleHitError: one of them does not.
@@ -530,7 +532,7 @@ class BlockStore:
         size: i64 = len(ids)
         if size > keys.num_blocks():
             raise StaleHitError(f"new_computed_blocks: {size} blocks, the request has {keys.num_blocks()} full ones")
-        i: i64 = 0
+        i = start
         while i < first:
             if ids[i] != 0:
                 raise StaleHitError(f"new_computed_blocks: entry {i} is outside the window but not the null block")

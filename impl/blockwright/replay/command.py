@@ -94,6 +94,7 @@ def _add_pool_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--kind", choices=_KINDS, default="full", help="kind of layer (default: full)")
     group.add_argument("--window", type=_positive, metavar="TOKENS", help="window of --kind sliding")
+    group.add_argument("--sinks", type=_positive, metavar="TOKENS", help="first tokens that --kind sliding keeps")
     group.add_argument("--chunk", type=_positive, metavar="TOKENS", help="chunk of --kind chunked, whole blocks")
     group.add_argument(
         "--step-tokens", type=_positive, metavar="TOKENS", help="compute at most so many tokens per step (default: all)"
@@ -294,10 +295,12 @@ def _spec(args: argparse.Namespace) -> kinds.KVCacheSpec:
             raise InvalidArgumentError(f"--{option}: only with --kind {kind}, not {args.kind}; leave it out")
         if not given and args.kind == kind:
             raise InvalidArgumentError(f"--kind {kind}: needs --{option} TOKENS")
+    if args.sinks is not None and args.kind != "sliding":
+        raise InvalidArgumentError(f"--sinks: only with --kind sliding, not {args.kind}; leave it out")
     size: dict[str, Any] = {"block_size": args.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "uint8"}
     make: dict[str, Callable[[], kinds.KVCacheSpec]] = {
         "full": lambda: kinds.FullAttentionSpec(**size),
-        "sliding": lambda: kinds.SlidingWindowSpec(**size, sliding_window=args.window),
+        "sliding": lambda: kinds.SlidingWindowSpec(**size, sliding_window=args.window, sink_len=args.sinks or 0),
         "chunked": lambda: kinds.ChunkedLocalAttentionSpec(**size, attention_chunk_size=args.chunk),
         "mamba": lambda: kinds.MambaSpec(block_size=args.block_size, shapes=((1,),), dtypes=("uint8",)),
     }
