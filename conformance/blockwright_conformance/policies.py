@@ -43,8 +43,7 @@ class Watched:
     def choose(self, candidates: Candidates) -> Candidate:
         """Have the policy choose."""
         self.asked["choose"] += 1
-        chosen: Candidate = self.policy.choose(candidates)
-        return chosen
+        return self.policy.choose(candidates)  # type: ignore[no-any-return]
 
     def ending(self, *told: Any) -> None:
         """Tell the policy of a request that ends, if it asks for that."""
@@ -91,8 +90,8 @@ class PolicyManagers:
 
     def explore(self, scope: Scope) -> Result:
         """Explore a scope, or try histories of a large one; of a policy that was never asked nothing is known."""
-        whole = scope != POLICIES[-1]
-        result = explorer(scope, self, max_transitions=LIMIT).run() if whole else self.try_histories(scope)
+        histories = scope == POLICIES[-1]
+        result = self.try_histories(scope) if histories else explorer(scope, self, max_transitions=LIMIT).run()
         if result.violation is None and not self.asked:
             result.violation = Violation("SEEN-1", "the policy was never asked", ())
         return result

@@ -26,8 +26,8 @@ def summed(way: Way, rows: list[GateResult]) -> GateResult:
     if not any(row.tried for row in rows):
         counts = [(1, int(not row.violations and not row.left_out)) for row in rows]
     tried, passed = (sum(each[at] for each in counts) for at in (0, 1))
-    counts = (sum(getattr(row, name) for row in rows) for name in COUNTS)
-    return GateResult(way.name, "all", "all", *counts, tried=tried, passed=passed)
+    states, transitions, violations, seconds = (sum(getattr(row, name) for row in rows) for name in COUNTS)
+    return GateResult(way.name, "all", "all", states, transitions, violations, seconds, tried=tried, passed=passed)
 
 
 def counted(row: GateResult) -> tuple[str, ...]:

@@ -56,18 +56,14 @@ def of_last(world: World[S, M], model: M, before: S, action: Any) -> Iterator[tu
 def answers(world: World[S, M], model: M, state: S) -> list[tuple[str, str]]:
     """Return what is wrong with a model's self-check and its answers in a state, each with the law that is broken."""
     broken: list[tuple[str, str]] = []
-    for asked in (lambda: map(of_fault, world.examine(model, state)), lambda: world.misanswered(model, state)):
+    asks: Any = (world.examine, of_fault), (world.misanswered, tuple)
+    for ask, pair_of in asks:
         try:
-            broken += asked()
+            broken += map(pair_of, ask(model, state))
         except Exception as error:
-            broken.append(of_error(error))
+            law, text = named(error)
+            broken.append(of_fault(text, law))
     return broken
-
-
-def of_error(error: Exception) -> tuple[str, str]:
-    """Return the law that an error names, if it does, and the error in words."""
-    law, text = named(error)
-    return of_fault(text, law)
 
 
 def of_fault(fault: str, law: str = "REF-0") -> tuple[str, str]:

@@ -7,6 +7,7 @@ states, are checked now and then. Now and then the model is copied, too, and mus
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 from typing import Any, Generic
 
@@ -14,6 +15,8 @@ from .explore import Violation, examined
 from .lockstep import Compared, act
 from .world import M, S, World
 
+Run = Callable[[], Counter[str]]
+"""Goes through histories, and returns how often what happened."""
 LAWS_EVERY = 16
 """Actions between two checks of the laws of states."""
 
@@ -106,6 +109,13 @@ def walk(world: World[S, M], seed: int, steps: int) -> History[S, M]:
 def walked(world: World[S, M], seed: int, steps: int) -> Counter[str]:
     """Take a random walk, up to a `HistoryError`, and return how often what happened."""
     return walk(world, seed, steps).fired
+
+
+def long_runs(world: World[S, M], lengths: tuple[int, int, int, int], derandomize: bool) -> list[Run]:
+    """Return what runs the state machine (its examples, their steps), and then random walks (their steps, how many)."""
+    examples, steps, length, walks = lengths
+    machine = partial(run_machine, world, examples, steps, derandomize)
+    return [machine, *(partial(walked, world, seed, length) for seed in range(walks))]
 
 
 def run_machine(world: World[S, M], examples: int, steps: int, derandomize: bool = True) -> Counter[str]:

@@ -61,8 +61,9 @@ class World(ABC, Generic[S, M]):
 
     actions: ClassVar[tuple[type[Any], ...]]
     """The classes of actions (see `Action`), in the order in which they are tried."""
-    laws: tuple[Law, ...] = ()
-    step_laws: ClassVar[tuple[Law, ...]] = ()
+    laws: tuple[Any, ...] = ()
+    """Each a `Law`, or what has its `id`, `holds` and `statement`; of states here, of steps in `step_laws`."""
+    step_laws: ClassVar[tuple[Any, ...]] = ()
     weights: ClassVar[dict[str, int]] = {}
     """How often actions of a kind are drawn in a random walk; kinds that are not named count 1."""
     examined_every: ClassVar[int] = 1

@@ -177,9 +177,7 @@ class BlockwrightAdapter:
         twin.requests = self.requests.copy()
         twin.prefixes = self.prefixes.copy()
         pool = twin.manager.block_pool
-        twin.hits = (
-            {name: self.package.KVCacheBlocks(pool, hit.ids) for name, hit in self.hits.items()} if self.hits else {}
-        )
+        twin.hits = {name: self.package.KVCacheBlocks(pool, hit.ids) for name, hit in self.hits.items()}
         twin.plans = {}
         twin.overlaps = self.overlaps
         twin.stream = None if self.stream is None else self.stream.copy()

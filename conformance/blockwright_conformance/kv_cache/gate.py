@@ -1,8 +1,8 @@
 """Exhaustive lock-step: every reachable transition of every scope of the profile, several scopes at a time."""
 
 from contextlib import suppress
-from typing import Any
 
+from ..checker.diagnose import diagnose
 from ..checker.explore import Result
 from ..gates import GateResult, Profile, factory_of
 from ..rows import LIMIT, Exploration, explored
@@ -43,24 +43,12 @@ size, run, report, coverage = GATE.size, GATE.run, GATE.report, GATE.coverage
 
 
 def judged(scope: Scope, factory: Factory) -> GateResult:
-    """Explore a scope with anybody's managers, up to the first difference, and return its row.
-
-    A factory that has a method `explore` does so itself.
-    """
+    """Explore a scope with anybody's managers (or have the factory do it), and tell all laws that a difference breaks."""
     explore = getattr(factory, "explore", None)
     result = explore(scope) if explore else explorer(scope, factory, max_transitions=LIMIT).run()
-    if result.violation is not None:
-        result.violation.detail += also(result, factory)
+    if (found := result.violation) is not None:
+        with suppress(Exception):  # what else is broken cannot always be told
+            broken = diagnose(KVCacheWorld(scope, factory), found.actions).laws
+            laws = [each for each in broken if each != found.law and not each.startswith("REF-0")]
+            found.detail += f" (breaks {', '.join(laws)})" if laws else ""
     return report(result, factory)
-
-
-def also(result: Result, factory: Factory) -> str:
-    """Return the laws that a counterexample breaks beyond the one found, in words; empty if that cannot be told."""
-    from ..checker.diagnose import diagnose
-
-    found: Any = result.violation
-    with suppress(Exception):
-        broken = diagnose(KVCacheWorld(result.scope, factory), found.actions).laws
-        laws = [each for each in broken if each != found.law and not each.startswith("REF-0")]
-        return f" (breaks {', '.join(laws)})" if laws else ""
-    return ""

@@ -20,8 +20,9 @@ from blockwright_spec.worker.rows import Row
 
 from ..kv_cache.blockwright import kv_cache_config
 from ..kv_cache.counterexample.script import declaration
+from ..kv_cache.lockstep import replaced
 from ..kv_cache.parts import name_of
-from .actions import BatchResult, Places, replaced
+from .actions import BatchResult, Places
 from .scopes import WorkerScope
 
 
