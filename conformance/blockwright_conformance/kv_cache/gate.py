@@ -43,7 +43,7 @@ size, run, report, coverage = GATE.size, GATE.run, GATE.report, GATE.coverage
 
 
 def judged(scope: Scope, factory: Factory) -> GateResult:
-    """Explore a scope with anybody's managers (or have the factory do it), and tell all laws that a difference breaks."""
+    """Explore a scope with anybody's managers (or have the factory do so), and tell all laws that a fault breaks."""
     explore = getattr(factory, "explore", None)
     result = explore(scope) if explore else explorer(scope, factory, max_transitions=LIMIT).run()
     if (found := result.violation) is not None:
