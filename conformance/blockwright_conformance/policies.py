@@ -106,10 +106,10 @@ class PolicyManagers:
         return result
 
 
-def tasks(profile: Profile) -> list[tuple[str, Scope]]:
-    """Return the policies that are asked for, by name, each with each scope."""
+def tasks(profile: Profile) -> list[tuple[str, str]]:
+    """Return the policies that are asked for, each with each scope, by name: a process has scopes of its own."""
     names = [profile.policy] if profile.policy else list(NAMED)
-    return [(name, each) for name in names for each in POLICIES if profile.scope in each.name]
+    return [(name, each.name) for name in names for each in POLICIES if profile.scope in each.name]
 
 
 def size(profile: Profile) -> int:
@@ -120,9 +120,10 @@ def size(profile: Profile) -> int:
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Put each policy through each scope."""
     calls = tasks(profile)
-    return in_order(row_of, calls, [each.name for _, each in calls], profile.jobs, progress, profile.explorer)
+    return in_order(row_of, calls, [name for _, name in calls], profile.jobs, progress, profile.explorer)
 
 
-def row_of(policy: str, scope: Scope) -> GateResult:
+def row_of(policy: str, name: str) -> GateResult:
     """Return the row of a policy in a scope."""
+    (scope,) = [each for each in POLICIES if each.name == name]
     return replace(judged(scope, PolicyManagers(policy_named(policy))), kind="policies", manager=policy)
