@@ -13,7 +13,7 @@ from blockwright_spec.hints import Said
 from blockwright_spec.offload.chain_state import ChainConfig
 from blockwright_spec.offload.tier_state import Key
 
-from ..kv_cache.scopes import options, rows_of
+from ..kv_cache.scopes import options, profiles, rows_of
 
 KEYS: tuple[Key, ...] = (b"p", b"q", b"r", b"s")
 """The first is what requests share."""
@@ -121,13 +121,7 @@ def chain_of_row(name: str, capacities: list[int], *rest: Any) -> ChainScope:
 ROWS = rows_of(__file__)
 TIER_PR, TIER_LARGE = (tuple([tier_of_row(*row) for row in ROWS["tiers"][name]]) for name in ("pr", "nightly"))
 CHAIN_PR, CHAIN_LARGE = (tuple([chain_of_row(*row) for row in ROWS["chains"][name]]) for name in ("pr", "nightly"))
-
-
-def profiles(pr: tuple[Any, ...], large: tuple[Any, ...], *quick: str) -> dict[str, tuple[Any, ...]]:
-    """Return the scopes of each profile; the quick ones by a part of their names."""
-    small = tuple(each for each in pr if any(part in each.name for part in quick))
-    return {"quick": small, "pr": pr, "nightly": pr + large}
-
-
 TIER_PROFILES = profiles(TIER_PR, TIER_LARGE, "no blocks", "events off")
+"""The scopes of one tier, of each profile."""
 CHAIN_PROFILES = profiles(CHAIN_PR, CHAIN_LARGE, "nothing", "reserve 0")
+"""The scopes of chains, of each profile."""
