@@ -107,8 +107,7 @@ class Store(ChainAction):
         return calls.store(state, self.keys, self.device, said_in(self.said))
 
     def call(self, model: ChainUnderTest) -> Any:
-        more = (hints(said_in(self.said), self.keys),) if self.said else ()
-        return model.chain.store(list(self.keys), list(self.device), *more)
+        return model.chain.store(list(self.keys), list(self.device), hints(said_in(self.said), self.keys))
 
     def line(self, state: Chain) -> str:
         more = f", {hints(said_in(self.said), self.keys)}" if self.said else ""

@@ -34,7 +34,6 @@ class TierScope:
     misuse: bool = True
     """Whether calls are made that are wrong."""
     said: tuple[Any, ...] = ()
-    """What stores say of keys, if anything (`said_in`)."""
 
     @property
     def keys(self) -> tuple[Key, ...]:

@@ -100,8 +100,8 @@ class TierCall(NamedTuple):
         return (self.name, 1) if self.name == "advance_time" else (self.name, list(self.keys), *more)
 
 
-def hints(said: Mapping[Key, Said], keys: tuple[Key, ...]) -> list[tuple[Any, ...]]:
-    return [astuple(said.get(key, NOTHING_SAID)) for key in keys]
+def hints(said: Mapping[Key, Said], keys: tuple[Key, ...]) -> list[tuple[Any, ...]] | None:
+    return [astuple(said.get(key, NOTHING_SAID)) for key in keys] if said else None
 
 
 MEANINGS: dict[str, Callable[[Tier, TierCall, Victims, Mapping[Key, Said]], TierOutcome]] = {
@@ -118,16 +118,14 @@ MEANINGS: dict[str, Callable[[Tier, TierCall, Victims, Mapping[Key, Said]], Tier
 
 def completely_written(state: Tier, keys: tuple[Key, ...]) -> Tier:
     """Write the blocks of keys that are to be written."""
-    for key in keys:
-        entry = entry_of(state, key)
-        if entry is not None and entry.phase is Phase.WRITING:
-            state = calls.written(state, entry.place, key)
+    for each in state.entries:
+        if each.key in keys and each.phase is Phase.WRITING:
+            state = calls.written(state, each.place, each.key)
     return state
 
 
 def stored(answer: Any) -> Stored:
-    spec = answer.store_spec
-    return Stored(tuple(answer.block_hashes_to_store), tuple(spec.block_ids), tuple(answer.block_hashes_evicted))
+    return Stored(*map(tuple, (answer.block_hashes_to_store, answer.store_spec.block_ids, answer.block_hashes_evicted)))
 
 
 class TierWorld(World[TierNow, TierUnderTest]):

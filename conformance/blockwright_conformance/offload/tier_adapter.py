@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import blockwright.offload
 from blockwright.errors import BlockNotReadyError, BlockwrightError, NotPreparedError, UnknownBlockHashError
-from blockwright_spec.hints import NOTHING_SAID, Said
+from blockwright_spec.hints import Said
 from blockwright_spec.offload.tier_calls import TierReason
 from blockwright_spec.offload.tier_state import Event, Key, Phase, Tier, entry_of, idle, num_free, said_of
 
@@ -117,8 +117,7 @@ def shown_by(manager: Any, keys: Sequence[Key], ordered: bool = True) -> TierSho
 
 def said_by(manager: Any, key: Key) -> Said:
     """Return what a manager knows to be said of a key; others than ours know nothing."""
-    hint = manager.hint_of(key) if hasattr(manager, "hint_of") else None
-    return NOTHING_SAID if hint is None else Said(*hint)
+    return Said(*(getattr(manager, "hint_of", lambda key: None)(key) or ()))
 
 
 def expected_of(state: Tier, keys: Sequence[Key], ordered: bool = True) -> TierShown:
