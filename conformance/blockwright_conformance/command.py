@@ -15,6 +15,7 @@ from typing import Any, Final
 from blockwright import __version__, build_info
 from blockwright._terminal import print_table, progress
 from blockwright.errors import InvalidArgumentError
+from blockwright.replay.keeping import chooser, policy_named
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.manager.laws import LAWS, STEP_LAWS
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
@@ -49,6 +50,7 @@ examples:
   blockwright conform --proofs                         every theorem and contract, each listed
   blockwright conform --impl mymodule:Adapter          another block manager, through an adapter of its own
   blockwright conform --impl exec:./manager            the same in a process of its own, in any language
+  blockwright conform --policy mymodule:MyPolicy       an eviction policy, as replay takes it
   blockwright conform --explorer build/explorer        lock-step twice as fast: the specification compiled
   blockwright conform --json report.json
 """
@@ -74,6 +76,9 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--impl", default=OURS, metavar="MODULE:FACTORY", help="the manager to test, or exec:COMMAND (default: ours)"
     )
     parser.add_argument(
+        "--policy", default="", metavar="MODULE:FACTORY", help="the eviction policy to test, as replay takes it"
+    )
+    parser.add_argument(
         "--expected", type=Path, metavar="FILE", help="a strict list of expected failures (TOML), with --impl"
     )
     parser.add_argument(
@@ -96,14 +101,14 @@ def _positive(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Run the gates and report; 1 where a law is broken."""
-    is_part = args.gate or args.scope or args.proofs or args.impl != OURS
+    is_part = args.gate or args.scope or args.proofs or args.impl != OURS or args.policy
     name = args.profile or ("pr" if is_part else "quick")
-    profile = Profile(name, args.jobs, args.impl, args.scope, args.proofs, args.explorer)
+    profile = Profile(name, args.jobs, args.impl, args.scope, args.proofs, args.policy, args.explorer)
     _check(profile, args.json)
     if args.expected is not None and profile.is_ours:
         raise InvalidArgumentError("--expected: is of the manager that --impl names; name one, or leave --expected out")
     expected = _expected(args.expected)
-    names = wanted(["proofs"] if args.proofs else args.gate, args.skip, profile)
+    names = wanted(["proofs"] if args.proofs else ["policies"] if args.policy else args.gate, args.skip, profile)
     left = {} if profile.is_ours else left_out(names, profile)
     _check_packages(names, profile)
     started, rows = time.perf_counter(), []
@@ -149,6 +154,10 @@ def _check(profile: Profile, file: Path | None) -> None:
         raise InvalidArgumentError(f"--impl: {profile.implementation}: {why}")
     if profile.proofs and (profile.scope or not profile.is_ours):
         raise InvalidArgumentError("--proofs: are of Blockwright's own code, all of it; leave --impl and --scope out")
+    if profile.policy:
+        if profile.proofs or not profile.is_ours:
+            raise InvalidArgumentError("--policy: is asked by Blockwright's own manager; leave --impl and --proofs out")
+        chooser(policy_named(profile.policy)())
     if profile.explorer is not None and (why := trouble(profile.explorer)):
         raise InvalidArgumentError(
             f"--explorer: {why}; compile with python -m blockwright_lab.explorer {profile.explorer}"

@@ -41,6 +41,8 @@ class Profile:
     """Only scopes whose names contain this."""
     proofs: bool = False
     """Make every proof; one that cannot be tried here is a failure."""
+    policy: str = ""
+    """The policy that gate `policies` is about: a name that replay knows, or ``module:factory``; all that it knows."""
     explorer: Path | None = None
     """A folder with the specification compiled (`native`), for the gates that explore."""
 

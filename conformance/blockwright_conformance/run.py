@@ -7,20 +7,23 @@ def test_conformance():
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from blockwright.replay.keeping import policy_named
 
 from .capabilities import Capabilities, Deviation, Finding, Verdict, judge
 from .expected_failures import expected_of, said
 from .gates import factory_of
 from .kv_cache.actions import Action
-from .kv_cache.adapter_calls import way
+from .kv_cache.counterexample.adapter_calls import way
 from .kv_cache.fitting import capabilities_of, fitted, lacking
-from .kv_cache.scopes import FOR_OTHERS, Scope
+from .kv_cache.scopes import FOR_OTHERS, POLICIES, Scope
 from .kv_cache.world import Factory, KVCacheWorld, explorer
 from .others import none_fits
+from .policies import PolicyManagers
 from .rows import LIMIT
 
 
@@ -54,13 +57,14 @@ class ConformanceReport:
 
 
 def run_conformance(
-    factory: Factory | str,
+    factory: Factory | str | None = None,
     capabilities: Capabilities | None = None,
     expected_failures: str | Path | Iterable[Deviation] = (),
     profile: str = "pr",
     scope: str = "",
+    policy: Callable[[], object] | str | None = None,
 ) -> ConformanceReport:
-    """Put a manager through every scope that it can do, in lock-step with the specification.
+    """Put a manager, or an eviction policy, through every scope that it can do, in lock-step with the specification.
 
     Args:
         factory: makes a manager from a `Config` (`adapter.ManagerAdapter`), or its name as ``module:factory``, or
@@ -69,6 +73,7 @@ def run_conformance(
         expected_failures: a strict list, or the TOML file that holds it (`expected`).
         profile: how far to go: "quick", "pr" or "nightly".
         scope: only scopes whose names contain this; expected failures that do not show are then let pass.
+        policy: instead of a manager, what makes an eviction policy, or its name as ``blockwright replay`` takes it.
 
     Raises:
         ConformanceError: something differs that is not expected, or what was expected does not; with the calls of the
@@ -78,9 +83,14 @@ def run_conformance(
     if profile not in FOR_OTHERS:
         raise ValueError(f"profile: expected one of {', '.join(FOR_OTHERS)}, not {profile!r}")
     expected = expected_of(expected_failures)
-    make = factory_of(factory) if isinstance(factory, str) else factory
+    if (factory is None) == (policy is None):
+        raise ValueError("policy: is asked by Blockwright's own manager; name either a factory or a policy")
+    if policy is not None:
+        make: Factory = PolicyManagers(policy_named(policy) if isinstance(policy, str) else policy)
+    else:
+        make = factory_of(factory) if isinstance(factory, str) else factory  # type: ignore[assignment]
     can = capabilities if capabilities is not None else capabilities_of(make)
-    scopes = [each for each in FOR_OTHERS[profile] if scope in each.name]
+    scopes = [each for each in (FOR_OTHERS[profile] if policy is None else POLICIES) if scope in each.name]
     left_out = {each.name: words for each in scopes if (words := lacking(each, can))}
     reports = tuple([explored(fitted(each, can), make) for each in scopes if each.name not in left_out])
     if not reports:
@@ -95,7 +105,11 @@ def run_conformance(
 def explored(scope: Scope, factory: Factory) -> ScopeReport:
     """Explore one scope, up to the first difference."""
     started = time.perf_counter()
-    result = explorer(scope, factory, max_transitions=LIMIT).run()
+    result = (
+        factory.explore(scope)
+        if isinstance(factory, PolicyManagers)
+        else explorer(scope, factory, max_transitions=LIMIT).run()
+    )
     finding = None
     if result.violation is not None:
         law, detail, actions = result.violation.law, result.violation.detail, result.violation.actions

@@ -7,6 +7,7 @@ from blockwright._build import BuildInfo, build_info
 from blockwright.config import KVCacheConfig, KVCacheGroupSpec
 from blockwright.core.batch import append_output_token_ids_batch
 from blockwright.core.block_hash import BlockHasher, FunctionHasher, GivenHasher, Sha256Hasher, SipHasher, siphash128
+from blockwright.core.candidates.chosen import Candidate, Candidates, EvictionPolicy
 from blockwright.core.in_time.explain import EvictionStats, GroupHit, HitExplanation, HitLimit
 from blockwright.core.journal import Eviction
 from blockwright.core.manager import KVCacheManager, PrefixCacheStats
@@ -38,11 +39,14 @@ __all__ = [
     "BlockHasher",
     "BlockPool",
     "BuildInfo",
+    "Candidate",
+    "Candidates",
     "ChunkedLocalAttentionManager",
     "ChunkedLocalAttentionSpec",
     "CrossAttentionManager",
     "CrossAttentionSpec",
     "Eviction",
+    "EvictionPolicy",
     "EvictionStats",
     "Fits",
     "FullAttentionManager",

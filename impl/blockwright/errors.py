@@ -49,6 +49,16 @@ class InterruptedCallError(BlockwrightError, RuntimeError):
     """An earlier call ended in the middle of a change (no memory, an interrupt): make a new manager or pool."""
 
 
+class EvictionPolicyError(BlockwrightError, ValueError):
+    """An eviction policy chose what is no candidate. The call ended in the middle of a change: make a new manager.
+
+    Attributes:
+        law: id of the law that it broke.
+    """
+
+    law = "POLICY-3"
+
+
 class NoFreeBlocksError(BlockwrightError, ValueError):
     """More blocks were asked for than are free."""
 

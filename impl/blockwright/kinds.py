@@ -94,14 +94,21 @@ class FullAttentionSpec(AttentionSpec):
 
 @dataclass(frozen=True)
 class SlidingWindowSpec(AttentionSpec):
-    """A layer whose token at position q reads itself and the ``sliding_window - 1`` positions before it."""
+    """A layer whose token at position q reads itself and the ``sliding_window - 1`` positions before it.
+
+    With sinks (StreamingLLM) it reads the first `sink_len` positions as well: their blocks are kept, and a hit needs
+    them.
+    """
 
     sliding_window: int
+    sink_len: int = 0
 
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
         require_positive("sliding_window", self.sliding_window)
+        if self.sink_len != 0 or isinstance(self.sink_len, bool):
+            require_positive("sink_len", self.sink_len)
 
 
 @dataclass(frozen=True)

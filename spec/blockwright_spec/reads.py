@@ -5,7 +5,7 @@ trimmed, how long a hit is and how many blocks a step fills are sets derived fro
 except that a recurrent layer fills one slot a step (`writes`) and reads a state that must stop exactly there.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import lcm
 
@@ -22,6 +22,14 @@ class Full:
 class Sliding:
     """A layer whose tokens see the last `window` positions, their own included."""
 
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sinks:
+    """A sliding window whose tokens see the first `sinks` positions as well, wherever they are (StreamingLLM)."""
+
+    sinks: int
     window: int
 
 
@@ -47,7 +55,7 @@ class Cross:
     """A layer whose tokens read what an encoder left: none of the request's own positions."""
 
 
-Kind = Full | Sliding | Chunked | Mamba | Cross
+Kind = Full | Sliding | Sinks | Chunked | Mamba | Cross
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +66,15 @@ class Group:
     block_size: int
 
 
-def reads(kind: Kind, position: int) -> range:
+def reads(kind: Kind, position: int) -> Sequence[int]:
     """Return the earlier positions that the token at `position` reads (the specification's one idea)."""
     match kind:
         case Full():
             return range(position)
         case Sliding(window):
             return range(max(0, position - window + 1), position)
+        case Sinks(sinks, window):
+            return (*range(min(sinks, position)), *range(max(sinks, position - window + 1), position))
         case Chunked(chunk):
             return range(position // chunk * chunk, position)
         case Mamba():
@@ -82,11 +92,11 @@ def writes(kind: Kind, start: int, stop: int) -> range:
     return range(start, stop)
 
 
-def needed(kind: Kind, length: int) -> range:
+def needed(kind: Kind, length: int) -> Sequence[int]:
     """Return the positions below `length` that some token at a position >= `length` reads.
 
-    The first position read never moves back as the token moves on, so the token at `length` reads all of them: this is
-    the union over all later tokens, which the tests form and the proofs establish for every integer.
+    What a token does not read no later one reads, so the token at `length` reads all of them: this is the union over
+    all later tokens, which the tests form and the proofs establish for every integer.
     """
     return reads(kind, length)
 

@@ -187,7 +187,7 @@ def test_every_target_of_the_paths_is_the_stated_one() -> None:
         "prefill": 25,
         "release": 50,
         "churn": 20,
-        "churn-shares": None,
+        "churn-shares": 15,
         "hash-list": 12,
         "hash-array": 30,
         "hash-sha256": 4,

@@ -171,6 +171,20 @@ def test_plot_without_the_library_names_it(capsys: pytest.CaptureFixture[str], m
         (["--seed", "x"], "argument --seed: invalid int value: 'x'"),
         (["t.jsonl", "--turns", "3"], "--turns: only without a TRACE file"),
         (["a.jsonl", "b.jsonl"], "unrecognized arguments: b.jsonl"),
+        (["--shares", "0.1"], "--shares: are of tenants; add --tenants RULE"),
+        (["--tenants", "dealt:0"], "--tenants: expected dealt:N with N up to 10000, not 'dealt:0'"),
+        (["--tenants", "user"], "--tenants: expected dealt:N with N up to 10000, not 'user'"),
+        (["--tenants", "dealt:2", "--shares", "ann=0.5"], "no tenant of that name: ann=0.5"),
+        (["--tenants", "dealt:2", "--shares", "tenant 0=half"], "--shares: 'half' is no part of the pool"),
+        (["--tenants", "dealt:2", "--shares", "-0.1"], "--shares: no part within 0..1, or no tenant of that name"),
+        (["--tenants", "dealt:2", "--shares", "0.6"], "shares: the floors sum to "),
+        (["--tenants", "dealt:2", "--bound"], "--bound: is of layers that keep all blocks and of one tenant"),
+        (["--hints", "oracle:2"], "--hints: expected none, oracle or oracle:ERROR within 0..1, not 'oracle:2'"),
+        (["--hints", "oracle:0.2:x"], "--hints: expected none, oracle"),
+        (["--hints", "oracle", "--policy", "lru"], "--policy: with hints the client decides"),
+        (["--policy", "mru"], "--policy: expected lru, t-lru, workload-aware or module:factory, not 'mru'"),
+        (["--policy", "builtins:object"], "--policy: must make something with a method choose(candidates) or ending("),
+        (["--hint-guard", "2"], "argument --hint-guard: must be a part from 0 to 1, not '2'"),
     ],
 )
 def test_bad_arguments(
@@ -201,6 +215,44 @@ def test_the_arguments_are_those_of_the_workload() -> None:
     register(subparsers)
     args = subparsers.choices["replay"].parse_args([])
     assert set(WorkloadOptions.__dataclass_fields__) <= set(vars(args))
+
+
+def test_tenants_are_dealt_out_or_named_by_a_column(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A tenant that has all of the pool as its share loses nothing to others; those have what is left."""
+    path, lines = tmp_path / "trace.jsonl", []
+    for at in range(60):
+        user, ids = ("ann", [at % 3, 7 + at % 3]) if at % 2 else ("bob", [100 + 2 * at, 101 + 2 * at])
+        lines.append(
+            {"timestamp": at, "input_length": 40, "output_length": 1, "hash_ids": [*ids, 1000 + at], "user": user}
+        )
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    small = [str(path), "--unit", "16", "--blocks", "12", "--tenants", "user"]
+    alone, kept = report(capsys, *small)["tenants"], report(capsys, *small, "--shares", "ann=1")["tenants"]
+    assert alone["bob"] == kept["bob"] == 0
+    assert alone["ann"] < kept["ann"] == pytest.approx((30 - 3) * 2 / (30 * 3))
+    dealt = report(capsys, *SMALL, "--blocks", "150", "--tenants", "dealt:4", "--shares", "0.25")
+    assert list(dealt["tenants"]) == [f"tenant {number}" for number in range(4)]
+    assert any(rate > 0 for rate in dealt["tenants"].values())
+    path.write_text(path.read_text().replace('"user": "bob"', '"group": 1'))
+    assert main(["replay", *small]) == 2
+    assert "has no column 'user'; name another with --tenants" in capsys.readouterr().err
+
+
+def test_a_policy_that_chooses_replays_as_plain_lru_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "first_to_go.py").write_text(
+        "class First:\n    def choose(self, candidates):\n        return next(iter(candidates))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    size = ("--curve", "150,300")
+    mine = report(capsys, *SMALL, *size, "--policy", "first_to_go:First", "--check")
+    assert mine["policy"] == "first_to_go:First"
+    assert mine["curve"][0]["evictions"] > 0
+    plain = report(capsys, *SMALL, *size)["curve"]
+    assert [each["hit_rate"] for each in mine["curve"]] == [each["hit_rate"] for each in plain]
+    drawn = [report(capsys, *SMALL, *size, "--hints", hints)["hit_rate"] for hints in ("oracle:0.5", "oracle:0.5:0")]
+    assert drawn[0] == drawn[1]
 
 
 def test_a_host_tier(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,8 +42,8 @@ def full(block_size: int = 4) -> FullAttentionSpec:
     return FullAttentionSpec(block_size, num_kv_heads=1, head_size=1, dtype="float16")
 
 
-def sliding(block_size: int = 4, window: int = 6) -> SlidingWindowSpec:
-    return SlidingWindowSpec(block_size, num_kv_heads=1, head_size=1, dtype="float16", sliding_window=window)
+def sliding(block_size: int = 4, window: int = 6, sinks: int = 0) -> SlidingWindowSpec:
+    return SlidingWindowSpec(block_size, 1, head_size=1, dtype="float16", sliding_window=window, sink_len=sinks)
 
 
 def chunked(block_size: int = 4, chunk: int = 8) -> ChunkedLocalAttentionSpec:
@@ -95,6 +95,7 @@ SETUPS = {
     "full-uncached": Setup(full(), False),
     "sliding": Setup(sliding()),
     "sliding-3-2": Setup(sliding(3, 2)),
+    "sinks": Setup(sliding(2, 3, 3)),
     "sliding-1": Setup(sliding(2, 1)),
     "sliding-uncached": Setup(sliding(), False),
     "chunked": Setup(chunked()),
@@ -115,6 +116,7 @@ def manager_of(
 GROUPS: dict[str, list[KVCacheSpec]] = {
     "full 4, sliding 2": [full(4), sliding(2, 5)],
     "sliding 3, full 2": [sliding(3, 4), full(2)],
+    "full 2, sinks": [full(2), sliding(2, 3, 1)],
     "full 2, mamba 4": [full(2), mamba(4)],
     "sliding 2, mamba 3": [sliding(2, 4), mamba(3)],
     "full 3, chunked 2": [full(3), chunked(2, 4)],
@@ -182,6 +184,7 @@ def needed(spec: KVCacheSpec, num_tokens: int) -> set[int]:
         return 0
 
     reads = {position for token in range(num_tokens, num_tokens + 20) for position in range(first_read(token), token)}
+    reads |= set(range(spec.sink_len if isinstance(spec, SlidingWindowSpec) else 0))
     return {position for position in reads if position < num_tokens}
 
 

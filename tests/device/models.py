@@ -38,7 +38,7 @@ def attention(draw: st.DrawFn, kind: int, caching: bool) -> KVCacheSpec:
     size = draw(st.sampled_from([1, 2, 3, 4, 8]))
     shape = (draw(st.integers(1, 3)), draw(st.sampled_from([1, 4, 6])), draw(st.sampled_from(DTYPES)))
     if kind == 1:
-        return SlidingWindowSpec(size, *shape, sliding_window=draw(st.integers(1, 20)))
+        return SlidingWindowSpec(size, *shape, draw(st.integers(1, 20)), draw(st.sampled_from([0, 0, 1, 5])))
     if kind == 2:
         return ChunkedLocalAttentionSpec(size, *shape, attention_chunk_size=size * draw(st.integers(1, 6)))
     return CrossAttentionSpec(size, *shape) if kind == 3 and not caching else FullAttentionSpec(size, *shape)

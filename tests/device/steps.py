@@ -5,6 +5,7 @@ Nothing here uses `blockwright.device`. All references are computed in float64 f
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,7 +22,9 @@ LAYOUTS = ("plain", "padded pages", "keys before values", "heads outside", "some
 
 
 def spec_of(kind: str, reach: int, **fields: object) -> AttentionSpec:
-    """A layer's declaration; `reach` is the window, or how many blocks a chunk has."""
+    """A layer's declaration; `reach` is the window, or how many blocks a chunk has; half of it are sinks."""
+    if kind == "sinks":
+        return SlidingWindowSpec(**fields, sliding_window=reach, sink_len=(reach + 1) // 2)  # type: ignore[arg-type]
     if kind == "sliding":
         return SlidingWindowSpec(**fields, sliding_window=reach)  # type: ignore[arg-type]
     if kind == "chunked":
@@ -29,12 +32,13 @@ def spec_of(kind: str, reach: int, **fields: object) -> AttentionSpec:
     return {"full": FullAttentionSpec, "cross": CrossAttentionSpec}[kind](**fields)  # type: ignore[arg-type]
 
 
-def read_by(spec: AttentionSpec, position: int, encoder_len: int = 0) -> range:
+def read_by(spec: AttentionSpec, position: int, encoder_len: int = 0) -> Sequence[int]:
     """The positions that the token at `position` reads."""
     if isinstance(spec, CrossAttentionSpec):
         return range(encoder_len)
     if isinstance(spec, SlidingWindowSpec):
-        return range(max(0, position - spec.sliding_window + 1), position + 1)
+        first = max(0, position - spec.sliding_window + 1)
+        return [*range(min(spec.sink_len, first)), *range(first, position + 1)]
     if isinstance(spec, ChunkedLocalAttentionSpec):
         return range(position // spec.attention_chunk_size * spec.attention_chunk_size, position + 1)
     return range(position + 1)

@@ -25,7 +25,7 @@ from blockwright.device import attention, gather_kv, paged_attention, write_kv
 from blockwright.device import slots as slots_module
 from blockwright.device import step as step_module
 
-KINDS = ("full", "sliding", "chunked", "cross")
+KINDS = ("full", "sliding", "chunked", "sinks", "cross")
 STORED = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
 ATTENDED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -165,13 +165,13 @@ def test_a_prompt_in_chunks_is_the_prompt_at_once(
         for count in pieces:
             stop = done + count
             write_kv(cache, keys[done:stop], values[done:stop], slots[done:stop])
-            first = read_by(spec, done).start
+            first = min(read_by(spec, done))
             row = table.clone()
             row[:, : first // block_size] = 0
             lengths = torch.tensor([0, count]), torch.tensor([stop])
             results.append(paged_attention(query[done:stop], cache, spec, row, *lengths))
             done = stop
-            gone = slots[: read_by(spec, done).start]
+            gone = slots[: min(read_by(spec, done))]
             cache[gone // block_size, :, gone % block_size] = math.nan
         return torch.cat(results)
 

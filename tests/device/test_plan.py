@@ -37,7 +37,7 @@ from blockwright import (
 from blockwright.device import GroupPlan, KVCachePlan, plan_kv_cache
 from blockwright.device.pages import element_sizes, state_offsets
 from blockwright.errors import BlockwrightError, InvalidArgumentError, TooLittleMemoryError, UnsupportedError
-from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
+from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sinks, Sliding
 from blockwright_spec.worker.storage import Layer, Limits, PlannedGroup, StoragePlan
 from blockwright_spec.worker.storage_laws import STORAGE_LAWS
 
@@ -270,7 +270,7 @@ def bytes_of(spec: KVCacheSpec) -> int:
 def kind_of(spec: KVCacheSpec) -> tuple[object, ...]:
     """What must be equal in a group."""
     own = [getattr(spec, name, None) for name in ("sliding_window", "attention_chunk_size", "num_speculative_blocks")]
-    return (type(spec), spec.block_size, *own)
+    return (type(spec), spec.block_size, *own, getattr(spec, "sink_len", 0) or None)
 
 
 @settings(max_examples=200)
@@ -316,7 +316,9 @@ def layer_of(spec: KVCacheSpec) -> Layer:
         CrossAttentionSpec: Cross,
     }
     own = [each for each in kind_of(spec)[2:] if each is not None]
-    kind: Kind = kinds[type(spec)](*own)
+    kind: Kind = kinds[type(spec)](*own[:1])
+    if isinstance(spec, SlidingWindowSpec) and spec.sink_len:
+        kind = Sinks(spec.sink_len, spec.sliding_window)
     return Layer(kind, spec.block_size, bytes_of(spec) // (1 if isinstance(kind, Mamba) else spec.block_size))
 
 

@@ -5,13 +5,14 @@ How: the fields of vLLM's and SGLang's events are written down here; a random hi
 Not covered: the routers' own code (`python benchmarks/event_consumers.py`); sockets (test_zmq.py).
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 msgspec = pytest.importorskip("msgspec")
 
-from tests.observe.engine import SIZE, Engine, full
+from tests.observe.engine import SIZE, Engine, full, window
 
 from blockwright.errors import InvalidArgumentError
 from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored
@@ -60,6 +61,7 @@ def test_vllm_form_names_what_tokens_do_not_say() -> None:
     assert (one["group_idx"], one["kv_cache_spec_kind"]) == (0, "full_attention")
     assert "kv_cache_spec_sliding_window" not in one
     assert (two["group_idx"], two["kv_cache_spec_sliding_window"]) == (1, 6)
+    assert kinds_of([window(6), replace(window(6), sink_len=1)]) == [GroupKind("sliding_window", 6), ("unknown", None)]
     assert (two["medium"], two["ownership"], two["parent_block_hash"]) == ("STORAGE", "DISK", ONE)
     assert gone == {
         "type": "BlockRemoved", "block_hashes": [TWO], "medium": "STORAGE", "group_idx": 1, "ownership": "DISK",

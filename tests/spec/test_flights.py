@@ -12,6 +12,7 @@ import pytest
 from tests.spec.stories import done, held, hit_of, prompt, running, sent, table_of, why
 
 from blockwright_spec.manager import transitions as t
+from blockwright_spec.manager.added import ConfigAdded, StepAdded
 from blockwright_spec.manager.in_time.in_flight import begin, finish_load, settle
 from blockwright_spec.manager.laws import LAWS
 from blockwright_spec.manager.lru import LRU
@@ -23,7 +24,7 @@ from blockwright_spec.reads import Cross, Full, Group, Kind, Mamba, Sliding
 def over(*groups: tuple[Kind, int], settles: bool = False, blocks: int = 16, overlaps: bool = True) -> State:
     """A new manager whose steps are in flight until they are settled."""
     kinds = tuple(Group(*group) for group in groups or ((Full(), 2),))
-    return initial(Config(kinds, blocks, 20, overlaps=overlaps, settles=settles), 3)
+    return initial(Config(kinds, blocks, 20, added=ConfigAdded(overlaps=overlaps, settles=settles)), 3)
 
 
 def lawful(state: State) -> State:
@@ -42,7 +43,7 @@ def flown(state: State, slot: int = 0, tokens: tuple[int, ...] = (1, 2, 3, 4, 5)
 def ahead(state: State, new: int = 1, drafts: int = 0) -> State:
     """The request in slot 0 goes on in a step of its own."""
     state = done(begin(state)).state
-    return lawful(done(t.grow(state, 0, running(state).written, Step(new, drafts=drafts), LRU)).state)
+    return lawful(done(t.grow(state, 0, running(state).written, Step(new, added=StepAdded(drafts=drafts)), LRU)).state)
 
 
 def settled(state: State, *rejected: tuple[int, int]) -> State:
@@ -72,9 +73,9 @@ def test_rejected_drafts_move_later_steps_back() -> None:
     state = ahead(ahead(settled(flown(over())), 4, drafts=3), 2, drafts=1)
     state = settled(state, (0, 2))
     assert [(flight.start, flight.stop, flight.drafts) for flight in state.flights[0]] == [(7, 9, 1)]
-    assert (running(state).settled, running(state).written, running(state).drafts) == (7, 9, 1)
+    assert (running(state).settled, running(state).written, running(state).added.drafts) == (7, 9, 1)
     state = settled(said(state, 6, 7), (0, 1))
-    assert (running(state).settled, running(state).written, running(state).drafts) == (8, 8, 0)
+    assert (running(state).settled, running(state).written, running(state).added.drafts) == (8, 8, 0)
     assert why(t.grow(done(begin(state)).state, 0, 9, Step(1), LRU)) is Reason.UNWRITTEN
     assert why(t.grow(done(begin(state)).state, 0, 7, Step(1), LRU)) is Reason.WENT_BACK
 
@@ -141,10 +142,10 @@ def test_a_recurrent_state_is_published_where_its_step_stopped() -> None:
 def test_states_of_drafts() -> None:
     state = initial(Config((Group(Mamba(2), 2),), 8, 20), 3)
     state = lawful(done(t.admit(sent(state, 0, prompt(1, 2, 3)), 0, Hit(), Step(3), LRU)).state)
-    assert (table_of(state), running(state).states) == ((NULL, 1), ((2, 3),))
+    assert (table_of(state), running(state).added.states) == ((NULL, 1), ((2, 3),))
     state = done(t.append_output(state, 0, (4,))).state
-    state = lawful(done(t.grow(state, 0, 3, Step(3, drafts=2), LRU)).state)
-    assert running(state).drafts == 2
+    state = lawful(done(t.grow(state, 0, 3, Step(3, added=StepAdded(drafts=2)), LRU)).state)
+    assert running(state).added.drafts == 2
     assert state.contents[1] == held(1, 2, 3, 4)
     assert (state.keys, state.due) == ((), (0,)), "the step has still to run"
     assert done(begin(state)).state.keys == ((1, held(1, 2, 3, 4)),), "the certain state, no draft"
@@ -160,7 +161,9 @@ def test_states_of_drafts() -> None:
 
 def test_an_encoder_has_blocks_from_first_to_last() -> None:
     state = initial(Config((Group(Full(), 2), Group(Cross(), 2)), 12, 20, caching=False), 3)
-    state = lawful(done(t.admit(sent(state, 0, prompt(1, 2, 3)), 0, Hit(), Step(3, encoder=5), LRU)).state)
+    state = lawful(
+        done(t.admit(sent(state, 0, prompt(1, 2, 3)), 0, Hit(), Step(3, added=StepAdded(encoder=5)), LRU)).state
+    )
     assert running(state).tables == ((1, 2), (3, 4, 5))
     state = done(t.append_output(state, 0, (4, 5))).state
     step = done(t.grow(state, 0, 3, Step(2), LRU))
@@ -174,12 +177,12 @@ def test_an_encoder_has_blocks_from_first_to_last() -> None:
 def loading(*groups: tuple[Kind, int], external: int = 4, overlaps: bool = False) -> State:
     """A request whose first tokens are being loaded."""
     state = sent(over(*groups, overlaps=overlaps), 0, prompt(1, 2, 3, 4, 5, 6))
-    return lawful(done(t.admit(state, 0, Hit(), Step(0, external=external), LRU)).state)
+    return lawful(done(t.admit(state, 0, Hit(), Step(0, added=StepAdded(external=external)), LRU)).state)
 
 
 def test_what_is_loaded_is_found_when_it_has_come() -> None:
     state = loading()
-    assert (state.keys, running(state).loading, table_of(state)) == ((), 4, (1, 2))
+    assert (state.keys, running(state).added.loading, table_of(state)) == ((), 4, (1, 2))
     assert hit_of(sent(state, 1, prompt(1, 2, 3, 4, 5)), 1) == Hit()
     state = lawful(done(finish_load(state, 0, 4, LRU)).state)
     assert hit_of(sent(state, 1, prompt(1, 2, 3, 4, 5)), 1) == Hit(4, ((1, 2),))
@@ -218,7 +221,7 @@ def test_a_request_that_ends_while_it_loads() -> None:
     assert (ended.fences, ended.queue) == ((Fence(None, 0, ((1, 2),)),), state.queue)
     assert is_loading(ended, 0)
     again = sent(ended, 0, prompt(1, 2, 3))
-    assert why(t.admit(again, 0, Hit(), Step(0, external=2), LRU)) is Reason.LOADING
+    assert why(t.admit(again, 0, Hit(), Step(0, added=StepAdded(external=2)), LRU)) is Reason.LOADING
     runs = lawful(done(t.admit(again, 0, Hit(), Step(3), LRU)).state)
     after = lawful(done(finish_load(runs, 0, 4, LRU)).state)
     assert (after.requests[0], after.fences) == (runs.requests[0], ())
@@ -227,13 +230,14 @@ def test_a_request_that_ends_while_it_loads() -> None:
 
 def test_a_load_of_the_whole_prompt_leaves_its_last_token_to_be_computed_again() -> None:
     waiting = sent(over((Sliding(2), 1)), 0, prompt(1, 2, 3, 4))
-    state = lawful(done(t.admit(waiting, 0, Hit(), Step(0, external=4), LRU)).state)
+    state = lawful(done(t.admit(waiting, 0, Hit(), Step(0, added=StepAdded(external=4)), LRU)).state)
     assert [block != NULL for block in running(state).tables[0]] == [False, False, True, True]
     state = lawful(done(finish_load(state, 0, 4, LRU)).state)
     assert (running(state).settled, running(state).published) == (3, (3,))
     lawful(done(t.grow(done(begin(state)).state, 0, 3, Step(1), LRU)).state)
     assert (
-        why(t.admit(sent(over((Mamba(), 2)), 0, prompt(1, 2)), 0, Hit(), Step(0, external=2), LRU)) is Reason.LOAD_ALONE
+        why(t.admit(sent(over((Mamba(), 2)), 0, prompt(1, 2)), 0, Hit(), Step(0, added=StepAdded(external=2)), LRU))
+        is Reason.LOAD_ALONE
     )
 
 
@@ -255,13 +259,16 @@ def refused_in_time() -> Iterator[tuple[Reason, Outcome]]:
     yield Reason.DRAFTS_IN_FLIGHT, t.grow(done(begin(recurrent)).state, 0, 7, Step(1), LRU)
     yield Reason.DRAFTS_IN_FLIGHT, t.grow(done(begin(settled(recurrent))).state, 0, 7, Step(1), LRU)
     yield Reason.STATE_DRAFTED, t.grow(done(begin(flown(over((Mamba(1), 2))))).state, 0, 5, Step(2), LRU)
-    yield Reason.STATE_DRAFTED, t.grow(done(begin(flown(over((Mamba(1), 2))))).state, 0, 5, Step(3, drafts=2), LRU)
+    yield (
+        Reason.STATE_DRAFTED,
+        t.grow(done(begin(flown(over((Mamba(1), 2))))).state, 0, 5, Step(3, added=StepAdded(drafts=2)), LRU),
+    )
     yield Reason.UNSETTLED, t.trim(flying, 0, 1, LRU)
     yield Reason.UNSETTLED, t.publish(flown(over(settles=True)), 0, 2)
     yield Reason.WENT_BACK, t.grow(done(begin(flying)).state, 0, 4, Step(1), LRU)
-    yield Reason.LOAD_ALONE, t.admit(waiting, 0, Hit(), Step(1, external=1), LRU)
-    yield Reason.LOAD_ALONE, t.admit(waiting, 0, Hit(), Step(0, external=4), LRU)
-    yield Reason.LOAD_ALONE, t.grow(flying, 0, 0, Step(0, external=1), LRU)
+    yield Reason.LOAD_ALONE, t.admit(waiting, 0, Hit(), Step(1, added=StepAdded(external=1)), LRU)
+    yield Reason.LOAD_ALONE, t.admit(waiting, 0, Hit(), Step(0, added=StepAdded(external=4)), LRU)
+    yield Reason.RUNS, t.grow(flying, 0, 0, Step(0, added=StepAdded(external=1)), LRU)
     yield Reason.LOADING, t.grow(load, 0, 0, Step(1), LRU)
     yield Reason.NO_LOAD, finish_load(load, 0, 5, LRU)
     yield Reason.NO_LOAD, finish_load(load, 0, -1, LRU)

@@ -15,6 +15,7 @@ from tests.spec.test_flights import ahead, flown, loading, over, refused_in_time
 from tests.spec.test_transitions import refused
 
 from blockwright_spec.manager import transitions as t
+from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.in_time.forks import fork, take_copies
 from blockwright_spec.manager.laws import LAWS, STEP_LAWS
@@ -131,9 +132,9 @@ def test_slots_ahead_are_the_parents_own() -> None:
 
 def test_drafts_of_the_parent_are_given_up() -> None:
     state = sent(manager(), 0, prompt(1, 2, 3))
-    state = done(t.admit(state, 0, Hit(), Step(5, drafts=2), LRU)).state
+    state = done(t.admit(state, 0, Hit(), Step(5, added=StepAdded(drafts=2)), LRU)).state
     state = forked(done(t.append_output(state, 0, (4, 9), 1)).state)
-    assert [(running(state, slot).written, running(state, slot).drafts) for slot in (0, 1)] == [(4, 0)] * 2
+    assert [(running(state, slot).written, running(state, slot).added.drafts) for slot in (0, 1)] == [(4, 0)] * 2
     assert (table_of(state, 0), table_of(state, 1)) == ((1, 2, 3), (1, 2))
     assert why(t.grow(state, 0, 5, Step(1), LRU)) is Reason.UNWRITTEN
     assert wrote(state, 1, 9).copies == (), "the accepted draft filled a block"
@@ -178,10 +179,10 @@ def test_a_state_at_a_boundary_is_read_by_both_and_copied_by_none() -> None:
 
 def test_states_of_drafts_are_the_forks_own() -> None:
     state = forked(admitted(manager(Mamba(2)), 0, prompt(1, 2, 3)))
-    assert (running(state, 0).states, running(state, 1).states) == (((2, 3),), ((4, 5),))
+    assert (running(state, 0).added.states, running(state, 1).added.states) == (((2, 3),), ((4, 5),))
     assert table_of(state, 0) == table_of(state, 1) == (NULL, 1)
     state = done(t.append_output(state, 1, (4,))).state
-    state = lawful(state, t.grow(state, 1, 3, Step(3, drafts=2), LRU)).state
+    state = lawful(state, t.grow(state, 1, 3, Step(3, added=StepAdded(drafts=2)), LRU)).state
     assert (table_of(state, 1), state.copies) == ((NULL, 6), ((0, 1, 6),))
     for blocks, outcome in ((5, Refusal(Reason.NO_FREE_BLOCKS, 1)), (4, Refusal(Reason.NO_FREE_BLOCKS, 2))):
         tight = admitted(manager(Mamba(2), blocks=blocks), 0, prompt(1, 2, 3))
@@ -211,7 +212,7 @@ def test_only_groups_with_a_partial_block_copy() -> None:
 
 def test_what_an_encoder_left_is_shared_for_good() -> None:
     state = sent(hybrid((Full(), 2), (Cross(), 2), caching=False), 0, prompt(1, 2, 3))
-    state = lawful(state, t.admit(state, 0, Hit(), Step(3, encoder=3), LRU)).state
+    state = lawful(state, t.admit(state, 0, Hit(), Step(3, added=StepAdded(encoder=3)), LRU)).state
     state = wrote(wrote(forked(state), 0, 8), 1, 9)
     assert running(state, 0).tables[1] == running(state, 1).tables[1] == (3, 4)
     assert [group for group, _, _ in state.copies] == [0]
@@ -328,7 +329,7 @@ def refused_forks() -> Iterator[tuple[Reason, Outcome]]:
     yield Reason.NOT_A_FORK, ask(state, 1, 2, 4)
     yield Reason.NOT_A_FORK, ask(state, 1, 2, 3, extra=1)
     drafted = sent(manager(Mamba(1)), 0, prompt(1, 2, 3))
-    drafted = done(t.admit(drafted, 0, Hit(), Step(4, drafts=1), LRU)).state
+    drafted = done(t.admit(drafted, 0, Hit(), Step(4, added=StepAdded(drafts=1)), LRU)).state
     accepted = done(t.append_output(drafted, 0, (4, 5), 1)).state
     yield Reason.STATE_ELSEWHERE, ask(accepted, 1, 2, 3, 4)
     yield Reason.STATE_ELSEWHERE, ask(done(t.trim(accepted, 0, 4, LRU)).state, 1, 2, 3, 4)

@@ -15,6 +15,7 @@ from tests.spec.stories import admitted, done, prompt, running, sent
 
 from blockwright_spec.law import Law
 from blockwright_spec.manager import transitions as t
+from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.in_time.forks import fork
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done, Step
@@ -36,7 +37,7 @@ def model(*groups: tuple[Kind, int], caching: bool = True) -> State:
 def rows_of(state: State) -> Rows:
     """The rows of a worker that has taken every request's tables as they are, request 0 in row 0."""
     return tuple(
-        Row(slot, each.tables, each.states, each.encoder) if isinstance(each, Running) else None
+        Row(slot, each.tables, each.added.states, each.added.encoder) if isinstance(each, Running) else None
         for slot, each in enumerate(state.requests)
     )
 
@@ -59,7 +60,9 @@ def handed(before: State, state: State, *works: Work, rows: Rows | None = None) 
 
 
 def grown(state: State, slot: int, new: int, drafts: int = 0) -> State:
-    return done(t.grow(state, slot, running(state, slot).computed, Step(new, drafts=drafts), LRU)).state
+    return done(
+        t.grow(state, slot, running(state, slot).computed, Step(new, added=StepAdded(drafts=drafts)), LRU)
+    ).state
 
 
 # ---------------------------------------------------------------------- stories
@@ -108,7 +111,9 @@ def parted() -> Handed:
 def with_encoder() -> Handed:
     before = model((Full(), 2), (Cross(), 2), caching=False)
     before = done(t.arrive(before, 0, prompt(1, 2, 3))).state
-    return handed(before, done(t.admit(before, 0, Hit(), Step(3, encoder=5), LRU)).state, Work(0, 0, 3))
+    return handed(
+        before, done(t.admit(before, 0, Hit(), Step(3, added=StepAdded(encoder=5)), LRU)).state, Work(0, 0, 3)
+    )
 
 
 ROW = Row(0, (), ())
@@ -129,8 +134,8 @@ def test_slots_are_places_in_blocks() -> None:
 
 def test_an_accepted_draft_is_read_from_its_block() -> None:
     request, (_, states) = running(DRAFTS.state), DRAFTS.inputs.groups
-    assert states.states_read == (request.states[1][1],)
-    assert states.states_written == ((request.tables[1][1], *request.states[1]),)
+    assert states.states_read == (request.added.states[1][1],)
+    assert states.states_written == ((request.tables[1][1], *request.added.states[1]),)
     assert states.slots == (None,) * 3
 
 
@@ -153,7 +158,7 @@ def test_one_state_for_a_request_that_caches_nothing() -> None:
     before = admitted(model((Mamba(1), 2), caching=False), 0, prompt(*range(9)))
     before = done(t.append_output(before, 0, (1,))).state
     step = handed(before, grown(before, 0, 2, 1), Work(0, 9, 2, 1))
-    (block,), (draft,) = running(step.state).tables[0], running(step.state).states[0]
+    (block,), (draft,) = running(step.state).tables[0], running(step.state).added.states[0]
     assert step.inputs.groups[0].states_read == (block,)
     assert step.inputs.groups[0].states_written == ((block, draft),)
     assert [law.id for law in INPUT_LAWS if not law.holds(step)] == []

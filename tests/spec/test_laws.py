@@ -7,10 +7,12 @@ Not covered: that no transition breaks a law (the explorer), and that every brok
 """
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from blockwright_spec.manager import plans, pool_laws
+from blockwright_spec.manager.added import ConfigAdded, StepAdded
 from blockwright_spec.manager.in_time.forks import fork
 from blockwright_spec.manager.in_time.in_flight import begin
 from blockwright_spec.manager.laws import LAWS, STEP_LAWS
@@ -62,14 +64,18 @@ BOTH = put_out(admitted(admitted(manager((Full(), 1), (Sliding(3), 2)), 0), 1), 
 DRAFTED = admitted(manager((Mamba(2), 2)), 0)
 ENCODED = after(
     admit(
-        after(arrive(manager((Full(), 2), (Cross(), 2), caching=False), 0, PROMPT)), 0, Hit(), Step(5, encoder=3), LRU
+        after(arrive(manager((Full(), 2), (Cross(), 2), caching=False), 0, PROMPT)),
+        0,
+        Hit(),
+        Step(5, added=StepAdded(encoder=3)),
+        LRU,
     )
 )
 
 
 def timed(settles: bool) -> State:
     """A step in flight for a request that has ended and one that runs, and another step for the latter."""
-    config = Config((Group(Full(), 2), Group(Sliding(2), 2)), 16, 12, overlaps=True, settles=settles)
+    config = Config((Group(Full(), 2), Group(Sliding(2), 2)), 16, 12, added=ConfigAdded(overlaps=True, settles=settles))
     state = admitted(admitted(after(begin(initial(config, 2))), 0, 4), 1, 5)
     state = after(begin(after(release(state, 1, LRU))))
     return after(grow(state, 0, 4, Step(2), LRU))
@@ -78,7 +84,9 @@ def timed(settles: bool) -> State:
 EAGER, SETTLED = timed(False), timed(True)
 FORKED = after(fork(after(arrive(admitted(manager((Full(), 2)), 0), 1, PROMPT)), 0, 1, LRU))
 PARTED = put_out(FORKED, 0, 1)
-LOADING = after(admit(after(arrive(manager((Full(), 2)), 0, PROMPT)), 0, Hit(), Step(0, external=4), LRU))
+LOADING = after(
+    admit(after(arrive(manager((Full(), 2)), 0, PROMPT)), 0, Hit(), Step(0, added=StepAdded(external=4)), LRU)
+)
 FENCED = after(preempt(LOADING, 0, LRU))
 GOOD = (FULL, SLIDING, MAMBA, UNCACHED, BOTH, DRAFTED, ENCODED, EAGER, SETTLED, LOADING, FENCED, FORKED, PARTED)
 
@@ -95,6 +103,11 @@ def request_changed(state: State, slot: int = 0, **fields: object) -> State:
     requests = list(state.requests)
     requests[slot] = replace(request_of(state, slot), **fields)  # type: ignore[arg-type]
     return replace(state, requests=tuple(requests))
+
+
+def added_changed(state: State, **fields: Any) -> State:
+    """The state with fields changed of what a second reading adds to the first request."""
+    return request_changed(state, added=replace(request_of(state).added, **fields))
 
 
 def content_changed(state: State, block: int, prefix: Prefix | None, group: int = 0) -> State:
@@ -130,8 +143,8 @@ BROKEN: dict[str, State] = {
     "MAMBA-1": request_changed(MAMBA, tables=((1, 2, 3),)),
     "MAMBA-2": request_changed(UNCACHED, tables=((1, 2),)),
     "LEN-1": request_changed(FULL, computed=6),
-    "MAMBA-3": request_changed(DRAFTED, states=((2,),)),
-    "MAMBA-4": content_changed(DRAFTED, request_of(DRAFTED).states[0][1], cut(PROMPT, 4)),
+    "MAMBA-3": added_changed(DRAFTED, states=((2,),)),
+    "MAMBA-4": content_changed(DRAFTED, request_of(DRAFTED).added.states[0][1], cut(PROMPT, 4)),
     "MAMBA-5": replace(MAMBA, keys=((1, whole(6)),)),
     "CROSS-1": request_changed(ENCODED, tables=((1, 2, 3), (4,))),
     "FLIGHT-1": replace(EAGER, queue=(*EAGER.queue, EAGER.flights[0][0].tables[0][0])),
@@ -187,7 +200,7 @@ def test_only_requests_that_compute_have_a_common_prefix() -> None:
     prompt: Prefix = (0, (*PROMPT[1], 7, 8))
     state = after(find(after(arrive(admitted(manager((Full(), 2)), 0), 1, prompt)), 1, LRU))
     hit = state.requests[1].hit  # type: ignore[union-attr]
-    state = after(admit(state, 1, hit, Step(0, external=2), LRU))
+    state = after(admit(state, 1, hit, Step(0, added=StepAdded(external=2)), LRU))
     for one in (state, after(preempt(state, 1, LRU))):
         assert [common_prefix_blocks(one, slot, 0, count) for slot in (0, 1) for count in (1, 2)] == [3, 0, 0, 0]
 
@@ -212,7 +225,7 @@ def test_more_ways_to_break_a_law() -> None:
     assert not BY_ID["SETTLE-1"](replace(EAGER, flights=EAGER.flights[1:])), "a step has not been settled"
     assert not BY_ID["FENCE-1"](replace(FENCED, fences=FENCED.fences * 2)), "two loads of one request"
     assert not BY_ID["FENCE-1"](replace(FENCED, fences=(Fence(0, 0, ((1, 2),)),))), "no such step"
-    assert not BY_ID["MAMBA-3"](request_changed(DRAFTED, drafts=3)), "more drafts than states"
+    assert not BY_ID["MAMBA-3"](added_changed(DRAFTED, drafts=3)), "more drafts than states"
     assert not BY_ID["WRITE-1"](replace(DRAFTED, keys=((2, whole(5)),))), "a draft's state is published"
     assert not BY_ID["WRITE-1"](replace(FORKED, keys=(*FORKED.keys, (3, whole(5))))), "a partial block is published"
     assert not BY_ID["WRITE-1"](request_changed(FULL, slot=1, computed=4, tables=((1, 2, 3),))), "one has gone on"

@@ -15,6 +15,7 @@ import pytest
 from tests.spec.stories import admitted, done, hit_of, prompt, running, sent
 
 from blockwright_spec.manager import transitions as t
+from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done, Fits, Outcome, Plan, Reason, Refusal, Step, When
 from blockwright_spec.manager.plans import plan_admission, plan_growth, spare, whole_demand
@@ -53,9 +54,9 @@ def asks(groups: tuple[Group, ...], blocks: int = 20) -> Iterator[Ask]:
     for caching, length in product((True, False), (3, 4, 7)):
         state = sent(over(groups, blocks, caching=caching), 0, prompt(*range(length)))
         for new, external in ((length, 0), (1, 0), (0, 2)):
-            step = Step(new, external=external, encoder=encoder)
+            step = Step(new, added=StepAdded(external=external, encoder=encoder))
             yield state, Hit(), plan_admission(state, 0, Hit(), step), t.admit(state, 0, Hit(), step, LRU)
-        outcome = t.admit(state, 0, Hit(), Step(length, encoder=encoder), LRU)
+        outcome = t.admit(state, 0, Hit(), Step(length, added=StepAdded(encoder=encoder)), LRU)
         if not isinstance(outcome, Done):
             continue
         ran = done(t.append_output(outcome.state, 0, (8, 9, 8))).state
@@ -64,7 +65,7 @@ def asks(groups: tuple[Group, ...], blocks: int = 20) -> Iterator[Ask]:
             yield ran, Hit(), plan_growth(ran, 0, length, step), t.grow(ran, 0, length, step, LRU)
         for held in (ran, done(t.release(ran, 0, LRU)).state):
             again = sent(held, 1, prompt(*range(length), 8, 9, 7))
-            step, hit = Step(1, encoder=encoder), hit_of(again, 1)
+            step, hit = Step(1, added=StepAdded(encoder=encoder)), hit_of(again, 1)
             yield again, hit, plan_admission(again, 1, hit, step), t.admit(again, 1, hit, step, LRU)
 
 
@@ -92,7 +93,7 @@ def fenced(state: State, count: int) -> State:
 def test_what_is_missing_is_exact(groups: tuple[Group, ...]) -> None:
     """Exactly so many blocks must become free, whatever is refused now."""
     state = sent(over(groups), 0, prompt(*range(7)))
-    step = Step(7, encoder=encoded(groups))
+    step = Step(7, added=StepAdded(encoder=encoded(groups)))
     fits = plan_admission(state, 0, Hit(), step)
     assert isinstance(fits, Fits)
     for count in range(20):
@@ -154,7 +155,7 @@ def most_held(groups: tuple[Group, ...], tokens: int, first: int, size: int, cac
     state = sent(over(groups, 60, caching=caching), 0, prompt(*range(tokens)))
     most = computed = 0
     for new in steps(tokens, first, size):
-        step = Step(new, encoder=encoded(groups) if not computed else 0)
+        step = Step(new, added=StepAdded(encoder=encoded(groups) if not computed else 0))
         outcome = t.grow(state, 0, computed, step, LRU) if computed else t.admit(state, 0, Hit(), step, LRU)
         state = done(outcome).state
         computed += new
@@ -182,7 +183,7 @@ def test_whoever_passes_the_gate_goes_to_the_end(groups: tuple[Group, ...], cach
     for tokens, size in product((1, 4, 9), (1, 2, 4)):
         state = sent(over(groups, caching=caching), 0, prompt(*range(tokens)))
         new, encoder = min(size, tokens), encoded(groups)
-        step = Step(new, encoder=encoder, whole=True)
+        step = Step(new, added=StepAdded(encoder=encoder), whole=True)
         start = starting(state, 0, Hit(), step)
         assert isinstance(start, Running)
         demand = whole_demand(state, start, 0, step)
@@ -214,7 +215,11 @@ def test_states_of_drafts_count_among_what_is_held() -> None:
 def test_what_lies_before_a_hit_or_a_load_needs_no_room() -> None:
     """The steps begin behind both, so that a window's layer holds no more than its window and a step."""
     state = sent(over((Group(Sliding(3), 1),), blocks=5), 0, prompt(*range(9)))
-    for step in (Step(2, whole=True), Step(0, external=8, whole=True), Step(0, external=9, whole=True)):
+    for step in (
+        Step(2, whole=True),
+        Step(0, added=StepAdded(external=8), whole=True),
+        Step(0, added=StepAdded(external=9), whole=True),
+    ):
         assert isinstance(plan_admission(state, 0, Hit(), step), Fits)
     assert plan_admission(state, 0, Hit(), Step(3, whole=True)) == Refusal(Reason.POOL_TOO_SMALL)
     behind = sent(over((Group(Full(), 1), Group(Chunked(4), 1)), blocks=40), 0, prompt(*range(9)))

@@ -17,6 +17,7 @@ from blockwright_spec.reads import (
     Kind,
     Mamba,
     Prefix,
+    Sinks,
     Sliding,
     cut,
     dead,
@@ -33,6 +34,7 @@ from blockwright_spec.reads import (
 KINDS: tuple[Kind, ...] = (
     Full(),
     *(Sliding(window) for window in range(1, 6)),
+    *(Sinks(sinks, window) for sinks in range(1, 4) for window in range(1, 4)),
     *(Chunked(chunk) for chunk in range(1, 5)),
     Mamba(),
 )
@@ -55,6 +57,7 @@ def test_what_each_kind_reads() -> None:
     assert list(reads(Full(), 5)) == [0, 1, 2, 3, 4]
     assert list(reads(Sliding(3), 5)) == [3, 4]
     assert list(reads(Sliding(1), 5)) == []
+    assert list(reads(Sinks(2, 3), 5)) == [0, 1, 3, 4]
     assert list(reads(Chunked(4), 5)) == [4]
     assert list(reads(Chunked(4), 4)) == []
     assert list(reads(Mamba(), 5)) == [4]
@@ -80,9 +83,11 @@ def test_a_block_that_reaches_past_the_tokens_is_never_dead() -> None:
     assert dead(Sliding(1), 4, 8, 1)
 
 
-def test_dead_entries_come_first() -> None:
+def test_dead_entries_come_first_behind_sinks() -> None:
     for kind, size, length in product(KINDS, (1, 2, 3), range(12)):
-        marks = [dead(kind, size, length, entry) for entry in range(8)]
+        first = entries(size, kind.sinks) if isinstance(kind, Sinks) else 0
+        marks = [dead(kind, size, length, entry) for entry in range(first, 8)]
+        assert not any(dead(kind, size, length, entry) for entry in range(first))
         assert marks == sorted(marks, reverse=True)
 
 

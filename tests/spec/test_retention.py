@@ -16,6 +16,7 @@ from blockwright_conformance.kv_cache.symmetry import Names
 from blockwright_spec.hints import Wish
 from blockwright_spec.manager import retention
 from blockwright_spec.manager import transitions as t
+from blockwright_spec.manager.added import ConfigAdded
 from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.laws import POLICY_LAWS
 from blockwright_spec.manager.lru import LRU
@@ -44,9 +45,9 @@ def served(state: State, prefix: Prefix, wish: Wish = Wish()) -> State:  # noqa:
     if not isinstance(outcome, Done):
         return done(t.release(state, 0, LRU))
     state = outcome.state
-    if wish.priority and state.config.retains:
+    if wish.priority and state.config.added.retains:
         state = done(retention.retain(state, 0, wish.tokens, wish.priority, state.now + wish.until))
-    if wish.first is not None and state.config.retains:
+    if wish.first is not None and state.config.added.retains:
         state = done(retention.release_prefix(state, 0, wish.first))
     return done(t.release(state, 0, LRU))
 
@@ -83,7 +84,7 @@ def histories(
 
 def test_share_is_as_if_alone() -> None:
     """SHARE-2."""
-    config = Config((Group(Full(), 1),), 6, 2, retains=True, floors=((1, 3), (4, 2)))
+    config = Config((Group(Full(), 1),), 6, 2, added=ConfigAdded(retains=True, floors=((1, 3), (4, 2))))
     for together, apart in histories(config, 3, (1, 4), 1, 5):
         assert all(law_share_is_as_if_alone(together, apart, (1, (*tokens, 0))) for tokens in TOKENS)
         assert [law.id for law in POLICY_LAWS if not law.holds(together)] == []
@@ -92,20 +93,20 @@ def test_share_is_as_if_alone() -> None:
 @pytest.mark.parametrize("guard", [2, 3])
 def test_wrong_hints_are_bounded(guard: int) -> None:
     """HINT-3."""
-    config = Config((Group(Full(), 1),), 5, 2, retains=True, guard=guard)
+    config = Config((Group(Full(), 1),), 5, 2, added=ConfigAdded(retains=True, guard=guard))
     for hinted, plain in histories(config, guard, (0,), 0, 5):
         assert all(law_wrong_hints_are_bounded(hinted, plain, (0, (*tokens, 0))) for tokens in TOKENS)
 
 
 def test_without_a_guard_wrong_hints_do_harm() -> None:
     """So the bound is the guard's doing."""
-    config = Config((Group(Full(), 1),), 5, 2, retains=True)
+    config = Config((Group(Full(), 1),), 5, 2, added=ConfigAdded(retains=True))
     pairs = histories(config, 4, (0,), 0, 5)
     assert any(not law_wrong_hints_are_bounded(*pair, (0, (*tokens, 0))) for pair in pairs for tokens in TOKENS)
 
 
 def test_a_share_is_not_left_without_floors() -> None:
     """So SHARE-2 is the floors' doing."""
-    config = Config((Group(Full(), 1),), 6, 2, retains=True, floors=())
+    config = Config((Group(Full(), 1),), 6, 2, added=ConfigAdded(retains=True, floors=()))
     pairs = histories(replace(config), 3, (1, 4), 1, 5)
     assert any(not law_share_is_as_if_alone(*pair, (1, (*tokens, 0))) for pair in pairs for tokens in TOKENS)

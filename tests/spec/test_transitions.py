@@ -13,6 +13,7 @@ from tests.spec.stories import admitted, both, done, held, hit_of, manager, prom
 
 from blockwright_spec.manager import retention
 from blockwright_spec.manager import transitions as t
+from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.choices import Choice, recorded
 from blockwright_spec.manager.in_time.in_flight import begin
 from blockwright_spec.manager.laws import LAWS
@@ -134,7 +135,7 @@ KINDS: tuple[Kind, ...] = (Full(), Sliding(2), Chunked(4), Mamba(4))
 def drafted(kind: Kind) -> State:
     """Three tokens and four drafts."""
     state = done(t.append_output(admitted(manager(kind, blocks=12), 0, prompt(1, 2)), 0, (3,))).state
-    return done(t.grow(state, 0, 2, Step(5, drafts=4), LRU)).state
+    return done(t.grow(state, 0, 2, Step(5, added=StepAdded(drafts=4)), LRU)).state
 
 
 def lawful(outcome: Outcome) -> State:
@@ -278,11 +279,11 @@ def refused() -> Iterator[tuple[Reason, Outcome]]:
     yield Reason.NOT_RUNNING, retention.release_prefix(waiting, 1, 0)
     yield Reason.TOO_LONG, t.grow(longer, 0, 4, Step(9), LRU)
     yield Reason.STATE_DRAFTED, t.grow(recurrent, 0, 2, Step(1), LRU)
-    yield Reason.TOO_MANY_DRAFTS, t.grow(state, 0, 4, Step(1, drafts=1), LRU)
-    yield Reason.TOO_MANY_DRAFTS, t.grow(longer, 0, 4, Step(3, drafts=1), LRU)
+    yield Reason.TOO_MANY_DRAFTS, t.grow(state, 0, 4, Step(1, added=StepAdded(drafts=1)), LRU)
+    yield Reason.TOO_MANY_DRAFTS, t.grow(longer, 0, 4, Step(3, added=StepAdded(drafts=1)), LRU)
     yield Reason.WENT_BACK, t.grow(state, 0, 3, Step(1), LRU)
     yield Reason.WENT_BACK, t.grow(done(t.trim(drafts, 0, 3, LRU)).state, 0, 2, Step(1), LRU)
-    yield Reason.NO_ENCODER, t.admit(waiting, 1, Hit(), Step(1, encoder=1), LRU)
+    yield Reason.NO_ENCODER, t.admit(waiting, 1, Hit(), Step(1, added=StepAdded(encoder=1)), LRU)
     yield Reason.STATE_DRAFTED, t.grow(done(t.append_output(recurrent, 0, (3,))).state, 0, 2, Step(1, 1), LRU)
     yield Reason.UNWRITTEN, t.grow(longer, 0, 5, Step(1), LRU)
     yield Reason.UNWRITTEN, t.trim(state, 0, 5, LRU)

@@ -21,7 +21,7 @@ def expected(state: State) -> Observation:
         if isinstance(request, Running):
             tables.append(request.tables)
             published.append(request.published)
-            states.append(request.states)
+            states.append(request.added.states)
         else:
             tables.append(None)
             published.append(None)
@@ -31,7 +31,7 @@ def expected(state: State) -> Observation:
             references[block] += block != NULL
     for block, content in state.keys:
         keys[block] = content  # type: ignore[call-overload]
-    queue, overlaps = state.queue, state.config.overlaps
+    queue, overlaps = state.queue, state.config.added.overlaps
     settled = tuple([each.settled if isinstance(each, Running) and overlaps else None for each in state.requests])
     shown = tuple(references), tuple(keys), tuple(published), len(queue), tuple(states), settled, state.copies
     return Observation(tuple(tables), queue, *shown)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
 from blockwright_spec.manager import transitions
+from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Step
@@ -12,10 +13,10 @@ from blockwright_spec.manager.state import Absent, Hit, State, Waiting, is_loadi
 from blockwright_spec.reads import Prefix
 
 from .adapter import Found, ManagerAdapter
+from .counterexample.script import call, counting, looking, sending
 from .outcome import ManagerOutcome
 from .parts import Reply, allocate, chunks, hit_of, is_idle, looked_up, name_of, sent, settled, when
 from .scopes import Scope
-from .script import call, counting, looking, sending
 
 
 class Admit(NamedTuple):
@@ -77,8 +78,8 @@ class Admit(NamedTuple):
             yield cls(slot, prefix, length, 0, False, False)
 
     def step(self) -> Step:
-        more = self.external, self.encoder, self.whole, self.reserve
-        return Step(self.new, self.lookahead, when(self.later), 0, *more)
+        added = StepAdded(0, self.external, self.encoder)
+        return Step(self.new, self.lookahead, when(self.later), self.whole, self.reserve, added)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         ready, hit = sent(state, self.slot, self.prefix), None

@@ -15,7 +15,7 @@ from blockwright import Fits, KVCacheBlocks, KVCacheManager, KVCacheSpec, Reques
 from blockwright_spec.manager.events import Cleared, Event, Listener, Removed, Stored
 from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Config, Content, Table
-from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Prefix, Sliding, cut
+from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Prefix, Sinks, Sliding, cut
 
 from .adapter import Explained, Found, Observation, Planned, Served
 
@@ -37,6 +37,8 @@ def declared(kind: Kind, block_size: int) -> tuple[str, dict[str, Any]]:
             return "FullAttentionSpec", sizes
         case Sliding(window):
             return "SlidingWindowSpec", {**sizes, "sliding_window": window}
+        case Sinks(sinks, window):
+            return "SlidingWindowSpec", {**sizes, "sliding_window": window, "sink_len": sinks}
         case Chunked(chunk):
             return "ChunkedLocalAttentionSpec", {**sizes, "attention_chunk_size": chunk}
         case Mamba(drafts):
@@ -56,14 +58,13 @@ def kv_cache_spec(kind: Kind, block_size: int, package: Any = blockwright) -> KV
 JOINED = 32
 """Listeners that are kept: in scopes that are visited whole, one for every point of a history."""
 
-MORE = (
-    ("num_draft_tokens", "drafts"),
-    ("num_external_computed_tokens", "external"),
-    ("num_encoder_tokens", "encoder"),
-    ("full_sequence_must_fit", "whole"),
-    ("reserved_blocks", "reserve"),
-)
-"""What a step may ask for by keyword, and the specification's names for it."""
+
+def keywords(step: Step) -> dict[str, int]:
+    """Return what a step asks for by keyword."""
+    names = "num_draft_tokens num_external_computed_tokens num_encoder_tokens full_sequence_must_fit reserved_blocks"
+    added = step.added
+    values = added.drafts, added.external, added.encoder, step.whole, step.reserve
+    return {name: value for name, value in zip(names.split(), values, strict=True) if value}
 
 
 def errors_of(package: ModuleType) -> tuple[type[Exception], ...]:
@@ -85,10 +86,10 @@ def slices(flat: list[int], offsets: list[int], groups: int) -> list[tuple[Table
 
 def retaining(config: Config) -> dict[str, Any]:
     """Return the options of a manager that tells candidates apart."""
-    if not config.retains:
+    if not config.added.retains:
         return {}
-    shares = {EXTRAS[extra]["cache_salt"]: floor for extra, floor in config.floors if isinstance(extra, int)}
-    return {"shares": shares or None, "hint_guard": config.guard / (config.num_blocks - 1)}
+    shares = {EXTRAS[extra]["cache_salt"]: floor for extra, floor in config.added.floors if isinstance(extra, int)}
+    return {"shares": shares or None, "hint_guard": config.added.guard / (config.num_blocks - 1)}
 
 
 class Shared:
@@ -144,25 +145,25 @@ class BlockwrightAdapter:
             max_model_len=config.max_model_len,
             enable_caching=config.caching,
             use_eagle=config.eagle,
-            overlap_steps=config.overlaps,
-            publish_on_settlement=config.settles,
+            overlap_steps=config.added.overlaps,
+            publish_on_settlement=config.added.settles,
             watermark=config.watermark / config.num_blocks,
-            **{"enable_kv_cache_events": config.tells, **retaining(config), **self.options},
+            **{"enable_kv_cache_events": config.added.tells, **retaining(config), **self.options},
         )
-        if config.retains:
+        if config.added.retains:
             self.manager.advance_time(0)  # candidates are told apart from the beginning
         self.requests: dict[str, Request] = {}
         self.prefixes: dict[str, Prefix] = {}
         self.hits: dict[str, KVCacheBlocks] = {}
         self.plans: dict[str, Fits] = {}
-        self.overlaps = config.overlaps
+        self.overlaps = config.added.overlaps
         self.shared = self.sharing(config)
-        self.stream = self.package.observe.EventStream() if config.tells else None
+        self.stream = self.package.observe.EventStream() if config.added.tells else None
         self.joined: list[tuple[int, tuple[Event, ...]]] = []
 
     def sharing(self, config: Config) -> Shared:
         """Return what all copies of this adapter share; where events are told, keys leave the process."""
-        hasher = {"hasher": self.package.Sha256Hasher(b"")} if config.tells else {}
+        hasher = {"hasher": self.package.Sha256Hasher(b"")} if config.added.tells else {}
         return Shared(hash_unit(config), partial(self.package.Request, **hasher))
 
     def copy(self) -> Self:
@@ -209,8 +210,7 @@ class BlockwrightAdapter:
         request.num_computed_tokens = computed
         hit = self.hits[hit_of] if hit_of else None
         later = step.publication is Publication.LATER
-        more = {keyword: getattr(step, name) for keyword, name in MORE if getattr(step, name)}
-        return (request, step.new, length, hit, step.lookahead, later), more
+        return (request, step.new, length, hit, step.lookahead, later), keywords(step)
 
     def given(self, name: str, blocks: KVCacheBlocks) -> tuple[Table, ...]:
         self.hits.pop(name, None)

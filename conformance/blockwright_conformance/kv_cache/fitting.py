@@ -9,17 +9,17 @@ from dataclasses import replace
 from blockwright_spec.reads import Mamba
 
 from ..capabilities import Capabilities, Needs
-from .scopes import Scope, kind_and_length
+from .scopes import Scope, kind_and_lengths
 
 FEATURES: dict[str, Callable[[Scope], object]] = {
     "caching": lambda scope: scope.config.caching,
     "uncached": lambda scope: not scope.config.caching,
     "eagle": lambda scope: scope.config.eagle,
-    "overlaps": lambda scope: scope.config.overlaps,
-    "settles": lambda scope: scope.config.settles,
+    "overlaps": lambda scope: scope.config.added.overlaps,
+    "settles": lambda scope: scope.config.added.settles,
     "watermark": lambda scope: scope.config.watermark,
-    "events": lambda scope: scope.config.tells,
-    "retention": lambda scope: scope.config.retains,
+    "events": lambda scope: scope.config.added.tells,
+    "retention": lambda scope: scope.config.added.retains,
     "groups": lambda scope: len(scope.config.groups) > 1,
     "block sizes": lambda scope: len({group.block_size for group in scope.config.groups}) > 1,
     "drafts": lambda scope: scope.drafts or keeps_draft_states(scope),
@@ -37,7 +37,7 @@ def keeps_draft_states(scope: Scope) -> bool:
 
 def needs_of(scope: Scope) -> Needs:
     """Return the needs of a scope: kinds of layers, optional calls, and features of its configuration and its steps."""
-    kinds = [kind_and_length(group.kind)[0] for group in scope.config.groups]
+    kinds = [kind_and_lengths(group.kind)[0] for group in scope.config.groups]
     features = (word for word, is_needed in FEATURES.items() if is_needed(scope))
     return Needs(frozenset(kinds), frozenset(scope.calls), frozenset(features))
 

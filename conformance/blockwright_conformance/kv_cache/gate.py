@@ -3,7 +3,7 @@
 from ..checker.explore import Result
 from ..gates import OURS, GateResult, Profile, factory_of
 from ..rows import LIMIT, Exploration, explored
-from .adapter_calls import way
+from .counterexample.adapter_calls import way
 from .fitting import capabilities_of, fitting
 from .scopes import FOR_OTHERS, PROFILES, Scope
 from .world import EVERYTHING, KVCacheWorld, explorer

@@ -11,10 +11,10 @@ from blockwright_spec.manager.state import Running, State
 from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
+from .counterexample.script import expects
 from .outcome import ManagerOutcome
 from .parts import name_of, settled
 from .scopes import Scope
-from .script import expects
 
 
 class Retain(NamedTuple):
@@ -31,7 +31,7 @@ class Retain(NamedTuple):
         request = state.requests[slot]
         if "hint" not in scope.calls or not isinstance(request, Running) or is_told(scope, request):
             return
-        if request.wish.priority == 0:
+        if request.added.wish.priority == 0:
             yield cls(slot, state.config.groups[0].block_size, 2, state.now + 1)
             yield cls(slot, len(prefix[1]), 1, state.now + 2)
         if "misuse" in scope.calls:
@@ -50,7 +50,7 @@ class Retain(NamedTuple):
 
 def is_told(scope: Scope, request: Running) -> bool:
     """Return whether something was said of a request; only some scopes say more than one thing."""
-    return "odd" not in scope.calls and request.wish != Wish()
+    return "odd" not in scope.calls and request.added.wish != Wish()
 
 
 class ReleasePrefix(NamedTuple):
@@ -63,7 +63,7 @@ class ReleasePrefix(NamedTuple):
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
         request = state.requests[slot]
         if "hint" in scope.calls and isinstance(request, Running) and not is_told(scope, request):
-            if request.wish.first is None:
+            if request.added.wish.first is None:
                 yield cls(slot, 0)
             if "odd" in scope.calls:
                 yield cls(slot, 1)
@@ -89,7 +89,7 @@ class Tick(NamedTuple):
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
         """Yield the next time, as long as something is kept until then; wrong: an earlier one."""
         if "hint" in scope.calls:
-            wishes = tuple(each.wish.until for each in state.requests if isinstance(each, Running))
+            wishes = tuple(each.added.wish.until for each in state.requests if isinstance(each, Running))
             if max((*wishes, *(mark.until for mark in state.marks))) > state.now:
                 yield cls(state.now + 1)
             if "misuse" in scope.calls:

@@ -12,7 +12,7 @@ from ..checker.parallel import in_parallel
 from ..gates import GateResult, Profile, factory_of
 from ..rows import ran
 from .actions import ACTIONS
-from .adapter_calls import way
+from .counterexample.adapter_calls import way
 from .fitting import capabilities_of, walkable
 from .scopes import Scope, large_scopes
 from .world import Factory, KVCacheWorld

@@ -100,16 +100,20 @@ def computed_of(state: State, slot: int) -> int:
     """Return the engine's count of a running request; with steps in flight, what they compute is included."""
     request = state.requests[slot]
     assert isinstance(request, Running)
-    return request.written if state.config.overlaps else request.computed
+    return request.written if state.config.added.overlaps else request.computed
 
 
 def wanted(state: State, slot: int, request: Running) -> int:
     """Count the tokens that a running request may be given slots for; with steps in flight also one still unknown."""
-    if not state.config.overlaps:
-        return 0 if request.loading else len(request.prefix[1]) - request.computed
-    if request.loading or not state.flights or any(flight.slot == slot for flight in state.flights[-1]):
+    if not state.config.added.overlaps:
+        return 0 if request.added.loading else len(request.prefix[1]) - request.computed
+    if request.added.loading or not state.flights or any(flight.slot == slot for flight in state.flights[-1]):
         return 0
-    if recurrent(state.config) and request.drafts and (request.computed < request.written or in_flight(state, slot)):
+    if (
+        recurrent(state.config)
+        and request.added.drafts
+        and (request.computed < request.written or in_flight(state, slot))
+    ):
         return 0
     return min(max(1, len(request.prefix[1]) - request.written), state.config.max_model_len - request.written)
 
@@ -121,7 +125,7 @@ def chunks(scope: Scope, remaining: int) -> range:
 
 def is_idle(scope: Scope, state: State) -> bool:
     """Return whether no step has been started that slots could be given in."""
-    return state.config.overlaps and not state.flights and not is_untimely(scope)
+    return state.config.added.overlaps and not state.flights and not is_untimely(scope)
 
 
 def is_untimely(scope: Scope) -> bool:

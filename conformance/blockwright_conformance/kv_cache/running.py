@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from blockwright_spec.manager import transitions
+from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Step
@@ -12,10 +13,10 @@ from blockwright_spec.manager.state import Running, State, draft_states
 from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
+from .counterexample.script import call, counting, expects
 from .outcome import ManagerOutcome, outcome_of
 from .parts import Reply, allocate, chunks, computed_of, is_idle, is_untimely, name_of, settled, wanted, when
 from .scopes import Scope
-from .script import call, counting, expects
 
 
 def running(state: State, slot: int) -> Running:
@@ -40,9 +41,9 @@ class Grow(NamedTuple):
         """Yield its steps: remaining tokens in chunks, drafts, lookahead, publication put off."""
         request = running(state, slot)
         remaining = len(prefix[1]) - request.computed
-        if request.loading or is_idle(scope, state):
+        if request.added.loading or is_idle(scope, state):
             return
-        if state.config.overlaps:
+        if state.config.added.overlaps:
             yield from cls.overlapped(scope, state, slot, request)
         elif remaining:
             for new in chunks(scope, remaining):
@@ -82,7 +83,7 @@ class Grow(NamedTuple):
                 yield cls(slot, remaining, ahead)
 
     def step(self) -> Step:
-        return Step(self.new, self.lookahead, when(self.later), self.drafts)
+        return Step(self.new, self.lookahead, when(self.later), added=StepAdded(self.drafts))
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         computed = computed_of(state, self.slot)

@@ -5,13 +5,14 @@ A scope fixes a manager's configuration, the prompts and tokens an engine may se
 
 import tomllib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from itertools import product, starmap
 from pathlib import Path
 from typing import Any
 
+from blockwright_spec.manager.added import ConfigAdded
 from blockwright_spec.manager.state import Config
-from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Prefix, Sliding
+from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Prefix, Sinks, Sliding
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,9 @@ def prompt(text: Any) -> Prefix:
     return int(extra or 0), tuple(map(int, tokens))
 
 
-def begun(begins: tuple[int, ...], ends: tuple[int, ...]) -> tuple[Prefix, ...]:
-    """Return prompts that begin with tokens 0 and end with tokens 1, so many of each, with two extra keys."""
-    return tuple((extra, (0,) * begin + (1,) * end) for extra, begin, end in product((0, 1), begins, ends))
+def begun(begins: tuple[int, ...], ends: tuple[int, ...], extras: tuple[int, ...] = (0, 1)) -> tuple[Prefix, ...]:
+    """Return prompts that begin with tokens 0 and end with tokens 1, so many of each, with each of the extra keys."""
+    return tuple((extra, (0,) * begin + (1,) * end) for extra, begin, end in product(extras, begins, ends))
 
 
 def options(rest: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -96,26 +97,27 @@ def options(rest: Iterable[dict[str, Any]]) -> dict[str, Any]:
 Layers = tuple[tuple[Kind, int], ...]
 """Kinds of layers, each with its block size."""
 
-LAYERS: dict[str, tuple[type[Any], str]] = {
-    "full": (Full, ""),
-    "sliding": (Sliding, "window"),
-    "chunked": (Chunked, "chunk"),
-    "mamba": (Mamba, "drafts"),
-    "cross": (Cross, ""),
+LAYERS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
+    "full": (Full, ()),
+    "sliding": (Sliding, ("window",)),
+    "sinks": (Sinks, ("sinks", "window")),
+    "chunked": (Chunked, ("chunk",)),
+    "mamba": (Mamba, ("drafts",)),
+    "cross": (Cross, ()),
 }
-"""The kinds of layers by their names, each with the name of its own length."""
+"""The kinds of layers by their names, each with the names of its own lengths."""
 
 
-def kind_and_length(kind: Kind) -> tuple[str, int]:
-    """Return the name of a kind of layers, and its own length: a window, a chunk, drafts; 0 if it has none."""
+def kind_and_lengths(kind: Kind) -> tuple[str, dict[str, int]]:
+    """Return the name of a kind of layers, and its own lengths: sinks, a window, a chunk, drafts if there are any."""
     name, own = next((name, own) for name, (each, own) in LAYERS.items() if isinstance(kind, each))
-    return name, getattr(kind, own) if own else 0
+    return name, {length: getattr(kind, length) for length in own if getattr(kind, length)}
 
 
 def layer_name(kind: Kind) -> str:
     """Return the short name of a layer, with its window or chunk."""
-    name, length = kind_and_length(kind)
-    return f"{name} {'+' if isinstance(kind, Mamba) else ''}{length}" if length else name
+    name, lengths = kind_and_lengths(kind)
+    return " ".join([name, *(f"{'+' if isinstance(kind, Mamba) else ''}{length}" for length in lengths.values())])
 
 
 def layers(names: str) -> Layers:
@@ -137,10 +139,9 @@ def scope(kind: Kind, size: int, theme: str, blocks: int, tokens: int, words: st
 def of_groups(groups: Layers, theme: str, blocks: int, tokens: int, words: str, **rest: Any) -> Scope:
     """Return a scope of several groups of layers, each a kind and a block size."""
     flags = {flag: rest.pop(flag) for flag in FLAGS if flag in rest}
-    config = Config(tuple(starmap(Group, groups)), blocks, rest.pop("max_model_len", tokens), **flags)
+    flags["overlaps"] = bool(rest.get("in_flight"))
+    config = configured(tuple(starmap(Group, groups)), blocks, rest.pop("max_model_len", tokens), **flags)
     options = {"slots": 2, "prompts": strings(1, 1, tokens - 1), "max_tokens": tokens, **rest}
-    if options.get("in_flight"):
-        config = replace(config, overlaps=True)
     name = " + ".join(f"{layer_name(kind)}, block {size}" for kind, size in groups)
     return Scope(f"{name}: {theme}", config, calls=calls(words), **options)
 
@@ -150,8 +151,22 @@ def of_row(names: str, *row: Any) -> Scope:
     return of_groups(layers(names), *row[:4], **options(row[4:]))
 
 
-FLAGS = ("caching", "eagle", "settles", "watermark", "tells", "retains", "floors", "guard")
+FLAGS = ("caching", "eagle", "watermark", "settles", "tells", "retains", "floors", "guard")
 """Options of a scope that belong to its configuration."""
+
+ADDED = tuple([each.name for each in fields(ConfigAdded)])
+"""Options of a configuration that stand in what a second reading adds to it."""
+
+
+def configured(groups: tuple[Group, ...], num_blocks: int, max_model_len: int, **options: Any) -> Config:
+    """Return a configuration from all its options, those that a second reading adds among them."""
+    added = ConfigAdded(**{name: options.pop(name) for name in ADDED if name in options})
+    return Config(groups, num_blocks, max_model_len, added=added, **options)
+
+
+def option(config: Config, name: str) -> Any:
+    """Return an option of a configuration by its name."""
+    return getattr(config.added if name in ADDED else config, name)
 
 
 def is_quick(each: Scope) -> bool:
@@ -177,5 +192,7 @@ PROFILES: dict[str, tuple[Scope, ...]] = {
     "nightly": (*EVERY, *(of_row(*row) for row in FILE["scopes"]["larger"])),
 }
 """The scopes of each profile."""
+POLICIES = tuple([of_row(*row) for row in FILE["scopes"]["policies"]])
+"""The scopes of somebody's own policy, in every profile; random histories of the last."""
 FOR_OTHERS: dict[str, tuple[Scope, ...]] = {**PROFILES, "pr": EVERY}
 """The same for managers of other makes: who cannot do all may need a scope whose events others of our scopes meet."""

@@ -13,10 +13,10 @@ from blockwright_spec.manager.state import Absent, Running, State, is_loading
 from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
+from .counterexample.script import counting, expects, making, sending
 from .outcome import ManagerOutcome
 from .parts import Reply, absent, computed_of, is_untimely, name_of, sent, settled
 from .scopes import Scope
-from .script import counting, expects, making, sending
 
 
 class Reset(NamedTuple):
@@ -55,7 +55,7 @@ class Start(NamedTuple):
         adapter.start()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        return ["step = manager.start_step()" if state.config.overlaps else "manager.new_step_starts()"]
+        return ["step = manager.start_step()" if state.config.added.overlaps else "manager.new_step_starts()"]
 
 
 class Settle(NamedTuple):
@@ -67,7 +67,7 @@ class Settle(NamedTuple):
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
         """Yield ends of the oldest step with every number of rejected drafts; wrong: of none, of what was no draft."""
         misuses, untimely = "misuse" in scope.calls, is_untimely(scope)
-        if not (scope.in_flight or (state.config.overlaps and misuses)):
+        if not (scope.in_flight or (state.config.added.overlaps and misuses)):
             return
         if state.flights:
             drafted = [(flight.slot, flight.drafts) for flight in state.flights[0] if flight.slot is not None]
@@ -109,8 +109,8 @@ class FinishLoad(NamedTuple):
             if not is_loading(state, slot):
                 if is_untimely(scope):
                     yield cls(slot, 0)
-            elif isinstance(request, Running) and request.loading:
-                for count in range(request.loading + 1 + ("misuse" in scope.calls)):
+            elif isinstance(request, Running) and request.added.loading:
+                for count in range(request.added.loading + 1 + ("misuse" in scope.calls)):
                     yield cls(slot, count)
             else:
                 yield cls(slot, 0)

@@ -16,7 +16,7 @@ from itertools import permutations, product
 from typing import Any
 
 from blockwright_spec.manager.state import Running, State, Waiting, certain, is_loading, owned, span
-from blockwright_spec.reads import Prefix, needed
+from blockwright_spec.reads import Group, Prefix, dead, entries
 
 Form = tuple[list[int], list[int], list[Any], list[list[int]], list[Any]]
 """A state without names: the queue, what is known of each block, requests, their tables, and what is in flight."""
@@ -75,11 +75,11 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
     request = state.requests[slot]
     if isinstance(request, Running):
         config = state.config
-        trimmed = tuple([needed(each.kind, request.trimmed).start // span(config, each) for each in config.groups])
+        trimmed = tuple([num_dead(each, span(config, each), request.trimmed) for each in config.groups])
         blocks = tuple([tuple([marks[block] if block else -1 for block in table]) for table in owned(request)])
         least = max(certain(request), request.settled)
-        counts = request.computed, request.written, request.drafts, least, request.encoder, request.loading
-        wish = request.wish
+        added, wish = request.added, request.added.wish
+        counts = request.computed, request.written, added.drafts, least, added.encoder, added.loading
         said = (wish.tokens, wish.priority, wish.until - state.now, wish.first if wish.first is not None else -1)
         facts = trimmed, counts, request.published, slot in state.due, said if state.marks else ()
         return 2, names.number(request.prefix), *facts, blocks, timed(state, slot, request)
@@ -90,9 +90,14 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
     return (0, True) if loading else ABSENT
 
 
+def num_dead(group: Group, size: int, length: int) -> int:
+    """Count the dead entries of a table."""
+    return sum([dead(group.kind, size, length, entry) for entry in range(entries(size, length))])
+
+
 def timed(state: State, slot: int, request: Running) -> tuple[Any, ...]:
     """Return what is settled of a request, and what the steps in flight do for it."""
-    if not state.config.overlaps:
+    if not state.config.added.overlaps:
         return ()
     return request.settled, tuple(
         [
@@ -161,7 +166,7 @@ def ordered(
         if isinstance(request, Waiting)
         for table in request.hit.tables
     ]
-    time: list[Any] = [len(state.flights)] if state.config.overlaps else []
+    time: list[Any] = [len(state.flights)] if state.config.added.overlaps else []
     for fence in state.fences:
         owner = slots.index(fence.slot) if fence.step is None else -1
         blocks = [[labels.setdefault(block, len(labels)) for block in table] for table in fence.tables]

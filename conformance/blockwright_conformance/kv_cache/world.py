@@ -67,9 +67,12 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         is_long: bool = False,
     ) -> None:
         super().__init__(scope)
-        self.factory, self.laws, self.is_long = factory, laws + (POLICY_LAWS if scope.config.retains else ()), is_long
-        if scope.config.retains:
-            self.step_laws = (*STEP_LAWS, *POLICY_STEP_LAWS)  # type: ignore[misc]
+        self.factory, self.laws, self.is_long = factory, laws, is_long
+        if scope.config.added.retains or hasattr(factory, "policy"):
+            kept = "" if scope.config.added.retains else "POLICY-"
+            self.laws += tuple([law for law in POLICY_LAWS if law.id.startswith(kept)])
+            more = [law for law in POLICY_STEP_LAWS if law.id.startswith(kept)]
+            self.step_laws = (*STEP_LAWS, *more)  # type: ignore[misc]
         self.names = Names(canonical)
         self.lookups: dict[View, list[AnyLaw]] = {}
 
@@ -119,19 +122,19 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         return lockstep.examine(model, state, self.scope.prompts, self.scope.calls)
 
     def opening(self) -> list[str]:
-        from .script import IMPORTS, constructor
+        from .counterexample.script import IMPORTS, constructor
 
         return [IMPORTS + constructor(self.scope.config)]
 
     def symptoms(
         self, model: ManagerAdapter, state: State, action: Any, compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        from .diagnose import symptoms
+        from .counterexample.diagnose import symptoms
 
         return symptoms(model, state, action, compared)
 
     def misanswered(self, model: ManagerAdapter, state: State) -> Iterator[tuple[str, str]]:
-        from .diagnose import misanswered
+        from .counterexample.diagnose import misanswered
 
         return misanswered(model, state, self.scope.prompts)
 

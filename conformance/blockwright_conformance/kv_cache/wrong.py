@@ -4,18 +4,19 @@ from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from blockwright_spec.manager import transitions
+from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.hits import found, sound
 from blockwright_spec.manager.lru import LRU
-from blockwright_spec.manager.outcomes import Publication, Step
+from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.state import Hit, Running, State, certain, recurrent
 from blockwright_spec.reads import Prefix
 
 from .adapter import Found, ManagerAdapter
+from .counterexample.script import call, looking, making
 from .outcome import ManagerOutcome
 from .parts import OTHER, Reply, allocate, computed_of, hit_of, looked_up, name_of, sent, settled
 from .scopes import Scope
-from .script import call, looking, making
 
 
 class WrongStep(NamedTuple):
@@ -46,7 +47,7 @@ class WrongStep(NamedTuple):
         if computed < one.written:  # known drafts are said to hold only now, or all of them though they are not known
             known = min(one.written, len(prefix[1]))
             yield cls(slot, prefix, known if computed < known else one.written, 1)
-        if config.overlaps or recurrent(config):
+        if config.added.overlaps or recurrent(config):
             yield cls(slot, prefix, computed, 1, 0, 1)
             yield cls(slot, prefix, computed, 2, 0, 1)
             yield cls(slot, prefix, computed, 0, 0, 0, 1)
@@ -64,7 +65,8 @@ class WrongStep(NamedTuple):
                 yield cls(slot, prefix, computed, len(prefix[1]) - computed + 2)
 
     def step(self) -> Step:
-        return Step(self.new, self.lookahead, Publication.NOW, self.drafts, self.external, self.encoder)
+        added = StepAdded(self.drafts, self.external, self.encoder)
+        return Step(self.new, self.lookahead, added=added)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         return settled(state, transitions.grow(state, self.slot, self.computed, self.step(), choice))

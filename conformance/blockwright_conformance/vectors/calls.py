@@ -7,6 +7,7 @@ may be left out.
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
+from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Table
 from blockwright_spec.reads import Prefix
@@ -115,8 +116,8 @@ SILENT = {
 
 def step_of(arguments: dict[str, Any]) -> Step:
     later = Publication.LATER if arguments["later"] else Publication.NOW
-    rest = {name: arguments[name] for name in ("drafts", "external", "encoder", "reserve")}
-    return Step(arguments["new"], arguments["lookahead"], later, whole=bool(arguments["whole"]), **rest)
+    added = StepAdded(arguments["drafts"], arguments["external"], arguments["encoder"])
+    return Step(arguments["new"], arguments["lookahead"], later, bool(arguments["whole"]), arguments["reserve"], added)
 
 
 def asked(adapter: ManagerAdapter, call: Call) -> Answer:
@@ -183,7 +184,8 @@ class ByCalls:
         return Found(hit.length, hit.tables)
 
     def allocate(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Tables | None:
-        options = step.lookahead, int(step.publication is Publication.LATER), step.drafts, step.external, step.encoder
+        added, later = step.added, int(step.publication is Publication.LATER)
+        options = step.lookahead, later, added.drafts, added.external, added.encoder
         values = computed, step.new, length, hit_of or NOBODY, *options, int(step.whole), step.reserve
         answer = self.said("allocate", name, *values, may=("blocks", "refused"))
         return answer.tables if answer.word == "blocks" else None

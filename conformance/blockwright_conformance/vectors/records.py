@@ -13,7 +13,7 @@ from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Group
 
 from ..kv_cache.adapter import Observation
-from ..kv_cache.scopes import LAYERS, kind_and_length
+from ..kv_cache.scopes import LAYERS, configured, kind_and_lengths, option
 from .calls import ANSWERS, SIGNATURES, Answer, Call
 
 VERSION = 1
@@ -48,17 +48,17 @@ FLAGS = {"caching": True, "eagle": False, "overlaps": False, "settles": False, "
 
 
 def group_record(group: Group) -> dict[str, Any]:
-    name, length = kind_and_length(group.kind)
-    return {"kind": name, "block_size": group.block_size} | ({LAYERS[name][1]: length} if length else {})
+    name, lengths = kind_and_lengths(group.kind)
+    return {"kind": name, "block_size": group.block_size} | lengths
 
 
 def group_of(record: dict[str, Any]) -> Group:
     kind, own = LAYERS[record["kind"]]
-    return Group(kind(record[own]) if own in record else kind(), record["block_size"])
+    return Group(kind(*(record[length] for length in own if length in record)), record["block_size"])
 
 
 def config_record(config: Config) -> dict[str, Any]:
-    rest = {name: getattr(config, name) for name, usual in FLAGS.items() if getattr(config, name) != usual}
+    rest = {name: option(config, name) for name, usual in FLAGS.items() if option(config, name) != usual}
     groups = [group_record(group) for group in config.groups]
     return {"groups": groups, "num_blocks": config.num_blocks, "max_model_len": config.max_model_len} | rest
 
@@ -66,7 +66,7 @@ def config_record(config: Config) -> dict[str, Any]:
 def config_of(record: dict[str, Any]) -> Config:
     groups = tuple(group_of(group) for group in record["groups"])
     rest = {name: record[name] for name in FLAGS if name in record}
-    return Config(groups, record["num_blocks"], record["max_model_len"], **rest)
+    return configured(groups, record["num_blocks"], record["max_model_len"], **rest)
 
 
 def answer_record(answer: Answer) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from blockwright_spec.manager.state import Config
 
 from ..capabilities import Capabilities
 from ..kv_cache.adapter import Observation
-from ..kv_cache.scopes import LAYERS
+from ..kv_cache.scopes import LAYERS, option
 from .calls import ANSWERS, SIGNATURES, STALE, Answer, Call, Tables
 from .records import FLAGS, config_of, group_record
 
@@ -136,9 +136,7 @@ def answer_of(line: str) -> Answer:
 
 
 def config_line(config: Config) -> str:
-    options = [
-        f"{name}={int(getattr(config, name))}" for name, usual in FLAGS.items() if getattr(config, name) != usual
-    ]
+    options = [f"{name}={int(option(config, name))}" for name, usual in FLAGS.items() if option(config, name) != usual]
     groups = [":".join(map(str, group_record(group).values())) for group in config.groups]
     return " ".join(["new", str(config.num_blocks), str(config.max_model_len), *groups, *options])
 
@@ -148,8 +146,8 @@ def config_from(line: str) -> Config:
     options: dict[str, Any] = dict(each.split("=", 1) for each in rest if "=" in each)
     numbers = {name: type(usual)(int(options[name])) for name, usual in FLAGS.items() if name in options}
     groups = []
-    for kind, size, *length in (each.split(":") for each in rest if "=" not in each):
-        own = {LAYERS[kind][1]: int(length[0])} if length else {}
+    for kind, size, *lengths in (each.split(":") for each in rest if "=" not in each):
+        own = dict(zip(LAYERS[kind][1], map(int, lengths), strict=False))
         groups.append({"kind": kind, "block_size": int(size)} | own)
     return config_of({"groups": groups, "num_blocks": int(blocks), "max_model_len": int(longest)} | numbers)
 

@@ -12,6 +12,7 @@ from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from blockwright_spec.manager import transitions
+from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.in_time.forks import take_copies
 from blockwright_spec.manager.lru import LRU
@@ -172,7 +173,7 @@ class Serve(WorkerAction):
                 if not (busy and recurrent(config)):
                     yield cls(each)
             elif isinstance(each, engine.Release | engine.Preempt):
-                if each.slot not in busy or config.settles:
+                if each.slot not in busy or config.added.settles:
                     yield cls(each)
             elif isinstance(each, whole):
                 if not busy:
@@ -233,8 +234,8 @@ def changes(before: State, after: State) -> Iterator[Add | Remove]:
     """Yield the calls by which a worker learns what a call on the manager, other than a batch, has changed."""
     for slot, (old, new) in enumerate(zip(before.requests, after.requests, strict=True)):
         if isinstance(new, Running):
-            if not isinstance(old, Running) or (old.tables, old.states) != (new.tables, new.states):
-                yield Add(Row(slot, new.tables, new.states, new.encoder))
+            if not isinstance(old, Running) or (old.tables, old.added.states) != (new.tables, new.added.states):
+                yield Add(Row(slot, new.tables, new.added.states, new.added.encoder))
         elif isinstance(old, Running):
             yield Remove(slot)
 
@@ -266,10 +267,10 @@ class Batch(WorkerAction):
     def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
         before, parts = state.manager, list(state.parts)
         begins = {slot: computed_of(before, slot) for slot, _, _ in self.asks}
-        asks = tuple((slot, begins[slot], Step(new, drafts=drafts)) for slot, new, drafts in self.asks)
+        asks = tuple((slot, begins[slot], Step(new, added=StepAdded(drafts=drafts))) for slot, new, drafts in self.asks)
         dones, refusal = transitions.grow_each(before, asks, LRU)
         for (slot, begin, step), done in zip(asks, dones, strict=False):
-            parts.append(Part(Work(slot, begin, step.new, step.drafts), before.contents))
+            parts.append(Part(Work(slot, begin, step.new, step.added.drafts), before.contents))
             before = done.state
         events = ["copies in a batch"] * any(any(entry is not None for entry in done.copied) for done in dones)
         events += ["second batch"] * bool(state.parts and dones)

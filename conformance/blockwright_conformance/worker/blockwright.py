@@ -19,8 +19,8 @@ from blockwright_spec.worker.inputs import GroupInputs, Inputs, Work
 from blockwright_spec.worker.rows import Row
 
 from ..kv_cache.blockwright import kv_cache_spec
+from ..kv_cache.counterexample.script import declaration
 from ..kv_cache.parts import name_of
-from ..kv_cache.script import declaration
 from .actions import BatchResult, Places, replaced
 from .scopes import WorkerScope
 

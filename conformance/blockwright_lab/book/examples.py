@@ -78,7 +78,7 @@ def is_rejected(before: State, action: Action, answer: ManagerOutcome) -> bool:
 
 def is_part_of_a_load(before: State, action: Action, answer: ManagerOutcome) -> bool:
     came = action.came if isinstance(action, FinishLoad) and not answer.refusal else 0
-    return came > 0 and any(isinstance(each, Running) and each.loading > came for each in before.requests)
+    return came > 0 and any(isinstance(each, Running) and each.added.loading > came for each in before.requests)
 
 
 def is_carried(before: State, action: Action, answer: ManagerOutcome) -> bool:

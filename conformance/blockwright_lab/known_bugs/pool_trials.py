@@ -4,17 +4,20 @@ HASH-1    different prefixes (tokens, adapter, salt, multimodal items) have diff
 HASH-2    keys cannot be foreseen: a hasher that is given no key draws its own
 HASH-3    a hasher that is not collision resistant serves no hits unless tokens are verified
 QUEUE-1, REF-1  of the bare pool: whatever is taken, held once more and released, repeated blocks included
+HIT-1     of whatever blocks a window with sinks is cached, the hit is the longest that can be read
 PLAN-1    a plan of any admission counts what the call takes, and fits exactly if the call succeeds
 RESTART-1 a new manager finds what nobody held when the dump was made, in the order in which it would be evicted
 """
 
 from collections.abc import Iterator
-from itertools import product
+from functools import partial
+from itertools import permutations, product
 from types import ModuleType
 from typing import Any
 
 from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
 from blockwright_spec.manager.events import law_restart_finds_what_stood_there
+from blockwright_spec.reads import Prefix, longest_hit
 
 from ..scopes import layer
 from .known_bug import Fault
@@ -178,6 +181,30 @@ def plans(package: ModuleType) -> Iterator[Fault]:
         wrong = next((text for each in counts if (text := misplanned(package, manager, size, *each))), "")
         if wrong:
             yield Fault("PLAN-1", f"{kinds}, block {size}: {wrong}", 3)
+
+
+def sinks(package: ModuleType) -> Iterator[Fault]:
+    """Return HIT-1 for the first blocks of which a wrong hit is made, released in any order as by stores that end."""
+    group, tokens = layer("sinks 1 2, block 1"), (0,) * 5
+    for order, taken in product(permutations(range(4)), range(4)):
+        manager = manager_of(package, "sinks 1 2", 1, 5)
+        first = package.Request("first", tokens[:4], 1)
+        manager.allocate_slots(first, 4)
+        (table,), pool = manager.get_block_ids("first"), manager.block_pool
+        pool.touch(table)
+        manager.free(first)
+        pool.free_blocks([table[entry] for entry in order])
+        pool.get_new_blocks(taken)
+        left = {entry + 1 for entry in order[taken:]}
+        wanted = longest_hit((group,), partial(is_left, left), (0, tokens))
+        length = manager.get_computed_blocks(package.Request("second", tokens, 1))[1]
+        if length != wanted:
+            yield Fault("HIT-1", f"blocks {sorted(left)} are cached, and the hit is {length} tokens, not {wanted}", 5)
+            return
+
+
+def is_left(ends: set[int], _: int, prefix: Prefix) -> bool:
+    return len(prefix[1]) in ends
 
 
 def misplanned(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.parts import Reply, allocate, name_of, sent
+from blockwright_spec.manager.added import RunningAdded, StepAdded
 from blockwright_spec.manager.choices import legal_taking
 from blockwright_spec.manager.effects import adopted, emptied, placed, written
 from blockwright_spec.manager.hits import sound
@@ -35,7 +36,7 @@ def perform_sync_load(adapter: ManagerAdapter, action: SyncLoad, state: State) -
     if is_absent:
         adapter.send(name, action.prefix)
     hit = adapter.find(name)
-    reply = allocate(adapter, name, 0, Step(action.new, external=action.external), hit, name)
+    reply = allocate(adapter, name, 0, Step(action.new, added=StepAdded(external=action.external)), hit, name)
     if is_absent and not reply.served:
         adapter.forget(name)
     return reply
@@ -64,7 +65,8 @@ def mean_sync_load(state: State, action: SyncLoad, hit: Hit, reply: Reply) -> Ma
         return ManagerOutcome(state, (), Refusal(Reason.ILLEGAL_CHOICE), hit)
     grown = tuple(table + more for table, more in zip(tables, new, strict=True))
     looked = tuple(len(table) for table in tables)
-    here = Running(action.prefix, loaded, loaded, loaded, grown, looked, loaded, ((),) * len(grown))
+    added = RunningAdded(((),) * len(grown))
+    here = Running(action.prefix, loaded, loaded, loaded, grown, looked, loaded, added)
     after = written(emptied(kept, taken), slot, here, hit.length)
     after = written(published(after, slot, loaded, loaded), slot, here, loaded)
     there = after.requests[slot]

@@ -20,7 +20,7 @@ from blockwright.bench.peers import vllm_paging as vllm_paging_peer
 from blockwright.bench.published import Published
 from blockwright_conformance.kv_cache.blockwright import EXTRAS, hash_unit
 from blockwright_spec.manager.state import Config
-from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
+from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sinks, Sliding
 
 EVENTS = frozenset({"vllm.distributed.kv_events"})
 """Its events, which need msgspec; the sockets that they are sent over are never opened."""
@@ -99,6 +99,8 @@ class VllmEngine:
                 return make.FullAttentionSpec(**sizes)
             case Sliding(window):
                 return make.SlidingWindowSpec(**sizes, sliding_window=window)
+            case Sinks():
+                raise NotImplementedError("its windows have no sinks")
             case Chunked(chunk):
                 return make.ChunkedLocalAttentionSpec(**sizes, attention_chunk_size=chunk)
             case Cross():

@@ -93,7 +93,7 @@ class VllmAdapter(ManagerAdapter):
         request.num_computed_tokens = computed
         before = manager.get_block_ids(name) if is_running else None
         options = self.asked(name, step)
-        new = step.new + (0 if self.engine.is_new else step.external)
+        new = step.new + (0 if self.engine.is_new else step.added.external)
         words = "".join(f", {key}={value!r}" for key, value in options.items())
         hit = f", {length}, hit" if hit_of else ""
         line = f"manager.allocate_slots({name}, {new}{hit}{words})"
@@ -120,12 +120,12 @@ class VllmAdapter(ManagerAdapter):
 
     def asked(self, name: str, step: Step) -> dict[str, Any]:
         """Return the options of a call that asks for slots; only those that differ from their defaults."""
-        delays = step.publication is Publication.LATER or (step.external > 0 and step.new == 0)
+        delays = step.publication is Publication.LATER or (step.added.external > 0 and step.new == 0)
         options: dict[str, Any] = {
             "num_lookahead_tokens": step.lookahead,
-            "num_external_computed_tokens": step.external if self.engine.is_new else 0,
+            "num_external_computed_tokens": step.added.external if self.engine.is_new else 0,
             "delay_cache_blocks": delays,
-            "num_encoder_tokens": step.encoder,
+            "num_encoder_tokens": step.added.encoder,
             "full_sequence_must_fit": step.whole,
             "reserved_blocks": step.reserve,
         }

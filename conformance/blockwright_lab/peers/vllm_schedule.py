@@ -18,8 +18,8 @@ def scheduled(state: State, action: Any, length_of: Callable[[Prefix], int]) -> 
     loaded stays until then.
     """
     request = state.requests[action.slot] if hasattr(action, "slot") else None
-    if isinstance(request, Running) and request.loading:
-        ends = {request.loading} if request.written else {request.loading, 0}
+    if isinstance(request, Running) and request.added.loading:
+        ends = {request.added.loading} if request.written else {request.added.loading, 0}
         return isinstance(action, FinishLoad) and action.came in ends
     sizes = [each.block_size for each in state.config.groups if isinstance(each.kind, Mamba)]
     if not sizes or not state.config.caching or not isinstance(action, Admit | Grow | SyncLoad):

@@ -18,7 +18,7 @@ import blockwright
 from blockwright.kinds import ChunkedLocalAttentionSpec
 from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
 from blockwright_spec.manager.state import Config
-from blockwright_spec.reads import Chunked, Full, Group, Kind, Mamba, Sliding, longest_hit, peak
+from blockwright_spec.reads import Chunked, Full, Group, Kind, Mamba, Sinks, Sliding, longest_hit, peak
 from blockwright_spec.worker import storage
 
 from ..known_bugs.variants import variant
@@ -73,6 +73,8 @@ def rule_of(kind: Kind, size: int) -> Any:
     match kind:
         case Sliding(width):
             return window.SlidingRule(width, size)
+        case Sinks(sinks, width):
+            return window.SlidingRule(width, size, sinks)
         case Chunked(chunk):
             return window.ChunkedRule(chunk)
         case Mamba():
@@ -179,6 +181,7 @@ GROWTH = about("device.pages", "Family.growth")
 CONTRACTS: Final = (
     peaks("WindowRule", "full", lambda *n: holds_its_peak(Full(), *n)),
     peaks("SlidingRule", "sliding", lambda window, *n: holds_its_peak(Sliding(window), *n), to(6)),
+    peaks("SlidingRule", "sinks", lambda s, w, *n: holds_its_peak(Sinks(s, w), *n), to(3), to(4)),
     peaks("ChunkedRule", "chunked", lambda times, *n: holds_its_peak(Chunked(times * n[-1]), *n), to(3)),
     peaks("MambaRule", "mamba", lambda *n: holds_its_peak(Mamba(), *n)),
     most("full", lambda *n: holds_the_most(Full(), *n), to(8), to(3), to(3)),
@@ -187,6 +190,15 @@ CONTRACTS: Final = (
     most("mamba", lambda drafts, *n: holds_the_most(Mamba(drafts), *n), to(2, 0), to(8), to(1), to(3), ANY),
     hits("full_hits_are_longest", "WindowRule", lambda *n: hit_is_longest((Full(),), *n), to(6), ANY),
     hits("sliding_hits_are_longest", "SlidingRule", lambda w, *n: hit_is_longest((Sliding(w),), *n), to(6), to(6), ANY),
+    hits(
+        "sink_hits_are_longest",
+        "SlidingRule",
+        lambda s, w, *n: hit_is_longest((Sinks(s, w),), *n),
+        to(3),
+        to(3),
+        to(6),
+        ANY,
+    ),
     hits("chunked_hits_are_longest", "ChunkedRule", lambda c, *n: hit_is_longest((Chunked(c),), *n), to(6), to(6), NO),
     hits("mamba_hits_are_longest", "MambaRule", lambda *n: hit_is_longest((Mamba(),), *n), to(6), NO),
     hits("hits_suit_all_groups", "WindowRule SlidingRule", both_suit, to(4), to(3), ANY),

@@ -229,6 +229,8 @@ def term(node: ast.expr, known: Mapping[str, Value]) -> Value:
             return value
         case ast.Tuple(elts=parts):
             return tuple(term(part, known) for part in parts)
+        case ast.Starred(value=value):
+            return term(value, known)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -term(operand, known)
         case ast.UnaryOp(op=ast.Not(), operand=operand):

@@ -110,7 +110,7 @@ def of_demand() -> Iterator[Theorem]:
         claim = missing + 1 <= bound
         yield Theorem(name, "a group takes no more than the quick bound, a copy included", assumed, claim)
     begin, external, new, ahead, longest = z3.Ints("begin external new ahead longest")
-    own = {"step.external": external, "step.new": new, "step.lookahead": ahead, "config.max_model_len": longest}
+    own = {"step.added.external": external, "step.new": new, "step.lookahead": ahead, "config.max_model_len": longest}
     reach = spec.apply("reach", [None, begin, None], own)
     asked = {"ask.stop": begin + external + new, "ask.ahead": ahead, "config.max_len": longest}
     claim = code.value("fits", "ask.slots", asked) == reach

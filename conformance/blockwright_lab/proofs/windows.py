@@ -7,32 +7,41 @@ import ast
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from blockwright.core import group, window
+from blockwright.core import group
+from blockwright.core import window as rules
 from blockwright_spec import reads
 
 from . import symbolic
 from .symbolic import z3
 from .theorem import Theorem
 
-FOR_EVER = window.FOR_EVER
+FOR_EVER = rules.FOR_EVER
 
 
 class Layer(NamedTuple):
-    """One kind: its record in the specification, its rule in the implementation, and their fields as terms."""
+    """One kind: its record in the specification, its rule in the implementation, and their fields as terms.
+
+    `sinks` are tokens that are read for ever, `heads` the entries that hold them.
+    """
 
     name: str
     kind: tuple[str, tuple[Any, ...]]
     rule: str
     fields: dict[str, Any]
     assumptions: list[Any]
+    sinks: Any = 0
+    heads: Any = 0
 
 
 def layers() -> list[Layer]:
-    """Return the four kinds."""
-    window, chunk = z3.Ints("window chunk")
+    """Return the five kinds."""
+    window, chunk, sinks, heads, b = z3.Ints("window chunk sinks heads b")
+    own, wide = {"self._window": window}, window >= 1
+    cover = [sinks >= 0, heads >= 0, sinks <= heads * b, z3.Or(heads == 0, (heads - 1) * b < sinks)]
     return [
         Layer("full", ("Full", ()), "WindowRule", {"FOR_EVER": FOR_EVER}, []),
-        Layer("sliding", ("Sliding", (window,)), "SlidingRule", {"self._window": window}, [window >= 1]),
+        Layer("sliding", ("Sliding", (window,)), "SlidingRule", own, [wide]),
+        Layer("sinks", ("Sinks", (sinks, window)), "SlidingRule", own, [wide, *cover], sinks, heads),
         Layer("chunked", ("Chunked", (chunk,)), "ChunkedRule", {"self._chunk": chunk}, [chunk >= 1]),
         Layer("mamba", ("Mamba", ()), "MambaRule", {}, []),
     ]
@@ -51,16 +60,21 @@ class Sides:
 
     def __init__(self, layer: Layer) -> None:
         self.layer, self.book = layer, symbolic.Source(reads)
-        self.code, self.tables = symbolic.Source(window), symbolic.Source(group)
+        self.code, self.tables = symbolic.Source(rules), symbolic.Source(group)
 
     def reads(self, at: Any, position: Any) -> Any:
-        start, stop = self.book.apply("reads", [self.layer.kind, position], {})
-        return z3.And(start <= at, at < stop)
+        runs = self.book.apply("reads", [self.layer.kind, position], {})
+        runs = runs if isinstance(runs[0], tuple) else (runs,)
+        return z3.Or([z3.And(start <= at, at < stop) for start, stop in runs])
 
     def closed(self, name: str, *arguments: Any) -> Any:
         """Return the value of a closed form."""
         rule = self.layer.rule if f"{self.layer.rule}.{name}" in self.code.functions else "WindowRule"
-        known = {**self.layer.fields, "self.first_needed": lambda length: self.closed("first_needed", length)}
+        known = {
+            **self.layer.fields,
+            "self.sinks": self.layer.heads,
+            "self.first_needed": lambda length: self.closed("first_needed", length),
+        }
         return self.code.apply(f"{rule}.{name}", arguments, known)
 
     def of_table(self, name: str, *arguments: Any, **known: Any) -> Any:
@@ -70,6 +84,7 @@ class Sides:
             "ROW": 0,
             "ONE_STATE": 2,
             "FOR_EVER": FOR_EVER,
+            "self.sinks": self.layer.heads,
             "self.rule.first_needed": lambda at: self.closed("first_needed", at),
             "self.rule.last_needing": lambda at: self.closed("last_needing", at),
         }
@@ -88,23 +103,25 @@ def of_layer(layer: Layer) -> Iterator[Theorem]:
     last = (i + 1) * b - 1
     size = {"self._block_size": b, "table.num_trimmed": i}
     kept = sides.of_table("first_kept", n, **size)
-    dead = i < kept
+    own = symbolic.larger(i, layer.heads)  # the next entry that may die
+    dead = z3.And(i >= layer.heads, i < kept)
 
     def claim(statement: str, formula: Any, *assumed: Any) -> Theorem:
         return Theorem(layer.name, statement, [*given, *assumed], formula)
 
     yield claim("a token reads only earlier positions", z3.Implies(needed, p < n))
     yield claim("the token at n reads all that later tokens read below n", needed, p < n, q >= n, sides.reads(p, q))
-    yield claim("needed positions are those from first_needed on", needed == (p >= first(n)), p < n)
+    from_first = z3.Or(p >= first(n), p < layer.sinks)
+    yield claim("needed positions are those from first_needed on, and sinks", needed == from_first, p < n)
     yield claim("first_needed lies within the tokens", z3.And(first(n) >= 0, first(n) <= n))
     in_block = z3.And(i * b <= p, p <= last)
     gone = z3.Implies(dead, z3.And(p < n, z3.Not(needed)))  # of full attention no entry is
     yield claim("entries before first_kept are dead", gone, in_block)
-    alive = z3.Or(last >= n, sides.reads(last, n))
-    yield claim("the last position keeps every other entry alive", alive, z3.Not(dead))
-    yield claim("trims says whether the next entry is dead", sides.of_table("trims", None, n, **size) == dead)
+    alive = z3.Or(last >= n, sides.reads(last, n), z3.And(i < layer.heads, sides.reads(i * b, n)))
+    yield claim("the last position keeps every other entry alive, or a sink", alive, z3.Not(dead))
+    yield claim("trims says whether the next entry is dead", sides.of_table("trims", None, n, **size) == (own < kept))
     trim_at = sides.of_table("trim_at", None, **size)
-    yield claim("an entry dies exactly from trim_at on", (first(n) >= (i + 1) * b) == (n >= trim_at), n <= FOR_EVER)
+    yield claim("an entry dies exactly from trim_at on", (first(n) >= (own + 1) * b) == (n >= trim_at), n <= FOR_EVER)
     bound = sides.closed("last_needing", p)
     yield claim("last_needing bounds what is needed", (first(n) < p) == (n <= bound), p >= 1, n <= FOR_EVER)
 
@@ -115,13 +132,20 @@ def of_layer(layer: Layer) -> Iterator[Theorem]:
 def of_hits() -> Iterator[Theorem]:
     """Return the theorems about the blocks of a hit: `length` is k blocks long."""
     n, k, i, b, longest = z3.Ints("n k i b longest")
-    _, sliding, chunked, mamba = layers()
+    _, sliding, sinks, chunked, mamba = layers()
     window, chunk = sliding.fields["self._window"], chunked.fields["self._chunk"]
     given = [k >= 1, b >= 1, i >= 0, i < k]
-    for layer, run in ((sliding, hit_run("SlidingRule", window, b)), (mamba, hit_run("MambaRule"))):
-        holds = Sides(layer).reads((i + 1) * b - 1, k * b)  # the last position of a block is the last to be dead
-        assumed, claim = [*layer.assumptions, *given], holds == (i >= k - run)
-        yield Theorem(layer.name, "the needed blocks of a hit are the last hit_run", assumed, claim)
+    windows = hit_run("SlidingRule", window, b, sinks.sinks)
+    for layer, run in ((sliding, windows), (sinks, windows), (mamba, hit_run("MambaRule"))):
+        read, whole = Sides(layer), (i + 1) * b - 1
+        holds = read.reads(whole, k * b)  # the last position of a block is the last to be dead
+        holds = z3.Or(holds, read.reads(i * b, k * b)) if layer is sinks else holds
+        assumed, claim = [*layer.assumptions, *given], holds == z3.Or(i >= k - run, i < layer.heads)
+        yield Theorem(layer.name, "the needed blocks of a hit are the last hit_run, and those of sinks", assumed, claim)
+    known = {"sink_len": sinks.sinks, "block_size": b}
+    heads = symbolic.Source(rules).passed("SlidingRule.__init__", "super().__init__", 1, known)
+    covers = z3.And([z3.substitute(each, (sinks.heads, heads)) for each in sinks.assumptions[1:]])
+    yield Theorem("sinks", "sinks lie in the first blocks", [b >= 1, sinks.sinks >= 0], covers)
     first = Sides(chunked).closed
     same = first("first_needed", n) == first("first_needed", longest)
     assumed = [chunk >= 1, n >= first("first_needed", longest), n <= longest]
@@ -132,7 +156,7 @@ def of_hits() -> Iterator[Theorem]:
 
 def hit_run(rule: str, *fields: Any) -> Any:
     """Return the run of a rule: what its lookup asks for, from its constructor if that works it out."""
-    source, known = symbolic.Source(window), {}
+    source, known = symbolic.Source(rules), {}
     function = source.functions.get(f"{rule}.__init__")
     if function is not None and "self.hit_run" in ast.unparse(function):
         names = [argument.arg for argument in function.args.args if argument.arg != "self"]
@@ -143,7 +167,7 @@ def hit_run(rule: str, *fields: Any) -> Any:
 def of_lookups() -> Iterator[Theorem]:
     """Return the theorems about lookups: what is looked at, and the longest leading run."""
     k, b, length, run, margin, known = z3.Ints("k b length run margin known")
-    code = symbolic.Source(window)
+    code = symbolic.Source(rules)
     given = [b >= 1, k >= 0, length >= 0, run >= 0, margin >= 0, known >= 0]
     own = {"max_length": length, "block_size": b, "keys.num_blocks()": known}
     limit = code.value("Probe.__init__", "self._limit", own)
@@ -174,7 +198,8 @@ def of_peak(layer: Layer) -> Iterator[Theorem]:
     n, s, b, e, step, k = z3.Ints("n s b e step k")
     sides = Sides(layer)
     given = [*layer.assumptions, b >= 1, n >= 1, step >= 1, s >= 0, s < n]
-    start, stop = sides.book.apply("reads", [layer.kind, s], {})
+    runs = sides.book.apply("reads", [layer.kind, s], {})
+    start, stop = (sides.closed("first_needed", s), runs[1][1]) if layer.name == "sinks" else runs
     fills, filled = sides.book.apply("writes", [layer.kind, s, symbolic.smaller(s + step, n)], {})
 
     def claim(statement: str, formula: Any, *assumed: Any) -> Theorem:
@@ -190,12 +215,14 @@ def of_peak(layer: Layer) -> Iterator[Theorem]:
         yield claim("one block is held at least", z3.Or(most == 1, most == 2))
         return
     yield claim("a step fills what comes after what it reads", z3.And(stop == fills, stop == s))
-    place = symbolic.larger(start, e * b)
-    through = z3.And(start / b <= e, e < (filled + b - 1) / b)
-    yield claim("the entries between lie in what a step touches", z3.And(place < filled, place / b == e), through)
-    inside = z3.And(start <= k, k < filled)
+    place = z3.If(e < layer.heads, e * b, symbolic.larger(start, e * b))
+    through = z3.And(e >= 0, z3.Or(start / b <= e, e < layer.heads), e < (filled + b - 1) / b)
+    touches = z3.Or(sides.reads(place, s), z3.And(fills <= place, place < filled))
+    yield claim("the entries between lie in what a step touches", z3.And(touches, place / b == e), through)
+    inside = z3.Or(sides.reads(k, s), z3.And(fills <= k, k < filled))
     yield claim("what a step touches lies in the entries between", z3.substitute(through, (e, k / b)), inside)
-    touched = (filled + b - 1) / b - sides.closed("first_needed", s) / b
+    gone = symbolic.larger(0, sides.closed("first_needed", s) / b - layer.heads)
+    touched = (filled + b - 1) / b - gone
     if layer.name == "full":
         most = sides.closed("peak", n, step, b, z3.IntVal(0))
         yield claim("no step touches more than the peak", touched <= most)
@@ -230,7 +257,9 @@ def of_recycled(layer: Layer, given: list[Any], touched: Any) -> Iterator[Theore
     known = {"slots": n, "step": step, "block_size": b, "start": s, "begin": z3.IntVal(0), **layer.fields}
     known |= {"self.first_needed": lambda at: sides.closed("first_needed", at), "most": z3.IntVal(0), "last": last}
     known["stop"] = sides.code.value(f"{layer.rule}.peak", "stop", known)
-    if layer.name == "sliding":
+    if layer.rule == "SlidingRule":
+        known["self.sinks"] = layer.heads
+        known["dead"] = sides.code.value("SlidingRule.peak", "dead", known)
         counted = sides.code.value("SlidingRule.peak", "most", known, 1)
         yield claim("the peak counts what a step touches", counted == symbolic.larger(0, touched))
         begin = sides.code.value("SlidingRule.peak", "last", known)

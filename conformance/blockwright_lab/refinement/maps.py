@@ -52,7 +52,7 @@ def of_manager(state: State) -> Machine:
             tables[slot, at], tables["drafts", slot, at] = table_of(state, request, at, group), KEPT
             if isinstance(request, Running):
                 held |= {((slot, at), entry): block for entry, block in enumerate(request.tables[at])}
-                drafts = request.states[at] if request.states else ()
+                drafts = request.added.states[at] if request.added.states else ()
                 held |= {(("drafts", slot, at), entry): block for entry, block in enumerate(drafts)}
     return Machine(blocks, frozenset(state.queue), tables, held)
 

@@ -12,6 +12,7 @@ from typing import Any
 from blockwright_conformance.kv_cache.parts import computed_of
 from blockwright_spec.block_tables.outcomes import PagedRefusal
 from blockwright_spec.manager import transitions
+from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.choices import Choice, recorded
 from blockwright_spec.manager.hits import found, holding
 from blockwright_spec.manager.in_time import forks
@@ -84,10 +85,10 @@ def wrong_calls(state: State, slot: int) -> Iterator[Wrong]:
         yield from of_running(state, slot, request)
     yield Reason.NO_LOAD, lambda: flights.finish_load(state, slot, -1, LRU)
     if not any(fence.step is None and fence.slot == slot for fence in state.fences) and not (
-        isinstance(request, Running) and request.loading
+        isinstance(request, Running) and request.added.loading
     ):
         yield Reason.NO_LOAD, lambda: flights.finish_load(state, slot, 0, LRU)
-    elif isinstance(request, Running) and not request.loading:
+    elif isinstance(request, Running) and not request.added.loading:
         yield None, lambda: flights.finish_load(state, slot, 1, LRU)
     if not isinstance(request, Waiting):
         yield Reason.NOT_WAITING, lambda: transitions.find(state, slot, LRU)
@@ -104,7 +105,7 @@ def of_waiting(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
         foreign = replace(LRU, serve=lambda holders: state.config.num_blocks)
         yield Reason.ILLEGAL_CHOICE, lambda: transitions.find(state, slot, foreign)
     yield from of_asks(state, slot, request)
-    if state.config.caching and not state.config.overlaps and not recurrent(state.config):
+    if state.config.caching and not state.config.added.overlaps and not recurrent(state.config):
         yield from of_hits(state, slot, request)
     if length := found(state, request.prefix, LRU).length:
         gone, lost = replace(state, keys=()), frozenset(content for _, content in state.keys)
@@ -112,7 +113,7 @@ def of_waiting(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
     for parent, one in enumerate(state.requests):
         if isinstance(one, Running):
             yield from of_forks(state, parent, slot, one)
-        if isinstance(one, Running) and not one.loading and one.computed == one.written and not state.flights:
+        if isinstance(one, Running) and not one.added.loading and one.computed == one.written and not state.flights:
             yield from of_able_forks(state, parent, slot, one)
 
 
@@ -165,26 +166,29 @@ def of_hits(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
 def of_asks(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
     """Return wrong admissions: an encoder that nothing reads, loads that come with tokens or beside another load."""
     if not any(isinstance(group.kind, Cross) for group in state.config.groups):
-        yield Reason.NO_ENCODER, lambda: transitions.admit(state, slot, Hit(), Step(1, encoder=1), LRU)
-    yield Reason.LOAD_ALONE, lambda: transitions.admit(state, slot, Hit(), Step(1, external=1), LRU)
+        yield Reason.NO_ENCODER, lambda: transitions.admit(state, slot, Hit(), Step(1, added=StepAdded(encoder=1)), LRU)
+    yield Reason.LOAD_ALONE, lambda: transitions.admit(state, slot, Hit(), Step(1, added=StepAdded(external=1)), LRU)
     whole = len(request.prefix[1])
     more = whole if recurrent(state.config) else whole + 1
-    yield Reason.LOAD_ALONE, lambda: transitions.admit(state, slot, Hit(), Step(0, external=more), LRU)
+    yield Reason.LOAD_ALONE, lambda: transitions.admit(state, slot, Hit(), Step(0, added=StepAdded(external=more)), LRU)
     if 1 < whole <= state.config.max_model_len:
-        yield Reason.TOO_MANY_DRAFTS, lambda: transitions.admit(state, slot, Hit(), Step(whole, drafts=1), LRU)
-    if state.config.overlaps and not state.flights:
+        yield (
+            Reason.TOO_MANY_DRAFTS,
+            lambda: transitions.admit(state, slot, Hit(), Step(whole, added=StepAdded(drafts=1)), LRU),
+        )
+    if state.config.added.overlaps and not state.flights:
         yield Reason.NO_STEP, lambda: transitions.admit(state, slot, Hit(), Step(1), LRU)
     if is_loading(state, slot) and len(request.prefix[1]) > 1:
-        yield Reason.LOADING, lambda: transitions.admit(state, slot, Hit(), Step(0, external=1), LRU)
+        yield Reason.LOADING, lambda: transitions.admit(state, slot, Hit(), Step(0, added=StepAdded(external=1)), LRU)
 
 
 def of_forks(state: State, parent: int, child: int, one: Running) -> Iterator[Wrong]:
     """Return the forks of what is not settled, or is elsewhere."""
-    if one.loading:
+    if one.added.loading:
         yield Reason.LOADING, lambda: forks.fork(state, parent, child, LRU)
-    elif in_flight(state, parent) or (state.config.overlaps and one.computed < one.written):
+    elif in_flight(state, parent) or (state.config.added.overlaps and one.computed < one.written):
         yield Reason.UNSETTLED, lambda: forks.fork(state, parent, child, LRU)
-    elif recurrent(state.config) and one.computed != certain(one) and not state.config.overlaps:
+    elif recurrent(state.config) and one.computed != certain(one) and not state.config.added.overlaps:
         yield Reason.STATE_ELSEWHERE, lambda: forks.fork(state, parent, child, LRU)
     elif one.computed < one.settled:
         yield Reason.WENT_BACK, lambda: forks.fork(state, parent, child, LRU)
@@ -200,13 +204,13 @@ def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:
     yield Reason.UNWRITTEN, lambda: transitions.trim(state, slot, more, LRU)
     yield Reason.UNWRITTEN, lambda: transitions.publish(state, slot, more)
     yield Reason.UNWRITTEN, lambda: transitions.append_output(state, slot, accepted, len(accepted))
-    if state.config.overlaps and request.settled < request.written:
+    if state.config.added.overlaps and request.settled < request.written:
         yield Reason.UNSETTLED, lambda: transitions.trim(state, slot, request.written, LRU)
     yield None, lambda: transitions.trim(state, slot, request.settled, LRU)
     most = min(request.written, len(request.prefix[1]))
-    if state.config.settles and request.settled < most:
+    if state.config.added.settles and request.settled < most:
         yield Reason.UNSETTLED, lambda: transitions.publish(state, slot, most)
-    if state.config.settles:
+    if state.config.added.settles:
         yield None, lambda: transitions.publish(state, slot, min(request.settled, most))
     yield Reason.NOT_WAITING, lambda: forks.fork(state, slot, slot, LRU)
     yield True, lambda: law_draft_state_is_its_own(state)
@@ -217,14 +221,18 @@ def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:
         yield True, lambda: said.state.requests[slot].prefix == longer  # type: ignore[union-attr]
     else:
         yield None, lambda: said  # putting out is never refused where no draft is said to hold
-    if request.computed < len(request.prefix[1]) or state.config.overlaps:
+    if request.computed < len(request.prefix[1]) or state.config.added.overlaps:
         yield Reason.UNWRITTEN, lambda: transitions.append_output(state, slot, (0,), 1)
     plain = reason_of(transitions.grow(state, slot, computed, Step(1), LRU))
     for of_admissions in (Step(1, whole=True), Step(1, reserve=state.config.num_blocks)):
         yield plain, lambda step=of_admissions: transitions.grow(state, slot, computed, step, LRU)  # type: ignore[misc]
-    yield Reason.NO_ENCODER, lambda: transitions.grow(state, slot, computed, Step(1, encoder=1), LRU)
-    yield Reason.LOAD_ALONE, lambda: transitions.grow(state, slot, computed, Step(0, external=1), LRU)
-    if request.loading and computed < state.config.max_model_len:
+    reads_encoder = any(isinstance(group.kind, Cross) for group in state.config.groups)
+    why = Reason.RUNS if reads_encoder else Reason.NO_ENCODER
+    yield why, lambda: transitions.grow(state, slot, computed, Step(1, added=StepAdded(encoder=1)), LRU)
+    is_known = computed + 1 + recurrent(state.config) <= len(request.prefix[1])
+    why = Reason.RUNS if is_known else Reason.LOAD_ALONE
+    yield why, lambda: transitions.grow(state, slot, computed, Step(0, added=StepAdded(external=1)), LRU)
+    if request.added.loading and computed < state.config.max_model_len:
         yield Reason.LOADING, lambda: transitions.grow(state, slot, computed, Step(1), LRU)
     if any(block != NULL for table in request.tables for block in table):
         yield from of_choices(state, slot, request)
@@ -235,7 +243,7 @@ def of_drafts(state: State, slot: int, request: Running) -> Iterator[Wrong]:
     own = [flight for step in state.flights for flight in step if flight.slot == slot]
     if not own:
         return
-    yield True, lambda: request.drafts == own[-1].drafts
+    yield True, lambda: request.added.drafts == own[-1].drafts
     said = transitions.append_output(state, slot, (0,) * (request.written - request.computed))
     if not own[0].drafts or not isinstance(said, Done):
         return
@@ -252,9 +260,9 @@ def of_drafts(state: State, slot: int, request: Running) -> Iterator[Wrong]:
 def of_choices(state: State, slot: int, request: Running) -> Iterator[Wrong]:
     """Return steps and releases by choices that are not open."""
     lossy = replace(LRU, order=lambda batch: LRU.order(batch)[1:])
-    if not request.loading and not any(flight.slot == slot for step in state.flights for flight in step):
+    if not request.added.loading and not any(flight.slot == slot for step in state.flights for flight in step):
         yield Reason.ILLEGAL_CHOICE, lambda: transitions.release(state, slot, lossy)
-    end = request.settled if state.config.overlaps else request.written
+    end = request.settled if state.config.added.overlaps else request.written
     if isinstance(done := transitions.trim(state, slot, end, LRU), Done) and any(done.nulled):
         yield Reason.ILLEGAL_CHOICE, lambda: transitions.trim(state, slot, end, lossy)
     elif isinstance(done, Done):
@@ -283,7 +291,7 @@ def null_instead(policy: Choice) -> Choice:
 def of_all(state: State) -> Iterator[Wrong]:
     """Return the wrong calls about no request, or several."""
     if isinstance(begun := flights.begin(state), Done):
-        yield True, lambda: begun.state.flights == (*state.flights, *([()] if state.config.overlaps else []))
+        yield True, lambda: begun.state.flights == (*state.flights, *([()] if state.config.added.overlaps else []))
     if not state.flights:
         yield Reason.NO_STEP, lambda: flights.settle(state, (), LRU)
     else:

@@ -366,7 +366,7 @@ def all_paths() -> list[Path]:
             "churn-shares",
             f"the same, shares of {TENANTS} tenants",
             "block",
-            None,
+            15,
             lambda: churn_shared(SharedOurs(CHURN_POOL // 2)),
             churn_shared,
         ),

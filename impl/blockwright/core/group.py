@@ -46,6 +46,7 @@ class GroupTables:
     Attributes:
         block_pool: the pool, shared with other groups.
         rule: what the kind keeps, and how long a hit is.
+        sinks: leading entries that never die.
         is_encoder: the tables cover the encoder's tokens instead of the request's own.
         keeps_all: no block is given back before the request ends.
         num_states: blocks that each request holds beside its table, for the states of draft tokens.
@@ -57,6 +58,7 @@ class GroupTables:
         self._group: i64 = group
         self._block_size: i64 = block_size
         self.rule: WindowRule = rule_for(spec)
+        self.sinks: i64 = self.rule.sinks
         self._layout: i64 = layout_for(spec, pool.enable_caching)
         self.is_encoder = isinstance(spec, CrossAttentionSpec)
         self.keeps_all = isinstance(spec, FullAttentionSpec)
@@ -82,7 +84,11 @@ class GroupTables:
         """
         end = (entry + 1) * self._block_size
         start = end - self._block_size
-        if self._publishes_all or (self._has_margin and start > 0 and start % self._alignment == 0):
+        if (
+            self._publishes_all
+            or entry < self.sinks
+            or (self._has_margin and start > 0 and start % self._alignment == 0)
+        ):
             return True
         return self.rule.first_needed((end + self._alignment - 1) // self._alignment * self._alignment) < end
 
@@ -94,10 +100,14 @@ class GroupTables:
         return (num_tokens + self._block_size - 1) // self._block_size
 
     def first_kept(self, num_tokens: i64) -> i64:
-        """Return the first entry that is not dead at `num_tokens` settled tokens. O(1). law: TRIM-1."""
+        """Return the first entry, but for sinks, that is not dead at `num_tokens` settled tokens. O(1). law: TRIM-1."""
         if self._layout == ONE_STATE:
             return 0
         return self.rule.first_needed(num_tokens) // self._block_size
+
+    def num_dead(self, start: i64, stop: i64) -> i64:
+        """Return how many of the entries from `start` are dead, if `stop` is the first one kept. O(1)."""
+        return max(0, stop - max(start, self.sinks))
 
     def reach(self, ask: Ask) -> i64:
         """Return the slots that a table covers after a step; states of drafts have blocks beside it. O(1)."""
@@ -134,13 +144,13 @@ class GroupTables:
         """Return whether `num_tokens` settled tokens leave a dead entry behind that is not yet null. O(1)."""
         if self._layout == ONE_STATE:
             return False
-        return self.rule.first_needed(num_tokens) >= (table.num_trimmed + 1) * self._block_size
+        return self.rule.first_needed(num_tokens) >= (max(table.num_trimmed, self.sinks) + 1) * self._block_size
 
     def trim_at(self, table: GroupTable) -> i64:
         """Return the settled tokens at which the next entry dies. O(1)."""
         if self._layout == ONE_STATE:
             return FOR_EVER
-        return self.rule.last_needing((table.num_trimmed + 1) * self._block_size) + 1
+        return self.rule.last_needing((max(table.num_trimmed, self.sinks) + 1) * self._block_size) + 1
 
     def in_place_slots(self, table: GroupTable, caching: bool) -> i64:
         """Return up to how many slots growth changes nothing: covered, and no block becomes full. O(1).
@@ -171,7 +181,7 @@ class GroupTables:
         pool = self.block_pool
         blocks = table.blocks
         gain: i64 = 0
-        i = table.num_trimmed
+        i = max(table.num_trimmed, self.sinks)
         while i < stop:
             block: i64 = i64(blocks[i])
             if block != 0 and pool.ref_count(block) == 1:
@@ -183,7 +193,7 @@ class GroupTables:
         """Append the indices of the entries that `trim` will null. O(entries that die)."""
         blocks = table.blocks
         stop = min(self.first_kept(num_tokens), i64(len(blocks)))
-        i = table.num_trimmed
+        i = max(table.num_trimmed, self.sinks)
         while i < stop:
             if blocks[i] != 0:
                 nulled = append(nulled, i32(i))
@@ -195,7 +205,7 @@ class GroupTables:
 
         Takes no memory. Complexity: O(entries that die). law: TRIM-1, REF-1.
         """
-        start = table.num_trimmed
+        start = max(table.num_trimmed, self.sinks)
         # law: TRIM-2
         stop = min(self.first_kept(num_tokens), held)
         if stop <= start:
@@ -229,6 +239,9 @@ class GroupTables:
         # law: MAMBA-1
         if self._layout == LAST_STATE and held < size:
             held = size - 1
+        if held < min(self.sinks, size):
+            self.block_pool.fill(table.blocks, held, min(self.sinks, size))
+            held = self.sinks
         held = max(held, table.num_trimmed)  # a load brings nothing that is dead once it has come
         if held < size:
             self.block_pool.fill(table.blocks, held, size)
@@ -325,12 +338,16 @@ class GroupTables:
             StaleHitError: an entry does not.
         """
         first = self.first_kept(i64(len(ids)) * self._block_size)
-        return self.block_pool.count_free_hits(ids, keys, self._group, self._block_size, first)
+        pool, sinks = self.block_pool, min(self.sinks, first)
+        head: i64 = 0
+        if sinks > 0:
+            head = pool.count_free_hits(ids[:sinks], keys, self._group, self._block_size, 0, 0)
+        return head + pool.count_free_hits(ids, keys, self._group, self._block_size, sinks, first)
 
     def dead_hits(self, ids: vec[i32], first_kept: i64) -> i64:
-        """Return how many free blocks of a checked hit lie before an entry. O(entries)."""
+        """Return how many free blocks of a checked hit lie before an entry, but for sinks. O(entries)."""
         free: i64 = 0
-        i: i64 = 0
+        i = self.sinks
         while i < min(first_kept, i64(len(ids))):
             if ids[i] != 0 and self.block_pool.ref_count(i64(ids[i])) == 0:
                 free += 1
@@ -345,7 +362,7 @@ class GroupTables:
         trimmed = self.first_kept(resumed)
         blocks = vec[i32]() if ids is None else ids[:]
         size: i64 = len(blocks)
-        i: i64 = 0
+        i = self.sinks
         while i < min(trimmed, size):
             blocks[i] = 0
             i += 1
@@ -364,7 +381,8 @@ class GroupTables:
         """Give the whole table back, last entry first, the states of drafts before it. O(entries). law: REF-1."""
         if len(table.states) > 0:
             self.block_pool.release(table.states, 0, i64(len(table.states)))
-        self.block_pool.release(table.blocks, table.num_trimmed, i64(len(table.blocks)))
+        start: i64 = 0 if self.sinks > 0 else table.num_trimmed
+        self.block_pool.release(table.blocks, start, i64(len(table.blocks)))
 
     def open(self, request_id: str, table: GroupTable) -> None:
         """Keep a table under a name that has none."""
@@ -405,7 +423,7 @@ def rule_for(spec: KVCacheSpec) -> WindowRule:
         UnsupportedError: the exact type is not a known kind.
     """
     if type(spec) is SlidingWindowSpec:
-        return SlidingRule(spec.sliding_window, spec.block_size)
+        return SlidingRule(spec.sliding_window, spec.block_size, spec.sink_len)
     if type(spec) is ChunkedLocalAttentionSpec:
         return ChunkedRule(spec.attention_chunk_size)
     if type(spec) is MambaSpec:

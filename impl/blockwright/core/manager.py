@@ -17,6 +17,8 @@ from mypy_extensions import i32, i64
 from blockwright.config import KVCacheConfig
 from blockwright.core.batch import grow_each
 from blockwright.core.block_hash import BlockHasher
+from blockwright.core.candidates.chosen import EvictionPolicy
+from blockwright.core.candidates.retention import advance_time, release_prefix, retain
 from blockwright.core.effects import serve, serve_in_place, waiting
 from blockwright.core.in_time.explain import EvictionStats, HitExplanation, eviction_stats, explain
 from blockwright.core.in_time.forks import fork, take_copies
@@ -37,7 +39,6 @@ from blockwright.core.preconditions import (
     tables_running,
 )
 from blockwright.core.request import MAX_LENGTH, Request
-from blockwright.core.retention import advance_time, release_prefix, retain
 from blockwright.core.self_check.tables import check_state
 from blockwright.core.state import Config, State
 from blockwright.core.transitions import commit, find, publish, release, reset, trim
@@ -108,6 +109,7 @@ class KVCacheManager:
         track_evictions: bool = False,
         shares: Mapping[str, int] | None = None,
         hint_guard: float = 0.0,
+        eviction_policy: EvictionPolicy | None = None,
     ) -> None:
         """Make a manager with an empty pool.
 
@@ -135,6 +137,8 @@ class KVCacheManager:
             hint_guard: part of the pool, within 0.0 .. 1.0, that no hint is about: so many of the last candidates to be
                 released stay until all others are gone, so that wrong hints leave at least the hits of plain LRU in a
                 pool of that size. law: HINT-3.
+            eviction_policy: chooses the cached block that goes whenever one has to; blocks without content go before.
+                Without, and without hints, the least recently used goes.
 
         Complexity: O(num_blocks + shares).
 
@@ -173,6 +177,8 @@ class KVCacheManager:
         pool.guard = int(hint_guard * (kv_cache_config.num_blocks - 1))
         if shares is not None:
             pool.share_out(shares)
+        if eviction_policy is not None:
+            pool.have_chosen(eviction_policy)
         managers = [
             get_manager_for_kv_cache_spec(group.kv_cache_spec, pool, number, dcp_world_size)
             for number, group in enumerate(groups)

@@ -158,9 +158,10 @@ class SingleTypeKVCacheManager(GroupTables):
         first = self.first_kept(i64(len(ids)) * self._block_size)
         seen: set[int] = set()
         for entry, block in enumerate(ids):
-            if (i64(entry) < first) != (block == 0):
+            if (self.sinks <= i64(entry) < first) != (block == 0):
                 raise InvalidArgumentError(
-                    f"new_computed_blocks: entry {entry} is {block}, but entries below {first}, and no others, are null"
+                    f"new_computed_blocks: entry {entry} is {block}, but entries {self.sinks} to {first - 1}, and no "
+                    "others, are null"
                 )
             if block != 0 and (int(block) in seen or not self.block_pool.is_published(i64(block))):
                 raise InvalidArgumentError(
@@ -331,7 +332,7 @@ class SingleTypeKVCacheManager(GroupTables):
         probes = [Probe(block_pool, keys, group, size, length, margin) for group in kv_cache_group_ids]
         hit = common_hit([rule for _ in probes], probes, size, length)
         first = rule.first_needed(hit) // size
-        return tuple([block_pool.views(probe.entries(hit, first)) for probe in probes])
+        return tuple([block_pool.views(probe.entries(hit, rule.sinks, first)) for probe in probes])
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
         """Trim: null the entries that no token at `num_computed_tokens` or later reads, release their blocks.
@@ -384,7 +385,7 @@ class FullAttentionManager(SingleTypeKVCacheManager):
 
 
 class SlidingWindowManager(SingleTypeKVCacheManager):
-    """Keeps the blocks of the last `sliding_window` tokens; a hit is the rightmost run that covers a window."""
+    """Keeps the blocks of the last `sliding_window` tokens and of sinks; a hit is the rightmost run for a window."""
 
     def manages(self, kv_cache_spec: KVCacheSpec) -> bool:
         """Return whether it is a `SlidingWindowSpec`."""

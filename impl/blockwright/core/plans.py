@@ -55,7 +55,7 @@ def count_new(state: State, request: Request, ask: Ask) -> None:
         kept = manager.first_kept(ask.resumed)
         if ask.hit_length > 0:
             held = ask.hit_length // manager._block_size
-            live = held - min(held, kept)
+            live = held - manager.num_dead(0, min(held, kept))
             own += live
         if state.config.caching and request._block_size > 0:
             units = pool.units_for(request, manager._block_size)
@@ -65,7 +65,7 @@ def count_new(state: State, request: Request, ask: Ask) -> None:
                 if manager.keeps_all:
                     shared += live - free
         # law: READ-1
-        missing = manager.missing(max(held, kept), manager.reach(ask)) + manager.num_states
+        missing = manager.missing(held + manager.num_dead(held, kept), manager.reach(ask)) + manager.num_states
         ask.demand += missing
         own += missing
         if ask.is_whole:
@@ -147,7 +147,7 @@ def most_held(state: State, tables: RequestTables, ask: Ask) -> i64:
         most += manager.missing(len(table.blocks), manager.reach(ask)) + i64(len(table.states))
         first = manager.first_kept(ask.begin)
         for entry, block in enumerate(table.blocks):
-            if block != 0 and i64(entry) >= first:
+            if block != 0 and (i64(entry) >= first or i64(entry) < manager.sinks):
                 most += 1
     return most
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import final
+from typing import Any, final
 
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import hash_words
+from blockwright.core.candidates.chosen import ChosenOrder, EvictionPolicy
 from blockwright.core.candidates.order import CandidateOrder, Wish
 from blockwright.core.candidates.retained import FOR_GOOD, RetentionOrder, check_shares
 from blockwright.core.index import zeros32
@@ -112,8 +113,29 @@ class BlockPool(BlockStore):
         """
         if not self.enable_caching:
             raise InvalidArgumentError("shares: are of what is cached, and enable_caching is off; leave one out")
-        check_shares(shares, int(self._count) - 1)
+        given: Any = shares
+        check_shares(given, int(self._count) - 1)
         self._order = RetentionOrder(self._count, shares, self.guard)
+
+    def have_chosen(self, policy: EvictionPolicy) -> None:
+        """Have a policy choose what goes, in a pool that nothing has been taken from. O(num_blocks).
+
+        Raises:
+            InvalidArgumentError: it cannot choose, or there is nothing to choose from.
+        """
+        if not self.enable_caching:
+            raise InvalidArgumentError("eviction_policy: nothing is evicted without enable_caching; leave one out")
+        if self._order is not None or self.guard > 0:
+            raise InvalidArgumentError("eviction_policy: chooses by itself; leave shares and hint_guard out")
+        if not callable(getattr(policy, "choose", None)):
+            raise InvalidArgumentError(f"eviction_policy: must have a method choose(candidates), unlike {policy!r}")
+        self._order = ChosenOrder(self._count, policy)
+
+    @property
+    def eviction_policy(self) -> EvictionPolicy | None:
+        """What chooses the candidates that go; None: this pool itself."""
+        order = self._order
+        return order.policy if isinstance(order, ChosenOrder) else None
 
     def keep_by_hints(self) -> RetentionOrder:
         """Return the order of candidates by what is said of them, made now if there is none. O(num_blocks) once.
@@ -123,18 +145,18 @@ class BlockPool(BlockStore):
         """
         order = self._order
         if isinstance(order, RetentionOrder):
+            order.hear(self._index)
             return order
         if order is not None:
-            raise UnsupportedError(
-                "eviction_policy: candidates go by the times of their accesses, which hints would not change"
-            )
+            raise UnsupportedError("eviction_policy: candidates go as it chooses, which hints would not change")
         self.require_whole()
         made = RetentionOrder(self._count, {}, self.guard)
         blocks = self.free_block_ids()
         bare: i64 = 0
         while bare < i64(len(blocks)) and not self._index.has_key(i64(blocks[int(bare)])):
             bare += 1
-        made.start(self._count - 1 - self._num_free, blocks[int(bare) :], self._index)
+        made.start(self._count - 1 - self._num_free, blocks[int(bare) :])
+        made.hear(self._index)
         last: i64 = i64(blocks[int(bare) - 1]) if bare > 0 else 0
         self._next[last] = 0
         self._prev[0] = i32(last)

@@ -31,7 +31,7 @@ class GroupTable:
     Attributes:
         blocks: block ids in order of positions; 0 where nothing is held.
         num_published: leading entries that publication has passed (their full blocks carry a key).
-        num_trimmed: leading entries that trimming has passed (all of them are null).
+        num_trimmed: leading entries that trimming has passed (all of them are null, but for sinks).
         num_covered: slots covered by the last growth; the tokens behind the state that a recurrent layer keeps.
         states: blocks for the states of draft tokens, of a recurrent layer only.
         in_place: slots up to which growth changes nothing: covered, and no block becomes full. A lower bound.

@@ -13,7 +13,8 @@ A block that several hold and one of them is to write is copied on write: the wr
 the copy stay held until the engine has been told of it.
 
 Eviction candidates go as they were released (a queue), unless a `CandidateOrder` stands beside the queue, which then
-holds only blocks without content: by access (`AccessOrder`) or by what the engine says (`RetentionOrder`).
+holds only blocks without content: by access (`AccessOrder`), by what the engine says (`RetentionOrder`), or as a policy
+of somebody's own chooses (`ChosenOrder`).
 
 `BlockStore` is the only writer of the counters, the free queue and the prefix index. All of them are packed arrays:
 about 60 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
@@ -166,13 +167,11 @@ class BlockStore:
 
     def fill(self, ids: vec[i32], at: i64, stop: i64) -> None:
         """Do so, for the entries of a range, which are null so far; takes no memory."""
-        count = stop - at
         order = self._order
         if order is not None:
-            # law: POLICY-2
-            bare = self._num_free - order.size
-            self._line_up(order.first(count - bare, min(count, bare)))
-            start = at
+            self._fill_ranked(order, ids, at, stop)
+            return
+        count = stop - at
         following = self._next
         ref = self._ref
         older = self._index.older
@@ -189,8 +188,29 @@ class BlockStore:
         self._prev[block] = 0
         self.version += 1
         self._num_free -= count
-        if order is not None:
-            order.take(ids, start, stop)
+
+    def _fill_ranked(self, order: CandidateOrder, ids: vec[i32], at: i64, stop: i64) -> None:
+        """Do so where candidates do not stand in the queue: blocks without content first. law: POLICY-2."""
+        following = self._next
+        ref = self._ref
+        start = at
+        bare = at + min(stop - at, self._num_free - order.size)
+        block: i64 = i64(following[0])
+        while at < bare:
+            ref[block] = 1
+            ids[at] = i32(block)
+            block = i64(following[block])
+            at += 1
+        following[0] = i32(block)
+        self._prev[block] = 0
+        order.take(ids, start, at, stop)
+        while at < stop:
+            block = i64(ids[at])
+            self._evict(block)
+            ref[block] = 1
+            at += 1
+        self.version += 1
+        self._num_free -= stop - start
 
     def take_one(self) -> i64:
         """Do as `take` for one block, and return it. O(1), O(log n) by access."""
@@ -307,12 +327,13 @@ class BlockStore:
                 continue
             count: i64 = i64(ref[block]) - 1
             ref[block] = i32(count)
-            if older[block] != 0:
+            is_published = older[block] != 0
+            if is_published and order.tells:
                 order.note(ids, i, stop, self._index, count == 0)
             if count > 0:
                 continue
             self._num_free += 1
-            if older[block] != 0:
+            if is_published:
                 order.add(block)
                 continue
             order.forget(block)
@@ -498,10 +519,12 @@ class BlockStore:
         journal = self._journal
         return journal is None or journal.holds(block, keys, index, block_size)
 
-    def count_free_hits(self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, first: i64) -> i64:
+    def count_free_hits(
+        self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, start: i64, first: i64
+    ) -> i64:
         """Check a hit and return how many of its blocks are free now.
 
-        Entries below `first` must be null; every other must still carry the request's own key. O(entries).
+        Entries from `start` to `first` must be null, those after them still carry the request's own keys. O(entries).
 
         Raises:
             StaleHitError: one of them does not.
@@ -509,7 +532,7 @@ class BlockStore:
         size: i64 = len(ids)
         if size > keys.num_blocks():
             raise StaleHitError(f"new_computed_blocks: {size} blocks, the request has {keys.num_blocks()} full ones")
-        i: i64 = 0
+        i = start
         while i < first:
             if ids[i] != 0:
                 raise StaleHitError(f"new_computed_blocks: entry {i} is outside the window but not the null block")

@@ -41,7 +41,8 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
     if num_computed == 0:
         return state.nothing, 0
     ids = [
-        probe.entries(num_computed, manager.first_kept(num_computed)) for probe, manager in zip(probes, state.managers)
+        probe.entries(num_computed, manager.sinks, manager.first_kept(num_computed))
+        for probe, manager in zip(probes, state.managers)
     ]
     return KVCacheBlocks(state.pool, ids), num_computed
 

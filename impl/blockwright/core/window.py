@@ -5,7 +5,7 @@ the longest hit up to a length (`longest`). The specification defines both as se
 these closed forms equal the sets is proved for all integers by the conformance kit.
 
     full      0                 every block of the prefix must be cached
-    sliding   n - W + 1         the last ceil((W - 1) / block_size) blocks
+    sliding   n - W + 1         the last ceil((W - 1) / block_size) blocks; with sinks the first blocks as well
     chunked   n // C * C        the blocks since the chunk's start
     mamba     n - 1             the one block with the state
 
@@ -104,11 +104,11 @@ class Probe:
                 end = i
         return max(end - margin, 0) * self.block_size
 
-    def entries(self, length: i64, first_kept: i64) -> vec[i32]:
-        """Return the table entries of a hit: the cached blocks, null below `first_kept`. O(entries)."""
+    def entries(self, length: i64, sinks: i64, first_kept: i64) -> vec[i32]:
+        """Return the table entries of a hit: the cached blocks, null from `sinks` to `first_kept`. O(entries)."""
         stop = length // self.block_size
         ids = self._served() if stop == self._limit else self._served()[:stop]
-        i: i64 = 0
+        i = sinks
         while i < first_kept:
             ids[i] = 0
             i += 1
@@ -120,14 +120,16 @@ class WindowRule:
 
     Attributes:
         asks_upwards: the blocks of a hit are looked up from the first one on, so that a miss ends the search at once.
+        sinks: blocks at the head of a table that every later token reads, whatever `first_needed` says.
     """
 
-    def __init__(self, asks_upwards: bool = True) -> None:
+    def __init__(self, asks_upwards: bool = True, sinks: i64 = 0) -> None:
         """Say how a hit is looked up."""
         self.asks_upwards = asks_upwards
+        self.sinks: i64 = sinks
 
     def first_needed(self, num_tokens: i64) -> i64:
-        """Return the first position that a token at `num_tokens` or later reads. O(1). law: TRIM-1."""
+        """Return the first position but for sinks that a token at `num_tokens` or later reads. O(1). law: TRIM-1."""
         return 0
 
     def last_needing(self, position: i64) -> i64:
@@ -152,11 +154,14 @@ class WindowRule:
 
 
 class SlidingRule(WindowRule):
-    """A window of W tokens, the reading token included; a hit ends with `hit_run` cached blocks in a row."""
+    """A window of W tokens, the reading token included; a hit ends with `hit_run` cached blocks in a row.
 
-    def __init__(self, window: i64, block_size: i64) -> None:
-        """Take the window in tokens."""
-        super().__init__(False)
+    With sinks it begins with their blocks, too.
+    """
+
+    def __init__(self, window: i64, block_size: i64, sink_len: i64 = 0) -> None:
+        """Take the window and the sinks in tokens."""
+        super().__init__(False, (sink_len + block_size - 1) // block_size)
         self._window: i64 = window
         self.hit_run: i64 = (window - 1 + block_size - 1) // block_size
 
@@ -173,16 +178,22 @@ class SlidingRule(WindowRule):
 
     def longest(self, probe: Probe, length: i64) -> i64:
         """Return the longest hit of at most `length` tokens that ends with a window of cached blocks."""
+        i: i64 = 0
+        while i < self.sinks and i * probe.block_size < length:
+            if not probe.cached(i):
+                length = i * probe.block_size
+            i += 1
         return probe.last_run(length, self.hit_run, probe.margin)
 
     def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:
-        """Return the most blocks that a window and a step after it touch; it repeats every `block_size` starts."""
+        """Return the most blocks that a window, its sinks and a step touch; it repeats every `block_size` starts."""
         last = max(slots - step, begin)
         most: i64 = 0
         start = last
         while start >= begin and start > last - block_size:
             stop = min(start + step, slots)
-            most = max(most, (stop + block_size - 1) // block_size - self.first_needed(start) // block_size)
+            dead = max(0, self.first_needed(start) // block_size - self.sinks)
+            most = max(most, (stop + block_size - 1) // block_size - dead)
             start -= 1
         return most
 

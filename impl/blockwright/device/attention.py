@@ -6,6 +6,7 @@ The token at position q of a step reads, itself included:
 |---|---|
 | full | 0 .. q |
 | sliding window W | max(0, q-W+1) .. q |
+| with S sinks | also 0 .. min(S-1, q) |
 | chunked local C | floor(q/C)*C .. q |
 | cross | all of the encoder's |
 
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from blockwright.device.operands import first_read, on_host
+from blockwright.device.operands import first_read, num_sinks, on_host
 from blockwright.device.slots import gathered
 from blockwright.device.step import Step, checked_step, read_spans, require_out
 from blockwright.kinds import AttentionSpec, ChunkedLocalAttentionSpec, SlidingWindowSpec
@@ -126,7 +127,7 @@ class _Batch:
         row: the first token's row of `query`.
         count: tokens; at most `most`.
         position: the first token's position.
-        low: first position read by any of them.
+        low: first position read by any of them, but for sinks.
         high: the one after the last; above `low` by at most `span`.
     """
 
@@ -179,7 +180,7 @@ def _batches(step: Step) -> Iterator[_Batch]:
             stop += 1
         chosen = order[done:stop]
         span = max(spans[run] for run in chosen)
-        even = most == 1 and all(spans[run] == span for run in chosen)
+        even = most == 1 and not num_sinks(step.spec) and all(spans[run] == span for run in chosen)
         count, request, row, position, high = table[chosen].T.to(step.query.device)
         yield _Batch(request, row, count, position, low[chosen].to(row.device), high, most, span, even)
         done = stop
@@ -193,7 +194,7 @@ def _attend(step: Step, batch: _Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """
     device, block_size = step.query.device, step.cache.shape[2]
     token = torch.arange(batch.most, device=device).minimum(batch.count[:, None] - 1)
-    position = batch.low[:, None] + torch.arange(batch.span, device=device)
+    position = _positions(step, batch.low, batch.span)
     reached = position.minimum(batch.high[:, None] - 1)
     blocks = step.table[batch.request[:, None], reached // block_size]
     keys, values = gathered(step.cache, blocks, reached % block_size, step.query.dtype)
@@ -204,12 +205,22 @@ def _attend(step: Step, batch: _Batch) -> tuple[torch.Tensor, torch.Tensor]:
     return rows, _softmax(step.query[rows], keys, values, mask, step.scale)
 
 
+def _positions(step: Step, low: torch.Tensor, span: int) -> torch.Tensor:
+    """Return the positions that are gathered for each run: the sinks, and `span` from its first on, each once."""
+    sinks = num_sinks(step.spec)
+    near = low.clamp(min=sinks)[:, None] + torch.arange(span, device=low.device)
+    return torch.cat([torch.arange(sinks, device=low.device).expand(low.shape[0], -1), near], 1) if sinks else near
+
+
 def _mask(step: Step, query: torch.Tensor, position: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     """Return who reads what, (runs, tokens, span), from positions of both: (runs, tokens) and (runs, span)."""
     if step.encoder_lens is not None:
         return (position < high[:, None])[:, None, :].expand(-1, query.shape[1], -1)
     keys = position[:, None, :]
-    return (keys >= first_read(step.spec, query)[:, :, None]) & (keys <= query[:, :, None])
+    read = keys >= first_read(step.spec, query)[:, :, None]
+    if sinks := num_sinks(step.spec):
+        read |= keys < sinks
+    return read & (keys <= query[:, :, None])
 
 
 def _softmax(
@@ -240,14 +251,13 @@ def _attend_padded(step: Step, max_query_len: int, max_seq_len: int) -> torch.Te
     counts = step.starts.diff().long()
     span = _longest_span(step.spec, max_query_len, min(max_seq_len, step.table.shape[1] * step.cache.shape[2]))
     token = torch.arange(max_query_len, device=device)
-    ahead = torch.arange(span, device=device)
     size = step.cache.shape[2]
     attended = torch.empty((requests, max_query_len, *step.query.shape[1:]), dtype=step.query.dtype, device=device)
     room = _room(step, span)
     for first in range(0, requests, room):
         part = slice(first, first + room)
         query = step.query[(step.starts[:-1][part, None] + token).clamp(max=tokens - 1)]
-        position = low[part, None] + ahead
+        position = _positions(step, low[part], span)
         reached = position.minimum(high[part, None] - 1).clamp(min=0)
         blocks = step.table[part].gather(1, reached // size).clamp(0, step.cache.shape[0] - 1)
         keys, values = gathered(step.cache, blocks, reached % size, step.query.dtype)
@@ -264,11 +274,12 @@ def _attend_padded(step: Step, max_query_len: int, max_seq_len: int) -> torch.Te
 
 def _room(step: Step, span: int) -> int:
     """Return how many runs of `span` positions are gathered at once: one at least, else within `SCRATCH_ELEMENTS`."""
+    span += num_sinks(step.spec)
     return max(1, SCRATCH_ELEMENTS // max(1, span * step.cache.shape[3] * step.cache.shape[4]))
 
 
 def _longest_span(spec: AttentionSpec, queries: int, length: int) -> int:
-    """Return the most positions that `queries` consecutive tokens of a sequence of at most `length` read together."""
+    """Return the most positions, sinks left out, that `queries` tokens in a row of at most `length` read together."""
     if isinstance(spec, SlidingWindowSpec):
         return min(length, spec.sliding_window + queries - 1)
     if isinstance(spec, ChunkedLocalAttentionSpec):

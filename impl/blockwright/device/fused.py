@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from blockwright.device.attention import DECODE_QUERIES
-from blockwright.device.operands import first_read
+from blockwright.device.operands import first_read, num_sinks
 from blockwright.device.step import Step, checked_step, read_spans, require_out
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.kinds import AttentionSpec
@@ -251,11 +251,13 @@ def _mask_of(step: Step, max_query_len: int | None) -> FlexMask:
 
     entry_of = _entries(step, low, high)
     visited = _visited(step, first, last, request, page, slots)
+    sinks = num_sinks(step.spec)
 
     def mask_mod(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
         entry = entry_of[request[b, q], kv // page]
         position = entry * block_size + kv % page
-        return (kv % page < block_size) & (entry >= 0) & (position >= first[b, q]) & (position <= last[b, q])
+        near = (position >= first[b, q]) | (position < sinks) if sinks else position >= first[b, q]
+        return (kv % page < block_size) & (entry >= 0) & near & (position <= last[b, q])
 
     block_mask = _flex().BlockMask.from_kv_blocks(
         visited.sum(-1, dtype=torch.int32)[:, None],
@@ -274,7 +276,8 @@ def _entries(step: Step, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     entry = torch.arange(step.table.shape[1], device=step.query.device)
     size = step.cache.shape[2]
     if step.table.numel():
-        read = (entry >= (low // size)[:, None]) & (entry < ((high + size - 1) // size)[:, None])
+        read = (entry >= (low // size)[:, None]) | (entry * size < num_sinks(step.spec))
+        read &= entry < ((high + size - 1) // size)[:, None]
         read &= (step.table > 0) & (step.table < num_blocks)
         # What is not read goes to the null block, which stays -1.
         entry_of.scatter_(1, torch.where(read, step.table, 0).long(), torch.where(read, entry, -1).int())
@@ -306,7 +309,8 @@ def _visited(
     tile_of = torch.zeros(runs, dtype=torch.int64, device=device).scatter_(0, run, tile)
     request_of = torch.zeros(runs, dtype=torch.int64, device=device).scatter_(0, run, request)
     entry = torch.arange(step.table.shape[1], device=device)
-    read = (entry >= (low // size)[:, None]) & (entry * size <= high[:, None])
+    read = (entry >= (low // size)[:, None]) | (entry * size < num_sinks(step.spec))
+    read &= entry * size <= high[:, None]
     block = step.table[request_of].long()
     read &= (block > 0) & (block < step.cache.shape[0])
     start = torch.where(read, block, 0) * page

@@ -184,7 +184,7 @@ def stored(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def first_read(spec: AttentionSpec, positions: torch.Tensor) -> torch.Tensor:
-    """Return the first position that the token at each of `positions` reads; it reads from there up to itself.
+    """Return the first position but for sinks that the token at each of `positions` reads; it reads on up to itself.
 
     A token of a cross attention reads all of the encoder's, from 0.
     """
@@ -193,3 +193,8 @@ def first_read(spec: AttentionSpec, positions: torch.Tensor) -> torch.Tensor:
     if isinstance(spec, ChunkedLocalAttentionSpec):
         return positions - positions % spec.attention_chunk_size
     return torch.zeros_like(positions)
+
+
+def num_sinks(spec: AttentionSpec) -> int:
+    """Return how many of the first positions all later tokens read, wherever they are."""
+    return spec.sink_len if isinstance(spec, SlidingWindowSpec) else 0

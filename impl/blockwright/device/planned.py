@@ -87,7 +87,8 @@ class GroupPlan:
         smallest, largest = min(self.page_bytes), max(self.page_bytes)
         page = bytes_text(largest) if smallest == largest else f"{bytes_text(smallest)} to {bytes_text(largest)}"
         own = [f"{getattr(self.spec, item.name):,}" for item in fields(self.spec) if item.name in _SHOWN]
-        kind = " ".join([KINDS[type(self.spec)], *own])
+        sinks = getattr(self.spec, "sink_len", 0)
+        kind = " ".join([KINDS[type(self.spec)], *own, *([f"with {_counted(sinks, 'sink')}"] if sinks else [])])
         held = _counted(self.blocks_per_request, "block")
         return (
             f"{kind}, {layers}, {self.spec.block_size:,} tokens a block, {page} of a page used, "

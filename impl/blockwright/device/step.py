@@ -11,6 +11,7 @@ from blockwright.device.operands import (
     FLOATS,
     IDS,
     first_read,
+    num_sinks,
     on_host,
     require_apart,
     require_bound,
@@ -120,7 +121,10 @@ def _check_lengths(step: Step, max_query_len: int | None, max_seq_len: int | Non
 
 
 def read_spans(step: Step) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (first position read, the one after the last) of each request's step; equal where nothing is read."""
+    """Return (first position read, but for sinks, the one after the last) of each request's step.
+
+    Equal where nothing is read.
+    """
     counts = step.starts.diff()
     reads = (counts > 0) & (step.seq_lens > 0)
     if step.encoder_lens is not None:
@@ -150,3 +154,6 @@ def _check_table(step: Step) -> None:
     read = entries < last[:, None]
     blocks = step.table.gather(1, entries.clamp(max=width - 1))
     check_blocks("block_table", blocks, first, read, step.cache)
+    if heads := min(-(-num_sinks(step.spec) // block_size), width):
+        read = torch.arange(heads, device=low.device) < last[:, None]
+        check_blocks("block_table", step.table[:, :heads], torch.zeros_like(first), read, step.cache)

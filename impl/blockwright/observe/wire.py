@@ -104,7 +104,10 @@ class GroupKind(NamedTuple):
 
 
 def kinds_of(specs: Iterable[KVCacheSpec]) -> list[GroupKind]:
-    """Return what vLLM's consumers call the groups of a manager: `manager.kv_cache_config`'s specs, in order."""
+    """Return what vLLM's consumers call the groups of a manager: `manager.kv_cache_config`'s specs, in order.
+
+    They have no name for a window with sinks: it is "unknown" to them, as a window alone would find hits that it lacks.
+    """
     names = {
         "FullAttentionSpec": "full_attention",
         "SlidingWindowSpec": "sliding_window",
@@ -112,7 +115,12 @@ def kinds_of(specs: Iterable[KVCacheSpec]) -> list[GroupKind]:
         "MambaSpec": "mamba",
         "CrossAttentionSpec": "cross_attention",
     }
-    return [GroupKind(names[type(spec).__name__], getattr(spec, "sliding_window", None)) for spec in specs]
+    return [
+        GroupKind("unknown")
+        if getattr(spec, "sink_len", 0)
+        else GroupKind(names[type(spec).__name__], getattr(spec, "sliding_window", None))
+        for spec in specs
+    ]
 
 
 def hash_of(block_hash: BlockHash) -> int:

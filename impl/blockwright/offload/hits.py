@@ -96,7 +96,12 @@ class _Probe:
         manager = self.blocks.manager
         if manager.keeps_all:
             return min(length // manager.block_size, self._leading_run()) * manager.block_size
-        at = end = length // manager.block_size
+        end = length // manager.block_size
+        for at in range(self._start, min(manager.sinks, end)):
+            if not self._is_found(at // self._per_block):
+                end = at
+                break
+        at = end
         while at > max(manager.first_kept(end * manager.block_size), self._start):
             at -= 1
             if not self._is_found(at // self._per_block):
@@ -125,7 +130,8 @@ class _Probe:
         manager, per_block = self.blocks.manager, self._per_block
         stop = length // manager.block_size
         first = max(manager.first_kept(length), self._start)
-        indices = range(first // per_block, -(-stop // per_block)) if first < stop else range(0)
+        entries = (*range(self._start, min(manager.sinks, stop)), *range(first, stop))
+        indices = sorted({entry // per_block for entry in entries})
         return [NeededBlock(self.blocks.key(index), self.blocks.number, index * per_block) for index in indices]
 
 

@@ -94,6 +94,7 @@ def _add_pool_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--kind", choices=_KINDS, default="full", help="kind of layer (default: full)")
     group.add_argument("--window", type=_positive, metavar="TOKENS", help="window of --kind sliding")
+    group.add_argument("--sinks", type=_positive, metavar="TOKENS", help="first tokens that --kind sliding keeps")
     group.add_argument("--chunk", type=_positive, metavar="TOKENS", help="chunk of --kind chunked, whole blocks")
     group.add_argument(
         "--step-tokens", type=_positive, metavar="TOKENS", help="compute at most so many tokens per step (default: all)"
@@ -107,7 +108,7 @@ def _add_keeping_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--hints", default="none", metavar="HINTS", help="oracle: a client says of each request whether its "
-        "conversation goes on; oracle:0.2: a fifth of that is wrong (default: none)",
+        "conversation goes on; oracle:0.2: a fifth of that is wrong; oracle:0.2:7: another draw of it (default: none)",
     )  # fmt: skip
     group.add_argument(
         "--hint-guard", type=_part, default=0.0, metavar="PART", help="part of the pool out of their reach"
@@ -294,10 +295,12 @@ def _spec(args: argparse.Namespace) -> kinds.KVCacheSpec:
             raise InvalidArgumentError(f"--{option}: only with --kind {kind}, not {args.kind}; leave it out")
         if not given and args.kind == kind:
             raise InvalidArgumentError(f"--kind {kind}: needs --{option} TOKENS")
+    if args.sinks is not None and args.kind != "sliding":
+        raise InvalidArgumentError(f"--sinks: only with --kind sliding, not {args.kind}; leave it out")
     size: dict[str, Any] = {"block_size": args.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "uint8"}
     make: dict[str, Callable[[], kinds.KVCacheSpec]] = {
         "full": lambda: kinds.FullAttentionSpec(**size),
-        "sliding": lambda: kinds.SlidingWindowSpec(**size, sliding_window=args.window),
+        "sliding": lambda: kinds.SlidingWindowSpec(**size, sliding_window=args.window, sink_len=args.sinks or 0),
         "chunked": lambda: kinds.ChunkedLocalAttentionSpec(**size, attention_chunk_size=args.chunk),
         "mamba": lambda: kinds.MambaSpec(block_size=args.block_size, shapes=((1,),), dtypes=("uint8",)),
     }

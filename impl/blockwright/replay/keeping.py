@@ -1,8 +1,9 @@
 """Who says what to keep in a replay: a policy, or the trace itself as a client that knows its own future.
 
-A policy is told of each request before it ends, and says what it will through the manager's own calls (`retain`,
-`release_prefix`); so whatever it says, the manager's laws hold. To replay one of your own, name its factory:
-``--policy module:factory``, which is called without arguments and returns a `ReplayPolicy`.
+A policy has one of two methods, or both. `choose` is that of `blockwright.EvictionPolicy`: shown the candidates, it
+returns the one that goes. `ending` is told of each request before it ends, and says what it will through the manager's
+own calls (`retain`, `release_prefix`); so whatever it says, the manager's laws hold. To replay one of your own, name
+its factory: ``--policy module:factory``, which is called without arguments; ``blockwright conform --policy`` tests it.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from blockwright import KVCacheManager, Request
+from blockwright import EvictionPolicy, KVCacheManager, Request
 from blockwright.errors import InvalidArgumentError
 from blockwright.replay.foresight import References, mistaken, references_of
 from blockwright.replay.records import Trace
 
 
 class ReplayPolicy(Protocol):
-    """What is asked before a request ends."""
+    """What is told of each request before it ends."""
 
     def ending(self, manager: KVCacheManager, request: Request, num_hit: int, now: float) -> None:
         """Say what is to become of a request's blocks; `num_hit` of its tokens were cached, `now` is in seconds."""
+
+
+Policy = ReplayPolicy | EvictionPolicy
 
 
 class Lru:
@@ -104,7 +108,7 @@ class Told:
 
 
 MAX_TENANTS: Final = 10_000
-POLICIES: Final[dict[str, Callable[[], ReplayPolicy]]] = {"lru": Lru, "t-lru": TailLru, "workload-aware": WorkloadAware}
+POLICIES: Final[dict[str, Callable[[], Policy]]] = {"lru": Lru, "t-lru": TailLru, "workload-aware": WorkloadAware}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +124,13 @@ class Keeping:
     """
 
     name: str
-    make: Callable[[], ReplayPolicy]
+    make: Callable[[], Policy]
     shares: tuple[tuple[str, float], ...] = ()
     tenant: Callable[[int], str | None] | None = None
     guard: float = 0.0
 
 
-def policy_named(name: str) -> Callable[[], ReplayPolicy]:
+def policy_named(name: str) -> Callable[[], Policy]:
     """Return the factory of a policy: one of `POLICIES`, or ``module:factory``.
 
     Raises:
@@ -148,20 +152,38 @@ def policy_named(name: str) -> Callable[[], ReplayPolicy]:
     return found  # type: ignore[no-any-return]
 
 
-def told_by(hints: str, references: References) -> Callable[[], ReplayPolicy]:
-    """Return the factory of a client: ``oracle``, or ``oracle:ERROR`` of whose bits that part is wrong.
+def chooser(policy: object) -> EvictionPolicy | None:
+    """Return a policy that chooses what goes, for the manager; None of one that is only told of requests that end.
 
     Raises:
-        InvalidArgumentError: neither of these.
+        InvalidArgumentError: it can do neither.
     """
-    name, colon, text = hints.partition(":")
+    if callable(getattr(policy, "choose", None)):
+        return policy  # type: ignore[return-value]
+    if not callable(getattr(policy, "ending", None)):
+        raise InvalidArgumentError(
+            f"--policy: must make something with a method choose(candidates) or ending(...), not {policy!r}"
+        )
+    return None
+
+
+def told_by(hints: str, references: References) -> Callable[[], Policy]:
+    """Return the factory of a client: ``oracle``, or ``oracle:ERROR`` of whose bits that part is wrong.
+
+    ``oracle:ERROR:SEED`` draws other errors.
+
+    Raises:
+        InvalidArgumentError: none of these.
+    """
+    name, _, text = hints.partition(":")
+    part, _, seed = text.partition(":")
     try:
-        error = float(text) if colon else 0.0
+        error = float(part or 0)
     except ValueError:
         error = -1.0
-    if name != "oracle" or not 0.0 <= error <= 1.0:
+    if name != "oracle" or not 0.0 <= error <= 1.0 or not (seed or "0").isdecimal() or hints.endswith(":"):
         raise InvalidArgumentError(f"--hints: expected none, oracle or oracle:ERROR within 0..1, not {hints!r}")
-    bits = mistaken(references.going_on(), error)
+    bits = mistaken(references.going_on(), error, int(seed or 0))
     return lambda: Told(bits)
 
 

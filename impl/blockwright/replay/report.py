@@ -162,7 +162,8 @@ def _rate(report: ReplayReport, pool: PoolResult) -> float:
 def _plain(spec: KVCacheSpec) -> dict[str, object]:
     """Return those fields of a kind that say which tokens share a block and which are read."""
     names = ("block_size", "sliding_window", "attention_chunk_size")
-    return {name: getattr(spec, name) for name in names if hasattr(spec, name)}
+    own = {name: getattr(spec, name) for name in names if hasattr(spec, name)}
+    return own | ({"sink_len": sinks} if (sinks := getattr(spec, "sink_len", 0)) else {})
 
 
 def require_plotting() -> None:

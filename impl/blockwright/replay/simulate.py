@@ -11,14 +11,14 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher, build_info
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec, MambaSpec
 from blockwright.observe import Fact, RecordedManager
 from blockwright.replay.foresight import references_of
-from blockwright.replay.keeping import Keeping, Lru
+from blockwright.replay.keeping import Keeping, Lru, chooser
 from blockwright.replay.offloaded import HostTier, OffloadOptions, TierResult
 from blockwright.replay.records import Trace
 
@@ -174,13 +174,15 @@ class _Pool:
         config = KVCacheConfig(num_blocks=num_blocks + 1, kv_cache_groups=[KVCacheGroupSpec(["layers"], spec)])
         on_evict = offload is not None and offload.store_on == "evict"
         kept = keeping or Keeping("lru", Lru)
-        self._policy = kept.make()
+        policy: Any = kept.make()
+        self._ending = getattr(policy, "ending", None)
         self._manager = KVCacheManager(
             config,
             max_model_len,
             track_evictions=on_evict or note is not None,
             shares={name: int(part * num_blocks) for name, part in kept.shares} or None,
             hint_guard=kept.guard,
+            eviction_policy=chooser(policy),
         )
         self._uncached = array("q")
         self._by_tenant: dict[str, list[int]] = {}
@@ -226,7 +228,8 @@ class _Pool:
             self._host_tokens += num_external
             self._sum_used += self._used()
             self._peak_used = max(self._peak_used, used)
-            self._policy.ending(self._manager, request, num_hit, self._clock.now)
+            if self._ending is not None:
+                self._ending(self._manager, request, num_hit, self._clock.now)
         self._uncached.append(request.num_tokens - (0 if new is None else num_hit))
         if request.cache_salt is not None:
             counts = self._by_tenant.setdefault(request.cache_salt, [0, 0])

@@ -1,10 +1,12 @@
 """Part one, the manager: one pool of blocks, any number of groups of layers.
 
-What it is and does: 1 `state`, 2 `choices`, 3 `lru`, 4 `hits`, 5 `outcomes`, 6 `retention`, 7 `preconditions`,
-8 `plans`, 9 `publication`, 10 `effects`, 11 `transitions`. What is always true of it: 12 `pool_laws`, 13 `table_laws`,
-14 `step_laws`.
+To be looked up: 1 `added`, what a second reading adds to three records; a first one passes over every `added`.
 
-The second reading, `in_time`, adds what a first one can do without: 15 `in_time.in_flight`, 16 `in_time.forks`,
-17 `in_time.explain`, 18 `in_time.time_laws`. What is reported to others is 19 `events`, and what keeping
-promises is 20 `retention_laws`. Last comes the list of all these laws, 21 `laws`.
+What it is and does: 2 `state`, 3 `choices`, 4 `lru`, 5 `hits`, 6 `outcomes`, 7 `retention`, 8 `preconditions`,
+9 `plans`, 10 `publication`, 11 `effects`, 12 `transitions`. What is always true of it: 13 `pool_laws`, 14 `table_laws`,
+15 `step_laws`.
+
+The second reading, `in_time`, adds what a first one can do without: 16 `in_time.in_flight`, 17 `in_time.forks`,
+18 `in_time.explain`, 19 `in_time.time_laws`. What is reported to others is 20 `events`, and what keeping
+promises is 21 `retention_laws`. Last comes the list of all these laws, 22 `laws`.
 """

@@ -1,4 +1,4 @@
-"""Part one, chapter 10: the parts that transitions are made of, down to `serve`, what a step of the model comes to.
+"""Part one, chapter 11: the parts that transitions are made of, down to `serve`, what a step of the model comes to.
 
 Groups stand side by side: what is released is one batch in the order of groups, and all groups have adopted their hits
 before any of them takes a block.
@@ -84,7 +84,7 @@ def copied(tables: tuple[Table, ...], copies: tuple[Copy, ...], entries: tuple[i
 def target(request: Running, at: int, group: Group, size: int, place: int) -> int:
     """Return the block that a position is written to: a draft's state has a block of its own (MAMBA-3)."""
     if isinstance(group.kind, Mamba) and place >= certain(request):
-        return request.states[at][place - certain(request)]
+        return request.added.states[at][place - certain(request)]
     return request.tables[at][place // size]
 
 
@@ -136,7 +136,7 @@ def duplicated(state: State, copies: tuple[Copy, ...]) -> State:
 
 def blanked(state: State, request: Running) -> State:
     """Forget the states of a request's earlier drafts: those of the next are written over them (MAMBA-3)."""
-    states = frozenset(block for blocks in request.states for block in blocks)
+    states = frozenset(block for blocks in request.added.states for block in blocks)
     contents = tuple(None if block in states else content for block, content in enumerate(state.contents))
     return replace(state, contents=contents)
 
@@ -145,20 +145,19 @@ def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], beg
     """Let a request have its new blocks, write what the step computes, and publish it unless that waits."""
     config, groups, stop = state.config, len(state.config.groups), begin + step.new
     known = min(stop, len(start.prefix[1]))
+    states, drafts = start.added.states or new[groups:], step.added.drafts if config.added.overlaps else stop - known
     request = replace(
         start,
         computed=known,
         written=stop,
         tables=tuple(table + more for table, more in zip(start.tables, new[:groups], strict=True)),
-        states=start.states or new[groups:],
-        drafts=step.drafts if config.overlaps else stop - known,
-        loading=step.external,
+        added=replace(start.added, states=states, drafts=drafts, loading=step.added.external),
     )
     after = written(blanked(state, request), slot, request, begin)
-    if config.overlaps and step.new:
-        flight = Flight(slot, begin, stop, owned(request), step.drafts)
+    if config.added.overlaps and step.new:
+        flight = Flight(slot, begin, stop, owned(request), step.added.drafts)
         after = replace(after, flights=(*after.flights[:-1], (*after.flights[-1], flight)))
-    waits = config.settles or step.publication is Publication.LATER or step.external
+    waits = config.added.settles or step.publication is Publication.LATER or step.added.external
     return stepped_on(after, slot, certain(start), step.new > 0 and not waits)
 
 
@@ -171,9 +170,9 @@ def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice
     steps, request = in_flight(state, slot), state.requests[slot]
     tables = owned(request) if isinstance(request, Running) else ()
     batch = tuple(tuple(block for block in table if block != NULL) for table in tables)
-    is_loading = isinstance(request, Running) and request.loading > 0
+    is_loading = isinstance(request, Running) and request.added.loading > 0
     left = replaced(state if steps else ripened(state, slot), slot, successor)
-    whose, wish = (request.prefix[0], request.wish) if isinstance(request, Running) else (0, Wish())
+    whose, wish = (request.prefix[0], request.added.wish) if isinstance(request, Running) else (0, Wish())
     fence = Fence(steps[-1] if steps else None, slot, batch, whose, wish)
     fenced = replace(left, flights=orphaned(state, slot), fences=(*state.fences, fence), due=without(left.due, slot))
     return Done(fenced) if steps or is_loading else returned(fenced, (fence,), choice)

@@ -1,4 +1,4 @@
-"""Part one, chapter 4: finding a hit, and checking whether one that was found earlier still holds."""
+"""Part one, chapter 5: finding a hit, and checking whether one that was found earlier still holds."""
 
 from math import lcm
 

@@ -1,4 +1,4 @@
-"""Part one, chapter 5: what a step asks for and how it ends.
+"""Part one, chapter 6: what a step asks for and how it ends.
 
 Refusal is total: a step that cannot happen says when it could (not now, never, or that the call is wrong) and why, and
 there is no new state. Demand is counted as if the dead entries were already trimmed.
@@ -7,6 +7,7 @@ there is no new state. Demand is counted as if the dead entries were already tri
 from dataclasses import dataclass
 from enum import Enum
 
+from .added import PLAIN_STEP, StepAdded
 from .state import Content, State, Table
 
 
@@ -30,13 +31,11 @@ class Reason(Enum):
     STATE_DRAFTED = (When.INVALID, "a recurrent layer is given more drafts than it has states to go back to")
     DRAFTS_IN_FLIGHT = (When.INVALID, "a recurrent layer must know which drafts of the step before hold")
     TOO_MANY_DRAFTS = (When.INVALID, "no token of the step is certain, or a known token is called a draft")
-    LOAD_ALONE = (
-        When.INVALID,
-        "a load comes with tokens to compute, to a request that runs, or is of more tokens than are known",
-    )
+    LOAD_ALONE = (When.INVALID, "a load comes with tokens to compute, or is of more tokens than are known")
     LOADING = (When.INVALID, "tokens of the request are still being loaded")
     NO_LOAD = (When.INVALID, "nothing of the request is being loaded, or less than is said to have come")
-    NO_ENCODER = (When.INVALID, "encoder tokens without a cross-attention layer, or for a request that runs")
+    NO_ENCODER = (When.INVALID, "encoder tokens without a cross-attention layer")
+    RUNS = (When.INVALID, "a request that runs is given a load or encoder tokens: they come with its admission")
     WENT_BACK = (When.INVALID, "fewer tokens are said to be computed than are certain")
     NO_STEP = (When.INVALID, "no step has been started, or none is in flight")
     NOT_REJECTED = (When.INVALID, "tokens are rejected that the step settled has not drafted")
@@ -109,17 +108,15 @@ class Publication(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step asks for: slots for `new` tokens, the last `drafts` of them drafts, and `lookahead` more.
+    """What a step asks for: slots for `new` tokens, and `lookahead` more.
 
-    For a request that is admitted, also: slots for `external` tokens that are loaded, and for the tokens of an
-    `encoder`; whether the `whole` of it must fit, not just this step; and a `reserve` of blocks to leave to others.
+    For a request that is admitted, also: whether the `whole` of it must fit, not just this step; and a `reserve` of
+    blocks to leave to others. `added` is for a second reading: drafts, loads and encoders.
     """
 
     new: int
     lookahead: int = 0
     publication: Publication = Publication.NOW
-    drafts: int = 0
-    external: int = 0
-    encoder: int = 0
     whole: bool = False
     reserve: int = 0
+    added: StepAdded = PLAIN_STEP

@@ -1,4 +1,4 @@
-"""Part one, chapter 8: planning a step: whether it fits, and what it takes.
+"""Part one, chapter 9: planning a step: whether it fits, and what it takes.
 
 A plan changes nothing. What it counts is what the step then takes (PLAN-1), as if dead entries were already trimmed.
 A request that joins others leaves a watermark and a reserve free; alone it need not, and so is served (LIVE-1).
@@ -38,7 +38,7 @@ def let_go(tables: tuple[Table, ...], gone: tuple[tuple[int, ...], ...]) -> tupl
 
 def reach(config: Config, begin: int, step: Step) -> int:
     """Return the slots that a step from token `begin` on asks for: they end at the model's maximum length."""
-    return min(begin + step.external + step.new + step.lookahead, config.max_model_len)
+    return min(begin + step.added.external + step.new + step.lookahead, config.max_model_len)
 
 
 def wanted(config: Config, group: Group, held: int, trimmed: int, begin: int, step: Step) -> tuple[bool, ...]:
@@ -48,9 +48,9 @@ def wanted(config: Config, group: Group, held: int, trimmed: int, begin: int, st
     load has come takes none (READ-1).
     """
     if isinstance(group.kind, Cross):
-        return (True,) * entries(group.block_size, step.encoder)
+        return (True,) * entries(group.block_size, step.added.encoder)
     slots = reach(config, begin, step)
-    end = begin + step.external + step.new - step.drafts if isinstance(group.kind, Mamba) else slots
+    end = begin + step.added.external + step.new - step.added.drafts if isinstance(group.kind, Mamba) else slots
     size = span(config, group)
     kept = {entry for entry in filled(group.kind, size, begin, end) if not dead(group.kind, size, trimmed, entry)}
     return tuple(entry in kept for entry in range(held, covers(config, group, end)))
@@ -58,7 +58,7 @@ def wanted(config: Config, group: Group, held: int, trimmed: int, begin: int, st
 
 def rewritten(state: State, group: Group, table: Table, begin: int, step: Step) -> int | None:
     """Return the entry that a step from token `begin` on writes to though others hold its block too (WRITE-2)."""
-    size, end = span(state.config, group), begin + step.external + step.new - step.drafts
+    size, end = span(state.config, group), begin + step.added.external + step.new - step.added.drafts
     place = next(iter(writes(group.kind, begin, end)), None)
     if place is None or place // size >= len(table):
         return None
@@ -98,7 +98,7 @@ def planned(state: State, start: Running, begin: int, step: Step, is_new: bool) 
 
 def num_kept(config: Config, start: Running, begin: int) -> int:
     """Count the blocks that a request keeps while a step from token `begin` on runs, once nothing else is in flight."""
-    own = (*trimmed_tables(config, start.tables, begin), *start.states)
+    own = (*trimmed_tables(config, start.tables, begin), *start.added.states)
     return sum(block != NULL for table in own for block in table)
 
 
@@ -114,12 +114,12 @@ def whole_demand(state: State, start: Running, begin: int, step: Step) -> int:
     The steps begin where it starts, behind its hit and load, and each takes slots for as much lookahead; after a load,
     which says nothing of them, they are of one token. Kinds that recycle blocks need less than their tokens cover.
     """
-    tokens = max(len(start.prefix[1]), begin + step.external + step.new)
+    tokens = max(len(start.prefix[1]), begin + step.added.external + step.new)
 
     def most(group: Group) -> int:
         ahead = 0 if isinstance(group.kind, Mamba) else step.lookahead
         slots, size = min(tokens + ahead, state.config.max_model_len), max(step.new, 1) + ahead
-        return most_held(state.config, group, slots, size, step.encoder, start.trimmed)
+        return most_held(state.config, group, slots, size, step.added.encoder, start.trimmed)
 
     return sum(most(group) for group in state.config.groups)
 

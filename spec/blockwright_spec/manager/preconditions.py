@@ -1,8 +1,9 @@
-"""Part one, chapter 7: what may be asked of a step, whatever the pool holds, and the request as the step finds it."""
+"""Part one, chapter 8: what may be asked of a step, whatever the pool holds, and the request as the step finds it."""
 
 from dataclasses import replace
 
 from ..reads import Cross, Prefix, dead
+from .added import RunningAdded
 from .hits import sound
 from .outcomes import Reason, Refusal, Step
 from .state import (
@@ -24,18 +25,18 @@ from .state import (
 
 def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step) -> Refusal | None:
     """Refuse a step from token `begin` on that no state of the pool could serve."""
-    first, known = begin + step.external, len(prefix[1])
-    if min(step.new, step.lookahead, step.drafts, step.external, step.encoder, step.reserve) < 0:
+    first, known, added = begin + step.added.external, len(prefix[1]), step.added
+    if min(step.new, step.lookahead, added.drafts, added.external, added.encoder, step.reserve) < 0:
         return Refusal(Reason.NEGATIVE)
-    if step.new + step.external + adopted == 0:
+    if step.new + added.external + adopted == 0:
         return Refusal(Reason.NO_TOKENS)
-    if step.external > 0 and (step.new > 0 or first > known or (recurrent(config) and first == known)):
+    if added.external > 0 and (step.new > 0 or first > known or (recurrent(config) and first == known)):
         return Refusal(Reason.LOAD_ALONE)
-    if step.encoder > 0 and not any(isinstance(group.kind, Cross) for group in config.groups):
+    if added.encoder > 0 and not any(isinstance(group.kind, Cross) for group in config.groups):
         return Refusal(Reason.NO_ENCODER)
     if first + step.new > config.max_model_len:
         return Refusal(Reason.TOO_LONG)
-    if step.drafts > 0 and (step.drafts >= step.new or first + step.new - step.drafts < known):
+    if added.drafts > 0 and (added.drafts >= step.new or first + step.new - added.drafts < known):
         return Refusal(Reason.TOO_MANY_DRAFTS)
     return overdrafted(config, known, first, step)
 
@@ -45,9 +46,9 @@ def overdrafted(config: Config, known: int, first: int, step: Step) -> Refusal |
 
     With steps in flight, one token may be unknown that is no draft: the one that the step before will give.
     """
-    most, certain = draft_states(config), step.new - step.drafts
+    most, drafts, certain = draft_states(config), step.added.drafts, step.new - step.added.drafts
     if most is None or (
-        max(step.drafts, step.lookahead) <= most and (first + certain <= known or (config.overlaps and certain == 1))
+        max(drafts, step.lookahead) <= most and (first + certain <= known or (config.added.overlaps and certain == 1))
     ):
         return None
     return Refusal(Reason.STATE_DRAFTED)
@@ -63,9 +64,9 @@ def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
         return Refusal(Reason.NOT_WAITING)
     if refusal := misuse(config, request.prefix, hit.length, hit.length, step):
         return refusal
-    if config.overlaps and step.new > 0 and not state.flights:
+    if config.added.overlaps and step.new > 0 and not state.flights:
         return Refusal(Reason.NO_STEP)
-    if step.external > 0 and is_loading(state, slot):
+    if step.added.external > 0 and is_loading(state, slot):
         return Refusal(Reason.LOADING)
     tables = heads(config, hit)
     sized = zip(config.groups, tables, strict=True)
@@ -74,12 +75,13 @@ def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
     if not sound(state, request.prefix, hit):
         return Refusal(Reason.HIT_STALE)
     looked, length = tuple(len(table) for table in tables), hit.length
-    end = resumed(request.prefix, length + step.external) if step.external else length
+    end = resumed(request.prefix, length + step.added.external) if step.added.external else length
     kept = tuple(
         tuple(NULL if dead(group.kind, span(config, group), end, entry) else block for entry, block in enumerate(table))
         for group, table in zip(config.groups, tables, strict=True)
     )
-    return Running(request.prefix, length, length, length, kept, looked, trimmed=end, encoder=step.encoder)
+    added = RunningAdded(encoder=step.added.encoder)
+    return Running(request.prefix, length, length, length, kept, looked, trimmed=end, added=added)
 
 
 def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
@@ -92,17 +94,15 @@ def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
         return Refusal(Reason.NOT_RUNNING)
     if refusal := misuse(config, request.prefix, 0, computed, step):
         return refusal
-    if step.encoder > 0:
-        return Refusal(Reason.NO_ENCODER)
-    if step.external > 0:
-        return Refusal(Reason.LOAD_ALONE)
-    if request.loading > 0:
+    if step.added.encoder + step.added.external > 0:
+        return Refusal(Reason.RUNS)
+    if request.added.loading > 0:
         return Refusal(Reason.LOADING)
     if computed > request.written:
         return Refusal(Reason.UNWRITTEN)
-    if computed < (request.written if config.overlaps else max(certain(request), request.settled)):
+    if computed < (request.written if config.added.overlaps else max(certain(request), request.settled)):
         return Refusal(Reason.WENT_BACK)
-    return hurried(state, slot, request) if config.overlaps else None
+    return hurried(state, slot, request) if config.added.overlaps else None
 
 
 def hurried(state: State, slot: int, request: Running) -> Refusal | None:
@@ -112,7 +112,7 @@ def hurried(state: State, slot: int, request: Running) -> Refusal | None:
     if any(flight.slot == slot for flight in state.flights[-1]):
         return Refusal(Reason.REPEATED)
     is_open = any(flight.slot == slot and flight.drafts for step in state.flights for flight in step)
-    is_unknown = request.drafts > 0 and request.computed < request.written
+    is_unknown = request.added.drafts > 0 and request.computed < request.written
     return Refusal(Reason.DRAFTS_IN_FLIGHT) if recurrent(state.config) and (is_open or is_unknown) else None
 
 
@@ -124,4 +124,4 @@ def going(state: State, slot: int, computed: int, step: Step) -> Running | Refus
     request, refusal = state.requests[slot], wrong(state, slot, computed, step)
     if refusal or not isinstance(request, Running):
         return refusal or Refusal(Reason.NOT_RUNNING)
-    return request if state.config.overlaps else replace(request, settled=computed)
+    return request if state.config.added.overlaps else replace(request, settled=computed)

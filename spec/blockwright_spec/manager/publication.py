@@ -1,4 +1,4 @@
-"""Part one, chapter 9: publication: which blocks become findable, as what, and when.
+"""Part one, chapter 10: publication: which blocks become findable, as what, and when.
 
 Blocks are published with the step that fills them, for engines that run steps in order: whoever hits them computes
 later, or in the same step, in which every layer writes what all tokens need before any of them reads it. A recurrent
@@ -79,7 +79,7 @@ def ripened(state: State, slot: int) -> State:
     if slot not in state.due or not isinstance(request, Running):
         return state
     stop = certain(request)
-    done = request.settled if state.config.overlaps else max(request.settled, stop)
+    done = request.settled if state.config.added.overlaps else max(request.settled, stop)
     run = replaced(replace(state, due=without(state.due, slot)), slot, replace(request, settled=done))
     return published(run, slot, stop, stop)
 

@@ -1,4 +1,4 @@
-"""Part one, chapter 6: retention: in which order candidates go, by what was said of them and by whose they are.
+"""Part one, chapter 7: retention: in which order candidates go, by what was said of them and by whose they are.
 
 For a second reading: without hints and shares, candidates go as they were released. Which free block is taken is open
 (chapter `choices`), so all of this is about one free choice: the queue stands as blocks were released, and a policy is
@@ -14,7 +14,7 @@ such candidate, because running requests hold what is left, the first one goes a
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
-from ..hints import Mark, kept, rank
+from ..hints import Mark, Wish, kept, rank
 from .hits import holding
 from .outcomes import Done, Outcome, Reason, Refusal
 from .state import NULL, Config, Content, Fence, Running, State, Table, holders, key, owned, running
@@ -46,7 +46,7 @@ def ranked(state: State) -> tuple[int, ...]:
 
 def in_order(state: State, taker: Hashable, count: int) -> tuple[int, ...]:
     """Return the queue with the blocks in front that are taken for a tenant, `count` of them, in their order."""
-    if not state.config.retains:
+    if not state.config.added.retains:
         return state.queue
     bare = tuple(block for block in state.queue if key(state, block) is None)
     counts = counted(state)
@@ -69,7 +69,7 @@ def victims(state: State, candidates: Table, counts: Counts, taker: Hashable, co
 
 def floors_of(config: Config) -> Counts:
     """Return the floors of the tenants that have one."""
-    return dict(config.floors)
+    return dict(config.added.floors)
 
 
 def is_over(counts: Counts, floors: Counts, tenant: Hashable) -> bool:
@@ -89,7 +89,7 @@ def marked(state: State, fence: Fence) -> State:
     nothing else has ever followed it, so that no block goes before its cached extension (POLICY-1).
     """
     wish = fence.wish
-    for at, table in enumerate(fence.tables if state.config.retains else ()):
+    for at, table in enumerate(fence.tables if state.config.added.retains else ()):
         size, behind, goes = state.config.groups[at].block_size, None, True
         for block in reversed(table):
             content = key(state, block)
@@ -111,10 +111,10 @@ def following(content: Content, behind: Content | None, size: int) -> frozenset[
 
 def guarded(state: State, released: Table) -> State:
     """Have the last candidates out of the reach of hints: the last `guard` of those released (HINT-3)."""
-    if not state.config.retains:
+    if not state.config.added.retains:
         return state
     recent = tuple(block for block in state.queue if state.marks[block].recent or block in released)
-    last = recent[-state.config.guard :] if state.config.guard else ()
+    last = recent[-state.config.added.guard :] if state.config.added.guard else ()
     changed = {block: replace(state.marks[block], recent=block in last) for block in recent}
     return put(state, changed)
 
@@ -140,9 +140,7 @@ def retain(state: State, slot: int, tokens: int, priority: int, until: int) -> O
     if until <= state.now:
         return Refusal(Reason.PAST)
     # EFFECT
-    return wished(
-        state, slot, replace(request, wish=replace(request.wish, tokens=tokens, priority=priority, until=until))
-    )
+    return wished(state, slot, request, replace(request.added.wish, tokens=tokens, priority=priority, until=until))
     # SAME: all but what was said of this request (HINT-1).
 
 
@@ -155,13 +153,14 @@ def release_prefix(state: State, slot: int, first: int) -> Outcome:
     if first < 0:
         return Refusal(Reason.NEGATIVE)
     # EFFECT
-    return wished(state, slot, replace(request, wish=replace(request.wish, first=first)))
+    return wished(state, slot, request, replace(request.added.wish, first=first))
     # SAME: all but what was said of this request (HINT-1).
 
 
-def wished(state: State, slot: int, request: Running) -> Outcome:
+def wished(state: State, slot: int, request: Running, wish: Wish) -> Outcome:
     """Note what was said of a request."""
-    return Done(replace(state, requests=(*state.requests[:slot], request, *state.requests[slot + 1 :])))
+    said = replace(request, added=replace(request.added, wish=wish))
+    return Done(replace(state, requests=(*state.requests[:slot], said, *state.requests[slot + 1 :])))
 
 
 def advance(state: State, now: int) -> Outcome:

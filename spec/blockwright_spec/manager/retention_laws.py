@@ -1,4 +1,4 @@
-"""Part one, chapter 20: what retention promises: to those who hint, to tenants, and whatever the policy.
+"""Part one, chapter 21: what retention promises: to those who hint, to tenants, and whatever the policy.
 
 Laws of policies are judged where candidates are told apart, and of any policy that takes free blocks: they are about a
 choice that every other law leaves open. Two promises are about hits, and so about whole histories: `SHARE-2`, a
@@ -22,7 +22,10 @@ from .step_laws import taken
 
 def unhinted(state: State) -> State:
     """Return a state as if nothing had ever been said in it."""
-    requests = tuple(replace(each, wish=Wish()) if isinstance(each, Running) else each for each in state.requests)
+    requests = tuple(
+        replace(each, added=replace(each.added, wish=Wish())) if isinstance(each, Running) else each
+        for each in state.requests
+    )
     return replace(state, requests=requests, marks=(Mark(),) * len(state.marks))
 
 
@@ -39,7 +42,7 @@ def law_hints_change_no_answer(state: State) -> bool:
 
 def answer(state: State, slot: int, request: Running) -> object:
     """Return the plan of a request's next token."""
-    return plan_growth(state, slot, request.written if state.config.overlaps else request.computed, Step(1))
+    return plan_growth(state, slot, request.written if state.config.added.overlaps else request.computed, Step(1))
 
 
 def lapsed(state: State) -> State:
@@ -50,7 +53,7 @@ def lapsed(state: State) -> State:
 
 def law_hints_end(before: State, done: Done) -> bool:
     """HINT-2: blocks go by what counts of them now: after its time, and of what was there before, nothing does."""
-    return bool(before.config.floors) or is_as_if(before, lapsed(before), done)
+    return bool(before.config.added.floors) or is_as_if(before, lapsed(before), done)
 
 
 def is_as_if(before: State, other: State, done: Done) -> bool:
@@ -68,7 +71,7 @@ def adopted(before: State, done: Done) -> frozenset[int]:
 
 def law_floors_fit(state: State) -> bool:
     """SHARE-1: floors sum to no more than the pool."""
-    return sum(floor for _, floor in state.config.floors) <= state.config.num_blocks - 1
+    return sum(floor for _, floor in state.config.added.floors) <= state.config.num_blocks - 1
 
 
 def law_share_is_left(before: State, done: Done) -> bool:
@@ -108,7 +111,8 @@ def law_free_block_can_be_taken(state: State) -> bool:
 
 def alone(config: Config, num_blocks: int) -> State:
     """Return a new manager of plain LRU over a pool of so many blocks, to compare the hits of a history with."""
-    return initial(replace(config, num_blocks=num_blocks + 1, retains=False, floors=(), guard=0), 1)
+    plain = replace(config.added, retains=False, floors=(), guard=0)
+    return initial(replace(config, num_blocks=num_blocks + 1, added=plain), 1)
 
 
 def law_share_is_as_if_alone(together: State, apart: State, prefix: Prefix) -> bool:

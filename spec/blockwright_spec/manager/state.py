@@ -1,4 +1,4 @@
-"""Part one, chapter 1: the state of a manager, with ghosts.
+"""Part one, chapter 2: the state of a manager, with ghosts.
 
 Two fields no manager has: `contents`, the exact prefix that was written to each block, and `settled`, the tokens that
 are done. They are ghosts: no transition decides by them what a manager could not know, and laws are stated with them.
@@ -11,6 +11,7 @@ from operator import add
 
 from ..hints import UNSAID, Mark, Wish
 from ..reads import Cross, Group, Mamba, Prefix, entries
+from .added import PLAIN_CONFIG, PLAIN_REQUEST, ConfigAdded, RunningAdded
 
 NULL = 0
 """The null block: stands in a table for "nothing here that anyone will read"; never counted, queued or published."""
@@ -26,11 +27,8 @@ Content = tuple[int, Prefix]
 class Config:
     """What is fixed while a manager lives: groups of layers over `num_blocks` blocks, the null block included.
 
-    With `overlaps`, steps are in flight until they are settled; without, each call says that all before it is done.
-    With `settles`, blocks are published when their data is settled, without when a step that writes them is scheduled.
-    `watermark` blocks stay free when a request is admitted beside others. With `tells`, the outside is told what can be
-    found. With `retains`, candidates are told apart by hints and tenants: each of `floors` is a tenant's extra keys and
-    the blocks that are its own, and the last `guard` candidates are out of the reach of hints.
+    `watermark` blocks stay free when a request is admitted beside others. `added` is for a second reading: steps in
+    flight, events, hints and shares.
     """
 
     groups: tuple[Group, ...]
@@ -38,13 +36,8 @@ class Config:
     max_model_len: int
     caching: bool = True
     eagle: bool = False
-    overlaps: bool = False
-    settles: bool = False
     watermark: int = 0
-    tells: bool = False
-    retains: bool = False
-    floors: tuple[tuple[Hashable, int], ...] = ()
-    guard: int = 0
+    added: ConfigAdded = PLAIN_CONFIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +68,8 @@ class Running:
 
     Its tables were last trimmed for what comes after `trimmed` tokens; those up to `settled` are done, those up to
     `computed` are known and given slots, those up to `written` are given slots, drafts and tokens still unknown among
-    them. `published` is, per group, the number of leading entries that have been looked at for publication. `states`
-    are, per group, the blocks for the states of draft tokens; `drafts` counts the drafts of the last step,
-    all its unknown tokens unless steps are in flight. `encoder` tokens are read by cross-attention; `loading` tokens
-    after the written ones are on their way from elsewhere. `wish` is what was said of its blocks.
+    them. `published` is, per group, the number of leading entries that have been looked at for publication. `added` is
+    for a second reading: drafts and their states, encoder tokens, what is being loaded, and hints.
     """
 
     prefix: Prefix
@@ -88,11 +79,7 @@ class Running:
     tables: tuple[Table, ...]
     published: tuple[int, ...]
     trimmed: int = 0
-    states: tuple[Table, ...] = ()
-    drafts: int = 0
-    encoder: int = 0
-    loading: int = 0
-    wish: Wish = UNSAID
+    added: RunningAdded = PLAIN_REQUEST
 
 
 Request = Absent | Waiting | Running
@@ -159,7 +146,7 @@ class State:
 def initial(config: Config, num_requests: int) -> State:
     """Return the state of a new manager: every block but the null block free, in order, without content."""
     blocks = config.num_blocks
-    queue, marks = tuple(range(1, blocks)), (Mark(),) * (blocks if config.retains else 0)
+    queue, marks = tuple(range(1, blocks)), (Mark(),) * (blocks if config.added.retains else 0)
     return State(config, queue, (None,) * blocks, (), (Absent(),) * num_requests, marks=marks)
 
 
@@ -190,7 +177,8 @@ def running(state: State) -> tuple[Running, ...]:
 
 def owned(request: Running) -> tuple[Table, ...]:
     """Return, per group, what a request holds: its table, and the blocks for states of drafts after it."""
-    return tuple(map(add, request.tables, request.states)) if request.states else request.tables
+    states = request.added.states
+    return tuple(map(add, request.tables, states)) if states else request.tables
 
 
 def shared_tables(state: State) -> tuple[Table, ...]:
@@ -221,7 +209,7 @@ def resumed(prefix: Prefix, end: int) -> int:
 
 def certain(request: Running) -> int:
     """Return the end of the tokens with slots that are no drafts: where a recurrent state stopped (MAMBA-3)."""
-    return request.written - request.drafts
+    return request.written - request.added.drafts
 
 
 def in_flight(state: State, slot: int) -> tuple[int, ...]:
@@ -232,7 +220,7 @@ def in_flight(state: State, slot: int) -> tuple[int, ...]:
 def is_loading(state: State, slot: int) -> bool:
     """Return whether a load of a request is on its way, though the request may have ended since."""
     request = state.requests[slot]
-    own = isinstance(request, Running) and request.loading > 0
+    own = isinstance(request, Running) and request.added.loading > 0
     return own or any(fence.step is None and fence.slot == slot for fence in state.fences)
 
 

@@ -1,4 +1,4 @@
-"""Part one, chapter 14: the laws of steps, given the state before a step that happened and its outcome."""
+"""Part one, chapter 15: the laws of steps, given the state before a step that happened and its outcome."""
 
 from ..reads import writes
 from .effects import target
@@ -41,7 +41,8 @@ def taken(done: Done) -> tuple[int, ...]:
 
 def taken_at_most(done: Done) -> tuple[int, ...]:
     """Return the blocks a step took, in order, and all states of drafts: those held before have no key (WRITE-1)."""
-    return taken(done) + tuple(block for request in running(done.state) for table in request.states for block in table)
+    tables = tuple(table for request in running(done.state) for table in request.added.states)
+    return taken(done) + tuple(block for table in tables for block in table)
 
 
 def law_taking_drops_its_key(before: State, done: Done) -> bool:
@@ -85,7 +86,7 @@ def law_writer_is_alone(before: State, done: Done) -> bool:
         for old, new in zip(before.requests, done.state.requests, strict=True)
         if isinstance(new, Running) and new is not old
         for at, group in enumerate(config.groups)
-        for place in writes(group.kind, begun(old, new, config.overlaps), new.computed)
+        for place in writes(group.kind, begun(old, new, config.added.overlaps), new.computed)
     )
 
 

@@ -1,4 +1,4 @@
-"""Part one, chapter 13: the laws of block tables: what they must hold for the next token, and what they must not."""
+"""Part one, chapter 14: the laws of block tables: what they must hold for the next token, and what they must not."""
 
 from collections.abc import Iterator
 
@@ -46,15 +46,16 @@ def law_reads_are_there(state: State) -> bool:
 
 def following(state: State, request: Running) -> int:
     """Return the next token of a request: it goes on from what was said to be done or is being loaded, known or not."""
-    if request.loading:
-        return resumed(request.prefix, request.written + request.loading)
-    return request.written if state.config.overlaps else max(request.computed, request.settled)
+    if request.added.loading:
+        return resumed(request.prefix, request.written + request.added.loading)
+    return request.written if state.config.added.overlaps else max(request.computed, request.settled)
 
 
 def serving(state: State, request: Running, at: int, position: int) -> Table:
     """Return the blocks where a position may be read: its entry's, and those for states of drafts (MAMBA-3)."""
     entry = position // span(state.config, state.config.groups[at])
-    return request.tables[at][entry : entry + 1] + (request.states[at] if request.states else ())
+    states = request.added.states
+    return request.tables[at][entry : entry + 1] + (states[at] if states else ())
 
 
 def law_dead_is_null(state: State) -> bool:
@@ -94,7 +95,7 @@ def law_written_is_unshared(state: State) -> bool:
     size = spans(state)
     own = tuple(not isinstance(group.kind, Cross) for group in state.config.groups)
     unwritten = (each for each in held(state) if own[each[1]] and (each[2] + 1) * size[each[1]] > each[0].computed)
-    states = (block for request in running(state) for blocks in request.states for block in blocks)
+    states = (block for request in running(state) for blocks in request.added.states for block in blocks)
     return all(sharers(state, block) == 1 and key(state, block) is None for block in states) and all(
         key(state, block) is None
         and (sharers(state, block) == 1 or state.contents[block] == (at, cut(request.prefix, request.computed)))
@@ -126,7 +127,7 @@ def law_table_covers(state: State) -> bool:
 
 def given(request: Running, group: Group) -> int:
     """Count the slots that a table covers: drafts have states of their own (MAMBA-3)."""
-    return request.written + request.loading - (request.drafts if isinstance(group.kind, Mamba) else 0)
+    return request.written + request.added.loading - (request.added.drafts if isinstance(group.kind, Mamba) else 0)
 
 
 def law_table_is_distinct(state: State) -> bool:
@@ -139,7 +140,7 @@ def law_table_is_distinct(state: State) -> bool:
 
 def computing(state: State) -> tuple[Running, ...]:
     """Return the requests that run and do not wait for a load."""
-    return tuple(request for request in running(state) if request.loading == 0)
+    return tuple(request for request in running(state) if request.added.loading == 0)
 
 
 def common_prefix_blocks(state: State, slot: int, group: int, num_running: int) -> int:
@@ -148,7 +149,8 @@ def common_prefix_blocks(state: State, slot: int, group: int, num_running: int) 
     None unless all is read. Whatever else holds a block (a load, a fence, a copy, the engine itself) reads no prefix.
     """
     request, others = state.requests[slot], computing(state)
-    if not isinstance(request, Running) or request.loading or not isinstance(state.config.groups[group].kind, Full):
+    is_full = isinstance(state.config.groups[group].kind, Full)
+    if not isinstance(request, Running) or request.added.loading or not is_full:
         return 0
     same = (sum(block in other.tables[group] for other in others) == num_running for block in request.tables[group])
     return (*same, False).index(False)
@@ -172,7 +174,7 @@ def law_states_are_two(state: State) -> bool:
 
     With steps in flight there are more, until they are settled.
     """
-    return state.config.overlaps or all(
+    return state.config.added.overlaps or all(
         len(table) - table.count(NULL) <= 2 for _, _, group, table in tables(state) if isinstance(group.kind, Mamba)
     )
 
@@ -190,12 +192,12 @@ def law_counts_are_ordered(state: State) -> bool:
     Tokens may be said to be done before they are known; once they are, they count as computed.
     """
     return all(
-        0 <= request.trimmed <= request.settled + request.loading
+        0 <= request.trimmed <= request.settled + request.added.loading
         and request.settled <= request.written
         and min(request.settled, len(request.prefix[1])) <= request.computed
         and request.computed <= min(request.written, len(request.prefix[1]))
         and request.published[at] * group.block_size <= request.computed
-        and request.written + request.loading <= state.config.max_model_len
+        and request.written + request.added.loading <= state.config.max_model_len
         for request, at, group, _ in tables(state)
     )
 
@@ -216,7 +218,7 @@ def law_state_found_has_run(state: State) -> bool:
 
 def has_run(state: State, slot: int, request: Running) -> int:
     """Count the tokens of a request that are computed before the step that slots are given in now."""
-    if not state.config.overlaps:
+    if not state.config.added.overlaps:
         return request.settled
     opened = (flight.start for step in state.flights[-1:] for flight in step if flight.slot == slot)
     return next(opened, request.written)

@@ -1,4 +1,4 @@
-"""Part one, chapter 11: the transitions, one for each call that an engine makes.
+"""Part one, chapter 12: the transitions, one for each call that an engine makes.
 
 All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what changes, SAME what stays. The steps of
 the model run in the order of the calls, so that what a call gives slots to counts as written by it.
@@ -118,11 +118,11 @@ def append_output(state: State, slot: int, tokens: tuple[int, ...], accepted: in
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
     drafts = request.written - request.computed if request.computed == len(request.prefix[1]) else 0
-    if accepted > min(len(tokens), 0 if state.config.overlaps else drafts):
+    if accepted > min(len(tokens), 0 if state.config.added.overlaps else drafts):
         return Refusal(Reason.UNWRITTEN)
     # EFFECT
     longer = request.prefix[0], request.prefix[1] + tokens
-    known = request.written if state.config.overlaps else max(request.computed + accepted, request.settled)
+    known = request.written if state.config.added.overlaps else max(request.computed + accepted, request.settled)
     grown = replace(request, prefix=longer, computed=min(known, len(longer[1])))
     return Done(written(state, slot, grown, request.computed))
     # SAME: tables, queue, keys: what was accepted is published by the next step or by `publish`.
@@ -142,10 +142,10 @@ def publish(state: State, slot: int, count: int) -> Outcome:
         return Refusal(Reason.NEGATIVE)
     if count > min(request.written, len(request.prefix[1])):
         return Refusal(Reason.UNWRITTEN)
-    if state.config.settles and count > request.settled:
+    if state.config.added.settles and count > request.settled:
         return Refusal(Reason.UNSETTLED)
     # EFFECT
-    settled = request.settled if state.config.overlaps else max(request.settled, count)
+    settled = request.settled if state.config.added.overlaps else max(request.settled, count)
     said = believed(state, slot, replace(request, settled=settled))
     if is_open(state, slot):  # what the open step computes has not run, whatever the engine's count says
         is_due = count == certain(request) and stops(state.config, request)
@@ -168,7 +168,7 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
         return Refusal(Reason.NEGATIVE)
     if settled > request.written:
         return Refusal(Reason.UNWRITTEN)
-    if state.config.overlaps and settled > request.settled:
+    if state.config.added.overlaps and settled > request.settled:
         return Refusal(Reason.UNSETTLED)
     # CHOOSE
     tables = trimmed_tables(state.config, request.tables, settled)

@@ -198,7 +198,7 @@ def test_scopes_cover_what_is_promised() -> None:
     assert kinds >= {(name, size) for name in ("Full", "Sliding", "Chunked", "Mamba", "Cross") for size in (1, 2)}
     assert {1, 2, 3} == {len(each.config.groups) for each in PR}
     assert {0, 1, 2} == {each.in_flight for each in PR}
-    assert {True, False} == {each.config.settles for each in PR}
+    assert {True, False} == {each.config.added.settles for each in PR}
     windows = {(group.kind.window, group.block_size) for group in groups if isinstance(group.kind, Sliding)}
     assert {(1, 2), (2, 2), (3, 2)} <= windows, "below, at and above a block"
     assert {each.config.caching for each in PR} == {each.config.eagle for each in PR} == {True, False}

@@ -126,7 +126,7 @@ def test_evictions_are_compared() -> None:
 
 def test_what_listeners_know_is_compared() -> None:
     """An adapter of a scope that tells events shows listeners, and one who was told of too little is noticed."""
-    config = replace(CONFIG, tells=True)
+    config = replace(CONFIG, added=replace(CONFIG.added, tells=True))
     state = initial(config, 2)
     adapter = BlockwrightAdapter(config)
     shown = adapter.observe(names_of(state))

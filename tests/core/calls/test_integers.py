@@ -106,6 +106,7 @@ CASES: dict[str, Case] = {
     "full.num_kv_heads": Case(lambda w, v: attention(num_kv_heads=v), "num_kv_heads"),
     "full.head_size": Case(lambda w, v: attention(head_size=v), "head_size"),
     "sliding.window": Case(lambda w, v: sliding(4, v), "sliding_window"),
+    "sliding.sinks": Case(lambda w, v: sliding(4, 6, v), "sink_len"),
     "chunked.chunk": Case(lambda w, v: chunked(1, v), "attention_chunk_size"),
     "chunked.block_size": Case(lambda w, v: chunked(v, 8), "block_size"),
     "mamba.block_size": Case(lambda w, v: mamba(v), "block_size"),

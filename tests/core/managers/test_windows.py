@@ -50,7 +50,7 @@ def test_mamba_without_caching_finds_nothing() -> None:
     assert hit(group_of(mamba(), caching=False), prompt(16, 4), 16) == []
 
 
-@pytest.mark.parametrize("spec", [full(), sliding(4, 4), sliding(4, 6), chunked(), mamba()], ids=str)
+@pytest.mark.parametrize("spec", [full(), sliding(4, 4), sliding(4, 6), sliding(4, 6, 5), chunked(), mamba()], ids=str)
 @pytest.mark.parametrize("use_eagle", [False, True])
 def test_groups_agree_on_a_hit(spec: KVCacheSpec, use_eagle: bool) -> None:
     """Several groups find what the poorest of them finds alone, and a draft's margin is taken once (known bug B36)."""
@@ -76,7 +76,13 @@ def test_hits_by_definition(use_eagle: bool) -> None:
     A draft head, but for recurrent layers, asks for one block more, which is then dropped (known bug B27).
     """
     request = prompt(10, 2)
-    for spec in (full(2), *(sliding(2, window) for window in range(1, 6)), chunked(2, 2), chunked(2, 4), mamba(2)):
+    for spec in (
+        full(2),
+        *(sliding(2, window, sinks) for window in range(1, 6) for sinks in (0, 3)),
+        chunked(2, 2),
+        chunked(2, 4),
+        mamba(2),
+    ):
         if use_eagle and isinstance(spec, ChunkedLocalAttentionSpec):
             with pytest.raises(UnsupportedError, match="use_eagle"):
                 hit(group_of(spec), request, 10, use_eagle)
@@ -110,7 +116,8 @@ def test_one_recurrent_state_is_never_trimmed() -> None:
 
 
 def test_trim_by_definition() -> None:
-    for spec in (full(2), *(sliding(2, window) for window in range(1, 6)), chunked(2, 2), chunked(2, 6), mamba(2)):
+    windows = [sliding(2, window, sinks) for window in range(1, 6) for sinks in (0, 1, 4)]
+    for spec in (full(2), *windows, chunked(2, 2), chunked(2, 6), mamba(2)):
         for computed in range(13):
             group = group_of(spec)
             for end in range(1, 13):
@@ -138,6 +145,7 @@ def test_the_most_blocks_behind_a_hit(size: int) -> None:
         (WindowRule(True), reads.Full()),
         (MambaRule(), reads.Mamba()),
         *((SlidingRule(window, size), reads.Sliding(window)) for window in (1, 2, 5)),
+        *((SlidingRule(window, size, 3), reads.Sinks(3, window)) for window in (1, 2, 5)),
         *((ChunkedRule(times * size), reads.Chunked(times * size)) for times in (1, 2, 3)),
     ]
     for (rule, kind), slots, step in product(pairs, range(1, 15), range(1, 6)):

@@ -49,6 +49,10 @@ def sliding(block_size: int, window: int) -> KVCacheSpec:
     return SlidingWindowSpec(block_size=block_size, sliding_window=window, **SIZES)  # type: ignore[arg-type]
 
 
+def sinks(block_size: int, sink_len: int, window: int) -> KVCacheSpec:
+    return SlidingWindowSpec(block_size=block_size, sliding_window=window, sink_len=sink_len, **SIZES)  # type: ignore[arg-type]
+
+
 def chunked(block_size: int, chunk: int) -> KVCacheSpec:
     return ChunkedLocalAttentionSpec(block_size=block_size, attention_chunk_size=chunk, **SIZES)  # type: ignore[arg-type]
 
@@ -239,7 +243,7 @@ class Engine:
         for group, (spec, table) in enumerate(zip(self.specs, tables, strict=True)):
             size = spec.block_size
             first = self.manager.managers[group].rule.first_needed(begin)
-            for position in range(first, begin):
+            for position in (*range(min(first, getattr(spec, "sink_len", 0))), *range(first, begin)):
                 block = table[position // size]
                 slot = 0 if isinstance(spec, MambaSpec) else position % size
                 assert block != 0

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.offload.connector.engine import Engine, chunked, full, mamba, sliding
+from tests.offload.connector.engine import Engine, chunked, full, mamba, sinks, sliding
 
 from blockwright import KVCacheSpec
 
@@ -21,6 +21,7 @@ KINDS: dict[str, list[KVCacheSpec]] = {
     "full": [full(4)],
     "sliding": [sliding(4, 6)],
     "full, sliding": [full(4), sliding(2, 5)],
+    "sinks": [sinks(2, 3, 4)],
     "chunked, full": [chunked(4, 8), full(2)],
     "full, mamba": [full(4), mamba(4)],
 }

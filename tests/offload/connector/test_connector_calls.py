@@ -54,6 +54,10 @@ def sliding(block_size: int, window: int) -> KVCacheSpec:
     return SlidingWindowSpec(block_size=block_size, sliding_window=window, **SIZES)  # type: ignore[arg-type]
 
 
+def sinks(block_size: int, sink_len: int, window: int) -> KVCacheSpec:
+    return SlidingWindowSpec(block_size=block_size, sliding_window=window, sink_len=sink_len, **SIZES)  # type: ignore[arg-type]
+
+
 def chunked(block_size: int, chunk: int) -> KVCacheSpec:
     return ChunkedLocalAttentionSpec(block_size=block_size, attention_chunk_size=chunk, **SIZES)  # type: ignore[arg-type]
 
@@ -183,7 +187,9 @@ def defined(
         needed: set[bytes | None] = set()
         for group, each in enumerate(manager.managers):
             first = each.rule.first_needed(length) // each.block_size
-            for entry in range(max(first, num_computed // each.block_size), length // each.block_size):
+            for entry in range(num_computed // each.block_size, length // each.block_size):
+                if each.sinks <= entry < first:
+                    continue
                 end = (entry // per_block + 1) * per_block * each.block_size
                 known = end <= request.num_tokens
                 needed.add(offload_key(request.block_hashes[end // 2 - 1], group) if known else None)
@@ -198,6 +204,7 @@ GROUPS: dict[str, list[KVCacheSpec]] = {
     "window of one": [full(), sliding(2, 1)],
     "chunked": [chunked(2, 6)],
     "mamba": [mamba(4)],
+    "sinks": [sinks(2, 3, 4)],
     "full, sliding": [full(4), sliding(2, 5)],
     "chunked, full, mamba": [chunked(2, 4), full(2), mamba(4)],
 }

@@ -95,7 +95,8 @@ class Swap(Elsewhere):
                 needed |= {(group, entry): block for entry, block in enumerate(table)}
             elif each.is_row():
                 first, stop = each.first_kept(computed), each.entries_for(computed)
-                needed |= {(group, entry): table[entry] for entry in range(first, stop)}
+                entries = (*range(min(first, each.sinks)), *range(first, stop))
+                needed |= {(group, entry): table[entry] for entry in entries}
             else:
                 needed[group, each.entries_for(computed) - 1] = state
         return needed

@@ -133,7 +133,7 @@ def script(schedule: Schedule) -> str:
         (
             "from blockwright_lab.numerics.engine.engine import run",
             "from blockwright_lab.numerics.engine.schedule import EngineConfig, Job, Schedule",
-            "from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding",
+            "from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sinks, Sliding",
             "",
             f"run({shown(schedule)})",
         )

@@ -18,7 +18,7 @@ from blockwright.kinds import (
     MambaSpec,
     SlidingWindowSpec,
 )
-from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
+from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sinks, Sliding
 
 DRAFT = "draft.0"
 """Name of the draft head's layer."""
@@ -67,6 +67,8 @@ class ModelConfig:
                 return FullAttentionSpec(size, heads, head_size, dtype)
             case Sliding(window):
                 return SlidingWindowSpec(size, heads, head_size, dtype, sliding_window=window)
+            case Sinks(sinks, window):
+                return SlidingWindowSpec(size, heads, head_size, dtype, sliding_window=window, sink_len=sinks)
             case Chunked(chunk):
                 return ChunkedLocalAttentionSpec(size, heads, head_size, dtype, attention_chunk_size=chunk)
             case Cross():

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
+from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sinks, Sliding
 
 from ...scopes import plain
 from .schedule import EngineConfig, Job, Schedule
@@ -61,6 +61,8 @@ def layer(choose: Chooser, kind: str, sizes: Sequence[int], drafts: int) -> Grou
             return Group(Full(), size)
         case "sliding":
             return Group(Sliding(choose((6, 3, 4, 5, 9, 2, 1))), size)
+        case "sinks":
+            return Group(Sinks(choose((1, 3, 5)), choose((4, 2, 6, 1))), size)
         case "chunked":
             return Group(Chunked(size * choose((2, 1, 3))), size)
         case "mamba":

@@ -81,17 +81,15 @@ class AccessOrder(CandidateOrder):
         self._times[block] = NEVER
         self._lengths[block] = 0
 
-    def first(self, count: i64, bare: i64) -> list[int]:
-        """Take out the `count` first candidates, none if negative, and forget their accesses. O(count log n)."""
-        blocks: list[int] = []
-        while count > 0:
-            blocks.append(int(self.pop()))
-            count -= 1
-        return blocks
+    def take(self, ids: vec[i32], start: i64, at: i64, stop: i64) -> None:
+        """Take out the candidates that go first, and forget their accesses. O(candidates taken * log n)."""
+        while at < stop:
+            ids[at] = i32(self.pop())
+            at += 1
 
     def clear(self) -> list[int]:
         """Take out all candidates, and forget their accesses. O(n log n)."""
-        return self.first(self.size, 0)
+        return [int(self.pop()) for _ in range(int(self.size))]
 
     def leave(self, ids: vec[i32]) -> list[int]:
         """Take out those of some blocks that are candidates, and return them. O(blocks log n)."""

@@ -32,11 +32,13 @@ class CandidateOrder:
 
     Attributes:
         size: how many candidates there are.
+        tells: whether it is to be told of what holders let go of (`note`).
     """
 
     def __init__(self) -> None:
         """Start without candidates."""
         self.size: i64 = 0
+        self.tells = False
 
     def copy(self) -> CandidateOrder:
         """Return an independent copy."""
@@ -46,8 +48,11 @@ class CandidateOrder:
         """Make a block a candidate, after all that are."""
         raise NotImplementedError
 
-    def first(self, count: i64, bare: i64) -> list[int]:
-        """Take out the `count` candidates that go first, none if negative; `bare` blocks are taken before them."""
+    def take(self, ids: vec[i32], start: i64, at: i64, stop: i64) -> None:
+        """Take out the candidates that go first, and write them to the entries from `at` on.
+
+        Blocks without content have been taken into those from `start` on.
+        """
         raise NotImplementedError
 
     def leave(self, ids: vec[i32]) -> list[int]:
@@ -68,9 +73,6 @@ class CandidateOrder:
 
     def forget(self, block: i64) -> None:
         """Forget all of a block that is free and has no content any more."""
-
-    def take(self, ids: vec[i32], start: i64, stop: i64) -> None:
-        """Note that the blocks of a range were taken."""
 
     def note(self, ids: vec[i32], at: i64, stop: i64, index: PrefixIndex, is_free: bool) -> None:
         """Note that a holder lets go of the published block at an entry of a range; whether nobody holds it now."""

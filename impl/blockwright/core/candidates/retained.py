@@ -45,7 +45,8 @@ class RetentionOrder(CandidateOrder):
     Attributes:
         now: the engine's time.
         serving: the tenant that blocks are taken for, by number.
-        tells: whether anything was said of the blocks that are being released, which are a request's whole table.
+        tells: whether anything may have been said of the blocks that are being released: a request's whole table.
+        hears: whether anything has ever been said; until then nothing is remembered of blocks but whose they are.
     """
 
     def __init__(self, count: i64, shares: Mapping[str, int], guard: i64) -> None:
@@ -91,7 +92,7 @@ class RetentionOrder(CandidateOrder):
         self._age: i64 = 0
         self._ends: list[tuple[float, int, int]] = []  # heap of until, key and block of what is kept for a time
         # What was said of the table that is being released.
-        self.tells = False
+        self.hears = False
         self._keep: i64 = 0
         self._with_priority: i64 = 0
         self._for_long = 0.0
@@ -104,6 +105,7 @@ class RetentionOrder(CandidateOrder):
         twin.size = self.size
         twin._count = self._count
         twin.now = self.now
+        twin.hears = self.hears
         twin.serving = self.serving
         twin._tenants = self._tenants
         twin._floors = self._floors
@@ -132,20 +134,26 @@ class RetentionOrder(CandidateOrder):
         """Return the number of a request's tenant. O(1)."""
         return 0 if salt is None else self._tenants.get(salt, 0)
 
-    def start(self, held: i64, candidates: list[int], index: PrefixIndex) -> None:
-        """Begin in the middle of a pool's life, with blocks held and candidates in order. O(count).
+    def start(self, held: i64, candidates: list[int]) -> None:
+        """Begin in the middle of a pool's life, with blocks held and candidates in order. O(candidates)."""
+        self._counts[0] = held
+        for candidate in candidates:
+            self._counts[0] += 1
+            self.add(candidate)
+
+    def hear(self, index: PrefixIndex) -> None:
+        """Remember from now on what is said. O(count) once.
 
         What is published by now is never among the first to go: it is not known what follows it.
         """
-        self._counts[0] = held
+        if self.hears:
+            return
+        self.hears = True
         block: i64 = 1
         while block < self._count:
             if index.has_key(block):
                 self._num_next[block] = 2
             block += 1
-        for candidate in candidates:
-            self._counts[0] += 1
-            self.add(candidate)
 
     # ------------------------------------------------------------------ what is said
 
@@ -154,7 +162,7 @@ class RetentionOrder(CandidateOrder):
 
         Its first `keep` entries are kept with a priority until a time; those from `first_entry` on go first.
         """
-        self.tells = True
+        self.tells = self.hears
         self._keep = keep
         self._with_priority = priority
         self._for_long = until
@@ -163,8 +171,6 @@ class RetentionOrder(CandidateOrder):
 
     def note(self, ids: vec[i32], at: i64, stop: i64, index: PrefixIndex, is_free: bool) -> None:
         """Mark the published block at an entry of a table, from its end on, by what was said of it. law: POLICY-1."""
-        if not self.tells:
-            return
         block: i64 = i64(ids[at])
         follows = False
         if at + 1 < stop:
@@ -213,11 +219,11 @@ class RetentionOrder(CandidateOrder):
         self.size += 1
         self._age += 1
         owner: i64 = i64(self._owner[block])
-        self._heaps.keys[block] = self._age
         if self._guard == 0:
-            self._place(block, owner)
+            self._place(block, owner, self._age)
             return
-        self._link(block, self._count + i64(len(self._floors)) + owner, _GUARDED, _RECENT)
+        head = self._count + i64(len(self._floors)) + owner
+        self._link(block, head, _GUARDED, (_RECENT << _AGE) | self._age)
         newest: i64 = i64(self._older[0])
         self._newer[newest] = i32(block)
         self._older[block] = i32(newest)
@@ -229,25 +235,26 @@ class RetentionOrder(CandidateOrder):
         if self._num_guarded > self._guard:
             oldest: i64 = i64(self._newer[0])
             self._unlink(oldest)
-            self._place(oldest, i64(self._owner[oldest]))
+            self._place(oldest, i64(self._owner[oldest]), self._heaps.keys[oldest] & ((1 << _AGE) - 1))
 
-    def _place(self, block: i64, owner: i64) -> None:
-        """Put a candidate where its rank is; its key is its age so far."""
-        keys = self._heaps.keys
-        age: i64 = keys[block] & ((1 << _AGE) - 1)
-        priority: i64 = i64(self._priority[block])
-        if priority > 0 and self._until[block] > self.now:
-            keys[block] = ((_PLAIN + priority) << _AGE) | age
-            self._expect(block)
-        elif self._goes[block] != 0:
-            keys[block] = (_FIRST << _AGE) | age
-        else:
+    def _place(self, block: i64, owner: i64, age: i64) -> None:
+        """Put a candidate of an age where its rank is."""
+        rank: i64 = _PLAIN
+        if self.hears:
+            if self._priority[block] > 0 and self._until[block] > self.now:
+                rank = _PLAIN + i64(self._priority[block])
+            elif self._goes[block] != 0:
+                rank = _FIRST
+        if rank == _PLAIN:
             head: i64 = self._count + owner
             was_empty = i64(self._after[head]) == head
-            self._link(block, head, _LISTED, _PLAIN)
+            self._link(block, head, _LISTED, (_PLAIN << _AGE) | age)
             if was_empty:
                 self._update(owner)
             return
+        self._heaps.keys[block] = (rank << _AGE) | age
+        if rank > _PLAIN:
+            self._expect(block)
         self._where[block] = _HEAPED
         self._roots[owner] = i32(self._heaps.meld(i64(self._roots[owner]), block))
         self._update(owner)
@@ -263,15 +270,17 @@ class RetentionOrder(CandidateOrder):
         if self._until[block] < float("inf"):
             heappush(ends, (self._until[block], int(self._heaps.keys[block]), int(block)))
 
-    def _link(self, block: i64, head: i64, where: i32, rank: i64) -> None:
+    def _link(self, block: i64, head: i64, where: i32, key: i64) -> None:
         """Put a candidate at the end of a ring."""
-        last: i64 = i64(self._before[head])
-        self._after[last] = i32(block)
-        self._before[block] = i32(last)
-        self._after[block] = i32(head)
-        self._before[head] = i32(block)
+        after = self._after
+        before = self._before
+        last = before[head]
+        after[i64(last)] = i32(block)
+        before[block] = last
+        after[block] = i32(head)
+        before[head] = i32(block)
         self._where[block] = where
-        self._heaps.keys[block] = (rank << _AGE) | (self._heaps.keys[block] & ((1 << _AGE) - 1))
+        self._heaps.keys[block] = key
 
     def _unlink(self, block: i64) -> None:
         """Take a candidate out of its ring or heap."""
@@ -304,38 +313,69 @@ class RetentionOrder(CandidateOrder):
                 blocks.append(int(block))
         return blocks
 
-    def first(self, count: i64, bare: i64) -> list[int]:
-        """Take out the `count` candidates that go first for the tenant being served. O(log tenants) each. law: SHARE-3.
+    def take(self, ids: vec[i32], start: i64, at: i64, stop: i64) -> None:
+        """Take out the candidates that go first for the tenant being served. law: SHARE-3.
 
-        Where only candidates within a floor are left, the first of them goes, found in O(tenants). law: POLICY-3.
+        Complexity: O(log tenants) for each run of candidates of one tenant. Where only candidates within a floor are
+        left, the first of them goes, found in O(tenants). law: POLICY-3.
         """
-        blocks: list[int] = []
         taker = self.serving
+        owners = self._owner
         counts = self._counts
+        after = self._after
+        before = self._before
+        keys = self._heaps.keys
         floor = self._floors[taker]
-        counts[taker] += bare
-        if counts[taker] > floor >= counts[taker] - bare:
+        counts[taker] += at - start
+        if counts[taker] > floor >= counts[taker] - (at - start):
             self._update(taker)
-        while count > 0:
-            count -= 1
+        while start < at:
+            owners[i64(ids[start])] = i32(taker)
+            start += 1
+        while at < stop:
             counts[taker] += 1
             if counts[taker] == floor + 1:
                 self._update(taker)
-            block = self._next_victim()
-            owner: i64 = i64(self._owner[block])
-            self._unlink(block)
-            self.size -= 1
-            counts[owner] -= 1
-            self._unmark(block)
+            owner = self._next_owner()
+            key = self._first_key(owner)
+            bound = self._bound(owner)
+            least = self._floors[owner]
+            is_taker = owner == taker
+            head = self._count + owner
+            while True:
+                block = i64(after[head])
+                if block < head and keys[block] == key:  # the first of the list, as most are
+                    following = after[block]
+                    after[head] = following
+                    before[i64(following)] = i32(head)
+                    self._where[block] = _HELD
+                else:
+                    block = self._first_of(owner, key)
+                    self._unlink(block)
+                self.size -= 1
+                counts[owner] -= 1
+                if self.hears:
+                    self._unmark(block)
+                owners[block] = i32(taker)
+                ids[at] = i32(block)
+                at += 1
+                if at == stop:
+                    break
+                key = self._first_key(owner)
+                if key >= bound:
+                    break
+                if is_taker:
+                    if counts[owner] < least:
+                        break
+                elif counts[owner] <= least or counts[taker] == floor:
+                    break
+                counts[taker] += 1
             self._update(owner)
-            blocks.append(int(block))
-        return blocks
 
-    def _next_victim(self) -> i64:
-        """Return the candidate that goes next; there must be one."""
+    def _next_owner(self) -> i64:
+        """Return the tenant whose candidate goes next; there must be one."""
         best = self._best
         top: i64 = best[1]
-        owner: i64 = 0
         if top < _NONE:
             at: i64 = 1
             leaves = self._leaves
@@ -343,20 +383,38 @@ class RetentionOrder(CandidateOrder):
                 at += at
                 if best[at] != top:
                     at += 1
-            owner = at - leaves
-        else:
-            tenant: i64 = 0
-            while tenant < i64(len(self._floors)):
-                key: i64 = self._first_key(tenant)
-                if key < top:
-                    top = key
-                    owner = tenant
-                tenant += 1
+            return at - leaves
+        owner: i64 = 0
+        tenant: i64 = 0
+        while tenant < i64(len(self._floors)):
+            key: i64 = self._first_key(tenant)
+            if key < top:
+                top = key
+                owner = tenant
+            tenant += 1
+        return owner
+
+    def _bound(self, owner: i64) -> i64:
+        """Return the key up to which a tenant's candidates go before all others'; 0 if none has one to give."""
+        best = self._best
+        bound: i64 = _NONE
+        if best[1] == _NONE:
+            return 0
+        at: i64 = self._leaves + owner
+        while at > 1:
+            if best[at ^ 1] < bound:
+                bound = best[at ^ 1]
+            at >>= 1
+        return bound
+
+    def _first_of(self, owner: i64, key: i64) -> i64:
+        """Return a tenant's first candidate, which has this key."""
+        keys = self._heaps.keys
         block: i64 = i64(self._after[self._count + owner])
-        if block < self._count and self._heaps.keys[block] == top:
+        if block < self._count and keys[block] == key:
             return block
         block = i64(self._roots[owner])
-        if block != 0 and self._heaps.keys[block] == top:
+        if block != 0 and keys[block] == key:
             return block
         return i64(self._after[self._count + i64(len(self._floors)) + owner])
 
@@ -390,13 +448,6 @@ class RetentionOrder(CandidateOrder):
             best[at] = key
 
     # ------------------------------------------------------------------ who has how much
-
-    def take(self, ids: vec[i32], start: i64, stop: i64) -> None:
-        """Note that blocks are the served tenant's from now on; `first` has counted them. O(blocks)."""
-        owner = i32(self.serving)
-        while start < stop:
-            self._owner[i64(ids[start])] = owner
-            start += 1
 
     def forget(self, block: i64) -> None:
         """Forget all of a block that is free and has no content any more. O(log tenants)."""
@@ -467,7 +518,7 @@ class RetentionOrder(CandidateOrder):
         return found
 
 
-def check_shares(shares: Mapping[str, int], most: int) -> None:
+def check_shares(shares: Mapping[object, object], most: int) -> None:
     """Check the floors of tenants in a pool of so many blocks.
 
     Raises:
@@ -475,12 +526,12 @@ def check_shares(shares: Mapping[str, int], most: int) -> None:
     """
     if not isinstance(shares, Mapping):
         raise InvalidArgumentError(f"shares: must map cache salts to numbers of blocks, not be {shares!r}")
+    total = 0
     for name, floor in shares.items():
         if not isinstance(name, str):
             raise InvalidArgumentError(f"shares: a tenant is a cache salt, a string, not {name!r}")
         if isinstance(floor, bool) or not isinstance(floor, int) or floor < 0:
             raise InvalidArgumentError(f"shares: the floor of {name!r} must be a number of blocks, not {floor!r}")
-    if sum(shares.values()) > most:
-        raise InvalidArgumentError(
-            f"shares: the floors sum to {sum(shares.values())} blocks, the pool has {most}; lower some"
-        )
+        total += floor
+    if total > most:
+        raise InvalidArgumentError(f"shares: the floors sum to {total} blocks, the pool has {most}; lower some")

@@ -127,7 +127,7 @@ def kind_name(spec: KVCacheSpec) -> str:
     """Name a kind, with its window or chunk."""
     name = type(spec).__name__.removesuffix("Spec")
     if isinstance(spec, SlidingWindowSpec):
-        return f"{name}({spec.sliding_window})"
+        return f"{name}({spec.sliding_window}{f', sinks {spec.sink_len}' if spec.sink_len else ''})"
     if isinstance(spec, ChunkedLocalAttentionSpec):
         return f"{name}({spec.attention_chunk_size})"
     return name
@@ -208,8 +208,9 @@ def explain_group(
     else:
         margin: i64 = 0 if isinstance(manager.rule, MambaRule) else probe.margin
         stop = candidate // size + margin
-        i = manager.first_kept(candidate)
-        while i < stop and probe.cached(i):
+        kept = manager.first_kept(candidate)
+        i = kept if manager.sinks == 0 else 0
+        while i < stop and (manager.sinks <= i < kept or probe.cached(i)):
             i += 1
         if i == stop:
             limit = HitLimit.OTHER_GROUP

@@ -32,7 +32,15 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
         for name, running in state.running.items():
             table = running.groups[number]
             useful = [manager.is_useful(entry) for entry in range(int(table.num_published))]
-            facts += of_table(name, table, manager.is_row(), manager.most_states(state.config.overlaps), keyed, useful)
+            facts += of_table(
+                name,
+                table,
+                manager.is_row(),
+                manager.most_states(state.config.overlaps),
+                keyed,
+                useful,
+                int(manager.sinks),
+            )
             facts.append(
                 ("MAMBA-3", f"states of drafts of request {name!r}", int(manager.num_states), len(table.states))
             )
@@ -84,7 +92,7 @@ def slots_covered(tables: RequestTables, manager: SingleTypeKVCacheManager) -> i
 
 
 def of_table(
-    name: str, table: GroupTable, in_a_row: bool, most: int, keyed: list[bool], useful: list[bool]
+    name: str, table: GroupTable, in_a_row: bool, most: int, keyed: list[bool], useful: list[bool], sinks: int
 ) -> list[Fact]:
     """Return what must be so of one table and its own counters: TABLE-2, MAMBA-1, TRIM-1, TRIM-2 and PUB-2.
 
@@ -95,23 +103,28 @@ def of_table(
         most: blocks that the table may hold at most.
         keyed: whether each block of the pool is published.
         useful: whether some hit can need each of the entries that publication has passed.
+        sinks: leading entries that trimming leaves.
     """
     entries = [int(block) for block in table.blocks]
     foreign = [block for block in entries if not 0 <= block < len(keyed)]
     blocks = [block for block in entries if block != 0]
     start = int(table.num_trimmed)
+    gone = entries[sinks:start]
+    kept = [entry for entry in range(len(entries)) if entry < sinks or entry >= start]
     facts: list[Fact] = [
         ("TABLE-2", f"foreign blocks in the table of request {name!r}", [], foreign),
         ("MAMBA-1", f"blocks of request {name!r}, of which there may be {most}", min(len(blocks), most), len(blocks)),
         ("TABLE-2", f"distinct blocks in the table {entries} of request {name!r}", len(blocks), len(set(blocks))),
-        ("TRIM-1", f"trimmed entries of request {name!r}", [0] * start, entries[:start]),
+        ("TRIM-1", f"trimmed entries of request {name!r}", [0] * len(gone), gone),
     ]
     if in_a_row and not foreign:
-        nulls, full = entries[start:].count(0), entries[start : table.num_published]
-        shown = [keyed[block] for block in full]
+        nulls = [entries[entry] for entry in kept].count(0)
+        passed = [entry for entry in kept if entry < table.num_published]
+        full = [entries[entry] for entry in passed]
+        wanted, shown = [useful[entry] for entry in passed], [keyed[block] for block in full]
         facts += [
             ("TRIM-2", f"null entries of request {name!r} beyond the trimmed ones, in {entries}", 0, nulls),
-            ("PUB-2", f"published blocks of request {name!r}, of {full}", useful[start:], shown),
+            ("PUB-2", f"published blocks of request {name!r}, of {full}", wanted, shown),
         ]
     return facts
 

@@ -83,13 +83,17 @@ def translated(config: Any) -> KVCacheConfig:
     return KVCacheConfig(config.num_blocks, groups)
 
 
-def next_trim(spec: KVCacheSpec, block_size: int, num_tokens: int) -> int:
-    """Return the first count of tokens after `num_tokens` at which a further table entry is no longer read."""
+def next_trim(spec: KVCacheSpec, size: int) -> Callable[[int], int] | None:
+    """Return what says, of a count of tokens, at how many more a further table entry of a group is no longer read.
+
+    None of a group whose entries are read as long as the request runs.
+    """
     if isinstance(spec, SlidingWindowSpec):
-        kept = max(0, num_tokens - spec.sliding_window + 1) // block_size
-        return (kept + 1) * block_size + spec.sliding_window - 1
+        last = spec.sliding_window - 1
+        return lambda count: (max(0, count - last) // size + 1) * size + last
     if isinstance(spec, ChunkedLocalAttentionSpec):
-        return (num_tokens // spec.attention_chunk_size + 1) * spec.attention_chunk_size
+        chunk = spec.attention_chunk_size
+        return lambda count: (count // chunk + 1) * chunk
     if isinstance(spec, MambaSpec):
-        return max(1, -(-num_tokens // block_size)) * block_size + 1
-    return 1 << 62
+        return lambda count: max(1, -(-count // size)) * size + 1
+    return None

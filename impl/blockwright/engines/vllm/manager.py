@@ -24,7 +24,7 @@ from blockwright.engines.vllm.events import Events
 from blockwright.engines.vllm.kinds import layer_spec, next_trim, translated
 from blockwright.engines.vllm.requests import FOR_EVER, NEVER, Twin
 from blockwright.errors import UnsupportedError
-from blockwright.kinds import CrossAttentionSpec, FullAttentionSpec, MambaSpec
+from blockwright.kinds import CrossAttentionSpec, MambaSpec
 
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "pcp_world_size": ((1,), "start vLLM without prefill context parallelism"),
@@ -47,6 +47,38 @@ class _Coordinator(SimpleNamespace):
             UnsupportedError: always.
         """
         raise UnsupportedError("auxiliary outputs (routed experts) are not supported under Blockwright: start without")
+
+
+class _NoBlocks:
+    """What most steps answer: the scheduler asks every answer for its ids, and this one costs it least.
+
+    Attributes:
+        blocks: no block, a list per group.
+        ids: likewise.
+    """
+
+    __slots__ = ("blocks", "ids")
+
+    def __init__(self, num_groups: int) -> None:
+        """Have so many groups."""
+        self.blocks: tuple[list[Any], ...] = tuple([] for _ in range(num_groups))
+        self.ids: list[list[int]] = [[] for _ in range(num_groups)]
+
+    def get_block_ids(self, allow_none: bool = False) -> tuple[list[int], ...] | None:
+        """Return no ids, a list per group; None if `allow_none`."""
+        return None if allow_none else tuple([] for _ in self.ids)
+
+    def get_unhashed_block_ids(self) -> list[int]:
+        """Return no ids."""
+        return []
+
+    def new_empty(self) -> _NoBlocks:
+        """Return no blocks."""
+        return self
+
+    def __add__(self, other: Any) -> Any:
+        """Return what is added."""
+        return other
 
 
 class KVCacheManager:
@@ -108,18 +140,17 @@ class KVCacheManager:
         self.mamba_shared_prefix_checkpoint = False
         self.watermark_blocks = int(watermark * kv_cache_config.num_blocks)
         self.block_pool = self.core.block_pool
-        self.empty_kv_cache_blocks: KVCacheBlocks = self.core.create_empty_block_list()
+        self.empty_kv_cache_blocks: Any = _NoBlocks(len(groups))
         self._sizes = [manager.block_size for manager in self.core.managers]
         self._unit = min(self._sizes)
         self._state_sizes = [
             size for spec, size in zip(self._specs, self._sizes, strict=True) if isinstance(spec, MambaSpec)
         ]
         self._hash_block_size = (hash_block_size or self._unit) if enable_caching else None
-        self._trims = {
-            (spec, size)
-            for spec, size in zip(self._specs, self._sizes, strict=True)
-            if not isinstance(spec, FullAttentionSpec | CrossAttentionSpec)
-        }
+        layouts = dict.fromkeys(zip(self._specs, self._sizes, strict=True))
+        trims = [found for spec, size in layouts if (found := next_trim(spec, size)) is not None]
+        self._trims = bool(trims)
+        self._next_trim = trims[0] if len(trims) == 1 else lambda count: min([trim(count) for trim in trims])
         self._in_flight = max_model_len if max_in_flight_tokens is None else max_in_flight_tokens
         self._zeroes = bool(getattr(kv_cache_config, "needs_kv_cache_zeroing", False))
         self._new_ids: list[int] = []
@@ -230,11 +261,15 @@ class KVCacheManager:
         reserved_blocks: int = 0,
         has_scheduled_reqs: bool = True,
         skip_zeroing_group_ids: tuple[int, ...] = (),
-    ) -> KVCacheBlocks | None:
+    ) -> Any:
         """Give a request slots for its next tokens; return the new blocks, None: not now."""
         stop = request.num_computed_tokens + num_new_tokens
         try:
             if stop <= request._blockwright_quiet:
+                return self.empty_kv_cache_blocks
+            twin = request._blockwright
+            if stop <= twin.table and not self._has_states:  # it fills a block
+                self._note_filled(request, twin, min(stop, request.num_tokens), twin.table)
                 return self.empty_kv_cache_blocks
         except AttributeError:
             self._twin(request)
@@ -260,12 +295,9 @@ class KVCacheManager:
             self._note_new(blocks, skip_zeroing_group_ids)
         return blocks
 
-    def _continue(self, request: Any, stop: int, ahead: int, reserve: int) -> KVCacheBlocks | None:
-        """Serve a running request whose step fills a block, needs one, or lets an entry die."""
+    def _continue(self, request: Any, stop: int, ahead: int, reserve: int) -> Any:
+        """Serve a running request whose step needs a block, or lets an entry die."""
         twin: Twin = request._blockwright
-        if stop <= twin.table and not self._has_states:
-            self._note_filled(request, twin, min(stop, request.num_tokens), twin.table)
-            return self.empty_kv_cache_blocks
         computed = request.num_computed_tokens
         own, begin = twin.request, max(twin.certain, min(twin.written, computed))
         if computed < twin.certain:  # a load failed: what it left out is computed in the slots that are there
@@ -295,11 +327,11 @@ class KVCacheManager:
         """Publish what a request has filled, before it is trimmed, and return how many tokens cannot go back."""
         due: int = min(twin.due, request.num_computed_tokens)
         settled: int = max(twin.certain, request.num_computed_tokens - request.num_in_flight_tokens)
-        is_more, unit = settled > twin.written, self._unit
+        is_more = settled > twin.written
         if is_more and due <= settled and not self._has_states:  # one call publishes too
-            twin.learn(request, settled)
+            known = twin.learn(request, settled)
             self._catch_up(twin, settled, False)
-            twin.published = max(twin.published, min(settled, request.num_tokens) // unit * unit)
+            twin.published = max(twin.published, min(settled, known) // self._unit * self._unit)
             self._tell(request)
         else:
             self._publish(request, due)
@@ -316,7 +348,7 @@ class KVCacheManager:
                 settled = self._settle(request, twin)
                 self.core.remove_skipped_blocks(twin.request, settled)
                 twin.certain = max(twin.certain, settled)
-                twin.trim = min(next_trim(spec, size, settled) for spec, size in self._trims)
+                twin.trim = self._next_trim(settled)
                 found = True
         return found
 
@@ -338,7 +370,7 @@ class KVCacheManager:
         twin.cover = max(twin.cover, -(-slots // self._unit) * self._unit)
         table = FOR_EVER if twin.cover >= self.max_model_len else twin.cover - ahead
         if self._trims:
-            twin.trim = min([next_trim(spec, size, begin) for spec, size in self._trims])
+            twin.trim = self._next_trim(begin)
             if twin.trim < table - 1:  # what dies one step before the next block is needed is trimmed with that step
                 table = twin.trim
         self._note_filled(request, twin, min(stop, request.num_tokens), table)
@@ -350,7 +382,7 @@ class KVCacheManager:
             self._due[request.request_id] = request
         twin.table = table
         twin.fill = (sure // self._unit + 1) * self._unit if self.enable_caching else FOR_EVER
-        request._blockwright_quiet = min(table, twin.fill - 1)
+        request._blockwright_quiet = table if table < twin.fill else twin.fill - 1
 
     def _admit(
         self,

@@ -1,4 +1,4 @@
-"""Part one, chapter 16: forks: a request that goes on from where another is, and what is copied when they part.
+"""Part one, chapter 17: forks: a request that goes on from where another is, and what is copied when they part.
 
 Parallel sampling and beam search start requests from the tokens of another. A fork shares every block of its parent, a
 partial one included; whichever of them writes to that first has it copied (chapter `effects`). The engine takes the
@@ -47,11 +47,11 @@ def twinned(state: State, parent: int, child: int, states: tuple[Table, ...]) ->
     config, one, other = state.config, state.requests[parent], state.requests[child]
     assert isinstance(one, Running)
     assert isinstance(other, Waiting)
-    done = one.settled if config.overlaps else one.computed
-    kept = replace(one, settled=done, written=one.computed, drafts=0)
+    done = one.settled if config.added.overlaps else one.computed
+    kept = replace(one, settled=done, written=one.computed, added=replace(one.added, drafts=0))
     ends = tuple(covers(config, group, one.computed) or len(one.tables[at]) for at, group in enumerate(config.groups))
     tables = tuple(table[:end] for table, end in zip(one.tables, ends, strict=True))
-    twin = replace(kept, prefix=other.prefix, tables=tables, states=states, wish=Wish())
+    twin = replace(kept, prefix=other.prefix, tables=tables, added=replace(kept.added, states=states, wish=Wish()))
     return replaced(replaced(state, parent, kept), child, twin)
 
 
@@ -67,9 +67,9 @@ def unforkable(state: State, parent: int, child: int) -> Refusal | None:
         return Refusal(Reason.NOT_RUNNING)
     if not isinstance(other, Waiting):
         return Refusal(Reason.NOT_WAITING)
-    if one.loading > 0:
+    if one.added.loading > 0:
         return Refusal(Reason.LOADING)
-    if in_flight(state, parent) or (state.config.overlaps and one.computed < one.written):
+    if in_flight(state, parent) or (state.config.added.overlaps and one.computed < one.written):
         return Refusal(Reason.UNSETTLED)
     if recurrent(state.config) and one.computed != certain(one):
         return Refusal(Reason.STATE_ELSEWHERE)

@@ -1,4 +1,4 @@
-"""Part one, chapter 15: steps that are in flight until they are settled, and tokens that are loaded from elsewhere.
+"""Part one, chapter 16: steps that are in flight until they are settled, and tokens that are loaded from elsewhere.
 
 A step is started, requests are given slots in it, and it runs while the next is prepared. It is settled when it is
 known to be done, and which of its drafts were rejected: later steps then move back by as much. What a step in flight
@@ -24,7 +24,7 @@ def begin(state: State) -> Outcome:
     The step before it runs first, so recurrent states that it leaves may be found from now on (MAMBA-5).
     """
     # EFFECT
-    flights = (*state.flights, ()) if state.config.overlaps else ()
+    flights = (*state.flights, ()) if state.config.added.overlaps else ()
     for slot in state.due:
         state = ripened(state, slot)
     return Done(replace(state, flights=flights))
@@ -71,10 +71,10 @@ def landed(state: State, flight: Flight, rejected: dict[int, int]) -> State:
         settled=flight.stop - back,
         computed=min(request.written - back, known),
         written=request.written - back,
-        drafts=request.drafts if ahead else request.drafts - back,
+        added=request.added if ahead else replace(request.added, drafts=request.added.drafts - back),
     )
     after = replaced(replace(state, flights=flights), slot, kept)
-    if not state.config.settles:
+    if not state.config.added.settles:
         return after if ahead else ripened(after, slot)
     return published(after, slot, min(kept.settled, known), flight.stop - flight.drafts)
 
@@ -89,15 +89,15 @@ def finish_load(state: State, slot: int, count: int, choice: Choice) -> Outcome:
     """
     # REFUSE
     request = state.requests[slot]
-    if not is_loading(state, slot) or count < 0 or (isinstance(request, Running) and count > request.loading > 0):
+    if not is_loading(state, slot) or count < 0 or (isinstance(request, Running) and count > request.added.loading > 0):
         return Refusal(Reason.NO_LOAD)
     # EFFECT
-    if not isinstance(request, Running) or request.loading == 0:
+    if not isinstance(request, Running) or request.added.loading == 0:
         due = tuple(fence for fence in state.fences if fence.step is None and fence.slot == slot)
         return returned(state, due, choice)
-    stop, end = request.written + count, request.written + request.loading
+    stop, end = request.written + count, request.written + request.added.loading
     done = resumed(request.prefix, stop)
-    came = replace(request, settled=done, computed=done, written=done, loading=0)
+    came = replace(request, settled=done, computed=done, written=done, added=replace(request.added, loading=0))
     after = published(written(state, slot, came, request.written), slot, done, done)
     return Done(after) if stop == end else vacated(after, slot, Waiting(request.prefix), choice)
     # SAME: other requests.

@@ -1,4 +1,4 @@
-"""Part one, chapter 18: what is true in time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
+"""Part one, chapter 19: what is true in time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
 
 from ...reads import Cross, Group, Mamba, cut, dead, entries, writes
 from ..lru import LRU
@@ -39,7 +39,7 @@ def law_flight_is_held(state: State) -> bool:
 
 def law_flights_follow(state: State) -> bool:
     """SETTLE-1: what is settled, and then the steps in flight one after another, come to what was given slots."""
-    return not state.config.overlaps or all(
+    return not state.config.added.overlaps or all(
         chain(state, slot, request) for slot, request in enumerate(state.requests) if isinstance(request, Running)
     )
 
@@ -61,7 +61,7 @@ def law_fence_has_its_step(state: State) -> bool:
 
 def law_found_is_settled(state: State) -> bool:
     """PUB-3: where publication waits for settlement, nothing that a step in flight still writes can be found."""
-    return not state.config.settles or not any(
+    return not state.config.added.settles or not any(
         block != NULL and key(state, block) is not None
         for step in state.flights
         for flight in step
@@ -82,7 +82,7 @@ def law_load_is_hidden(state: State) -> bool:
         request.published[at] * group.block_size <= request.written
         and not any(flight.slot == slot for step in state.flights for flight in step)
         for slot, request in enumerate(state.requests)
-        if isinstance(request, Running) and request.loading > 0
+        if isinstance(request, Running) and request.added.loading > 0
         for at, group in enumerate(state.config.groups)
     )
 
@@ -90,8 +90,8 @@ def law_load_is_hidden(state: State) -> bool:
 def law_drafts_have_states(state: State) -> bool:
     """MAMBA-3: a request has the states of its recurrent layers' drafts from its start, and drafts no further."""
     return all(
-        len(request.states[at]) == (group.kind.drafts if isinstance(group.kind, Mamba) else 0)
-        and (not isinstance(group.kind, Mamba) or request.drafts <= group.kind.drafts)
+        len(request.added.states[at]) == (group.kind.drafts if isinstance(group.kind, Mamba) else 0)
+        and (not isinstance(group.kind, Mamba) or request.added.drafts <= group.kind.drafts)
         for request, at, group, _ in tables(state)
     )
 
@@ -101,7 +101,7 @@ def law_draft_state_is_its_own(state: State) -> bool:
     return all(
         state.contents[block] in (None, (at, cut(request.prefix, certain(request) + place + 1)))
         for request in running(state)
-        for at, blocks in enumerate(request.states)
+        for at, blocks in enumerate(request.added.states)
         for place, block in enumerate(blocks)
     )
 
@@ -109,7 +109,7 @@ def law_draft_state_is_its_own(state: State) -> bool:
 def law_encoder_is_kept(state: State) -> bool:
     """CROSS-1: a cross-attention table holds a block for each block of encoder tokens, and nothing else, ever."""
     return all(
-        len(table) == entries(group.block_size, request.encoder) and NULL not in table
+        len(table) == entries(group.block_size, request.added.encoder) and NULL not in table
         for request, _, group, table in tables(state)
         if isinstance(group.kind, Cross)
     )
@@ -159,7 +159,7 @@ def quiet(state: State) -> State:
     while state.flights:
         state = after(settle(state, (), LRU))
     state = after(take_copies(state, LRU))
-    return after(begin(state)) if state.config.overlaps else state
+    return after(begin(state)) if state.config.added.overlaps else state
 
 
 def after(outcome: Outcome) -> State:

@@ -10,9 +10,9 @@ from blockwright_spec.manager.outcomes import Publication, Reason, Step, When
 from blockwright_spec.manager.state import Absent, Config, Running, State
 from blockwright_spec.reads import Kind, Prefix
 
-from .blockwright import EXTRAS, MORE, declared, hash_unit, retaining
-from .outcome import ManagerOutcome
-from .parts import computed_of, name_of
+from ..blockwright import EXTRAS, declared, hash_unit, keywords, retaining
+from ..outcome import ManagerOutcome
+from ..parts import computed_of, name_of
 
 IMPORTS = """\
 from blockwright import (
@@ -27,12 +27,12 @@ def constructor(config: Config) -> str:
     specs = ", ".join(declaration(group.kind, group.block_size) for group in config.groups)
     options = "" if config.caching else ", enable_caching=False"
     options += ", use_eagle=True" if config.eagle else ""
-    options += ", overlap_steps=True" if config.overlaps else ""
-    options += ", publish_on_settlement=True" if config.settles else ""
-    options += ", enable_kv_cache_events=True" if config.tells else ""
+    options += ", overlap_steps=True" if config.added.overlaps else ""
+    options += ", publish_on_settlement=True" if config.added.settles else ""
+    options += ", enable_kv_cache_events=True" if config.added.tells else ""
     options += f", watermark={config.watermark / config.num_blocks!r}" if config.watermark else ""
     options += "".join(f", {name}={value!r}" for name, value in retaining(config).items() if value)
-    first = "\nmanager.advance_time(0)" if config.retains else ""
+    first = "\nmanager.advance_time(0)" if config.added.retains else ""
     return (
         f"specs = [{specs}]\n"
         'groups = [KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(specs)]\n'
@@ -61,7 +61,7 @@ def making(state: State, name: str, prefix: Prefix) -> str:
     """Return the line that makes a request."""
     extra: Any = prefix[0]
     keys = "".join(f', {key}="{value}"' for key, value in EXTRAS[extra].items())
-    keys += ', hasher=Sha256Hasher(b"")' if state.config.tells else ""
+    keys += ', hasher=Sha256Hasher(b"")' if state.config.added.tells else ""
     return f'{name} = Request("{name}", {list(prefix[1])}, block_size={hash_unit(state.config)}{keys})'
 
 
@@ -79,7 +79,7 @@ def call(name: str, step: Step, hit: str, outcome: ManagerOutcome, planned: bool
     """Return the line that asks slots; a step that was planned is planned in the line before."""
     more = f", num_lookahead_tokens={step.lookahead}" if step.lookahead else ""
     more += ", delay_cache_blocks=True" if step.publication is Publication.LATER else ""
-    more += "".join(f", {keyword}={getattr(step, field)}" for keyword, field in MORE if getattr(step, field))
+    more += "".join(f", {name}={value}" for name, value in keywords(step).items())
     asked = f"({name}, {step.new}{hit}{more})"
     if not planned:
         return f"manager.allocate_slots{asked}{expects(outcome)}"

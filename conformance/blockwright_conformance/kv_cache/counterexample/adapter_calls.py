@@ -10,11 +10,11 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from ..checker.lockstep import act
-from .actions import Action
-from .blockwright import BlockwrightAdapter
-from .scopes import Scope
-from .world import Factory, KVCacheWorld
+from ...checker.lockstep import act
+from ..actions import Action
+from ..blockwright import BlockwrightAdapter
+from ..scopes import Scope
+from ..world import Factory, KVCacheWorld
 
 QUIET = frozenset(("copy", "observe"))
 """Calls that are not written down, but for the last action's."""
@@ -23,7 +23,7 @@ QUIET = frozenset(("copy", "observe"))
 def way(scope: Scope, factory: Factory, actions: Sequence[Action], fault: str) -> str:
     """Return the calls of a history from a new manager, and as comments what was wrong at its end."""
     if factory is BlockwrightAdapter:
-        from ..checker.counterexample import script
+        from ...checker.counterexample import script
 
         return script(KVCacheWorld(scope), actions, fault)
     world, written = KVCacheWorld(scope, factory), Written()
@@ -72,6 +72,9 @@ class Written:
         """Return the expression that is called with a `Config`."""
         if command := getattr(factory, "command", None):
             return f"{self.named(factory.__module__, 'started')}({command!r})"
+        if policy := getattr(factory, "policy", None):
+            made = self.named(factory.__module__, type(factory).__name__)
+            return f"{made}({self.named(policy.__module__, policy.__qualname__)})"
         return self.named(factory.__module__, factory.__qualname__)
 
     def named(self, module: str, name: str) -> str:

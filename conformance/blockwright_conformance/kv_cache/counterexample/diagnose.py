@@ -42,15 +42,15 @@ from blockwright_spec.manager.state import (
 from blockwright_spec.manager.step_laws import table_after
 from blockwright_spec.reads import Prefix, cut, margin, needed, shows, writes
 
-from ..checker.diagnose import Broken
-from ..checker.lockstep import Compared
-from .abstraction import differences, expected
-from .adapter import Found, ManagerAdapter, Observation
-from .arrivals import Admit, Find
-from .hints import ReleasePrefix, Retain, Tick
-from .outcome import ManagerOutcome
-from .parts import OTHER, Reply, names_of
-from .running import GrowEach
+from ...checker.diagnose import Broken
+from ...checker.lockstep import Compared
+from ..abstraction import differences, expected
+from ..adapter import Found, ManagerAdapter, Observation
+from ..arrivals import Admit, Find
+from ..hints import ReleasePrefix, Retain, Tick
+from ..outcome import ManagerOutcome
+from ..parts import OTHER, Reply, names_of
+from ..running import GrowEach
 
 
 def symptoms(adapter: ManagerAdapter, before: State, action: Any, compared: Compared) -> Broken:
@@ -191,7 +191,7 @@ def shown_request(before: State, happened: State, action: Any, reply: Reply, sho
         request,
         tables=tables,
         published=(shown.published and shown.published[slot]) or request.published,
-        states=(shown.states and shown.states[slot]) or request.states,
+        added=replace(request.added, states=(shown.states and shown.states[slot]) or request.added.states),
         settled=request.settled if settled is None else settled,
     )
 
@@ -201,7 +201,7 @@ def writing(config: Config, was: Request, request: Running) -> Iterator[tuple[in
     start = was.computed if isinstance(was, Running) else request.settled
     before = was.written if isinstance(was, Running) else request.settled
     if request.written > before:
-        yield from ((block, None) for blocks in request.states for block in blocks)
+        yield from ((block, None) for blocks in request.added.states for block in blocks)
     for at, group in enumerate(config.groups):
         for position in writes(group.kind, start, request.computed):
             with suppress(IndexError):

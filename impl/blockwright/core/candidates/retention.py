@@ -1,6 +1,6 @@
 """What an engine says of blocks to keep; it answers one free choice, which candidate goes first, and nothing else.
 
-A wish is noted with the request, and counts when that lets go of its blocks (see `candidates.retained`). law: HINT-1.
+A wish is noted with the request, and counts when that lets go of its blocks (see `retained`). law: HINT-1.
 """
 
 from __future__ import annotations

@@ -1,0 +1,136 @@
+"""The gate of policies: what somebody's own policy chooses is legal, and nothing that the pool has is lost by it.
+
+A policy is what ``blockwright replay --policy`` takes: it chooses the candidate that goes (`choose`), or says what to
+keep when requests end (`ending`, here of hits of no tokens at time 0). Blockwright's manager asks it in every reachable
+state of some scopes, and in longer histories, at random, of a larger one; the specification follows its choices, and
+laws judge them: POLICY-1 to 3 beside all others. Its answers must depend on nothing but what it was asked: each state
+goes on from a copy of the policy that first led there.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, Self
+
+from blockwright import Candidate, Candidates, EvictionPolicy
+from blockwright._terminal import Advance
+from blockwright.replay.keeping import POLICIES as NAMED
+from blockwright.replay.keeping import chooser, policy_named
+from blockwright_spec.manager.state import Config
+
+from .checker.explore import Result, Violation
+from .checker.history import HistoryError, walked
+from .checker.parallel import in_parallel
+from .gates import GateResult, Profile
+from .kv_cache.blockwright import BlockwrightAdapter
+from .kv_cache.counterexample.adapter_calls import way
+from .kv_cache.scopes import POLICIES, Scope
+from .kv_cache.world import KVCacheWorld, explorer
+from .rows import LIMIT, explored
+
+LENGTHS = 7
+"""Of the random histories, each twice as long as the one before."""
+
+
+class Watched:
+    """A policy that chooses, with a count of how often it was asked; copies count together."""
+
+    def __init__(self, policy: EvictionPolicy, asked: Counter[str]) -> None:
+        self.policy, self.asked = policy, asked
+
+    def choose(self, candidates: Candidates) -> Candidate:
+        """Have the policy choose."""
+        self.asked["choose"] += 1
+        return self.policy.choose(candidates)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return type(self)(deepcopy(self.policy, memo), self.asked)
+
+
+class PolicyAdapter(BlockwrightAdapter):
+    """Blockwright's manager, under a policy."""
+
+    follows_policy = False
+
+    def __init__(self, config: Config, policy: Any, counts: Counter[str]) -> None:
+        chooses = chooser(policy)
+        self.counts, self.policy = counts, policy
+        self.options = {} if chooses is None else {"eviction_policy": Watched(chooses, counts)}  # type: ignore[misc]
+        super().__init__(config)
+
+    def copy(self) -> Self:
+        """Return an independent copy, of the policy too: the manager's own, where it chooses."""
+        twin = super().copy()
+        chosen = twin.manager.block_pool.eviction_policy
+        twin.counts = self.counts
+        twin.policy = chosen.policy if isinstance(chosen, Watched) else deepcopy(self.policy)
+        return twin
+
+    def free(self, name: str) -> None:
+        """Tell the policy of a request that ends."""
+        if hasattr(self.policy, "ending") and name in self.manager.request_ids():
+            self.counts["ending"] += 1
+            self.policy.ending(self.manager, self.requests[name], 0, 0.0)
+        super().free(name)
+
+
+class PolicyManagers:
+    """Makes managers under a policy that a factory makes, and counts what it is asked."""
+
+    def __init__(self, policy: Callable[[], object]) -> None:
+        self.policy, self.asked = policy, Counter[str]()
+
+    def __call__(self, config: Config) -> PolicyAdapter:  # noqa: D102
+        return PolicyAdapter(config, self.policy(), self.asked)
+
+    def explore(self, scope: Scope) -> Result:
+        """Explore a scope, or try histories of a large one; of a policy that was never asked nothing is known."""
+        if scope == POLICIES[-1]:
+            result = self.try_histories(scope)
+        else:
+            result = explorer(scope, self, max_transitions=LIMIT).run()
+        if result.violation is None and not self.asked:
+            result.violation = Violation("SEEN-1", "the policy was never asked", ())
+        return result
+
+    def try_histories(self, scope: Scope) -> Result:
+        """Try random histories of a scope, short ones first."""
+        result, started = Result(scope), time.perf_counter()
+        try:
+            for seed in range(LENGTHS):
+                result.fired += walked(KVCacheWorld(scope, self, is_long=True), seed, 10 << seed)
+        except HistoryError as error:
+            result.violation = error.violation
+        result.transitions, result.seconds = sum(result.fired.values()), time.perf_counter() - started
+        return result
+
+
+def tasks(profile: Profile) -> list[tuple[str, Scope]]:
+    """Return the policies that are asked for, by name, each with each scope."""
+    names = [profile.policy] if profile.policy else list(NAMED)
+    return [(name, each) for name in names for each in POLICIES if profile.scope in each.name]
+
+
+def size(profile: Profile) -> int:
+    """Count the explorations."""
+    return len(tasks(profile))
+
+
+def run(profile: Profile, progress: Advance) -> list[GateResult]:
+    """Put each policy through each scope."""
+    rows: dict[int, GateResult] = {}
+    for index, row in in_parallel(row_of, tasks(profile), profile.jobs, profile.explorer):
+        rows[index] = row
+        progress(1, row.scope)
+    return [rows[index] for index in sorted(rows)]
+
+
+def row_of(policy: str, scope: Scope) -> GateResult:
+    """Return the row of a policy in a scope."""
+    managers = PolicyManagers(policy_named(policy))
+    result = managers.explore(scope)
+    found = result.violation
+    calls = way(scope, managers, found.actions, f"{found.law}: {found.detail}") if found else ""
+    return replace(explored("policies", result, calls), manager=policy)

@@ -1,0 +1,66 @@
+"""Part one, chapter 1: what a second reading adds to a configuration, a request and a step.
+
+Not to be read, but to be looked up. A first reading is of an engine that runs one step after another, on tokens that it
+knows, and says nothing of what to keep: then every `added` is plain, and what a chapter says of it can be passed over.
+The second reading is of steps in flight, drafts, loads, forks and encoders (`in_time`), of what others are told
+(`events`), and of what is kept for whom (`retention`).
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from ..hints import UNSAID, Wish
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigAdded:
+    """What is added to a configuration (`state.Config`).
+
+    With `overlaps`, steps are in flight until they are settled; without, each call says that all before it is done.
+    With `settles`, blocks are published when their data is settled, without when a step that writes them is scheduled.
+    With `tells`, the outside is told what can be found. With `retains`, candidates are told apart by hints and tenants:
+    each of `floors` is a tenant's extra keys and the blocks that are its own, and the last `guard` candidates are out
+    of the reach of hints.
+    """
+
+    overlaps: bool = False
+    settles: bool = False
+    tells: bool = False
+    retains: bool = False
+    floors: tuple[tuple[Hashable, int], ...] = ()
+    guard: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningAdded:
+    """What is added to a request with block tables (`state.Running`).
+
+    `states` are, per group, the blocks for the states of draft tokens; `drafts` counts the drafts of the last step, all
+    its unknown tokens unless steps are in flight. `encoder` tokens are read by cross-attention; `loading` tokens after
+    the written ones are on their way from elsewhere. `wish` is what was said of its blocks.
+    """
+
+    states: tuple[tuple[int, ...], ...] = ()
+    drafts: int = 0
+    encoder: int = 0
+    loading: int = 0
+    wish: Wish = UNSAID
+
+
+@dataclass(frozen=True, slots=True)
+class StepAdded:
+    """What is added to a step (`outcomes.Step`): the last `drafts` of its new tokens are drafts.
+
+    For a request that is admitted, also: slots for `external` tokens that are loaded, and for the tokens of an
+    `encoder`.
+    """
+
+    drafts: int = 0
+    external: int = 0
+    encoder: int = 0
+
+
+PLAIN_CONFIG = ConfigAdded()
+PLAIN_REQUEST = RunningAdded()
+PLAIN_STEP = StepAdded()
+"""What stands in a first reading: nothing is added."""

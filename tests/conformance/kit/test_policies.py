@@ -1,0 +1,199 @@
+"""Property: a policy of anybody's own is judged by the laws of policies, in the manager that asks it.
+
+How: policies that keep every law, that take a block before its extension, that lose a block, that answer with what is
+no candidate, that fail, and that are never asked go through the gate, by function and by command; each failure names
+its law and shows calls. Under a policy that is plain LRU the manager is in lock-step with the specification's choices.
+Not covered: policies that answer otherwise each time they are asked the same.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright import (
+    Candidate,
+    Candidates,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheManager,
+    Request,
+)
+from blockwright.cli import main
+from blockwright.errors import EvictionPolicyError, InterruptedCallError, InvalidArgumentError, UnsupportedError
+from blockwright.replay.keeping import TailLru
+from blockwright_conformance import ConformanceError, run_conformance
+from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
+from blockwright_conformance.kv_cache.scopes import POLICIES, scope
+from blockwright_conformance.policies import PolicyManagers
+from blockwright_spec.reads import Full
+
+SMALL = "full, block 1: policies"
+
+
+class First:
+    """Plain LRU."""
+
+    def choose(self, candidates: Candidates) -> Candidate:
+        return next(iter(candidates))
+
+
+class Newest:
+    def choose(self, candidates: Candidates) -> Candidate:
+        return list(candidates)[-1]
+
+
+class Loses:
+    """Takes each block once, and then knows of it no more."""
+
+    def __init__(self) -> None:
+        self.gone: set[int] = set()
+
+    def choose(self, candidates: Candidates) -> Any:
+        found = next((each for each in candidates if each.block_id not in self.gone), None)
+        self.gone.add(found.block_id if found else 0)
+        return found
+
+
+class Late:
+    """Answers with what it was shown before."""
+
+    def __init__(self) -> None:
+        self.shown: list[Candidate] = []
+
+    def choose(self, candidates: Candidates) -> Candidate:
+        self.shown += list(candidates)
+        return self.shown[0]
+
+
+class Fails:
+    def choose(self, candidates: Candidates) -> Candidate:
+        raise LookupError("nothing found")
+
+
+@pytest.fixture
+def manager_of() -> Callable[..., Any]:
+    """Make a manager of eight blocks under a policy, and what serves it a request of three blocks whole."""
+
+    def made(policy: object = None, **options: Any) -> Any:
+        spec = FullAttentionSpec(block_size=2, num_kv_heads=1, head_size=1, dtype="float32")
+        config = KVCacheConfig(num_blocks=9, kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
+        manager = KVCacheManager(config, 16, **{"eviction_policy": policy, **options})
+
+        def serve(number: int) -> None:
+            request = Request(f"request {number}", [number] * 6, block_size=2)
+            manager.allocate_slots(request, 6)
+            manager.free(request)
+
+        return manager, serve
+
+    return made
+
+
+@pytest.mark.parametrize("policy", [First, TailLru, "workload-aware"])
+def test_policies_that_keep_every_law(policy: Any) -> None:
+    report = run_conformance(policy=policy)
+    assert [each.scope for each in report.scopes] == [each.name for each in POLICIES]
+    assert min(each.transitions for each in report.scopes) > 40
+
+
+@pytest.mark.parametrize(
+    ("policy", "law"),
+    [(Newest, "POLICY-1"), (Loses, "POLICY-3"), (Late, "POLICY-3"), (Fails, "REF-0: LookupError: nothing found")],
+)
+def test_a_policy_that_breaks_a_law_is_shown_with_calls(policy: Callable[[], object], law: str) -> None:
+    with pytest.raises(ConformanceError) as caught:
+        run_conformance(policy=policy, scope=SMALL)
+    text = str(caught.value)
+    assert f"{SMALL}: {law}" in text
+    assert f"\nadapter = PolicyManagers({policy.__name__})(Config(" in text
+    assert text.count("adapter.allocate(") == text.count("adapter.find('r0')")
+
+
+def test_histories_find_what_is_forgotten_late() -> None:
+    """Each state is visited with one copy of the policy only; histories go on with one policy."""
+    with pytest.raises(ConformanceError, match="histories: POLICY-3"):
+        run_conformance(policy=Loses, scope="histories")
+
+
+def test_a_policy_that_is_never_asked_fails() -> None:
+    found = PolicyManagers(First).explore(scope(Full(), 2, "nothing is full", 4, 1, "", prompts=((0, (0,)),))).violation
+    assert found is not None
+    assert (found.law, found.detail) == ("SEEN-1", "the policy was never asked")
+
+
+def test_first_is_plain_lru() -> None:
+    """In lock-step with the specification's own choice, and not only with laws."""
+
+    class Lru(BlockwrightAdapter):
+        options = {"eviction_policy": First()}  # noqa: RUF012
+
+    run_conformance(Lru, scope="full, block 1: put off")
+
+
+def test_the_command_takes_what_replay_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine_to_test.py").write_text(
+        "class Newest:\n    def choose(self, candidates):\n        return list(candidates)[-1]\nclass Idle:\n    pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    names = ["conform", "--policy", "mine_to_test:Newest", "--jobs", "1"]
+    assert main([*names, "--scope", SMALL, "--json", "report.json"]) == 1
+    rows = json.loads((tmp_path / "report.json").read_text())["gates"]
+    assert {(row["manager"], row["law"]) for row in rows} == {("mine_to_test:Newest", "POLICY-1")}
+    for wrong in (["--policy", "mine_to_test:Idle"], ["--policy", "mine_to_test:None"], ["--policy", "mru"]):
+        assert main(["conform", *wrong]) == 2
+    assert main([*names, "--impl", "examples.toy_manager:Adapter"]) == 2
+    assert "--policy: " in capsys.readouterr().err
+    with pytest.raises(ValueError, match="either a factory or a policy"):
+        run_conformance(BlockwrightAdapter, policy=First)
+
+
+def test_answers_that_are_no_candidates_end_the_call(manager_of: Any) -> None:
+    manager, serve = manager_of(Late())
+    for at in range(3):
+        serve(at)
+    with pytest.raises(EvictionPolicyError, match=r"eviction_policy: choose\(\) must return one of the"):
+        serve(3)
+    with pytest.raises(InterruptedCallError):
+        manager.check()
+
+
+def test_candidates_are_shown_while_the_policy_chooses(manager_of: Any) -> None:
+    class Keeps(First):
+        def choose(self, candidates: Candidates) -> Candidate:
+            self.candidates, self.size, self.ids = candidates, len(candidates), [each.block_id for each in candidates]
+            return super().choose(candidates)
+
+    policy = Keeps()
+    manager, serve = manager_of(policy)
+    assert manager.block_pool.eviction_policy is policy is not manager.copy().block_pool.eviction_policy
+    for at in range(5):
+        serve(at)
+    assert (policy.size, list(policy.candidates)) == (len(policy.ids), [])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"eviction_policy": object()}, InvalidArgumentError, "must have a method choose"),
+        ({"eviction_policy": First(), "shares": {"a": 1}}, InvalidArgumentError, "leave shares and hint_guard out"),
+        ({"eviction_policy": First(), "hint_guard": 0.5}, InvalidArgumentError, "leave shares and hint_guard out"),
+        ({"eviction_policy": First(), "enable_caching": False}, InvalidArgumentError, "without enable_caching"),
+    ],
+)
+def test_policies_that_cannot_choose_are_refused(
+    manager_of: Any, options: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        manager_of(**options)
+
+
+def test_hints_are_refused_beside_a_policy(manager_of: Any) -> None:
+    manager, _ = manager_of(First())
+    with pytest.raises(UnsupportedError, match="eviction_policy: candidates go as it chooses"):
+        manager.advance_time(1)
