@@ -49,16 +49,17 @@ class _Replica:
         return list(self._replica.words[first : first + count])
 
 
-class _Side(Ours):
+class WithoutTorch(Ours):
     """Blockwright without torch: `StepSide`."""
 
     def worker(self, num_blocks: int, max_model_len: int, windows: Windows, num_rows: int) -> _Replica:
+        """Return a new manager with its rows."""
         return _Replica(self, num_blocks, max_model_len, windows, num_rows)
 
 
 def main() -> None:
     """Run every path; each checks that its work was done."""
-    side = _Side()
+    side = WithoutTorch()
     for path in all_paths():
         if not path.needs:
             interleaved({path.name: path.ours()}, 1)
