@@ -93,15 +93,16 @@ def fault(theorem: Theorem, timeout: int = TIMEOUT_MS) -> str:
     """Return why a theorem is not proved, is empty, or divides by what may not be positive; nothing if it is proved."""
     from .symbolic import divisors, z3
 
-    solver = z3.Solver()
+    context = z3.Context()  # of its own: how long a proof takes may depend on the terms made before
+    solver, claim = z3.Solver(ctx=context), theorem.claim.translate(context)
     solver.set("timeout", timeout)
-    solver.add(*theorem.assumptions)
+    solver.add(*[each.translate(context) for each in theorem.assumptions])
     if solver.check() != z3.sat:
         return f"{theorem.layer}: no numbers are known that the assumptions allow"
-    for divisor in divisors(theorem.claim):
+    for divisor in divisors(claim):
         if solver.check(divisor <= 0) != z3.unsat:
             return f"{theorem.layer}: {divisor} may not be positive"
-    solver.add(z3.Not(theorem.claim))
+    solver.add(z3.Not(claim))
     answer = solver.check()
     if answer == z3.unsat:
         return ""
