@@ -28,7 +28,7 @@ from .gates import OURS, GateResult, Profile, factory_of, gate, gates, lacking
 from .kv_cache.scopes import PROFILES
 from .others import THEIR_GATES, left_out, not_run, reasons, unusable
 from .summary import COLUMNS as SUMMARY
-from .summary import as_data
+from .summary import as_data, counted
 from .summary import cells as summary
 
 _COLUMNS: Final = ("gate", "manager", "scope", "states", "transitions", "violations", "seconds", "law")
@@ -253,19 +253,10 @@ def _print(profile: Profile, rows: list[GateResult], seconds: float, left: dict[
     shown = rows if profile.proofs else folded(rows)
     if len(shown) > MANY and not profile.proofs:
         shown = [row for row in shown if row.law or row.detail]
-    cells = [
-        (
-            row.kind,
-            row.manager,
-            row.scope.removeprefix(f"{row.manager}, "),
-            f"{row.states:,}",
-            f"{row.transitions:,}",
-            f"{row.violations:,}",
-            f"{row.seconds:.1f}",
-            row.law or row.detail or "all hold",
-        )
-        for row in shown
-    ]
+    cells = []
+    for row in shown:
+        scope, found = row.scope.removeprefix(f"{row.manager}, "), row.law or row.detail or "all hold"
+        cells.append((row.kind, row.manager, scope, *counted(row), found))
     title = f"blockwright conform, profile {profile.name}"
     if cells:
         print_table(f"{title}: rows", _COLUMNS, cells)

@@ -72,12 +72,17 @@ def deviation(row: dict[str, Any], where: str) -> Deviation:
         raise ValueError(f"expected failures: {where}: {error}") from error
 
 
+def findings(rows: Iterable[GateResult]) -> list[Finding]:
+    """Return what was found in the rows of a report."""
+    return [Finding(row.law, row.scope, row.detail, row.script) for row in rows if row.violations]
+
+
 def judged(rows: list[GateResult], deviations: tuple[Deviation, ...], is_whole: bool) -> list[GateResult]:
     """Judge the rows of a report: expected failures count no more, and a deviation that none shows counts.
 
     `is_whole`: everything was run, so that a deviation that did not show is out of date.
     """
-    verdict = judge([Finding(row.law, row.scope, row.detail, row.script) for row in rows if row.violations], deviations)
+    verdict = judge(findings(rows), deviations)
     names = {(one.law, one.scope, one.detail): each for each, findings in verdict.known for one in findings}
     results = [excused(row, names.get((row.law, row.scope, row.detail))) for row in rows]
     return results + [outdated(each) for each in verdict.unseen if is_whole]
@@ -100,7 +105,7 @@ def said(verdict: Verdict, is_whole: bool) -> str:
     """Return what is wrong with a verdict, the shortest finding with its calls; empty if nothing is."""
     lines = [f"{each.scope}: {each.law}: {each.detail}" for each in verdict.unlisted]
     if verdict.unlisted:
-        shortest = min(verdict.unlisted, key=lambda each: each.steps)
+        shortest = min(verdict.unlisted, key=lambda each: each.script.count("\n"))
         lines += ["", f"the shortest of them, {shortest.scope}:", shortest.script]
     if is_whole:
         lines += [f"expected failure {each.name} did not show: take it off the list" for each in verdict.unseen]

@@ -108,16 +108,12 @@ class Gate:
 
 def gates_of(package: str, file: Path) -> tuple[Gate, ...]:
     """Return the gates of a package, which a file lists."""
-    rows = tomllib.loads(file.read_text(encoding="utf-8"))["gate"]
-    return tuple([gate_of(package, **row) for row in rows])
-
-
-def gate_of(
-    package: str, name: str, module: str, ways: list[Any], needs: tuple[str, ...] = (), quick: bool = False
-) -> Gate:
-    """Return the gate of a row."""
-    lines = tuple([Way(line, tuple(kinds), *words) for line, kinds, *words in ways])
-    return Gate(name, f"{package}.{module}", lines, tuple(needs), quick)
+    found = []
+    for row in tomllib.loads(file.read_text(encoding="utf-8"))["gate"]:
+        ways = tuple([Way(line, tuple(kinds), *words) for line, kinds, *words in row["ways"]])
+        needs = tuple(row.get("needs", ()))
+        found.append(Gate(row["name"], f"{package}.{row['module']}", ways, needs, row.get("quick", False)))
+    return tuple(found)
 
 
 KIT_GATES = gates_of(__package__, Path(__file__).with_suffix(".toml"))

@@ -14,7 +14,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any, Self
 
-from blockwright import Candidate, Candidates, EvictionPolicy
+from blockwright import Candidate, Candidates
 from blockwright._terminal import Advance
 from blockwright.replay.keeping import POLICIES as NAMED
 from blockwright.replay.keeping import chooser, policy_named
@@ -22,28 +22,33 @@ from blockwright_spec.manager.state import Config
 
 from .checker.explore import Result, Violation
 from .checker.history import HistoryError, walked
-from .checker.parallel import in_parallel
+from .checker.parallel import in_order
 from .gates import GateResult, Profile
 from .kv_cache.blockwright import BlockwrightAdapter
-from .kv_cache.counterexample.adapter_calls import way
+from .kv_cache.gate import judged
 from .kv_cache.scopes import POLICIES, Scope
 from .kv_cache.world import KVCacheWorld, explorer
-from .rows import LIMIT, explored
 
 LENGTHS = 7
 """Of the random histories, each twice as long as the one before."""
 
 
 class Watched:
-    """A policy that chooses, with a count of how often it was asked; copies count together."""
+    """A policy, with a count of how often it was asked; copies count together."""
 
-    def __init__(self, policy: EvictionPolicy, asked: Counter[str]) -> None:
+    def __init__(self, policy: Any, asked: Counter[str]) -> None:
         self.policy, self.asked = policy, asked
 
     def choose(self, candidates: Candidates) -> Candidate:
         """Have the policy choose."""
         self.asked["choose"] += 1
-        return self.policy.choose(candidates)
+        return self.policy.choose(candidates)  # type: ignore[no-any-return]
+
+    def ending(self, *told: Any) -> None:
+        """Tell the policy of a request that ends, if it asks for that."""
+        if hasattr(self.policy, "ending"):
+            self.asked["ending"] += 1
+            self.policy.ending(*told)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return type(self)(deepcopy(self.policy, memo), self.asked)
@@ -54,24 +59,21 @@ class PolicyAdapter(BlockwrightAdapter):
 
     follows_policy = False
 
-    def __init__(self, config: Config, policy: Any, counts: Counter[str]) -> None:
-        chooses = chooser(policy)
-        self.counts, self.policy = counts, policy
-        self.options = {} if chooses is None else {"eviction_policy": Watched(chooses, counts)}  # type: ignore[misc]
+    def __init__(self, config: Config, policy: Watched) -> None:
+        self.policy = policy
+        self.options = {"eviction_policy": policy} if chooser(policy.policy) else {}  # type: ignore[misc]
         super().__init__(config)
 
     def copy(self) -> Self:
         """Return an independent copy, of the policy too: the manager's own, where it chooses."""
         twin = super().copy()
-        chosen = twin.manager.block_pool.eviction_policy
-        twin.counts = self.counts
-        twin.policy = chosen.policy if isinstance(chosen, Watched) else deepcopy(self.policy)
+        chooses: Any = twin.manager.block_pool.eviction_policy
+        twin.policy = deepcopy(self.policy) if chooses is None else chooses
         return twin
 
     def free(self, name: str) -> None:
         """Tell the policy of a request that ends."""
-        if hasattr(self.policy, "ending") and name in self.manager.request_ids():
-            self.counts["ending"] += 1
+        if name in self.manager.request_ids():
             self.policy.ending(self.manager, self.requests[name], 0, 0.0)
         super().free(name)
 
@@ -83,14 +85,11 @@ class PolicyManagers:
         self.policy, self.asked = policy, Counter[str]()
 
     def __call__(self, config: Config) -> PolicyAdapter:  # noqa: D102
-        return PolicyAdapter(config, self.policy(), self.asked)
+        return PolicyAdapter(config, Watched(self.policy(), self.asked))
 
     def explore(self, scope: Scope) -> Result:
         """Explore a scope, or try histories of a large one; of a policy that was never asked nothing is known."""
-        if scope == POLICIES[-1]:
-            result = self.try_histories(scope)
-        else:
-            result = explorer(scope, self, max_transitions=LIMIT).run()
+        result = self.try_histories(scope) if scope == POLICIES[-1] else explorer(scope, self).run()
         if result.violation is None and not self.asked:
             result.violation = Violation("SEEN-1", "the policy was never asked", ())
         return result
@@ -120,17 +119,10 @@ def size(profile: Profile) -> int:
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Put each policy through each scope."""
-    rows: dict[int, GateResult] = {}
-    for index, row in in_parallel(row_of, tasks(profile), profile.jobs, profile.explorer):
-        rows[index] = row
-        progress(1, row.scope)
-    return [rows[index] for index in sorted(rows)]
+    calls = tasks(profile)
+    return in_order(row_of, calls, [each.name for _, each in calls], profile.jobs, progress, profile.explorer)
 
 
 def row_of(policy: str, scope: Scope) -> GateResult:
     """Return the row of a policy in a scope."""
-    managers = PolicyManagers(policy_named(policy))
-    result = managers.explore(scope)
-    found = result.violation
-    calls = way(scope, managers, found.actions, f"{found.law}: {found.detail}") if found else ""
-    return replace(explored("policies", result, calls), manager=policy)
+    return replace(judged(scope, PolicyManagers(policy_named(policy))), kind="policies", manager=policy)

@@ -9,10 +9,9 @@ from typing import Any
 
 from blockwright._terminal import Advance
 
-from .checker.counterexample import script
 from .checker.explore import Explorer, Result
 from .checker.history import HistoryError
-from .checker.parallel import in_parallel
+from .checker.parallel import in_order
 from .checker.world import World
 from .gates import GateResult, Profile
 
@@ -110,17 +109,15 @@ class Exploration:
     def report(self, result: Result) -> GateResult:
         """Return the row of a scope that was explored."""
         found = result.violation
-        way = script(self.world(result.scope), found.actions, f"{found.law}: {found.detail}") if found else ""
+        way = self.world(result.scope).script(found.actions, f"{found.law}: {found.detail}") if found else ""
         return explored(self.kind, result, way)
 
     def run(self, profile: Profile, progress: Advance) -> list[GateResult]:
         """Explore the scopes in parallel; the last row says whether everything happened that can."""
         scopes = self.chosen(profile)
-        calls = [(self.module, each.name, profile) for each in sorted(scopes, key=self.weight, reverse=True)]
-        rows: dict[str, GateResult] = {}
-        for _, row in in_parallel(row_of, calls, profile.jobs, profile.explorer):
-            rows[row.scope] = row
-            progress(1, row.scope)
+        names = [each.name for each in sorted(scopes, key=self.weight, reverse=True)]
+        calls = [(self.module, name, profile) for name in names]
+        rows = dict(zip(names, in_order(row_of, calls, names, profile.jobs, progress, profile.explorer), strict=True))
         results = [rows[each.name] for each in scopes]
         return [*results, self.coverage(results)] if results and self.is_whole(profile) else results
 

@@ -6,25 +6,21 @@ def test_conformance():
     run_conformance(MyAdapter)
 """
 
-import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from blockwright.replay.keeping import policy_named
 
-from .capabilities import Capabilities, Deviation, Finding, Verdict, judge
-from .expected_failures import expected_of, said
-from .gates import factory_of
-from .kv_cache.actions import Action
-from .kv_cache.counterexample.adapter_calls import way
+from .capabilities import Capabilities, Deviation, Verdict, judge
+from .expected_failures import expected_of, findings, said
+from .gates import GateResult, factory_of
 from .kv_cache.fitting import capabilities_of, fitted, lacking
-from .kv_cache.scopes import FOR_OTHERS, POLICIES, Scope
-from .kv_cache.world import Factory, KVCacheWorld, explorer
+from .kv_cache.gate import judged
+from .kv_cache.scopes import FOR_OTHERS, POLICIES
+from .kv_cache.world import Factory
 from .others import none_fits
 from .policies import PolicyManagers
-from .rows import LIMIT
 
 
 class ConformanceError(AssertionError):
@@ -32,21 +28,10 @@ class ConformanceError(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
-class ScopeReport:
-    """What came of one scope."""
-
-    scope: str
-    states: int
-    transitions: int
-    seconds: float
-    finding: Finding | None
-
-
-@dataclass(frozen=True, slots=True)
 class ConformanceReport:
     """What came of all scopes: those that were run, those left out and why, and the findings that were expected."""
 
-    scopes: tuple[ScopeReport, ...]
+    scopes: tuple[GateResult, ...]
     left_out: dict[str, list[str]]
     verdict: Verdict
 
@@ -92,38 +77,11 @@ def run_conformance(
     can = capabilities if capabilities is not None else capabilities_of(make)
     scopes = [each for each in (FOR_OTHERS[profile] if policy is None else POLICIES) if scope in each.name]
     left_out = {each.name: words for each in scopes if (words := lacking(each, can))}
-    reports = tuple([explored(fitted(each, can), make) for each in scopes if each.name not in left_out])
-    if not reports:
+    rows = tuple([judged(fitted(each, can), make) for each in scopes if each.name not in left_out])
+    if not rows:
         why = f": {none_fits(scopes, can)}" if scopes else ""
         raise ValueError(f"scope: no scope of profile {profile} that the manager can do contains {scope!r}{why}")
-    verdict = judge([each.finding for each in reports if each.finding], expected)
+    verdict = judge(findings(rows), expected)
     if fault := said(verdict, not scope):
         raise ConformanceError(fault)
-    return ConformanceReport(reports, left_out, verdict)
-
-
-def explored(scope: Scope, factory: Factory) -> ScopeReport:
-    """Explore one scope, up to the first difference."""
-    started = time.perf_counter()
-    result = (
-        factory.explore(scope)
-        if isinstance(factory, PolicyManagers)
-        else explorer(scope, factory, max_transitions=LIMIT).run()
-    )
-    finding = None
-    if result.violation is not None:
-        law, detail, actions = result.violation.law, result.violation.detail, result.violation.actions
-        detail += also(scope, factory, actions, law)
-        finding = Finding(law, scope.name, detail, way(scope, factory, actions, f"{law}: {detail}"), len(actions))
-    return ScopeReport(scope.name, result.states, result.transitions, time.perf_counter() - started, finding)
-
-
-def also(scope: Scope, factory: Factory, actions: tuple[Action, ...], law: str) -> str:
-    """Return the laws that a counterexample breaks beyond the one found, in words; empty if that cannot be told."""
-    from .checker.diagnose import diagnose
-
-    with suppress(Exception):
-        broken = diagnose(KVCacheWorld(scope, factory), actions).laws
-        laws = [each for each in broken if each != law and not each.startswith("REF-0")]
-        return f" (breaks {', '.join(laws)})" if laws else ""
-    return ""
+    return ConformanceReport(rows, left_out, verdict)

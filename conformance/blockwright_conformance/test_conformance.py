@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from .capabilities import Deviation
-from .expected_failures import expected_of
+from .expected_failures import expected_of, findings
 from .gates import OURS, factory_of
 from .kv_cache.fitting import capabilities_of, fitted, lacking
+from .kv_cache.gate import judged
 from .kv_cache.scopes import FOR_OTHERS, Scope
 from .others import none_fits
-from .run import explored
 
 SEEN = pytest.StashKey[set[str]]()
 RUN = pytest.StashKey[set[str]]()
@@ -79,14 +79,12 @@ def test_scope(scope: Scope, factory: Any, expected: tuple[Deviation, ...], requ
     if words := lacking(scope, can):
         request.node.user_properties.append(("lacks", words))
         pytest.skip(f"the manager does not do: {', '.join(words)}")
-    finding = explored(fitted(scope, can), factory).finding
-    if finding is None:
-        return
-    known = next((each for each in expected if each.explains(finding)), None)
-    if known is not None:
-        pytestconfig.stash.setdefault(SEEN, set()).add(known.name)
-        pytest.xfail(f"{known.name}: {known.reason}")
-    pytest.fail(f"{finding.law}: {finding.detail}\n\n{finding.script}", pytrace=False)
+    for finding in findings([judged(fitted(scope, can), factory)]):
+        known = next((each for each in expected if each.explains(finding)), None)
+        if known is not None:
+            pytestconfig.stash.setdefault(SEEN, set()).add(known.name)
+            pytest.xfail(f"{known.name}: {known.reason}")
+        pytest.fail(f"{finding.law}: {finding.detail}\n\n{finding.script}", pytrace=False)
 
 
 def test_every_expected_failure_shows(expected: tuple[Deviation, ...], pytestconfig: pytest.Config) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from blockwright.device.inputs import InputBatch
-from blockwright_conformance.checker.counterexample import script
 from blockwright_conformance.checker.diagnose import diagnose
 from blockwright_conformance.checker.explore import Explorer
 from blockwright_conformance.checker.history import History, HistoryError, run_machine, walk
@@ -180,7 +179,7 @@ def test_a_history_is_a_program_over_public_names() -> None:
         history = History(world)
         for action in actions:
             history.act(action)
-        exec(compile(script(world, actions), "history", "exec"), {})
+        exec(compile(world.script(actions), "history", "exec"), {})
 
 
 def test_a_small_scope_is_explored_and_a_fault_found_in_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 import blockwright.offload
 from blockwright.offload import ARCOffloadingManager, CPUBackend, LRUOffloadingManager, OffloadChain
-from blockwright_conformance.checker.counterexample import script
 from blockwright_conformance.checker.explore import Explorer
 from blockwright_conformance.checker.history import run_machine, walk
 from blockwright_conformance.checker.lockstep import act
@@ -254,7 +253,7 @@ def test_other_managers_have_no_tiers_to_test() -> None:
 def test_counterexamples_of_chains_are_python() -> None:
     actions = (Store((P,), (0,)), Land(0), Land(0, False), Load((P, P), (0, 0)), Load((P,), (0,)), Touch((P,)))
     space: dict[str, Any] = {}
-    lines = script(ChainWorld(SMALL), actions, "REF-0: one; two").splitlines()
+    lines = ChainWorld(SMALL).script(actions, "REF-0: one; two").splitlines()
     refused = [line for line in lines if line.endswith("# refused")]
     exec("\n".join(line for line in lines if line not in refused), space)
     assert len(refused) == 1
@@ -262,7 +261,7 @@ def test_counterexamples_of_chains_are_python() -> None:
     _, adapter = together(*actions)
     assert (ours.pins(), ours.lookup([P])) == (adapter.chain.pins(), adapter.chain.lookup([P]))
     late = replace(SMALL, eager=False)
-    exec(script(ChainWorld(late), (Store((P,), (0,)), Cancel(0))), space)
+    exec(ChainWorld(late).script((Store((P,), (0,)), Cancel(0))), space)
     assert space["chain"].pins() == {}
 
 
@@ -270,7 +269,7 @@ def test_counterexamples_of_tiers_are_python() -> None:
     for scope in (SMALL_TIER, replace(SMALL_TIER, recovered=(P,), manager="ARC foreign")):
         space: dict[str, Any] = {}
         calls = (TierCall("prepare_store", (Q,)), TierCall("complete_store", (Q,)))
-        exec(script(TierWorld(scope), calls, "one; two"), space)
+        exec(TierWorld(scope).script(calls, "one; two"), space)
         assert space["manager"].lookup([Q]) == 1
 
 

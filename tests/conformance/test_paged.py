@@ -30,7 +30,6 @@ from blockwright_conformance.block_tables.gate import GATE
 from blockwright_conformance.block_tables.scopes import PAGED_PROFILES, PagedScope, paged_calls, paged_scope
 from blockwright_conformance.block_tables.symmetry import paged_form
 from blockwright_conformance.block_tables.world import EVERYTHING, TablesWorld
-from blockwright_conformance.checker.counterexample import script
 from blockwright_conformance.checker.explore import Explorer
 from blockwright_conformance.checker.lockstep import act
 from blockwright_conformance.gates import Profile, gate
@@ -204,7 +203,7 @@ def test_counterexamples_are_python() -> None:
     actions = (*STORY[:4], ClearCopies(), Swap((0, 1), Device.CPU), FreeTable(1))
     scope = replace(SMALL, config=WINDOWED)
     space: dict[str, Any] = {}
-    exec(script(TablesWorld(scope), actions, "PAGE-4: one; two"), space)
+    exec(TablesWorld(scope).script(actions, "PAGE-4: one; two"), space)
     table: BlockTable = space["t0"]
     state, adapter = together(WINDOWED, *actions)
     assert table.physical_block_ids == adapter.table(0).physical_block_ids

@@ -73,8 +73,8 @@ def test_a_change_changes_the_variant_alone() -> None:
         (Change("BlockStore.__init__", "count - 1", "count"), "stands 2 times, not 1"),
         (Change("BlockStore.__init__", "PrefixIndex(count)", "", times=2), "not 2"),
         (Change("__post_init__", "super().__post_init__()"), "stands in each of .*: name the class"),
-        (Change("_evicted", "index.drop(block)"), "no function _evicted; nearest: _evict.* it stands in: .*_evict"),
-        (Change("BlockStore.take", "index.drop(block)"), "it stands in: core.store.BlockStore._evict"),
+        (Change("take_two", "self._evict(block, 1)"), "no function take_two; nearest: .* it stands in: .*take_one"),
+        (Change("BlockStore.take", "self._evict(block, 1)"), "it stands in: core.store.BlockStore._fill_ranked"),
     ],
     ids=["other", "often", "once", "anywhere", "nowhere", "elsewhere"],
 )
@@ -90,7 +90,7 @@ def test_changes_of_one_source_follow_each_other() -> None:
 
 def test_code_is_found_by_its_tree_and_replaced_as_text() -> None:
     """Spaces, brackets and line breaks of an anchor do not matter; what stands around it stays as it is."""
-    first = Change("_evict", "index.drop( block )")  # alone in its block
+    first = Change("take_one", "self._evict( block, 1 )")  # alone in its block
     then = Change("_evict", "journal is  None", "for each in ids:\n    pass", "before")
     last = Change("_let_go", "if block == 0: continue")
     old = source_of("core/store.py").splitlines()
@@ -98,7 +98,7 @@ def test_code_is_found_by_its_tree_and_replaced_as_text() -> None:
     changed = [line.strip() for line in difflib.ndiff(old, new) if line[0] in "+-"]
     assert sorted(changed) == [
         "+             pass", "+             pass", "+         for each in ids:",
-        "-                 continue", "-             if block == 0:", "-             index.drop(block)",
+        "-                 continue", "-             if block == 0:", "-             self._evict(block, 1)",
     ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from blockwright_spec.block_tables.state import Device, PagedConfig
 from blockwright_spec.reads import Prefix
 
-from ..kv_cache.scopes import calls, options, rows_of, strings
+from ..kv_cache.scopes import calls, options, profiles, rows_of, strings
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,5 @@ def of_row(*row: Any) -> PagedScope:
 
 PAGED_PR, PAGED_LARGE = (tuple([of_row(*row) for row in FILE[name]]) for name in ("pr", "nightly"))
 
-PAGED_PROFILES: dict[str, tuple[PagedScope, ...]] = {
-    "quick": tuple(each for each in PAGED_PR if "block 1: fork" in each.name or "block 2: swap, copies" in each.name),
-    "pr": PAGED_PR,
-    "nightly": PAGED_PR + PAGED_LARGE,
-}
+PAGED_PROFILES = profiles(PAGED_PR, PAGED_LARGE, "block 1: fork", "block 2: swap, copies")
 """The scopes of each profile."""

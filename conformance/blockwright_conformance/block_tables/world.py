@@ -63,12 +63,7 @@ class TablesWorld(World[Paged, BlockwrightTables]):
         return model.observe(len(state.tables))
 
     def differences(
-        self,
-        model: BlockwrightTables,
-        action: TableAction,
-        outcome: Outcome[Paged],
-        reply: TablesReply,
-        shown: PagedObservation,
+        self, model: BlockwrightTables, action: Any, outcome: Outcome[Paged], reply: TablesReply, shown: Any
     ) -> list[str]:
         """Name what differs in acceptance; if nothing does, in the state and in what was copied or moved."""
         if faults := list(refused_wrong(model, outcome, reply)):

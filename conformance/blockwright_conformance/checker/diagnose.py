@@ -10,16 +10,12 @@ added what the self-check names, what a world adds of its own (`World.symptoms`)
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from .lockstep import act, named
-from .world import Copied, World
-
-S = TypeVar("S")
-M = TypeVar("M", bound=Copied)
+from .world import M, S, World
 
 NAMED = re.compile(r"\b[A-Z]+-\d+\b")
 FIELD = re.compile(r"([A-Za-z]+(?: (?!of )[a-z]+)*)(?:: |[^:;]*: expected )")
@@ -60,21 +56,14 @@ def of_last(world: World[S, M], model: M, before: S, action: Any) -> Iterator[tu
 def answers(world: World[S, M], model: M, state: S) -> list[tuple[str, str]]:
     """Return what is wrong with a model's self-check and its answers in a state, each with the law that is broken."""
     broken: list[tuple[str, str]] = []
-    try:
-        broken += map(of_fault, world.examine(model, state))
-    except Exception as error:
-        broken.append(of_error(error))
-    try:
-        broken += world.misanswered(model, state)
-    except Exception as error:
-        broken.append(of_error(error))
+    asks: Any = (world.examine, of_fault), (world.misanswered, tuple)
+    for ask, pair_of in asks:
+        try:
+            broken += map(pair_of, ask(model, state))
+        except Exception as error:
+            law, text = named(error)
+            broken.append(of_fault(text, law))
     return broken
-
-
-def of_error(error: Exception) -> tuple[str, str]:
-    """Return the law that an error names, if it does, and the error in words."""
-    law, text = named(error)
-    return of_fault(text, law)
 
 
 def of_fault(fault: str, law: str = "REF-0") -> tuple[str, str]:
@@ -85,11 +74,3 @@ def of_fault(fault: str, law: str = "REF-0") -> tuple[str, str]:
         return found.group(), fault
     field = FIELD.match(fault)
     return f"REF-0 {field[1] if field else 'refusal'}", fault
-
-
-def of_laws(laws: Iterable[Any], *arguments: Any) -> Iterator[tuple[str, str]]:
-    """Yield the laws that do not hold of a state, or of a step; one that cannot be asked says nothing."""
-    for law in laws:
-        with suppress(AssertionError, IndexError, KeyError, ValueError):
-            if not law.holds(*arguments):
-                yield law.id, law.statement

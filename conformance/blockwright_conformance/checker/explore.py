@@ -11,13 +11,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from .lockstep import act, named
-from .world import Copied, Outcome, World
-
-S = TypeVar("S")
-M = TypeVar("M", bound=Copied)
+from .world import M, Outcome, S, World
 
 
 @dataclass(slots=True)

@@ -7,16 +7,16 @@ states, are checked now and then. Now and then the model is copied, too, and mus
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic
 
 from .explore import Violation, examined
 from .lockstep import Compared, act
-from .world import Copied, World
+from .world import M, S, World
 
-S = TypeVar("S")
-M = TypeVar("M", bound=Copied)
-
+Run = Callable[[], Counter[str]]
+"""Goes through histories, and returns how often what happened."""
 LAWS_EVERY = 16
 """Actions between two checks of the laws of states."""
 
@@ -81,19 +81,8 @@ class History(Generic[S, M]):
         raise HistoryError(self.world.scope, Violation(law, detail, tuple(self.actions)))
 
 
-class Drawn(Protocol):
-    """A history whose next actions are drawn: those of a world, or an engine's own."""
-
-    fired: Counter[str]
-
-    def kinds(self) -> dict[str, list[Any]]:
-        """Return the actions that may be next, by their kinds."""
-
-    def act(self, action: Any) -> None:
-        """Perform an action, and compare everything."""
-
-    def finish(self) -> None:
-        """Check what is checked at the end."""
+Drawn = Any
+"""A `History`, or an engine's own: what `fired`, the next actions by their kinds (`kinds`), `act`, and `finish`."""
 
 
 def wander(
@@ -120,6 +109,13 @@ def walk(world: World[S, M], seed: int, steps: int) -> History[S, M]:
 def walked(world: World[S, M], seed: int, steps: int) -> Counter[str]:
     """Take a random walk, up to a `HistoryError`, and return how often what happened."""
     return walk(world, seed, steps).fired
+
+
+def long_runs(world: World[S, M], lengths: tuple[int, int, int, int], derandomize: bool) -> list[Run]:
+    """Return what runs the state machine (its examples, their steps), and then random walks (their steps, how many)."""
+    examples, steps, length, walks = lengths
+    machine = partial(run_machine, world, examples, steps, derandomize)
+    return [machine, *(partial(walked, world, seed, length) for seed in range(walks))]
 
 
 def run_machine(world: World[S, M], examples: int, steps: int, derandomize: bool = True) -> Counter[str]:

@@ -1,11 +1,8 @@
 """Lock-step: one action on a model and on the specification, and everything compared."""
 
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from .world import Copied, Outcome, World
-
-S = TypeVar("S")
-M = TypeVar("M", bound=Copied)
+from .world import M, Outcome, S, World
 
 
 class Compared(NamedTuple):

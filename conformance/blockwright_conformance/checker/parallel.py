@@ -10,6 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
+from blockwright._terminal import Advance
+
 from .compiled import first_on_path
 
 R = TypeVar("R")
@@ -39,6 +41,22 @@ def in_parallel(
             for process in active_children():
                 process.terminate()
             raise
+
+
+def in_order(
+    work: Callable[..., R],
+    calls: Sequence[tuple[Any, ...]],
+    names: Sequence[str],
+    jobs: int,
+    progress: Advance,
+    explorer: Path | None = None,
+) -> list[R]:
+    """Make calls, say which part has ended by its name, and return what came of them in their order."""
+    found: dict[int, R] = {}
+    for index, result in in_parallel(work, calls, jobs, explorer):
+        found[index] = result
+        progress(1, names[index])
+    return [found[index] for index in range(len(calls))]
 
 
 @contextmanager

@@ -9,9 +9,11 @@ counterexamples. The four parts of the specification are four worlds. Three word
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+
+from blockwright_spec.law import Law
 
 
 class Copied(Protocol):
@@ -19,22 +21,6 @@ class Copied(Protocol):
 
     def copy(self) -> Self:
         """Return an independent copy of everything."""
-
-
-class AnyLaw(Protocol):
-    """A law of states or of steps, of any part."""
-
-    @property
-    def id(self) -> str:
-        """Return the law's name."""
-
-    @property
-    def holds(self) -> Any:
-        """Return the predicate: of a state, or of the state before a call and what it came to."""
-
-    @property
-    def statement(self) -> str:
-        """Return the law's sentence."""
 
 
 S = TypeVar("S")
@@ -53,24 +39,21 @@ class Outcome(Generic[S]):
     """Why the last call was refused, if it was: `refusal.reason` is a member of an enumeration."""
 
 
-class Action(Protocol):
-    """One thing that users do, in one class: guard, meaning, performance, and its lines in a counterexample.
+class Reply(NamedTuple):
+    """What a model answered to one call, or the error by which it refused."""
 
-    Worlds make these four methods of their action classes as they need them, with their own types.
-    """
+    answer: Any = None
+    error: Exception | None = None
 
-    @property
-    def allowed(self) -> Callable[..., Iterable[Any]]:
-        """A method of the class: yield every action of this kind that a scope allows in a state."""
 
-    def meaning(self, state: Any, choice: Any) -> Outcome[Any]:
-        """Return what comes of the action, under a choice where the specification leaves one open."""
+Action = Any
+"""One thing that users do, in one class: guard, meaning, performance, and its lines in a counterexample.
 
-    def perform(self, model: Any, state: Any) -> Any:
-        """Perform the action on a model that is in a state, and return what it answered."""
-
-    def lines(self, state: Any, outcome: Any) -> list[str]:
-        """Return the action as lines of Python over public names, to be pasted at a prompt."""
+A world makes these four as it needs them, with its own types: ``allowed(scope, state)``, a method of the class, yields
+every action of its kind that a scope allows in a state; ``meaning(state, choice)`` returns the `Outcome`, by a choice
+where the specification leaves one open; ``perform(model, state)`` returns what a model in that state answers; and
+``lines(state, outcome)`` are Python over public names, to be pasted at a prompt.
+"""
 
 
 class World(ABC, Generic[S, M]):
@@ -78,8 +61,9 @@ class World(ABC, Generic[S, M]):
 
     actions: ClassVar[tuple[type[Any], ...]]
     """The classes of actions (see `Action`), in the order in which they are tried."""
-    laws: tuple[AnyLaw, ...] = ()
-    step_laws: ClassVar[tuple[AnyLaw, ...]] = ()
+    laws: tuple[Any, ...] = ()
+    """Each a `Law`, or what has its `id`, `holds` and `statement`; of states here, of steps in `step_laws`."""
+    step_laws: ClassVar[tuple[Any, ...]] = ()
     weights: ClassVar[dict[str, int]] = {}
     """How often actions of a kind are drawn in a random walk; kinds that are not named count 1."""
     examined_every: ClassVar[int] = 1
@@ -117,11 +101,11 @@ class World(ABC, Generic[S, M]):
     def digest(self, state: S) -> bytes:
         """Return a name that is equal for states of which only one need be visited."""
 
-    def broken(self, state: S) -> list[AnyLaw]:
+    def broken(self, state: S) -> list[Law]:
         """Return the laws that a state breaks."""
         return [law for law in self.laws if not law.holds(state)]
 
-    def broken_by(self, outcome: Outcome[S]) -> list[AnyLaw]:
+    def broken_by(self, outcome: Outcome[S]) -> list[Law]:
         """Return the laws that the steps of an outcome break."""
         return [law for before, done in outcome.steps for law in self.step_laws if not law.holds(before, done)]
 
@@ -172,6 +156,15 @@ class World(ABC, Generic[S, M]):
         """Return the lines of an action."""
         found: list[str] = action.lines(state, outcome)
         return found
+
+    def script(self, actions: Sequence[Any], fault: str = "") -> str:
+        """Return the calls of a history from a new model, and as comments what was wrong at its end."""
+        lines, state = self.opening(), self.initial()
+        for action in actions:
+            outcome = self.meaning(state, action)
+            lines += self.lines(state, action, outcome)
+            state = outcome.state
+        return "\n".join([*lines, *(f"# {line}" for line in fault.split("; ") if line)])
 
     def symptoms(self, model: M, state: S, action: Any, compared: Any) -> Iterator[tuple[str, str]]:
         """Yield what an action broke, for diagnosis: a law's id and the fault that shows it.

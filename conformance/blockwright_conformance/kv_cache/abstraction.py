@@ -6,6 +6,7 @@ the mutants of the kit include it.
 
 from blockwright_spec.manager.state import NULL, Running, State, Table, held_tables
 
+from ..checker.lockstep import differing
 from .adapter import Observation
 
 
@@ -41,13 +42,7 @@ def differences(wanted: Observation, shown: Observation, ordered: bool = True) -
     """Name the fields in which a manager differs from what is wanted; `ordered`: whether the queue's order counts."""
     if wanted == shown:
         return []
-    return [
-        f"{name}: expected {want}, found {show}"
-        for name, want, show in zip(
-            Observation._fields, compared(wanted, ordered), compared(shown, ordered), strict=True
-        )
-        if show is not None and want != show
-    ]
+    return differing(compared(wanted, ordered), compared(shown, ordered))
 
 
 def compared(observation: Observation, ordered: bool) -> Observation:

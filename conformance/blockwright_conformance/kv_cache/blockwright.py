@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 import blockwright
 import blockwright.observe
-from blockwright import Fits, KVCacheBlocks, KVCacheManager, KVCacheSpec, Request
+from blockwright import Fits, KVCacheBlocks, KVCacheConfig, KVCacheManager, KVCacheSpec, Request
 from blockwright_spec.manager.events import Cleared, Event, Listener, Removed, Stored
 from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Config, Content, Table
@@ -84,12 +84,29 @@ def slices(flat: list[int], offsets: list[int], groups: int) -> list[tuple[Table
     return [tuple(cuts[at : at + groups]) for at in range(0, len(cuts), groups)]
 
 
-def retaining(config: Config) -> dict[str, Any]:
-    """Return the options of a manager that tells candidates apart."""
-    if not config.added.retains:
-        return {}
-    shares = {EXTRAS[extra]["cache_salt"]: floor for extra, floor in config.added.floors if isinstance(extra, int)}
-    return {"shares": shares or None, "hint_guard": config.added.guard / (config.num_blocks - 1)}
+def options_of(config: Config) -> dict[str, Any]:
+    """Return the options of a manager, those by which it tells candidates apart only where it does."""
+    added = config.added
+    options = {
+        "enable_caching": config.caching,
+        "use_eagle": config.eagle,
+        "overlap_steps": added.overlaps,
+        "publish_on_settlement": added.settles,
+        "enable_kv_cache_events": added.tells,
+        "watermark": config.watermark / config.num_blocks,
+    }
+    if not added.retains:
+        return options
+    shares = {EXTRAS[extra]["cache_salt"]: floor for extra, floor in added.floors if isinstance(extra, int)}
+    return options | {"shares": shares or None, "hint_guard": added.guard / (config.num_blocks - 1)}
+
+
+def kv_cache_config(config: Config, package: Any = blockwright) -> KVCacheConfig:
+    """Return the configuration as an engine gives it to a manager and to its workers."""
+    specs = [kv_cache_spec(group.kind, group.block_size, package) for group in config.groups]
+    groups = [package.KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(specs)]
+    made: KVCacheConfig = package.KVCacheConfig(config.num_blocks, groups)
+    return made
 
 
 class Shared:
@@ -135,21 +152,8 @@ class BlockwrightAdapter:
     follows_policy = True
 
     def __init__(self, config: Config) -> None:
-        package = self.package
-        groups = [
-            package.KVCacheGroupSpec([f"layer{at}"], kv_cache_spec(group.kind, group.block_size, package))
-            for at, group in enumerate(config.groups)
-        ]
-        self.manager: KVCacheManager = package.KVCacheManager(
-            package.KVCacheConfig(num_blocks=config.num_blocks, kv_cache_groups=groups),
-            max_model_len=config.max_model_len,
-            enable_caching=config.caching,
-            use_eagle=config.eagle,
-            overlap_steps=config.added.overlaps,
-            publish_on_settlement=config.added.settles,
-            watermark=config.watermark / config.num_blocks,
-            **{"enable_kv_cache_events": config.added.tells, **retaining(config), **self.options},
-        )
+        groups, options = kv_cache_config(config, self.package), {**options_of(config), **self.options}
+        self.manager: KVCacheManager = self.package.KVCacheManager(groups, config.max_model_len, **options)
         if config.added.retains:
             self.manager.advance_time(0)  # candidates are told apart from the beginning
         self.requests: dict[str, Request] = {}
@@ -173,9 +177,7 @@ class BlockwrightAdapter:
         twin.requests = self.requests.copy()
         twin.prefixes = self.prefixes.copy()
         pool = twin.manager.block_pool
-        twin.hits = (
-            {name: self.package.KVCacheBlocks(pool, hit.ids) for name, hit in self.hits.items()} if self.hits else {}
-        )
+        twin.hits = {name: self.package.KVCacheBlocks(pool, hit.ids) for name, hit in self.hits.items()}
         twin.plans = {}
         twin.overlaps = self.overlaps
         twin.stream = None if self.stream is None else self.stream.copy()

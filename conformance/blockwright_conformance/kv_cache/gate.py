@@ -1,12 +1,16 @@
 """Exhaustive lock-step: every reachable transition of every scope of the profile, several scopes at a time."""
 
+from contextlib import suppress
+
+from ..checker.diagnose import diagnose
 from ..checker.explore import Result
-from ..gates import OURS, GateResult, Profile, factory_of
+from ..gates import GateResult, Profile, factory_of
 from ..rows import LIMIT, Exploration, explored
+from .blockwright import BlockwrightAdapter
 from .counterexample.adapter_calls import way
 from .fitting import capabilities_of, fitting
 from .scopes import FOR_OTHERS, PROFILES, Scope
-from .world import EVERYTHING, KVCacheWorld, explorer
+from .world import EVERYTHING, Factory, KVCacheWorld, explorer
 
 
 class Lockstep(Exploration):
@@ -21,13 +25,11 @@ class Lockstep(Exploration):
         return profile.is_ours and not profile.scope
 
     def row(self, scope: Scope, profile: Profile) -> GateResult:
-        result = explorer(scope, factory_of(profile.implementation), max_transitions=LIMIT).run()
-        return self.report(result, profile.implementation)
+        return judged(scope, factory_of(profile.implementation))
 
-    def report(self, result: Result, implementation: str = OURS) -> GateResult:
+    def report(self, result: Result, factory: Factory = BlockwrightAdapter) -> GateResult:
         found = result.violation
-        fault = f"{found.law}: {found.detail}" if found else ""
-        calls = way(result.scope, factory_of(implementation), found.actions, fault) if found else ""
+        calls = way(result.scope, factory, found.actions, f"{found.law}: {found.detail}") if found else ""
         return explored(self.kind, result, calls)
 
 
@@ -38,3 +40,15 @@ def weight(each: Scope) -> tuple[int, int, int]:
 
 GATE = Lockstep(__name__, "lockstep", "all scopes", PROFILES.__getitem__, KVCacheWorld, EVERYTHING, weight)
 size, run, report, coverage = GATE.size, GATE.run, GATE.report, GATE.coverage
+
+
+def judged(scope: Scope, factory: Factory) -> GateResult:
+    """Explore a scope with anybody's managers (or have the factory do so), and tell all laws that a fault breaks."""
+    explore = getattr(factory, "explore", None)
+    result = explore(scope) if explore else explorer(scope, factory, max_transitions=LIMIT).run()
+    if (found := result.violation) is not None:
+        with suppress(Exception):  # what else is broken cannot always be told
+            broken = diagnose(KVCacheWorld(scope, factory), found.actions).laws
+            laws = [each for each in broken if each != found.law and not each.startswith("REF-0")]
+            found.detail += f" (breaks {', '.join(laws)})" if laws else ""
+    return report(result, factory)

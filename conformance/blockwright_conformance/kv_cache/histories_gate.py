@@ -1,14 +1,13 @@
 """The state machine and the random walk over scopes too large to visit whole."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 from blockwright._terminal import Advance
 from blockwright_spec.manager.outcomes import Reason
 
-from ..checker.history import run_machine, walked
-from ..checker.parallel import in_parallel
+from ..checker.history import Run, long_runs
+from ..checker.parallel import in_order
 from ..gates import GateResult, Profile, factory_of
 from ..rows import ran
 from .actions import ACTIONS
@@ -37,22 +36,16 @@ def chosen(profile: Profile) -> list[Scope]:
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Run both for every large scope, in parallel processes."""
     calls = [(kind, profile, each) for each in chosen(profile) for kind in ("machine", "walk")]
-    rows: dict[int, GateResult] = {}
-    for index, result in in_parallel(histories, calls, profile.jobs):
-        rows[index] = result
-        progress(1, result.scope)
-    return [rows[index] for index in sorted(rows)]
+    return in_order(histories, calls, [each.name for _, _, each in calls], profile.jobs, progress)
 
 
 def histories(kind: str, profile: Profile, scope: Scope) -> GateResult:
     """Run the state machine of a scope, or take its walks."""
-    examples, steps, length, walks = LENGTHS[profile.name]
     world = KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
-    machine = partial(run_machine, world, examples, steps, profile.name != "nightly")
-    runs = [machine] if kind == "machine" else [partial(walked, world, seed, length) for seed in range(walks)]
-    return row(kind, scope, world.factory, runs)
+    machine, *walks = long_runs(world, LENGTHS[profile.name], profile.name != "nightly")
+    return row(kind, scope, world.factory, [machine] if kind == "machine" else walks)
 
 
-def row(kind: str, scope: Scope, factory: Factory, runs: Iterable[Callable[[], Counter[str]]]) -> GateResult:
+def row(kind: str, scope: Scope, factory: Factory, runs: Iterable[Run]) -> GateResult:
     """Return the row of some runs: what happened, and the history of a violation."""
     return ran(kind, scope.name, runs, CALLS.__contains__, partial(way, scope, factory))

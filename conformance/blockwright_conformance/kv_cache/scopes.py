@@ -146,6 +146,12 @@ def of_groups(groups: Layers, theme: str, blocks: int, tokens: int, words: str, 
     return Scope(f"{name}: {theme}", config, calls=calls(words), **options)
 
 
+def profiles(pr: tuple[Any, ...], larger: tuple[Any, ...], *quick: str) -> dict[str, tuple[Any, ...]]:
+    """Return the scopes of each profile: of the first those whose names contain one of some words."""
+    some = tuple(each for each in pr if any(words in each.name for words in quick))
+    return {"quick": some, "pr": pr, "nightly": pr + larger}
+
+
 def of_row(names: str, *row: Any) -> Scope:
     """Return a scope from a row of the file: layers, theme, blocks, longest request, calls, options."""
     return of_groups(layers(names), *row[:4], **options(row[4:]))

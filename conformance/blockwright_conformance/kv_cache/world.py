@@ -10,11 +10,13 @@ from blockwright_spec.manager.state import Config, Running, State, Waiting, init
 
 from ..checker.explore import Explorer
 from ..checker.lockstep import Compared
-from ..checker.world import AnyLaw, World
+from ..checker.world import World
 from . import lockstep
 from .actions import ACTIONS, GrowEach, enabled, meaning, perform
 from .adapter import ManagerAdapter, Observation
 from .blockwright import BlockwrightAdapter
+from .counterexample import diagnose
+from .counterexample.script import IMPORTS, constructor
 from .outcome import ManagerOutcome
 from .parts import Reply, names_of
 from .scopes import Scope
@@ -53,7 +55,7 @@ class KVCacheWorld(World[State, ManagerAdapter]):
     """
 
     actions = ACTIONS
-    step_laws: ClassVar[tuple[AnyLaw, ...]] = STEP_LAWS
+    step_laws: ClassVar[tuple[Law, ...]] = STEP_LAWS
     weights = WEIGHTS
     examined_every = 16
     scope: Scope
@@ -74,7 +76,7 @@ class KVCacheWorld(World[State, ManagerAdapter]):
             more = [law for law in POLICY_STEP_LAWS if law.id.startswith(kept)]
             self.step_laws = (*STEP_LAWS, *more)  # type: ignore[misc]
         self.names = Names(canonical)
-        self.lookups: dict[View, list[AnyLaw]] = {}
+        self.lookups: dict[View, list[Law]] = {}
 
     def initial(self) -> State:
         return initial(self.scope.config, self.scope.slots)
@@ -88,7 +90,7 @@ class KVCacheWorld(World[State, ManagerAdapter]):
     def digest(self, state: State) -> bytes:
         return self.names.digest(state)
 
-    def broken(self, state: State) -> list[AnyLaw]:
+    def broken(self, state: State) -> list[Law]:
         """Return the laws that a state breaks; those of lookups are judged once for all that a lookup can see."""
         seen = lookup_view(state)
         if (hits := self.lookups.get(seen)) is None:
@@ -122,21 +124,15 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         return lockstep.examine(model, state, self.scope.prompts, self.scope.calls)
 
     def opening(self) -> list[str]:
-        from .counterexample.script import IMPORTS, constructor
-
         return [IMPORTS + constructor(self.scope.config)]
 
     def symptoms(
         self, model: ManagerAdapter, state: State, action: Any, compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        from .counterexample.diagnose import symptoms
-
-        return symptoms(model, state, action, compared)
+        return diagnose.symptoms(model, state, action, compared)
 
     def misanswered(self, model: ManagerAdapter, state: State) -> Iterator[tuple[str, str]]:
-        from .counterexample.diagnose import misanswered
-
-        return misanswered(model, state, self.scope.prompts)
+        return diagnose.misanswered(model, state, self.scope.prompts)
 
 
 def explorer(

@@ -12,6 +12,7 @@ from hashlib import blake2b
 from itertools import combinations
 from typing import Any, ClassVar, NamedTuple, Self
 
+from blockwright_spec.law import Law
 from blockwright_spec.offload import chain_calls as calls
 from blockwright_spec.offload.chain_effects import parts_of
 from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
@@ -21,10 +22,10 @@ from blockwright_spec.offload.tier_laws import TIER_LAWS
 from blockwright_spec.offload.tier_state import Key
 
 from ..checker.lockstep import differing
-from ..checker.world import AnyLaw, Outcome, World
-from .chain_adapter import ChainShown, ChainUnderTest, chain_expected
+from ..checker.world import Outcome, World
+from .chain_adapter import ChainShown, ChainUnderTest, chain_expected, options_of
 from .scopes import ChainScope, Slice
-from .tier import HEAD, misrefused
+from .tier import HEAD, misfound, misrefused
 from .tier_adapter import TOKENS, shown_by
 
 
@@ -327,7 +328,7 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         named = marshal.dumps(plain(state, {}), 2)
         return blake2b(min([named, *(marshal.dumps(plain(state, each), 2) for each in self.alike)])).digest()
 
-    def broken(self, state: Chain) -> list[AnyLaw]:
+    def broken(self, state: Chain) -> list[Law]:
         own = super().broken(state)
         return own + [law for law in TIER_LAWS if not all(law.holds(tier) for tier in state.tiers)]
 
@@ -377,25 +378,15 @@ class ChainWorld(World[Chain, ChainUnderTest]):
     def examine(self, model: ChainUnderTest, state: Chain) -> list[str]:
         """Run the self-check, and look up what is loaded, and each key."""
         model.chain.check()
-        before = [shown_by(each, self.keys) for each in model.chain.tiers]
-        found = [model.chain.lookup(list(keys)) for keys in self.asked]
-        wanted = [chain_lookup(state, keys) for keys in self.asked]
-        faults = [f"lookup: expected {wanted}, found {found}"] if found != wanted else []
-        after = [shown_by(each, self.keys) for each in model.chain.tiers]
-        return faults + (["LOOKUP-1: a lookup changed something"] if before != after else [])
+        wanted = {keys: chain_lookup(state, keys) for keys in self.asked}
+        return misfound(model.chain.lookup, wanted, lambda: [shown_by(each, self.keys) for each in model.chain.tiers])
 
     def opening(self) -> list[str]:
         config = self.scope.config
         tiers = [
             f"LRUOffloadingManager(CPUBackend({TOKENS}, {each}), enable_events=True)" for each in config.capacities
         ]
-        options = [
-            f"device_blocks_per_block={config.span}",
-            f"write={'through' if config.through else 'back'!r}",
-            f"reserve={list(config.reserve) or 0}",
-            f"on_load={'free' if config.frees else 'keep'!r}",
-            f"max_transfers={config.most}",
-        ]
+        options = [f"{name}={value!r}" for name, value in options_of(config).items()]
         return [HEAD, f"chain = OffloadChain([{', '.join(tiers)}], {', '.join(options)})", "jobs = []"]
 
     def lines(self, state: Chain, action: ChainAction, outcome: Outcome[Chain]) -> list[str]:

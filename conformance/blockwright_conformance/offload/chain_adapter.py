@@ -8,27 +8,20 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import blockwright.offload
-from blockwright.errors import (
-    BlockError,
-    BlockwrightError,
-    InvalidArgumentError,
-    NoFreeBlocksError,
-    UnknownBlockHashError,
-    UnknownTransferError,
-)
+from blockwright import errors
 from blockwright_spec.offload.chain_outcomes import ChainDone, ChainReason
 from blockwright_spec.offload.chain_state import Chain, ChainConfig, Kind, Transfer, pins, reads, writes
 from blockwright_spec.offload.tier_state import Event, Key
 
 from .tier_adapter import TOKENS, TierShown, events_of, expected_of, shown_by
 
-CHAIN_ERRORS: dict[ChainReason, type[BlockwrightError]] = {
-    ChainReason.NO_ROOM_TO_LOAD: NoFreeBlocksError,
-    ChainReason.LOADING: BlockError,
-    ChainReason.NOT_FOUND: UnknownBlockHashError,
-    ChainReason.NAMED_TWICE: InvalidArgumentError,
-    ChainReason.WRONG_COUNT: InvalidArgumentError,
-    ChainReason.NOT_UNDER_WAY: UnknownTransferError,
+CHAIN_ERRORS: dict[ChainReason, type[errors.BlockwrightError]] = {
+    ChainReason.NO_ROOM_TO_LOAD: errors.NoFreeBlocksError,
+    ChainReason.LOADING: errors.BlockError,
+    ChainReason.NOT_FOUND: errors.UnknownBlockHashError,
+    ChainReason.NAMED_TWICE: errors.InvalidArgumentError,
+    ChainReason.WRONG_COUNT: errors.InvalidArgumentError,
+    ChainReason.NOT_UNDER_WAY: errors.UnknownTransferError,
 }
 """What each refusal raises; others are answers: None of `store`, False of `cancel`."""
 
@@ -64,6 +57,17 @@ class ChainShown(NamedTuple):
     dropped: int
 
 
+def options_of(config: ChainConfig) -> dict[str, Any]:
+    """Return the options of a chain."""
+    return {
+        "device_blocks_per_block": config.span,
+        "write": "through" if config.through else "back",
+        "reserve": list(config.reserve) or 0,
+        "on_load": "free" if config.frees else "keep",
+        "max_transfers": config.most,
+    }
+
+
 class ChainUnderTest:
     """A chain under test; another one by a subclass with another `made`."""
 
@@ -81,14 +85,8 @@ class ChainUnderTest:
     def made(cls, config: ChainConfig) -> Any:
         offload = cls.package.offload
         tiers = [offload.CPUBackend(TOKENS, each) for each in config.capacities]
-        return offload.OffloadChain(
-            [offload.LRUOffloadingManager(each, enable_events=True) for each in tiers],
-            device_blocks_per_block=config.span,
-            write="through" if config.through else "back",
-            reserve=list(config.reserve) or 0,
-            on_load="free" if config.frees else "keep",
-            max_transfers=config.most,
-        )
+        managers = [offload.LRUOffloadingManager(each, enable_events=True) for each in tiers]
+        return offload.OffloadChain(managers, **options_of(config))
 
     def copy(self) -> Self:
         new = type(self).__new__(type(self))

@@ -12,7 +12,7 @@ from typing import Any
 from blockwright_spec.offload.chain_state import ChainConfig
 from blockwright_spec.offload.tier_state import Key
 
-from ..kv_cache.scopes import options, rows_of
+from ..kv_cache.scopes import options, profiles, rows_of
 
 KEYS: tuple[Key, ...] = (b"p", b"q", b"r", b"s")
 """The first is what requests share."""
@@ -112,15 +112,7 @@ def chain_of_row(name: str, capacities: list[int], *rest: Any) -> ChainScope:
 ROWS = rows_of(__file__)
 TIER_PR, TIER_LARGE = (tuple([tier_of_row(*row) for row in ROWS["tiers"][name]]) for name in ("pr", "nightly"))
 CHAIN_PR, CHAIN_LARGE = (tuple([chain_of_row(*row) for row in ROWS["chains"][name]]) for name in ("pr", "nightly"))
-TIER_PROFILES: dict[str, tuple[TierScope, ...]] = {
-    "quick": tuple(each for each in TIER_PR if "no blocks" in each.name or "events off" in each.name),
-    "pr": TIER_PR,
-    "nightly": TIER_PR + TIER_LARGE,
-}
+TIER_PROFILES = profiles(TIER_PR, TIER_LARGE, "no blocks", "events off")
 """The scopes of one tier, of each profile."""
-CHAIN_PROFILES: dict[str, tuple[ChainScope, ...]] = {
-    "quick": tuple(each for each in CHAIN_PR if "nothing" in each.name or "reserve 0" in each.name),
-    "pr": CHAIN_PR,
-    "nightly": CHAIN_PR + CHAIN_LARGE,
-}
+CHAIN_PROFILES = profiles(CHAIN_PR, CHAIN_LARGE, "nothing", "reserve 0")
 """The scopes of chains, of each profile."""

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from blockwright_spec.law import Law
 from blockwright_spec.offload import tier_calls as calls
 from blockwright_spec.offload.tier_calls import TierDone, TierOutcome, TierReason, TierRefusal, Victims
 from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from blockwright_spec.offload.tier_state import Event, Key, Phase, Tier, entry_of, tier
 
 from ..checker.lockstep import differing
-from ..checker.world import AnyLaw, Outcome, World
+from ..checker.world import Outcome, Reply, World
 from .scopes import TierScope
 from .tier_adapter import TOKENS, Stored, TierShown, TierUnderTest, expected_of, shown_by
 
@@ -34,13 +35,6 @@ class TierChoice(NamedTuple):
 
     victims: Victims = calls.oldest
     policy: object = None
-
-
-class TierReply(NamedTuple):
-    """What a manager answered: its answer, or its refusal."""
-
-    answer: Any = None
-    error: Exception | None = None
 
 
 class TierSeen(NamedTuple):
@@ -84,12 +78,12 @@ class TierCall(NamedTuple):
             return Outcome(now._replace(policy=policy), (), outcome)
         return Outcome(TierNow(outcome.state, policy), ((TierNow(before), outcome),))
 
-    def perform(self, model: TierUnderTest, now: TierNow) -> TierReply:
+    def perform(self, model: TierUnderTest, now: TierNow) -> Reply:
         arguments = (list(self.keys), self.success) if self.name.startswith("complete") else (list(self.keys),)
         try:
-            return TierReply(model.call(self.name, *arguments))
+            return Reply(model.call(self.name, *arguments))
         except tuple(model.errors.values()) as error:
-            return TierReply(error=error)
+            return Reply(error=error)
 
     def lines(self, now: TierNow, outcome: Outcome[TierNow]) -> list[str]:
         more = f", {self.success}" if self.name.startswith("complete") else ""
@@ -162,17 +156,17 @@ class TierWorld(World[TierNow, TierUnderTest]):
         entries = [(each.key, each.place, each.phase.name, each.readers) for each in state.tier.entries]
         return blake2b(marshal.dumps((entries, state.tier.freed, repr(state.policy)), 2), digest_size=16).digest()
 
-    def broken(self, state: TierNow) -> list[AnyLaw]:
+    def broken(self, state: TierNow) -> list[Law]:
         return [law for law in self.laws if not law.holds(state.tier)]
 
-    def broken_by(self, outcome: Outcome[TierNow]) -> list[AnyLaw]:
+    def broken_by(self, outcome: Outcome[TierNow]) -> list[Law]:
         return [law for now, done in outcome.steps for law in self.step_laws if not law.holds(now.tier, done)]
 
     def happened(self, state: TierNow, action: TierCall, outcome: Outcome[TierNow]) -> Iterator[str]:
         how = "" if action.success else " (failed)"
         yield f"tier: {outcome.refusal.reason.name}" if outcome.refusal else f"tier: {action.name}{how}"
 
-    def choices(self, model: TierUnderTest, state: TierNow, action: TierCall, reply: TierReply, shown: Any) -> Any:
+    def choices(self, model: TierUnderTest, state: TierNow, action: TierCall, reply: Reply, shown: Any) -> Any:
         """Yield the manager's own choice of victims, or the oldest where it must evict those."""
         victims: Victims = calls.oldest
         if action.name == "prepare_store" and reply.answer is not None and not model.ordered:
@@ -184,7 +178,7 @@ class TierWorld(World[TierNow, TierUnderTest]):
         return TierSeen(shown_by(model.manager, self.keys, model.ordered), model.events())
 
     def differences(
-        self, model: TierUnderTest, action: TierCall, outcome: Outcome[TierNow], reply: TierReply, shown: TierSeen
+        self, model: TierUnderTest, action: TierCall, outcome: Outcome[TierNow], reply: Reply, shown: TierSeen
     ) -> list[str]:
         done = outcome.steps[-1][1] if outcome.steps else None
         faults = [*self.answered(model, outcome, done, reply)]
@@ -193,7 +187,7 @@ class TierWorld(World[TierNow, TierUnderTest]):
         return faults + ([f"events: expected {events}, found {shown.events}"] if events != shown.events else [])
 
     def answered(
-        self, model: TierUnderTest, outcome: Outcome[TierNow], done: TierDone | None, reply: TierReply
+        self, model: TierUnderTest, outcome: Outcome[TierNow], done: TierDone | None, reply: Reply
     ) -> Iterator[str]:
         answer, error = reply
         if done is None:
@@ -210,12 +204,8 @@ class TierWorld(World[TierNow, TierUnderTest]):
     def examine(self, model: TierUnderTest, state: TierNow) -> list[str]:
         """Run the self-check, and look every list of keys up."""
         model.check()
-        before = shown_by(model.manager, self.keys, model.ordered)
-        found = [model.manager.lookup(list(keys)) for keys in self.scope.named]
-        wanted = [calls.lookup(state.tier, keys) for keys in self.scope.named]
-        faults = [f"lookup: expected {wanted}, found {found}"] if found != wanted else []
-        after = shown_by(model.manager, self.keys, model.ordered)
-        return faults + ([f"LOOKUP-1: a lookup changed {before} to {after}"] if before != after else [])
+        wanted = {keys: calls.lookup(state.tier, keys) for keys in self.scope.named}
+        return misfound(model.manager.lookup, wanted, lambda: shown_by(model.manager, self.keys, model.ordered))
 
     def opening(self) -> list[str]:
         scope = self.scope
@@ -233,13 +223,21 @@ TIER_EVERYTHING = frozenset(f"tier: {reason.name}" for reason in TierReason) | f
 """What must happen in some scope of a profile: every call, and every refusal."""
 
 
+def misfound(
+    lookup: Callable[[list[Key]], Any], wanted: Mapping[tuple[Key, ...], Any], shown: Callable[[], object]
+) -> list[str]:
+    """Name the lookups that find something else than wanted, and say whether one changed what is shown."""
+    before = shown()
+    found = {keys: lookup(list(keys)) for keys in wanted}
+    faults = [f"lookup: expected {wanted}, found {found}"] if found != wanted else []
+    after = shown()
+    return faults + ([f"LOOKUP-1: a lookup changed {before} to {after}"] if before != after else [])
+
+
 def misrefused(reason: Any, errors: Mapping[Any, type[Exception]], answer: Any, error: Exception | None) -> list[str]:
     """Name what differs in how a call was refused: by the error of the reason, or by None or False if it has none."""
     wanted = errors.get(reason)
     if wanted is None:
-        return (
-            [f"{reason.name}: expected None or False, found {error or answer}"]
-            if error or answer not in (None, False)
-            else []
-        )
+        is_refused = error is None and answer in (None, False)
+        return [] if is_refused else [f"{reason.name}: expected None or False, found {error or answer}"]
     return [] if type(error) is wanted else [f"expected {wanted.__name__}, found {type(error).__name__}: {error}"]

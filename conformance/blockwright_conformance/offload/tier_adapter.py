@@ -174,10 +174,6 @@ class TierUnderTest:
         if self.foreign:
             backend = self.manager.backend
             held = sorted(status.ref_cnt for status in backend.blocks.values())
-            shown = sorted(-1 if each == -1 else each for each in self.counts())
+            statuses = [self.manager.status_of(key) for key in self.manager.recency()]
+            shown = sorted(1 if each == -2 else each for each in statuses)  # what is found bad has a reader at least
             assert held == shown, f"statuses of the backend: expected {shown}, found {held}"
-
-    def counts(self) -> list[int]:
-        """Return the readers of each block present, -1 for those being written; what is found bad has one at least."""
-        statuses = [self.manager.status_of(key) for key in self.manager.recency()]
-        return [1 if each == -2 else each for each in statuses]

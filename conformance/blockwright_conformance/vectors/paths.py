@@ -72,25 +72,22 @@ class Graph:
         """The first move found of each sort."""
         self.explore()
 
-    def place(self, state: State) -> Place:
-        return self.names.digest(state)
-
     def moves(self, state: State) -> list[tuple[Move, Action, ManagerOutcome]]:
         if state not in self.known:
-            start, moves = self.place(state), []
+            start, moves = self.names.digest(state), []
             for action in enabled(self.scope, state):
                 outcome = meaning(state, action)
-                stop = start if outcome.state is state else self.place(outcome.state)
+                stop = start if outcome.state is state else self.names.digest(outcome.state)
                 moves.append((Move(start, sort_of(state, action, outcome), stop), action, outcome))
             self.known[state] = moves
         return self.known[state]
 
     def explore(self) -> None:
         waiting = deque([self.first])
-        seen = {self.place(self.first)}
+        seen = {self.names.digest(self.first)}
         while waiting:
             state = waiting.popleft()
-            here = self.place(state)
+            here = self.names.digest(state)
             ways, moves = self.ways.setdefault(here, {}), self.open.setdefault(here, {})
             for move, _, outcome in self.moves(state):
                 ways[move.stop] = None
@@ -142,7 +139,7 @@ class Graph:
         """Walk from goal to goal, and take every refusal that is passed."""
         state, actions = self.first, list[Action]()
         while goals and (not actions or len(actions) < LENGTH):
-            way = self.way(self.place(state), goals)
+            way = self.way(self.names.digest(state), goals)
             if way is None or (actions and len(actions) + len(way) >= LENGTH):
                 break
             for there in way:
@@ -153,7 +150,7 @@ class Graph:
     def go(self, state: State, there: Place, goals: dict[Place, dict[Move, None]], actions: list[Action]) -> State:
         """Go one action on, by a move not yet taken if there is one."""
         choices = [(move, action, outcome) for move, action, outcome in self.moves(state) if move.stop == there]
-        still = self.open.get(self.place(state), {})
+        still = self.open.get(self.names.digest(state), {})
         move, action, outcome = next((each for each in choices if each[0] in still), choices[0])
         self.done(move, goals)
         actions.append(action)
@@ -161,7 +158,7 @@ class Graph:
 
     def take(self, state: State, goals: dict[Place, dict[Move, None]], actions: list[Action]) -> State:
         """Take the moves wanted here that are refused, up to one that is not."""
-        wanted = goals.get(self.place(state), {})
+        wanted = goals.get(self.names.digest(state), {})
         for move, action, outcome in self.moves(state):
             if move in wanted:
                 self.done(move, goals)

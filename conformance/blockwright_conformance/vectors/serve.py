@@ -37,10 +37,6 @@ def served(factory: Factory, lines: TextIO) -> Iterator[str]:
                 yield "error no such call"
 
 
-def main(arguments: list[str]) -> None:
-    for answer in served(factory_of(*(arguments or [OURS])), sys.stdin):
-        print(answer, flush=True)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    for answer in served(factory_of(*(sys.argv[1:] or [OURS])), sys.stdin):
+        print(answer, flush=True)

@@ -18,7 +18,6 @@ from blockwright_spec.manager.in_time.forks import take_copies
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done, Step
 from blockwright_spec.manager.state import Content, Running, State, draft_states, is_loading, recurrent
-from blockwright_spec.manager.step_laws import copies
 from blockwright_spec.worker import rows as calls
 from blockwright_spec.worker.input_laws import Handed, RowCall
 from blockwright_spec.worker.inputs import Inputs, Work, inputs, stepped
@@ -26,6 +25,7 @@ from blockwright_spec.worker.rows import Row, RowRefusal, Rows, RowsOutcome, gap
 
 from ..checker.world import Outcome
 from ..kv_cache import actions as engine
+from ..kv_cache.lockstep import replaced
 from ..kv_cache.parts import computed_of, name_of, wanted
 from .scopes import WorkerScope
 
@@ -116,7 +116,7 @@ class WorkerAction:
         return [f"{self.line()}{refused}"]
 
     def line(self) -> str:
-        raise NotImplementedError
+        return f"batch.{type(self).__name__.lower()}({', '.join(map(str, self.arguments()))})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,12 +312,6 @@ def allocation(result: BatchResult) -> str:
     return f"batch_result({[(name_of(slot), done.new, done.nulled, replaced(done)) for slot, done in result]})"
 
 
-def replaced(done: Done) -> tuple[tuple[int, int, int], ...]:
-    """Return the entries that a step copied: group, entry, and the block that stands there now."""
-    targets = {group: block for group, _, block in copies(done)}
-    return tuple((at, entry, targets[at]) for at, entry in enumerate(done.copied) if entry is not None)
-
-
 @dataclass(frozen=True, slots=True)
 class HandOut(WorkerAction):
     """Hand the step to the kernels, whose requests come in an order; it may follow the last batch first."""
@@ -402,9 +396,6 @@ class Compact(WorkerAction):
             moves.append((source, target))
         return calls.compact(state.rows, tuple(moves) if choice is None else choice.moves)
 
-    def line(self) -> str:
-        return "batch.compact()"
-
 
 @dataclass(frozen=True, slots=True)
 class Swap(WorkerAction):
@@ -417,9 +408,6 @@ class Swap(WorkerAction):
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
         yield cls(0, 0)
         yield from (cls(one, other) for one, other in combinations(range(len(state.rows)), 2))
-
-    def line(self) -> str:
-        return f"batch.swap({self.one}, {self.other})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,18 +10,19 @@ import torch
 from librt.vecs import vec
 from mypy_extensions import i32
 
-from blockwright import BatchAllocation, KVCacheConfig, KVCacheGroupSpec, Request
+from blockwright import BatchAllocation, Request
 from blockwright.device.inputs import InputBatch, StepInputs
 from blockwright.errors import BlockwrightError
-from blockwright_spec.manager.state import Config, Copy
+from blockwright_spec.manager.state import Copy
 from blockwright_spec.reads import Mamba
 from blockwright_spec.worker.inputs import GroupInputs, Inputs, Work
 from blockwright_spec.worker.rows import Row
 
-from ..kv_cache.blockwright import kv_cache_spec
+from ..kv_cache.blockwright import kv_cache_config
 from ..kv_cache.counterexample.script import declaration
+from ..kv_cache.lockstep import replaced
 from ..kv_cache.parts import name_of
-from .actions import BatchResult, Places, replaced
+from .actions import BatchResult, Places
 from .scopes import WorkerScope
 
 
@@ -56,15 +57,7 @@ class BlockwrightWorker:
     def __init__(self, scope: WorkerScope) -> None:
         self.scope, self.config = scope, scope.engine.config
         self.most_tokens = scope.engine.slots * self.config.max_model_len
-        self.batch = InputBatch(
-            kv_cache_config(self.config),
-            max_num_requests=scope.rows,
-            max_num_tokens=self.most_tokens,
-            max_model_len=self.config.max_model_len,
-            enable_caching=self.config.caching,
-            max_encoder_len=scope.engine.encoder,
-            staged=scope.staged,
-        )
+        self.batch = InputBatch(kv_cache_config(self.config), **options_of(scope))
         self.requests: dict[int, Any] = {}
         self.calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         self.addresses: list[int] = []
@@ -196,6 +189,19 @@ class BlockwrightWorker:
             raise InputsError("LEN-2", f"starts behind {requests} requests: {padded.query_start_loc}")
 
 
+def options_of(scope: WorkerScope) -> dict[str, Any]:
+    """Return the options of a batch."""
+    engine, config = scope.engine, scope.engine.config
+    return {
+        "max_num_requests": scope.rows,
+        "max_num_tokens": engine.slots * config.max_model_len,
+        "max_model_len": config.max_model_len,
+        "enable_caching": config.caching,
+        "max_encoder_len": engine.encoder,
+        "staged": scope.staged,
+    }
+
+
 def in_short(counts: list[int]) -> int | list[int]:
     """Return counts as an engine gives them: one for all where they are equal."""
     return counts[0] if len(set(counts)) == 1 else counts
@@ -223,20 +229,11 @@ def allocation_of(result: list[tuple[str, Any, Any, Any]], groups: int, number: 
     return BatchAllocation(len(result), None, *buffers, number, names)
 
 
-def kv_cache_config(config: Config) -> KVCacheConfig:
-    """Return the configuration as an engine gives it to a manager and to its workers."""
-    specs = [kv_cache_spec(group.kind, group.block_size) for group in config.groups]
-    return KVCacheConfig(config.num_blocks, [KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(specs)])
-
-
 def opening(scope: WorkerScope) -> list[str]:
     """Return the lines that make a batch and records of requests."""
     engine, config = scope.engine, scope.engine.config
     specs = ", ".join(declaration(group.kind, group.block_size) for group in config.groups)
-    options = (
-        f"max_num_requests={scope.rows}, max_num_tokens={engine.slots * config.max_model_len}, "
-        f"max_model_len={config.max_model_len}, enable_caching={config.caching}, max_encoder_len={engine.encoder}"
-    )
+    options = ", ".join(f"{name}={value}" for name, value in options_of(scope).items())
     names = [name_of(slot) for slot in range(engine.slots)]
     return [
         "from types import SimpleNamespace",
@@ -245,6 +242,6 @@ def opening(scope: WorkerScope) -> list[str]:
         "from blockwright_conformance.worker.blockwright import allocation_of",
         f"batch_result = lambda batch: allocation_of(batch, {len(config.groups)})",
         f'groups = [KVCacheGroupSpec([f"layer{{at}}"], spec) for at, spec in enumerate([{specs}])]',
-        f"batch = InputBatch(KVCacheConfig({config.num_blocks}, groups), {options}, staged={scope.staged})",
+        f"batch = InputBatch(KVCacheConfig({config.num_blocks}, groups), {options})",
         *(f'{name} = SimpleNamespace(request_id="{name}", num_computed_tokens=0)' for name in names),
     ]

@@ -1,9 +1,6 @@
 """The gate of a worker's rows: small scopes explored whole, and long histories of large ones."""
 
-from functools import partial
-
-from ..checker.counterexample import script
-from ..checker.history import run_machine, walked
+from ..checker.history import long_runs
 from ..gates import GateResult, Profile
 from ..rows import Exploration, ran
 from .scopes import LARGE, PROFILES, WorkerScope
@@ -24,11 +21,9 @@ class WorkerGate(Exploration):
     def row(self, scope: WorkerScope, profile: Profile) -> GateResult:
         if scope.name not in LARGE:
             return Exploration.row(self, scope, profile)
-        examples, steps, length, walks = LENGTHS[profile.name]
         world = WorkerWorld(scope)
-        machine = partial(run_machine, world, examples, steps, profile.name != "nightly")
-        runs = (machine, *(partial(walked, world, seed, length) for seed in range(walks)))
-        return ran("inputs machine", scope.name, runs, lambda what: what not in EVENTS, partial(script, world))
+        runs = long_runs(world, LENGTHS[profile.name], profile.name != "nightly")
+        return ran("inputs machine", scope.name, runs, lambda what: what not in EVENTS, world.script)
 
 
 GATE = WorkerGate(__name__, "worker", "all scopes of inputs", scopes, WorkerWorld, EVERYTHING)

@@ -4,8 +4,9 @@ import marshal
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from blockwright_spec.law import Law
 from blockwright_spec.manager.outcomes import Reason
 from blockwright_spec.manager.state import NULL, Content, initial
 from blockwright_spec.reads import Cross, Mamba
@@ -13,7 +14,7 @@ from blockwright_spec.worker.input_laws import INPUT_LAWS, ROW_LAWS, Handed
 from blockwright_spec.worker.inputs import Inputs, slot_at
 from blockwright_spec.worker.rows import RowRefusal
 
-from ..checker.world import AnyLaw, Outcome, World
+from ..checker.world import Outcome, Reply, World
 from ..kv_cache import actions as engine
 from ..kv_cache.symmetry import Names, slot_form
 from .actions import ACTIONS, Choice, HandOut, Misuse, Places, Serve, Serving, tables_of
@@ -27,13 +28,6 @@ LAW_OF = {
     "positions": "LEN-2", "starts": "LEN-2", "computed": "LEN-2", "lengths": "LEN-2", "encoder": "CROSS-2",
 }  # fmt: skip
 """The law that a wrong field of what is handed out breaks."""
-
-
-class WorkerReply(NamedTuple):
-    """What a worker answered to an action, or the error by which it refused."""
-
-    answer: Any = None
-    error: Exception | None = None
 
 
 class WorkerWorld(World[Serving, "BlockwrightWorker"]):
@@ -78,8 +72,8 @@ class WorkerWorld(World[Serving, "BlockwrightWorker"]):
         named = slot_form(state.manager, self.names), rows, result, works, found
         return blake2b(marshal.dumps(named, 2), digest_size=16).digest()
 
-    def broken_by(self, outcome: Outcome[Serving]) -> list[AnyLaw]:
-        laws: dict[bool, tuple[AnyLaw, ...]] = {True: INPUT_LAWS, False: ROW_LAWS}
+    def broken_by(self, outcome: Outcome[Serving]) -> list[Law]:
+        laws: dict[bool, tuple[Law, ...]] = {True: INPUT_LAWS, False: ROW_LAWS}
         return [law for _, done in outcome.steps for law in laws[isinstance(done, Handed)] if not law.holds(done)]
 
     def happened(self, state: Serving, action: Any, outcome: Any) -> Iterator[str]:
@@ -91,14 +85,14 @@ class WorkerWorld(World[Serving, "BlockwrightWorker"]):
 
         return BlockwrightWorker(self.scope)
 
-    def perform(self, model: "BlockwrightWorker", action: Any, state: Serving) -> WorkerReply:
+    def perform(self, model: "BlockwrightWorker", action: Any, state: Serving) -> Reply:
         try:
-            return WorkerReply(action.perform(model, state))
+            return Reply(action.perform(model, state))
         except model.errors as error:
-            return WorkerReply(error=error)
+            return Reply(error=error)
 
     def choices(
-        self, model: "BlockwrightWorker", state: Serving, action: Any, reply: WorkerReply, shown: Places
+        self, model: "BlockwrightWorker", state: Serving, action: Any, reply: Reply, shown: Places
     ) -> tuple[Choice]:
         return (Choice(shown, reply.answer if type(action).__name__ == "Compact" and reply.answer else ()),)
 
@@ -106,7 +100,7 @@ class WorkerWorld(World[Serving, "BlockwrightWorker"]):
         return model.places()
 
     def differences(
-        self, model: "BlockwrightWorker", action: Any, outcome: Outcome[Serving], reply: WorkerReply, shown: Places
+        self, model: "BlockwrightWorker", action: Any, outcome: Outcome[Serving], reply: Reply, shown: Places
     ) -> list[str]:
         refusal, error = outcome.refusal, reply.error
         places = tuple(None if row is None else row.slot for row in outcome.state.rows)
@@ -124,9 +118,8 @@ class WorkerWorld(World[Serving, "BlockwrightWorker"]):
     def examine(self, model: "BlockwrightWorker", state: Serving) -> list[str]:
         """Run the self-check, and ask for the slots of all positions; those without a block are refused."""
         model.check()
-        return (
-            [] if state.result else [fault for row in state.rows if row for fault in self.misplaced(model, state, row)]
-        )
+        rows = () if state.result else filter(None, state.rows)
+        return [fault for row in rows for fault in self.misplaced(model, state, row)]
 
     def misplaced(self, model: "BlockwrightWorker", state: Serving, row: Any) -> Iterator[str]:
         """Yield the differences in the slots of one request."""
@@ -141,10 +134,9 @@ class WorkerWorld(World[Serving, "BlockwrightWorker"]):
             found = model.slots(row.slot, at, first, stop)
             if found != tuple(wanted[first:]):
                 yield f"SLOT-1: group {at}: positions {first}..{stop}: expected {wanted[first:]}, found {found}"
-            with suppress(*model.errors):
-                yield from (
-                    (f"SLOT-1: {first - 1} has no block: {model.slots(row.slot, at, 0, first)}",) if first else ()
-                )
+            if first:
+                with suppress(*model.errors):
+                    yield f"SLOT-1: {first - 1} has no block: {model.slots(row.slot, at, 0, first)}"
 
     def opening(self) -> list[str]:
         from .blockwright import opening

@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blockwright_conformance.checker.counterexample import script
 from blockwright_conformance.checker.explore import Explorer, Node
 from blockwright_conformance.kv_cache.actions import Action, Admit, FinishLoad, Fork, Grow, Settle, meaning
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
@@ -129,7 +128,7 @@ def found(example: Example) -> Record:
         "text": example.text,
         "laws": example.laws.split(),
         "scope": example.scope,
-        "trace": script(KVCacheWorld(each), actions).splitlines(),
+        "trace": KVCacheWorld(each).script(actions).splitlines(),
         "steps": list(steps(each, actions)),
     }
 

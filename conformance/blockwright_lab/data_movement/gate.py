@@ -1,9 +1,9 @@
 """The gate of data that moves: histories of block tables and tiers with real data."""
 
 from blockwright._terminal import Advance
+from blockwright_conformance.checker.parallel import in_order
 from blockwright_conformance.gates import GateResult, Profile
 
-from ..in_order import in_order
 from .offload_scopes import OFFLOAD_HISTORIES
 from .offload_scopes import histories as chains
 from .tables_scopes import HISTORIES

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from blockwright._terminal import Advance
 from blockwright_conformance.checker import explore
+from blockwright_conformance.checker.parallel import in_order
 from blockwright_conformance.gates import GateResult, Profile
 
-from ..in_order import in_order
 from .bugs import BUGS, BY_ID, CORPUS, NOT_POSSIBLE
 from .changes import Change
 from .known_bug import KnownBug, Place, Seen, TrialPlace

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import blockwright
-from blockwright_conformance.checker import counterexample, explore
+from blockwright_conformance.checker import explore
 from blockwright_conformance.checker.diagnose import diagnose
 from blockwright_conformance.checker.world import World
 
@@ -72,7 +72,7 @@ class Place:
             return Seen((), 0, "", result.states, result.transitions)
         rearm()
         laws = (found.law,) if judged else diagnose(self.world(package), found.actions).laws
-        script = counterexample.script(self.world(), found.actions, found.detail)
+        script = self.world().script(found.actions, found.detail)
         return Seen(laws, len(found.actions), found.detail, result.states, result.transitions, script)
 
 

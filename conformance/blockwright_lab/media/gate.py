@@ -1,10 +1,10 @@
 """The gate of faults: media that stop or lie while blocks are on their way, and what is left of the blocks."""
 
 from blockwright._terminal import Advance
+from blockwright_conformance.checker.parallel import in_order
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import covered
 
-from ..in_order import in_order
 from .crash import RUNS, crash
 from .faults import STORE_EVERYTHING, STORE_RUNS, store_run
 from .server import missing

@@ -18,9 +18,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from blockwright._terminal import Advance
+from blockwright_conformance.checker.parallel import in_order
 from blockwright_conformance.gates import GateResult, Profile
 
-from ..in_order import in_order
 from ..known_bugs.bugs import BY_ID
 from ..known_bugs.changes import Change
 from ..known_bugs.gate import CORE, named, summed

@@ -7,10 +7,10 @@ known bugs which corrupt data are noticed here is a gate of its own (`damage`).
 """
 
 from blockwright._terminal import Advance
+from blockwright_conformance.checker.parallel import in_order
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import covered
 
-from ..in_order import in_order
 from .engine.worlds import EVERYTHING, WORLDS
 
 KIND = "numerics"

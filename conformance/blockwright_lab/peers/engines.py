@@ -19,8 +19,8 @@ from blockwright._terminal import Advance
 from blockwright.errors import InvalidArgumentError
 from blockwright_conformance.capabilities import Capabilities, Deviation, Finding, Standing, Verdict, judge
 from blockwright_conformance.checker.explore import Result
+from blockwright_conformance.checker.parallel import in_order
 
-from ..in_order import in_order
 from .confirm.__main__ import confirm
 
 MODULES = {

@@ -123,7 +123,7 @@ def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
     """Perform an action on a manager, and judge it from the state that it was in."""
     try:
         call = perform_sync_load if isinstance(action, SyncLoad) else perform
-        reply = call(adapter, action, state)  # type: ignore[arg-type]
+        reply = call(adapter, action, state)
     except Exception as error:
         outcome = tell(state, action, Reply())
         wanted = outcome.refusal or "success"

@@ -16,9 +16,9 @@ from blockwright_conformance.capabilities import Finding
 from blockwright_conformance.checker.diagnose import diagnose
 from blockwright_conformance.checker.explore import Explorer, Node, Result
 from blockwright_conformance.checker.history import History, HistoryError
-from blockwright_conformance.checker.world import Outcome
+from blockwright_conformance.checker.world import Outcome, Reply
 from blockwright_conformance.offload.scopes import KEYS, TierScope, lists
-from blockwright_conformance.offload.tier import TierCall, TierNow, TierReply, TierSeen
+from blockwright_conformance.offload.tier import TierCall, TierNow, TierSeen
 from blockwright_conformance.offload.tier_adapter import TierUnderTest
 from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from blockwright_spec.offload.tier_state import Key
@@ -83,7 +83,7 @@ class VllmWorld(OneTier):
                 yield call
 
     def differences(
-        self, model: TierUnderTest, action: TierCall, outcome: Outcome[TierNow], reply: TierReply, shown: TierSeen
+        self, model: TierUnderTest, action: TierCall, outcome: Outcome[TierNow], reply: Reply, shown: TierSeen
     ) -> list[str]:
         """Name what differs, even if the state is known: what the manager keeps beside it may be wrong, too."""
         faults = super().differences(model, action, outcome, reply, shown)

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from blockwright._terminal import Advance
+from blockwright_conformance.checker.parallel import in_order
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import LIMIT
 
-from ..in_order import in_order
 from .mutants import mutants, noticed
 from .parts import PARTS
 from .small_pool import Explored, explored

@@ -17,7 +17,7 @@ holds only blocks without content: by access (`AccessOrder`), by what the engine
 of somebody's own chooses (`ChosenOrder`).
 
 `BlockStore` is the only writer of the counters, the free queue and the prefix index. All of them are packed arrays:
-about 60 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
+about 70 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
 that engine developers know.
 
 What changes several fields takes all its memory first, so that a `MemoryError` leaves everything as it was. Where that
@@ -178,7 +178,7 @@ class BlockStore:
         block: i64 = i64(following[0])
         while at < stop:
             if older[block] != 0:
-                self._evict(block)
+                self._evict(block, stop - at)
             # law: STEP-3, TABLE-2
             ref[block] = 1
             ids[at] = i32(block)
@@ -206,7 +206,7 @@ class BlockStore:
         order.take(ids, start, at, stop)
         while at < stop:
             block = i64(ids[at])
-            self._evict(block)
+            self._evict(block, 1)
             ref[block] = 1
             at += 1
         self.version += 1
@@ -222,7 +222,7 @@ class BlockStore:
         block: i64 = i64(self._next[0])
         following: i64 = i64(self._next[block])
         if self._index.older[block] != 0:
-            self._evict(block)
+            self._evict(block, 1)
         self._ref[block] = 1
         self._next[0] = i32(following)
         self._prev[following] = 0
@@ -230,17 +230,24 @@ class BlockStore:
         self._num_free -= 1
         return block
 
-    def _evict(self, block: i64) -> None:
-        """Drop the key of a candidate that is taken. law: KEY-1."""
+    def _evict(self, block: i64, count: i64) -> None:
+        """Drop the keys of the candidates that are taken: `count` blocks from one on, as the queue has them.
+
+        law: KEY-1.
+        """
         # law: STEP-2
         index = self._index
         journal = self._journal
-        self._num_evictions += 1
         if journal is None:
-            index.drop(block)
-        else:
-            low, high, group = index.key(block)
-            journal.forgot(block, low, high, group, index.drop(block))
+            self._num_evictions += index.drop_run(self._next, block, count)
+            return
+        while count > 0:
+            if index.older[block] != 0:
+                self._num_evictions += 1
+                low, high, group = index.key(block)
+                journal.forgot(block, low, high, group, index.drop(block))
+            block = i64(self._next[block])
+            count -= 1
 
     def touch_entries(self, ids: vec[i32]) -> None:
         """Hold each non-null block of a hit once more; free ones leave the queue. law: REF-1."""
@@ -566,17 +573,19 @@ class BlockStore:
         """
         request.hash_until(stop * units)
         index = self._index
-        older = index.older
         words = request._words
         journal = self._journal
+        if journal is None:
+            index.add_run(words, 2 * units, group, ids, start, stop)
+            return
+        older = index.older
         i = start
         while i < stop:
             block: i64 = i64(ids[i])
             if block != 0 and older[block] == 0:
                 at: i64 = 2 * ((i + 1) * units - 1)
                 is_new = index.add(block, words[at], words[at + 1], group)
-                if journal is not None:
-                    journal.stored(block, request.keys(units), i, group, block_size, is_new)
+                journal.stored(block, request.keys(units), i, group, block_size, is_new)
             i += 1
 
     def forget_all(self, num_reserved: i64 = 0) -> bool:

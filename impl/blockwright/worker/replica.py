@@ -205,15 +205,27 @@ class TableReplica(TableRows):
         first = group.first + row * group.width
         if start < 0 or start > stop or stop > i64(len(entries)):
             raise InvalidArgumentError(f"allocation: it nulled entries {start}..{stop} of {len(entries)}")
-        # law: ROW-1
+        length = self._length(group.number, row)
+        self._make_room(stop - start)
+        tables = self.tables
+        changed = self._changed
+        before = self._before
+        number = self.num_changes
+        # law: ROW-1. As `_put` of each, without a call for each.
         while start < stop:
             entry: i64 = i64(entries[start])
-            if entry < 0 or entry >= self._length(group.number, row):
+            if entry < 0 or entry >= length:
                 raise InvalidArgumentError(
                     f"allocation: entry {entry} of {self._ids[row]!r} in group {group.number} became null, but the "
-                    f"row has {self._length(group.number, row)}; was an allocation missed?"
+                    f"row has {length}; was an allocation missed?"
                 )
-            self._put(first + entry, 0)
+            block = tables[first + entry]
+            if block != 0:
+                changed[number] = first + entry
+                before[number] = block
+                number += 1
+                self.num_changes = number
+                tables[first + entry] = 0
             start += 1
 
     def _replace(self, i: i64, number: i64, entry: i64, block: i32, served: i64) -> None:
@@ -314,17 +326,20 @@ class TableReplica(TableRows):
     def _check_counts(self, requests: list[object], news: vec[i64], drafts: vec[i64]) -> None:
         """Take down where each request's step begins, after checking that it is within the limits. O(requests)."""
         begins = self._begins
-        most = int(self.max_model_len)
+        most = self.max_model_len
         total: i64 = 0
         i: i64 = 0
         size: i64 = len(requests)
         while i < size:
             request = requests[i]
+            computed: int | None = None
             if isinstance(request, Request):
-                given = request.num_computed_tokens
+                begins[i] = request._num_computed
             else:
-                given = _computed_of(request)
-            if given < 0 or given + int(news[i]) > most:
+                computed = _computed_of(request)
+                begins[i] = computed if 0 <= computed <= int(most) else -1
+            if begins[i] < 0 or begins[i] > most - news[i]:
+                given = begins[i] if computed is None else computed
                 raise InvalidArgumentError(
                     f"num_new_tokens: {given} computed and {news[i]} new tokens of {self._ids[self._at[i]]!r} do not "
                     f"lie within 0..{most}, max_model_len"
@@ -334,7 +349,6 @@ class TableReplica(TableRows):
                     f"num_draft_tokens: {drafts[i]} drafts among {news[i]} new tokens of {self._ids[self._at[i]]!r}; "
                     "a step computes at least one token that is none"
                 )
-            begins[i] = given
             total += news[i]
             i += 1
         if total > self.max_num_tokens:
@@ -347,6 +361,8 @@ class TableReplica(TableRows):
         tables = self.tables
         rows = self._at
         begins = self._begins
+        start = group.first
+        width = group.width
         i: i64 = 0
         size: i64 = len(requests)
         while i < size:
@@ -354,7 +370,7 @@ class TableReplica(TableRows):
                 begin = begins[i]
                 entry = group.entry(begin)
                 last = group.entry(begin + news[i] - 1)
-                first = group.first + rows[i] * group.width
+                first = start + rows[i] * width
                 while entry <= last:
                     if tables[first + entry] == 0:
                         position = max(begin, entry * group.block_size)

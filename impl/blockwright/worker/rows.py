@@ -2,8 +2,9 @@
 
     group 0: row 0, row 1, ... | group 1: row 0, ... | ... | entries of each row, per group |
 
-One method writes it, `_put`, and remembers what stood there. So a call that fails is undone, and a copy of the vector
-on another device is brought up to date with what has changed, whatever the length of the tables.
+What is written to it is remembered, with what stood there. So a call that fails is undone, and a copy of the vector on
+another device is brought up to date with what has changed, whatever the length of the tables. Whole rows are written
+without where there is no such copy, as nothing can fail any more.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class TableRows:
         max_num_requests: rows.
         tables: ``vec[i32]``, see the module; never grows.
         num_changes: entries written since they were last forgotten (`forget_changes`) or, if they are not kept, by the
-            last call; an entry that was written twice counts twice.
+            last call, whole rows not counted; an entry that was written twice counts twice.
     """
 
     def __init__(
@@ -150,6 +151,13 @@ class TableRows:
             self._before = append(self._before, before)
         self.num_changes = number + 1
         self.tables[index] = value
+
+    def _make_room(self, count: i64) -> None:
+        """Let so many changes more be remembered without taking memory. O(changes that are new)."""
+        more = self.num_changes + count - i64(len(self._changed))
+        if more > 0:
+            room = extend(self._before, zeros32(more)), extend(self._changed, zeros64(more))
+            self._before, self._changed = room
 
     def _begin_call(self) -> None:
         """Forget what the call before changed, unless it is kept."""
@@ -311,16 +319,22 @@ class TableRows:
         index = group.first + row * group.width
         length: i64 = len(blocks)
         size = max(length, self._length(group.number, row))
-        number = self.num_changes
-        more = number + size - i64(len(self._changed))
-        if more > 0:
-            room = extend(self._before, zeros32(more)), extend(self._changed, zeros64(more))
-            self._before, self._changed = room
-        # As `_put` of each, without a call for each.
+        self._set_length(group.number, row, length)
         tables = self.tables
+        entry: i64 = 0
+        if not self._keeps:
+            while entry < length:
+                tables[index + entry] = blocks[entry]
+                entry += 1
+            while entry < size:
+                tables[index + entry] = 0
+                entry += 1
+            return
+        # As `_put` of each, without a call for each.
+        self._make_room(size)
         changed = self._changed
         before = self._before
-        entry: i64 = 0
+        number = self.num_changes
         while entry < size:
             value: i32 = 0
             if entry < length:
@@ -333,7 +347,6 @@ class TableRows:
                 tables[index] = value
             index += 1
             entry += 1
-        self._set_length(group.number, row, length)
 
     def _set_record(self, row: i64, field: i64, value: i64) -> None:
         """Set one number of a row's record."""

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from blockwright_conformance.checker.counterexample import script
 from blockwright_conformance.checker.history import walk
 from blockwright_conformance.kv_cache.actions import (
     Action,
@@ -57,7 +56,7 @@ def accepted(scope: Scope, actions: list[Action]) -> tuple[list[Action], State]:
 def test_a_script_runs_and_leads_to_the_same_state(large: Scope) -> None:
     actions, state = accepted(large, walk(KVCacheWorld(large), 7, 150).actions)
     names: dict[str, Any] = {}
-    exec(script(KVCacheWorld(large), actions), names)
+    exec(KVCacheWorld(large).script(actions), names)
     manager = names["manager"]
     tables = {
         f"r{slot}": tuple(map(list, each.tables))
@@ -72,7 +71,7 @@ def test_a_script_runs_and_leads_to_the_same_state(large: Scope) -> None:
 def test_a_script_reads_like_a_session() -> None:
     actions: list[Action] = [Admit(0, PROMPT, 5), Append(0, (6,)), Grow(0, 1, 2)]
     world = KVCacheWorld(scope(Sliding(3), 2, "by hand", 8, 12, ""))
-    lines = script(world, actions, "REF-0: tables: expected x, found y").splitlines()
+    lines = world.script(actions, "REF-0: tables: expected x, found y").splitlines()
     assert lines[4:] == [
         'specs = [SlidingWindowSpec(block_size=2, num_kv_heads=1, head_size=1, dtype="float32", sliding_window=3)]',
         'groups = [KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(specs)]',
@@ -108,5 +107,5 @@ def test_a_script_reads_like_a_session() -> None:
 )
 def test_every_action_has_its_call(action: Action, line: str) -> None:
     world = KVCacheWorld(scope(Full(), 2, "by hand", 8, 12, ""))
-    text = script(world, [Admit(0, PROMPT, 5), Append(0, (6,)), action])
+    text = world.script([Admit(0, PROMPT, 5), Append(0, (6,)), action])
     assert line in text

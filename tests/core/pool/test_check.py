@@ -203,7 +203,8 @@ DAMAGE: dict[str, tuple[Callable[[KVCacheManager], object], str]] = {
 def empty_slot(manager: KVCacheManager, block: int, instead: int = 0) -> None:
     """Empty the slot of a block, or give it to another."""
     slots = manager.block_pool._index._slots
-    assign(slots, list(slots).index(block), instead)
+    at = next(at for at, entry in enumerate(slots) if entry >> 32 == block)
+    assign(slots, at, instead << 32 | slots[at] % 2**32 if instead else 0)
 
 
 @pure_only

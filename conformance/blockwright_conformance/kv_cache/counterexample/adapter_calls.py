@@ -23,9 +23,7 @@ QUIET = frozenset(("copy", "observe"))
 def way(scope: Scope, factory: Factory, actions: Sequence[Action], fault: str) -> str:
     """Return the calls of a history from a new manager, and as comments what was wrong at its end."""
     if factory is BlockwrightAdapter:
-        from ...checker.counterexample import script
-
-        return script(KVCacheWorld(scope), actions, fault)
+        return KVCacheWorld(scope).script(actions, fault)
     world, written = KVCacheWorld(scope, factory), Written()
     made = f"adapter = {written.maker(factory)}({written.text(scope.config)})"
     adapter: Any = Recorder(factory(scope.config), written)
@@ -78,8 +76,9 @@ class Written:
         return self.named(factory.__module__, factory.__qualname__)
 
     def named(self, module: str, name: str) -> str:
-        """Return a name, which is imported."""
-        self.names.add((module, name.partition(".")[0]))
+        """Return a name, which is imported unless it is built in."""
+        if module != "builtins":
+            self.names.add((module, name.partition(".")[0]))
         return name
 
     def text(self, value: Any) -> str:
@@ -108,9 +107,7 @@ class Written:
             except Exception as error:
                 kind, said = type(error), str(error).partition("\n")[0]
                 if isinstance(error, self.refusals):
-                    known = (
-                        kind.__name__ if kind.__module__ == "builtins" else self.named(kind.__module__, kind.__name__)
-                    )
+                    known = self.named(kind.__module__, kind.__name__)
                     self.named("contextlib", "suppress")
                     self.lines.append(f"with suppress({known}): {line}  # {said}")
                 else:

@@ -10,7 +10,7 @@ from blockwright_spec.manager.outcomes import Publication, Reason, Step, When
 from blockwright_spec.manager.state import Absent, Config, Running, State
 from blockwright_spec.reads import Kind, Prefix
 
-from ..blockwright import EXTRAS, declared, hash_unit, keywords, retaining
+from ..blockwright import EXTRAS, declared, hash_unit, keywords, options_of
 from ..outcome import ManagerOutcome
 from ..parts import computed_of, name_of
 
@@ -25,13 +25,8 @@ from blockwright import (
 def constructor(config: Config) -> str:
     """Return the lines that make the manager."""
     specs = ", ".join(declaration(group.kind, group.block_size) for group in config.groups)
-    options = "" if config.caching else ", enable_caching=False"
-    options += ", use_eagle=True" if config.eagle else ""
-    options += ", overlap_steps=True" if config.added.overlaps else ""
-    options += ", publish_on_settlement=True" if config.added.settles else ""
-    options += ", enable_kv_cache_events=True" if config.added.tells else ""
-    options += f", watermark={config.watermark / config.num_blocks!r}" if config.watermark else ""
-    options += "".join(f", {name}={value!r}" for name, value in retaining(config).items() if value)
+    told = {name: value for name, value in options_of(config).items() if bool(value) != (name == "enable_caching")}
+    options = "".join(f", {name}={value!r}" for name, value in told.items())
     first = "\nmanager.advance_time(0)" if config.added.retains else ""
     return (
         f"specs = [{specs}]\n"
