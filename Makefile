@@ -46,7 +46,7 @@ EXPLORER := $(if $(or $(filter 0,$(BLOCKWRIGHT_REQUIRE_COMPILED)),$(findstring -
 REPORTS = $(addprefix --report ,$(wildcard build/conform-compiled.json build/conform-pure.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-optimized build-quick test test-compiled test-pure test-cuda test-engines bench-engines conform wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
+.PHONY: help build build-optimized build-pgo build-quick test test-compiled test-pure test-cuda test-engines bench-engines conform wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,7 +75,11 @@ build: $(INSTALLED) ## set up .venv and compile the core, if a source of it has 
 	@$(KIND)
 
 build-optimized: $(INSTALLED)
-	@$(CURRENT) && ! $(KIND) | grep -q DEVELOPMENT || BLOCKWRIGHT_DEVELOPMENT=0 $(RUN)/python setup.py --quiet build_ext --inplace --force
+	@$(CURRENT) && ! $(KIND) | grep -q DEVELOPMENT || BLOCKWRIGHT_DEVELOPMENT=0 $(RUN)/python setup.py --quiet build_ext --inplace
+	@$(KIND)
+
+build-pgo: $(INSTALLED) ## the fastest core: compiled twice, the second time by what a training counted (gcc)
+	@$(CURRENT) && $(KIND) | grep -q profile-guided || BLOCKWRIGHT_PGO=1 $(RUN)/python setup.py --quiet build_ext --inplace
 	@$(KIND)
 
 build-quick: $(READY)

@@ -8,6 +8,8 @@ environment decides:
 - `BLOCKWRIGHT_PURE_PYTHON=1`: build no extension (a `py3-none-any` wheel).
 - `BLOCKWRIGHT_REQUIRE_COMPILED=1`: a core that cannot be compiled is an error.
 - `BLOCKWRIGHT_DEVELOPMENT=1`: compile in less time, to slower code (a unit of C for each module, -O1); it is noted.
+- `BLOCKWRIGHT_PGO=1`: compile twice with gcc, to faster code: first to code that counts what it does while
+  `blockwright.bench.training` runs, then by these counts. Where that fails, it is an error.
 """
 
 import ast
@@ -15,6 +17,8 @@ import hashlib
 import os
 import re
 import runpy
+import shutil
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -30,12 +34,16 @@ ROOT = Path(__file__).resolve().parent
 PACKAGE = Path("impl/blockwright")
 GROUP = "blockwright.core.native"
 BUILD = Path("build")  # where mypyc writes
-DEVELOPMENT = os.environ.get("BLOCKWRIGHT_DEVELOPMENT") == "1"
+PROFILE_GUIDED = os.environ.get("BLOCKWRIGHT_PGO") == "1"
+DEVELOPMENT = os.environ.get("BLOCKWRIGHT_DEVELOPMENT") == "1" and not PROFILE_GUIDED
+HOW = "profile-guided" if PROFILE_GUIDED else "development" if DEVELOPMENT else "optimized"
 OPTIMIZATION = "1" if DEVELOPMENT else "2"
 # Calls within the library need not be open to replacement from outside: they are direct, or inlined. Integers wrap, as
 # mypyc means them to; block_hash.py counts on it. Looking for warnings in what mypyc writes takes 2 % of the time.
 GCC = ("-fno-semantic-interposition", "-fvisibility=hidden", "-fwrapv", "-w")
 FLAGS = () if sys.platform == "win32" else GCC  # there integers wrap without being told
+COUNTING = ("-fprofile-generate",)
+COUNTED = ("-fprofile-use", "-fprofile-partial-training")  # what was not trained is compiled as without a profile
 # What runs once, when a module is imported, is a tenth of the code, in long functions: optimizing them takes its time.
 # (Of gcc's other ways to say so, `optimize("O0")` compiles functions around it to slower code.)
 ONCE = "" if sys.platform == "win32" else "__attribute__((cold)) "
@@ -44,7 +52,7 @@ COLD = re.compile(r"___(picture|explain|self_check___\w+|naive|paging___interfac
 UNITS: dict[str, list[Path]] = {}  # of each unit of C, the files that it is made from
 INTERPRETED = {"__init__.py"}  # a package's own __init__ cannot be compiled: it would import itself for ever
 PURE = os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"
-REQUIRED = os.environ.get("BLOCKWRIGHT_REQUIRE_COMPILED") == "1" and not PURE
+REQUIRED = (os.environ.get("BLOCKWRIGHT_REQUIRE_COMPILED") == "1" or PROFILE_GUIDED) and not PURE
 EDITABLE = "editable_wheel" in sys.argv or "develop" in sys.argv
 BUILDING = not {"egg_info", "dist_info", "sdist", "clean"} & set(sys.argv)
 
@@ -60,7 +68,8 @@ def build_folders() -> list[Path]:
 def fall_back(reason: str, folders: list[Path]) -> None:
     """Give up compiling: delete every library, so that no old one stays, and leave the reason; say so once."""
     if REQUIRED:
-        raise SystemExit(f"error: the core could not be compiled and BLOCKWRIGHT_REQUIRE_COMPILED=1 is set: {reason}")
+        asked = "BLOCKWRIGHT_PGO" if PROFILE_GUIDED else "BLOCKWRIGHT_REQUIRE_COMPILED"
+        raise SystemExit(f"error: the core could not be compiled and {asked}=1 is set: {reason}")
     for folder in folders:
         record["remove_libraries"](folder)
         record["write_record"](folder, SOURCES, libraries=[], mypy=None, failure=reason)
@@ -334,12 +343,55 @@ class BuildCore(build_ext):
         finally:
             self.compiler.compile = compile_all
 
+    def build_extensions(self) -> None:
+        """Build all libraries; for a profile-guided core first one that counts what it does in the training."""
+        if PROFILE_GUIDED:
+            self.require_gcc()
+            self.force = True
+            (library,) = [each for each in self.extensions if each.name.endswith("__mypyc")]  # the others lead to it
+            flags = library.extra_compile_args
+            library.extra_compile_args, library.extra_link_args = [*flags, *COUNTING], [*COUNTING]
+            super().build_extensions()
+            self.train()
+            library.extra_compile_args, library.extra_link_args = [*flags, *COUNTED], []
+            self.compiled.clear()
+        super().build_extensions()
+
+    def require_gcc(self) -> None:
+        """Refuse other compilers, whose counts have to be merged by a tool of their own. Raises SystemExit."""
+        asked = [*getattr(self.compiler, "compiler_so", ["cl"]), "-dM", "-E", "-xc", os.devnull]
+        try:
+            macros = subprocess.run(asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+        except OSError:
+            macros = ""
+        if "__GNUC__" not in macros or "__clang__" in macros:
+            raise SystemExit(f"error: BLOCKWRIGHT_PGO=1 needs gcc, and {asked[0]} is not: set CC=gcc, or leave it out")
+
+    def train(self) -> None:
+        """Run the training in a copy of the package with these libraries, which write their counts beside the objects.
+
+        Raises SystemExit if it fails, or leaves no counts.
+        """
+        for path in Path(self.build_temp).rglob("*.gcda"):
+            path.unlink()
+        with tempfile.TemporaryDirectory() as folder:
+            for source in (ROOT / PACKAGE.parent, self.build_lib):
+                shutil.copytree(source, folder, dirs_exist_ok=True)
+            kept = {name: value for name, value in os.environ.items() if not name.startswith("BLOCKWRIGHT_")}
+            kept["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, kept.get("PYTHONPATH")]))
+            done = subprocess.run([sys.executable, "-m", "blockwright.bench.training"], env=kept)
+        if done.returncode or not any(Path(self.build_temp).rglob("*.gcda")):
+            raise SystemExit("error: BLOCKWRIGHT_PGO=1: the training failed (see above) or left no counts")
+
     def run(self) -> None:
         """Build, then prune what does not belong, and write the record."""
+        folders = [Path(self.build_lib) / "blockwright"]
+        if record["read_record"](folders[0]).get("how") != HOW:
+            record["remove_libraries"](folders[0])  # compiled otherwise, though perhaps from these sources
+            self.force = True
         super().run()
         if not self.extensions:
             return
-        folders = [Path(self.build_lib) / "blockwright"]
         if self.inplace:
             folders.append(ROOT / PACKAGE)
         files = [Path(self.get_ext_filename(extension.name)) for extension in self.extensions]
@@ -352,7 +404,7 @@ class BuildCore(build_ext):
             return
         for folder in folders:
             record["remove_libraries"](folder, keep=libraries)
-            record["write_record"](folder, SOURCES, libraries=libraries, mypy=mypy_version(), development=DEVELOPMENT)
+            record["write_record"](folder, SOURCES, libraries=libraries, mypy=mypy_version(), how=HOW)
 
 
 setup(ext_modules=core_extensions(), cmdclass={"build_ext": BuildCore})

@@ -54,7 +54,7 @@ def build_info() -> BuildInfo:
     if _source_only():
         return BuildInfo("pure", python, None, "BLOCKWRIGHT_PURE_PYTHON=1 is set")
     libraries = library_paths(package)
-    record = _read_record(package)
+    record = read_record(package)
     if not libraries:
         failure = record.get("failure")
         why = f"it could not be compiled here: {failure}" if failure else "no compiled libraries for this Python"
@@ -63,8 +63,9 @@ def build_info() -> BuildInfo:
     difference = _difference(record, package, [path.relative_to(package).as_posix() for path in libraries])
     if difference is not None:
         return BuildInfo("stale", python, mypy, f"{difference}; build again (make build)")
-    how = ", for development, not for speed (BLOCKWRIGHT_DEVELOPMENT=1)" if record.get("development") else ""
-    return BuildInfo("compiled", python, mypy, f"{len(record['sources'])} sources as compiled{how}")
+    how = record.get("how")
+    how = "for development, not for speed (BLOCKWRIGHT_DEVELOPMENT=1)" if how == "development" else how
+    return BuildInfo("compiled", python, mypy, f"{len(record['sources'])} sources as compiled, {how}")
 
 
 def library_paths(package: Path) -> list[Path]:
@@ -91,14 +92,17 @@ def write_record(
     libraries: list[str],
     mypy: str | None,
     failure: str | None = None,
-    development: bool = False,
+    how: str | None = None,
 ) -> None:
-    """Write beside the libraries of a package (given by their paths in it) what they were made from, or why not."""
+    """Write beside the libraries of a package (given by their paths in it) what they were made from, or why not.
+
+    `how` says how: "optimized", "profile-guided" or "development".
+    """
     record = {
         "python": platform.python_version(),
         "mypy": mypy,
         "failure": failure,
-        "development": development,
+        "how": how,
         "libraries": libraries,
         "sources": sources,
     }
@@ -118,7 +122,8 @@ def _record_path(package: Path) -> Path:
     return package / COMPILED[0] / f"native.{sys.implementation.cache_tag}.json"
 
 
-def _read_record(package: Path) -> dict[str, Any]:
+def read_record(package: Path) -> dict[str, Any]:
+    """Return the record of a package's libraries; an empty one if there is none that can be read."""
     try:
         record = json.loads(_record_path(package).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -19,7 +19,7 @@ pytest.importorskip("torch", reason="a worker's block tables are torch tensors")
 pytest.importorskip("numpy", reason="the peer's are numpy arrays")
 
 from blockwright import build_info
-from blockwright.bench import groups, step_paths
+from blockwright.bench import groups, step_paths, training
 from blockwright.bench.measure import WorkNotDoneError
 from blockwright.bench.path import STEP
 from blockwright.bench.peers import vllm as vllm_peer
@@ -48,6 +48,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: str(path.name))
 def test_every_path_runs_on_blockwright(path: Any) -> None:
     sample = path.ours()
+    assert all(sample() > 0 for _ in range(4))
+
+
+def test_the_worker_is_trained_without_torch() -> None:
+    sample = step_paths.step(training.WithoutTorch())
     assert all(sample() > 0 for _ in range(4))
 
 

@@ -135,7 +135,7 @@ def test_record_of_these_sources_is_compiled(copy: Path) -> None:
 
 def test_a_core_compiled_for_development_says_so(copy: Path) -> None:
     record = json.loads(record_of(copy).read_text())
-    record_of(copy).write_text(json.dumps(record | {"development": True}))
+    record_of(copy).write_text(json.dumps(record | {"how": "development"}))
     assert ask(copy)[0] == "compiled"
     assert "for development" in ask(copy)[1]
 

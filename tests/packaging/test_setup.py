@@ -1,12 +1,13 @@
 """Property: a build leaves either all libraries of the core, with a true record, or none; and says so once.
 
 How: a core of two modules, and two beside it, is built in place in a scratch copy of the real setup.py, over and over,
-with sources and compiler changed in between: it compiles, is found up to date, fails (compiler, type error), and
-is built uncompiled. The package that holds one of them imports a module that has a type error, which is not compiled
-and so must not matter.
+with sources and compiler changed in between: it compiles, is found up to date, fails (compiler, type error, training),
+and is built uncompiled. The package that holds one of them imports a module that has a type error, which is not
+compiled and so must not matter.
 Not covered: isolated builds (`make wheel-check`) and other platforms; the real core (the other tests run on it).
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -31,6 +32,7 @@ TWO = "from blockwright.core.one import double\n\n\ndef fourfold(n: int) -> int:
 LOW = "LIMIT = 3\n"
 OUTSIDE = "from blockwright.offload.mover import move as move\n"
 MOVER = 'def move() -> int:\n    return "the types of a package that is not there"\n'
+TRAINING = "from blockwright.core.two import fourfold\n\nfourfold(1)\n"
 ABOVE = "from blockwright.core.two import fourfold\n\n\ndef eightfold(n: int) -> int:\n    return 2 * fourfold(n)\n"
 
 
@@ -50,6 +52,9 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (package / "offload/tiers/low.py").write_text(LOW)
     (package / "paging/__init__.py").touch()
     (package / "paging/above.py").write_text(ABOVE)
+    (package / "bench").mkdir()
+    (package / "bench/__init__.py").touch()
+    (package / "bench/training.py").write_text(TRAINING)
     for name in ("_build.py", "core/__init__.py"):
         shutil.copy(ROOT / "impl/blockwright" / name, package / name)
     (package / "__init__.py").write_text("from blockwright._build import build_info as build_info\n")
@@ -147,6 +152,40 @@ def test_build_is_all_or_nothing(scratch: Path) -> None:
     assert build(scratch).returncode == 0
     assert len(libraries(scratch)) == 10
     assert running(scratch) == ("compiled", ".so")
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("gcc"), reason="needs gcc")
+def test_a_profile_guided_core_is_trained_or_an_error(scratch: Path) -> None:
+    assert build(scratch).returncode == 0
+    (record,) = scratch.glob("impl/blockwright/core/native.*.json")
+
+    def how() -> str:
+        return str(json.loads(record.read_text())["how"])
+
+    assert (how(), running(scratch)) == ("optimized", ("compiled", ".so"))
+    done = build(scratch, BLOCKWRIGHT_PGO="1", CC="gcc")
+    assert done.returncode == 0, done.stderr
+    assert (how(), running(scratch)) == ("profile-guided", ("compiled", ".so"))
+    counts = {path.name for path in scratch.glob("build/temp*/build/*.gcda")}
+    assert {"unit_core.gcda", "unit_paging.gcda"} <= counts
+
+    # Built otherwise, from the same sources, it is compiled again.
+    assert build(scratch).returncode == 0
+    assert (how(), running(scratch)) == ("optimized", ("compiled", ".so"))
+
+    # No training, or another compiler: an error, and what was there stays.
+    training = scratch / "impl/blockwright/bench/training.py"
+    training.write_text("raise SystemExit(3)\n")
+    failed = build(scratch, BLOCKWRIGHT_PGO="1", CC="gcc")
+    refused = build(scratch, BLOCKWRIGHT_PGO="1", CC="/bin/false")
+    training.write_text(TRAINING)
+    assert failed.returncode != 0
+    assert "the training failed" in failed.stderr
+    assert refused.returncode != 0
+    assert "needs gcc" in refused.stderr
+    assert (how(), running(scratch)) == ("optimized", ("compiled", ".so"))
+    assert build(scratch).returncode == 0
+    assert not any(b"__gcov" in path.read_bytes() for path in scratch.rglob("*.so"))  # none that still counts
 
 
 def test_pure_wheel_fits_every_python(scratch: Path) -> None:
