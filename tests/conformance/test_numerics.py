@@ -24,7 +24,7 @@ from blockwright_lab.numerics.engine.errors import NUMERICS_LAWS, NumericsError,
 from blockwright_lab.numerics.engine.examples import Examples, shrunk
 from blockwright_lab.numerics.engine.schedule import EngineConfig, Job, Schedule, script, shown
 from blockwright_lab.numerics.engine.worlds import WORLDS, random_schedule
-from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sinks, Sliding
+from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
 
 FOUR = (Group(Full(), 4), Group(Sliding(6), 4), Group(Chunked(8), 4), Group(Mamba(2), 4))
 THREE = FOUR[:3]
