@@ -47,8 +47,11 @@ COUNTED = ("-fprofile-use", "-fprofile-partial-training")  # what was not traine
 # What runs once, when a module is imported, is a tenth of the code, in long functions: optimizing them takes its time.
 # (Of gcc's other ways to say so, `optimize("O0")` compiles functions around it to slower code.)
 ONCE = "" if sys.platform == "win32" else "__attribute__((cold)) "
-# Modules that show and check, or only say what others have to bring, are no faster for being optimized.
-COLD = re.compile(r"___(picture|explain|self_check___\w+|naive|paging___interfaces|selfcheck|chaincheck)\.c$")
+# Modules that show and check, or only say what others have to bring, are no faster for being optimized; nor are those
+# whose calls come once per transfer, not once per block or step.
+COLD = re.compile(
+    r"___(picture|explain|self_check___\w+|naive|interfaces|selfcheck|chain|chaincheck|moves|tiers___retained|chosen)\.c$"
+)
 UNITS: dict[str, list[Path]] = {}  # of each unit of C, the files that it is made from
 INTERPRETED = {"__init__.py"}  # a package's own __init__ cannot be compiled: it would import itself for ever
 PURE = os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"
