@@ -116,8 +116,9 @@ def shown_by(manager: Any, keys: Sequence[Key], ordered: bool = True) -> TierSho
 
 
 def said_by(manager: Any, key: Key) -> Said:
-    """Return what a manager knows to be said of a key; others than ours know nothing."""
-    return Said(*(getattr(manager, "hint_of", lambda key: None)(key) or ()))
+    """Return what a manager knows to be said of a key, at whole times; others than ours know nothing."""
+    hint = getattr(manager, "hint_of", lambda key: None)(key)
+    return Said() if hint is None else Said(hint.tenant, hint.priority, int(hint.until))
 
 
 def expected_of(state: Tier, keys: Sequence[Key], ordered: bool = True) -> TierShown:
