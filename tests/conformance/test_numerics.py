@@ -24,7 +24,7 @@ from blockwright_lab.numerics.engine.errors import NUMERICS_LAWS, NumericsError,
 from blockwright_lab.numerics.engine.examples import Examples, shrunk
 from blockwright_lab.numerics.engine.schedule import EngineConfig, Job, Schedule, script, shown
 from blockwright_lab.numerics.engine.worlds import WORLDS, random_schedule
-from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
+from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sinks, Sliding
 
 FOUR = (Group(Full(), 4), Group(Sliding(6), 4), Group(Chunked(8), 4), Group(Mamba(2), 4))
 THREE = FOUR[:3]
@@ -268,7 +268,7 @@ def test_an_engine_that_gets_nowhere_is_caught(monkeypatch: pytest.MonkeyPatch) 
 def test_a_schedule_is_printed_as_python(name: str) -> None:
     for seed in range(20):
         schedule = random_schedule(WORLDS[name], seed)
-        assert eval(shown(schedule)) == schedule
+        assert eval(shown(schedule), globals() | {"Sinks": Sinks}) == schedule
         compile(script(schedule), "script", "exec")
 
 

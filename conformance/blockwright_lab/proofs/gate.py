@@ -97,8 +97,8 @@ def fault(theorem: Theorem, timeout: int = TIMEOUT_MS) -> str:
     solver, claim = z3.Solver(ctx=context), theorem.claim.translate(context)
     solver.set("timeout", timeout)
     solver.add(*[each.translate(context) for each in theorem.assumptions])
-    if solver.check() != z3.sat:
-        return f"{theorem.layer}: no numbers are known that the assumptions allow"
+    if (answer := solver.check()) != z3.sat:
+        return f"{theorem.layer}: {UNDECIDED if answer == z3.unknown else 'the assumptions allow no numbers'}"
     for divisor in divisors(claim):
         if solver.check(divisor <= 0) != z3.unsat:
             return f"{theorem.layer}: {divisor} may not be positive"
