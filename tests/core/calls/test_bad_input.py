@@ -26,6 +26,7 @@ from blockwright import (
     MambaSpec,
     MultiModalItem,
     Request,
+    append_output_token_ids_batch,
 )
 from blockwright.errors import (
     BlockError,
@@ -214,6 +215,8 @@ def test_appending_nothing() -> None:
     before = request_dump(request)
     request.append_output_token_ids([])
     request.append_output_token_ids(())
+    with pytest.raises(InvalidArgumentError, match="'r' would have more than 2147483647 tokens"):
+        append_output_token_ids_batch([request], [1], num_tokens=2**31 - 1)
     assert request_dump(request) == before
 
 
