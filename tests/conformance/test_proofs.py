@@ -30,7 +30,7 @@ ALTERATIONS = [
     (window_theorems, "SlidingRule.__init__", "window - 1", "window"),
     (window_theorems, "SlidingRule.__init__", "sink_len + block_size", "sink_len"),
     (window_theorems, "SlidingRule.peak", "- self.sinks", "- 0"),
-    (window_theorems, "GroupTables.trim_at", "max(table.num_trimmed, self.sinks)", "table.num_trimmed"),
+    (window_theorems, "GroupTables.trim_at", "max(num_trimmed, self.sinks)", "num_trimmed"),
     (window_theorems, "ChunkedRule.first_needed", "* self._chunk", "* self._chunk - 1"),
     (window_theorems, "ChunkedRule.last_needing", "- 1", "- 2"),
     (window_theorems, "MambaRule.first_needed", "num_tokens - 1", "num_tokens"),

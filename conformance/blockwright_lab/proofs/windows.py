@@ -120,7 +120,7 @@ def of_layer(layer: Layer) -> Iterator[Theorem]:
     alive = z3.Or(last >= n, sides.reads(last, n), z3.And(i < layer.heads, sides.reads(i * b, n)))
     yield claim("the last position keeps every other entry alive, or a sink", alive, z3.Not(dead))
     yield claim("trims says whether the next entry is dead", sides.of_table("trims", None, n, **size) == (own < kept))
-    trim_at = sides.of_table("trim_at", None, **size)
+    trim_at = sides.of_table("trim_at", i, **size)
     yield claim("an entry dies exactly from trim_at on", (first(n) >= (own + 1) * b) == (n >= trim_at), n <= FOR_EVER)
     bound = sides.closed("last_needing", p)
     yield claim("last_needing bounds what is needed", (first(n) < p) == (n <= bound), p >= 1, n <= FOR_EVER)

@@ -164,6 +164,7 @@ def serve_each(
     changes = state.changes
     changes.clear()
     size: i64 = len(batch)
+    new_offsets, nulled_offsets = done.new_block_offsets, done.nulled_offsets
     groups = state.config.num_groups
     overlaps = state.config.overlaps
     new_ids = vec[i32]()
@@ -211,16 +212,15 @@ def serve_each(
             continue
         slot = fill_offsets(done, slot, served * groups, i32(len(new_ids)), num_nulled)
         group: i64 = 0
-        while group < groups:
-            blocks = ready.groups[group].blocks
+        for group, table in enumerate(ready.groups):
+            blocks = table.blocks
             held: i64 = i64(changes.held[group])
             while held < i64(len(blocks)):
                 new_ids = append(new_ids, blocks[held])
                 held += 1
             slot += 1
-            done.new_block_offsets[slot] = i32(len(new_ids))
-            done.nulled_offsets[slot] = changes.nulled_ends[group]
-            group += 1
+            new_offsets[slot] = i32(len(new_ids))
+            nulled_offsets[slot] = changes.nulled_ends[group]
         num_nulled = i32(len(changes.nulled))
     fill_offsets(done, slot, size * groups, i32(len(new_ids)), num_nulled)
     done.num_served = int(served)

@@ -18,7 +18,7 @@ from mypy_extensions import i32, i64
 from blockwright.core.candidates.order import Wish
 from blockwright.core.index import cut_to, with_room, zeros32
 from blockwright.core.outcomes import Ask, KVCacheBlocks
-from blockwright.core.publication import NOT_RUN, make_keys, publish_due, publish_to
+from blockwright.core.publication import NOT_RUN, make_keys, publish_due, publish_filled, publish_to
 from blockwright.core.request import Request
 from blockwright.core.state import Changes, GroupTable, RequestTables, State, held_blocks
 from blockwright.core.window import FOR_EVER
@@ -107,22 +107,35 @@ def prepare(state: State, request: Request, tables: RequestTables | None, ask: A
     Appends null entries for the blocks to come, and to `changes`, which the caller has begun with these tables, the
     entries that trimming will null. `undo` takes all of it back.
     """
-    groups = state.config.num_groups
-    at: i64 = 0
     if publishes_now(state, ask):
         make_keys(state, request, ask.stop)
     if tables is None:
         tables = opened(state, request, ask)
         changes.begin(tables)
     if tables.owner != 0 and ask.settled >= tables.trim_at:
-        while at < groups:
-            changes.nulled = state.managers[at].dying(tables.groups[at], ask.settled, changes.nulled)
-            changes.nulled_ends[at] = i32(len(changes.nulled))
-            at += 1
+        changes.trim_at = FOR_EVER
+        for manager, table in zip(state.managers, tables.groups):
+            manager.note_dead(table, ask.settled, changes)
     if tables.is_forked:
-        state.pool.reserve_copies(groups)
-        changes.replaced = with_room(changes.replaced, 4 * groups)
-    at = 0
+        state.pool.reserve_copies(state.config.num_groups)
+        changes.replaced = with_room(changes.replaced, 4 * state.config.num_groups)
+    widen(state, tables, ask, changes)
+    if tables.owner != 0:
+        changes.make_room()
+    return tables
+
+
+def widen(state: State, tables: RequestTables, ask: Ask, changes: Changes) -> None:
+    """Append null entries for the blocks to come."""
+    groups = state.config.num_groups
+    at: i64 = 0
+    if state.is_even:
+        more = state.managers[0].missing(i64(changes.held[0]), ask.slots)
+        if more > 0:
+            changes.grown = more * groups
+            for table in tables.groups:
+                table.lengthen(more)
+        return
     while at < groups:
         table = tables.groups[at]
         if table.in_place < ask.slots:
@@ -130,7 +143,6 @@ def prepare(state: State, request: Request, tables: RequestTables | None, ask: A
             manager.widen(table, manager.reach(ask))
             changes.grown += i64(len(table.blocks)) - i64(changes.held[at])
         at += 1
-    return tables
 
 
 def publishes_now(state: State, ask: Ask) -> bool:
@@ -194,28 +206,30 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
         trim_dead(state, tables, ask.settled, changes)
         if tables.is_forked:
             unshare(state, tables, ask, changes)
-    config = state.config
-    publishes = publishes_now(state, ask)
     known: i64 = request._num_prompt + i64(len(request._output))
-    in_place: i64 = config.max_len
     is_due = False
-    at: i64 = 0
-    while at < config.num_groups:
-        table = tables.groups[at]
-        # law: STEP-1
-        if table.in_place < ask.slots:
-            manager = state.managers[at]
-            if manager.num_states > 0:
-                read = manager.state_block(table, ask.begin)
-                table.num_read = ask.begin
-                table.read_block = read
-            manager.fill(table, manager.reach(ask), i64(changes.held[at]))
-            if publishes:
-                publish_to(manager, table, request, min(ask.stop, known), NOT_RUN)
-                is_due = is_due or (ask.new > 0 and ask.certain <= known and manager.leaves_state(ask.certain))
-            table.in_place = manager.in_place_slots(table, config.caching)
-        in_place = min(in_place, table.in_place)
-        at += 1
+    if state.is_even and not is_new and state.pool.is_plain():
+        in_place = go_evenly(state, request, tables, ask, known, changes)
+    else:
+        in_place = state.config.max_len
+        publishes = publishes_now(state, ask)
+        at: i64 = 0
+        while at < state.config.num_groups:
+            table = tables.groups[at]
+            # law: STEP-1
+            if table.in_place < ask.slots:
+                manager = state.managers[at]
+                if manager.num_states > 0:
+                    read = manager.state_block(table, ask.begin)
+                    table.num_read = ask.begin
+                    table.read_block = read
+                manager.fill(table, manager.reach(ask), i64(changes.held[at]))
+                if publishes:
+                    publish_to(manager, table, request, min(ask.stop, known), NOT_RUN)
+                    is_due = is_due or (ask.new > 0 and ask.certain <= known and manager.leaves_state(ask.certain))
+                table.in_place = manager.in_place_slots(table, state.config.caching)
+            in_place = min(in_place, table.in_place)
+            at += 1
     if is_new:
         for manager, table in zip(state.managers, tables.groups):
             manager.fill_states(table)
@@ -253,7 +267,7 @@ def adopt(state: State, request: Request, tables: RequestTables, ask: Ask) -> No
             manager.adopt(table.blocks)
     trim_at: i64 = FOR_EVER
     for manager, table in zip(state.managers, tables.groups):
-        trim_at = min(trim_at, manager.trim_at(table))
+        trim_at = min(trim_at, manager.trim_at(table.num_trimmed))
     tables.trim_at = trim_at
     tables.num_settled = ask.begin
     tables.owner = state.owner
@@ -261,19 +275,66 @@ def adopt(state: State, request: Request, tables: RequestTables, ask: Ask) -> No
 
 
 def trim_dead(state: State, tables: RequestTables, settled: i64, changes: Changes) -> None:
-    """Trim a running request's tables, all groups before any grows."""
+    """Null the entries that are listed in `changes`, and release their blocks, all groups' before any grows.
+
+    The groups in order, of each its last entry first. law: TRIM-1, REF-1.
+    """
     if settled < tables.trim_at:
         return
-    trim_at: i64 = FOR_EVER
-    groups = state.config.num_groups
+    nulled, ends, trimmed, dead = changes.nulled, changes.nulled_ends, changes.trimmed, changes.blocks
+    count: i64 = i64(len(nulled)) - changes.num_nulled
+    first = count  # where the entries of a group begin; the pool releases from the end on
+    i: i64 = changes.num_nulled
     at: i64 = 0
-    while at < groups:
-        manager = state.managers[at]
-        table = tables.groups[at]
-        manager.trim(table, settled, i64(changes.held[at]))
-        trim_at = min(trim_at, manager.trim_at(table))
-        at += 1
-    tables.trim_at = trim_at
+    for at, table in enumerate(tables.groups):
+        stop: i64 = i64(ends[at])
+        first -= stop - i
+        put = first
+        blocks = table.blocks
+        while i < stop:
+            entry: i64 = i64(nulled[i])
+            dead[put] = blocks[entry]
+            blocks[entry] = 0
+            put += 1
+            i += 1
+        table.num_trimmed = i64(trimmed[at])
+    if count > 0:
+        state.pool.release(dead, 0, count)
+        state.pool.note_trim(dead, 0, count)
+    tables.trim_at = changes.trim_at
+
+
+def go_evenly(state: State, request: Request, tables: RequestTables, ask: Ask, known: i64, changes: Changes) -> i64:
+    """Take and publish in all groups at once, where they are even; return the slots up to which no growth does either.
+
+    law: STEP-1.
+    """
+    manager, first, blocks = state.managers[0], tables.groups[0], changes.blocks
+    at: i64 = 0
+    if changes.grown > 0:
+        state.pool.fill(blocks, 0, changes.grown)
+        held: i64 = i64(changes.held[0])
+        for table in tables.groups:
+            table.num_covered = ask.slots
+            own = table.blocks
+            i = held
+            while i < i64(len(own)):
+                own[i] = blocks[at]
+                at += 1
+                i += 1
+    count = min(ask.stop, known)
+    if publishes_now(state, ask) and request._block_size > 0 and manager.publishes(first, count):
+        entry = first.num_published
+        if manager.publishes(first, count - manager._block_size):
+            publish_filled(state, tables, request, count, NOT_RUN)
+        else:
+            at = 0
+            for table in tables.groups:
+                table.num_published = entry + 1
+                blocks[at] = table.blocks[entry]
+                at += 1
+            state.pool.publish_each(blocks, request, manager._block_size // request._block_size, entry, at)
+    return manager.in_place_slots(first, state.config.caching)
 
 
 # ---------------------------------------------------------------------- release

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.vecs import append, extend, vec
+from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.index import zeros32
 from blockwright.core.outcomes import Ask
 from blockwright.core.pool import BlockPool
 from blockwright.core.request import MAX_LENGTH, BlockKeys, Request
-from blockwright.core.state import GroupTable, RequestTables
+from blockwright.core.state import Changes, GroupTable, RequestTables
 from blockwright.core.window import FOR_EVER, ChunkedRule, MambaRule, Probe, SlidingRule, WindowRule
 from blockwright.errors import UnsupportedError
 from blockwright.kinds import (
@@ -92,6 +92,11 @@ class GroupTables:
             return True
         return self.rule.first_needed((end + self._alignment - 1) // self._alignment * self._alignment) < end
 
+    def goes_with(self, other: GroupTables) -> bool:
+        """Return whether this group's tables grow and are published with every token as those of the other."""
+        is_plain = self._layout == ROW and not self.is_encoder and self._publishes_all
+        return is_plain and self._block_size == other._block_size
+
     def entries_for(self, num_tokens: i64) -> i64:
         """Return the table's length once it covers `num_tokens` slots. O(1)."""
         # law: MAMBA-2
@@ -146,11 +151,11 @@ class GroupTables:
             return False
         return self.rule.first_needed(num_tokens) >= (max(table.num_trimmed, self.sinks) + 1) * self._block_size
 
-    def trim_at(self, table: GroupTable) -> i64:
-        """Return the settled tokens at which the next entry dies. O(1)."""
+    def trim_at(self, num_trimmed: i64) -> i64:
+        """Return the settled tokens at which the next entry dies, after so many that trimming has passed. O(1)."""
         if self._layout == ONE_STATE:
             return FOR_EVER
-        return self.rule.last_needing((max(table.num_trimmed, self.sinks) + 1) * self._block_size) + 1
+        return self.rule.last_needing((max(num_trimmed, self.sinks) + 1) * self._block_size) + 1
 
     def in_place_slots(self, table: GroupTable, caching: bool) -> i64:
         """Return up to how many slots growth changes nothing: covered, and no block becomes full. O(1).
@@ -189,16 +194,22 @@ class GroupTables:
             i += 1
         return gain
 
-    def dying(self, table: GroupTable, num_tokens: i64, nulled: vec[i32]) -> vec[i32]:
-        """Append the indices of the entries that `trim` will null. O(entries that die)."""
+    def note_dead(self, table: GroupTable, num_tokens: i64, changes: Changes) -> None:
+        """Note which entries trimming will null, and what it will have passed. O(entries that die). law: TRIM-1."""
         blocks = table.blocks
-        stop = min(self.first_kept(num_tokens), i64(len(blocks)))
         i = max(table.num_trimmed, self.sinks)
+        # law: TRIM-2
+        stop = min(self.first_kept(num_tokens), i64(len(blocks)))
+        trimmed = stop if stop > i else table.num_trimmed
+        nulled = changes.nulled
         while i < stop:
             if blocks[i] != 0:
                 nulled = append(nulled, i32(i))
             i += 1
-        return nulled
+        changes.nulled = nulled
+        changes.nulled_ends[self._group] = i32(len(nulled))
+        changes.trimmed[self._group] = i32(trimmed)
+        changes.trim_at = min(changes.trim_at, self.trim_at(trimmed))
 
     def trim(self, table: GroupTable, num_tokens: i64, held: i64) -> None:
         """Replace the dead ones of the first `held` entries by the null block, and release their blocks.
@@ -221,13 +232,8 @@ class GroupTables:
 
     def widen(self, table: GroupTable, num_tokens: i64) -> None:
         """Append null entries up to `num_tokens` slots, for `fill`."""
-        if i64(len(table.blocks)) * self._block_size >= num_tokens:
-            return
-        more = self.entries_for(num_tokens) - i64(len(table.blocks))
-        if more == 1:
-            table.blocks = append(table.blocks, 0)
-        elif more > 1:
-            table.blocks = extend(table.blocks, zeros32(more))
+        if i64(len(table.blocks)) * self._block_size < num_tokens:
+            table.lengthen(self.entries_for(num_tokens) - i64(len(table.blocks)))
 
     def fill(self, table: GroupTable, num_tokens: i64, held: i64) -> None:
         """Take blocks for the entries after the first `held`, which cover `num_tokens` slots now. law: TABLE-1.
@@ -331,18 +337,17 @@ class GroupTables:
         # The block after a hit is computed again, so it may hold the last token, which a hit may not.
         return Probe(self.block_pool, keys, self._group, self._block_size, max_length + margin, margin)
 
-    def check_hit(self, ids: vec[i32], keys: BlockKeys) -> i64:
-        """Return how many blocks of a hit are free, after checking that every entry still holds. O(entries).
+    def check_hit(self, ids: vec[i32], keys: BlockKeys) -> None:
+        """Check that every entry of a hit still holds. O(entries).
 
         Raises:
             StaleHitError: an entry does not.
         """
         first = self.first_kept(i64(len(ids)) * self._block_size)
         pool, sinks = self.block_pool, min(self.sinks, first)
-        head: i64 = 0
         if sinks > 0:
-            head = pool.count_free_hits(ids[:sinks], keys, self._group, self._block_size, 0, 0)
-        return head + pool.count_free_hits(ids, keys, self._group, self._block_size, sinks, first)
+            pool.check_hits(ids[:sinks], keys, self._group, self._block_size, 0, 0)
+        pool.check_hits(ids, keys, self._group, self._block_size, sinks, first)
 
     def dead_hits(self, ids: vec[i32], first_kept: i64) -> i64:
         """Return how many free blocks of a checked hit lie before an entry, but for sinks. O(entries)."""

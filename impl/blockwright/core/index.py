@@ -292,6 +292,18 @@ class PrefixIndex:
         own, groups, older, younger = self._words, self._groups, self.older, self._younger
         return _put(self._slots, own, groups, older, younger, self._mask, block, low, high, group)
 
+    def add_each(self, low: i64, high: i64, blocks: vec[i32], count: i64) -> None:
+        """Give the first of some blocks the key in group 0, the next in group 1, ...; but for those with a key."""
+        slots, own, groups, older, younger = self._slots, self._words, self._groups, self.older, self._younger
+        mask = self._mask
+        group: i64 = 0
+        while group < count:
+            block = i64(blocks[group])
+            if block != 0 and older[block] == 0:
+                _put(slots, own, groups, older, younger, mask, block, low, high, group)
+                self.num_keyed += 1
+            group += 1
+
     def add_run(self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64, stop: i64) -> None:
         """Give the blocks of some entries that are not null and carry no key their keys; `words` as for `find_run`."""
         slots, own, groups, older, younger = self._slots, self._words, self._groups, self.older, self._younger

@@ -60,7 +60,9 @@ def count_new(state: State, request: Request, ask: Ask) -> None:
         if state.config.caching and request._block_size > 0:
             units = pool.units_for(request, manager._block_size)
             if hit is not None:
-                free = manager.check_hit(hit.ids[at], request.keys(units)) - manager.dead_hits(hit.ids[at], kept)
+                if not hit.are_found(request):
+                    manager.check_hit(hit.ids[at], request.keys(units))
+                free = pool.num_candidates(hit.ids[at]) - manager.dead_hits(hit.ids[at], kept)
                 ask.demand += free
                 if manager.keeps_all:
                     shared += live - free

@@ -52,6 +52,13 @@ class GroupTable:
         self.num_read: i64 = 0
         self.read_block: i64 = 0
 
+    def lengthen(self, more: i64) -> None:
+        """Append null entries."""
+        if more == 1:
+            self.blocks = append(self.blocks, 0)
+        elif more > 1:
+            self.blocks = extend(self.blocks, zeros32(more))
+
     def copy(self) -> GroupTable:
         """Return an independent copy."""
         twin = GroupTable(self.blocks[:], self.num_published, self.num_trimmed, self.num_covered, self.states[:])
@@ -246,6 +253,10 @@ class Changes:
         held: per group, the entries that the table had before the step, the hit included.
         nulled: the entries that trimming nulls, group after group; those of a batch's steps follow one another.
         nulled_ends: per group, where its own end.
+        num_nulled: the entries nulled before the step, by those before it in a batch.
+        trimmed: per group, the leading entries that trimming will have passed; only of a step that trims.
+        trim_at: settled tokens at which the next entry dies then.
+        blocks: room for the blocks that all groups give back, take or publish at once.
         replaced: the entries that are copied, four numbers each: index of the request, group, entry, new block.
         request: index of the request in its batch.
         grown: entries that the step appends, in all groups.
@@ -258,6 +269,10 @@ class Changes:
         self.held: vec[i32] = zeros32(num_groups)
         self.nulled: vec[i32] = vec[i32]()
         self.nulled_ends: vec[i32] = zeros32(num_groups)
+        self.num_nulled: i64 = 0
+        self.trim_at: i64 = 0
+        self.trimmed: vec[i32] = zeros32(num_groups)
+        self.blocks: vec[i32] = zeros32(num_groups)
         self.replaced: vec[i32] = vec[i32]()
         self.request: i32 = 0
 
@@ -276,14 +291,20 @@ class Changes:
     def begin(self, tables: RequestTables | None) -> None:
         """Note what is held before a step; None for a request that is not entered yet."""
         self.grown = 0
+        self.num_nulled = i64(len(self.nulled))
         if tables is None:
             return
-        end = i32(len(self.nulled))
-        at: i64 = 0
-        while at < i64(len(self.held)):
-            self.held[at] = i32(len(tables.groups[at].blocks))
-            self.nulled_ends[at] = end
-            at += 1
+        end = i32(self.num_nulled)
+        held, ends = self.held, self.nulled_ends
+        for at, table in enumerate(tables.groups):
+            held[at] = i32(len(table.blocks))
+            ends[at] = end
+
+    def make_room(self) -> None:
+        """Take the memory for the blocks that all groups give back or take in this step."""
+        most = max(i64(len(self.nulled)) - self.num_nulled, self.grown)
+        if i64(len(self.blocks)) < most:
+            self.blocks = zeros32(most)
 
 
 @final
@@ -339,6 +360,7 @@ class State:
     Attributes:
         config: how it was made.
         pool, managers: the blocks; one manager per group, with the tables.
+        is_even: all groups grow by, and publish, the same entries at the same tokens; only what they trim may differ.
         owner: number of the manager, by which a request knows its own tables; -1 once a call ended in mid-change.
         running: what each request holds, oldest first.
         num_batches, num_forks, num_steps: batches served, forks made, steps started so far.
@@ -358,6 +380,7 @@ class State:
         self.managers = managers
         for manager in managers:
             manager.align(config.alignment, config.eagle)
+        self.is_even = len(managers) > 0 and all([manager.goes_with(managers[0]) for manager in managers])
         self.owner: i64 = _owners[0]
         self.running: dict[str, RequestTables] = {}
         self.num_batches: i64 = 0

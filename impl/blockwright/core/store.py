@@ -530,12 +530,19 @@ class BlockStore:
         journal = self._journal
         return journal is None or journal.holds(block, keys, index, block_size)
 
-    def count_free_hits(
-        self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, start: i64, first: i64
-    ) -> i64:
-        """Check a hit and return how many of its blocks are free now.
+    def num_candidates(self, ids: vec[i32]) -> i64:
+        """Return how many non-null blocks of a hit are free now. O(entries)."""
+        ref = self._ref
+        free: i64 = 0
+        for block in ids:
+            if block != 0 and ref[i64(block)] == 0:
+                free += 1
+        return free
 
-        Entries from `start` to `first` must be null, those after them still carry the request's own keys. O(entries).
+    def check_hits(self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, start: i64, first: i64) -> None:
+        """Check that entries from `start` to `first` are null, and those after them carry the request's own keys.
+
+        Complexity: O(entries).
 
         Raises:
             StaleHitError: one of them does not.
@@ -559,14 +566,6 @@ class BlockStore:
                 f"new_computed_blocks: block {ids[bad]} at entry {bad} no longer holds this request's prefix; "
                 "look the hit up again"
             )
-        ref = self._ref
-        free: i64 = 0
-        i = first
-        while i < size:
-            if ref[i64(ids[i])] == 0:
-                free += 1
-            i += 1
-        return free
 
     def publish(
         self, ids: vec[i32], request: Request, units: i64, group: i64, block_size: i64, start: i64, stop: i64
@@ -591,6 +590,22 @@ class BlockStore:
                 is_new = index.add(block, words[at], words[at + 1], group)
                 journal.stored(block, request.keys(units), i, group, block_size, is_new)
             i += 1
+
+    def publish_each(self, blocks: vec[i32], request: Request, units: i64, entry: i64, count: i64) -> None:
+        """Make blocks findable as the request's block `entry`, the first in group 0, ..., the last of `count` in its.
+
+        Only where the pool is plain, and the key made. law: PUB-1.
+        """
+        words = request._words
+        at: i64 = 2 * ((entry + 1) * units - 1)
+        self._index.add_each(words[at], words[at + 1], blocks, count)
+
+    def is_plain(self) -> bool:
+        """Return whether nothing is noted of blocks, and candidates wait in the queue. O(1).
+
+        Then it makes no difference whether a group publishes before or after the next one takes.
+        """
+        return self._journal is None and self._order is None
 
     def forget_all(self, num_reserved: i64 = 0) -> bool:
         """Drop every key; False, and nothing happens, while any block is held but `num_reserved` ones without content.

@@ -44,7 +44,9 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
         probe.entries(num_computed, manager.sinks, manager.first_kept(num_computed))
         for probe, manager in zip(probes, state.managers)
     ]
-    return KVCacheBlocks(state.pool, ids), num_computed
+    hit = KVCacheBlocks(state.pool, ids)
+    hit.note_found(request)
+    return hit, num_computed
 
 
 def commit(state: State, plan: Plan) -> KVCacheBlocks:
