@@ -113,13 +113,16 @@ class PoolBlock(Block):
         Raises:
             InvalidArgumentError: more tokens than slots, or one is out of range.
         """
-        require_positive("block_size", block_size)
+        if block_size < 1 or isinstance(block_size, bool):
+            require_positive("block_size", block_size)
         if len(token_ids) > block_size:
             raise InvalidArgumentError(f"token_ids: a block has {block_size} slots, {len(token_ids)} tokens were given")
         self._prev: Block | None = prev_block
         self._allocator: BlockAllocator = allocator
         self._size: i64 = block_size
-        self._tokens: vec[i32] = with_tokens(vec[i32](capacity=max(len(token_ids), min(block_size, ROOM))), token_ids)
+        self._tokens: vec[i32] = vec[i32]()
+        if token_ids:
+            self._tokens = self._written(token_ids)
         self._mark: i64 = 0 if block_id is None else block_id + 1
         self._computed: bool = computed
         self._accessed = -1.0
@@ -145,7 +148,7 @@ class PoolBlock(Block):
             raise InvalidArgumentError(
                 f"token_ids: {len(token_ids)} tokens do not fit into {self.num_empty_slots} empty slots"
             )
-        tokens = with_tokens(self._tokens, token_ids)
+        tokens = self._written(token_ids)
         if self._mark != 0:
             owner = self._allocator
             if isinstance(owner, PoolAllocator):
@@ -154,6 +157,12 @@ class PoolBlock(Block):
                 place = owner.cow_block_if_not_appendable(self)
                 self._mark = 0 if place is None else place + 1
         self._tokens = tokens
+
+    def _written(self, token_ids: list[int]) -> vec[i32]:
+        """Return its tokens with others behind them; the first bring room for those that follow. O(token_ids)."""
+        if len(self._tokens) > 0:
+            return with_tokens(self._tokens, token_ids)
+        return with_tokens(vec[i32](capacity=max(len(token_ids), min(int(self._size), ROOM))), token_ids)
 
     @property
     def block_id(self) -> int | None:
