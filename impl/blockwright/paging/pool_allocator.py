@@ -277,9 +277,10 @@ class PoolBlock(Block):
         twin._computed = self._computed
         twin._accessed = self._accessed
         twin._depth = self._depth
-        twin._is_hashed = self._is_hashed
-        twin._low = self._low
-        twin._high = self._high
+        if self._is_hashed:
+            twin._is_hashed = True
+            twin._low = self._low
+            twin._high = self._high
         return twin
 
     def __repr__(self) -> str:
