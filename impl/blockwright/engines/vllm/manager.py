@@ -309,18 +309,30 @@ class KVCacheManager:
             if stop <= begin:
                 self._note_filled(request, twin, stop, NEVER)
                 return self.empty_kv_cache_blocks
+        is_later, end = True, stop
         if self._trims:
+            settled = max(twin.certain, computed - request.num_in_flight_tokens)
             if self._has_states:
                 twin.learn(request, stop)
-            begin = self._settle(request, twin)
+                begin = self._settle(request, twin)
+            else:
+                begin = settled if twin.due <= settled <= twin.written else self._settle(request, twin)
+                if twin.learn(request, begin) <= begin:  # one call trims, publishes what is settled, and gives slots
+                    is_later = False  # up to the end of the last block, so that all steps within it are told of
+                    slots = -(-(stop + ahead) // self._unit) * self._unit
+                    end = max(stop, min(slots - ahead, self.max_model_len))
         own.num_computed_tokens = begin
         if reserve:
-            plan = self.core.plan(own, stop - begin, num_lookahead_tokens=ahead)
+            plan = self.core.plan(own, end - begin, num_lookahead_tokens=ahead)
             if not isinstance(plan, Fits) or plan.num_blocks + reserve > self.block_pool.num_free:
                 return None
-        blocks = self.core.allocate_slots(own, stop - begin, 0, None, ahead, True)
-        if blocks is not None:
-            self._note_step(request, twin, begin, stop, ahead)
+        blocks = self.core.allocate_slots(own, end - begin, 0, None, ahead, is_later)
+        if blocks is None:
+            return None
+        if not is_later:
+            twin.published = max(twin.published, begin - begin % self._unit)
+            self._tell(request)
+        self._note_step(request, twin, begin, end, ahead)
         return blocks
 
     def _settle(self, request: Any, twin: Twin) -> int:
