@@ -2,8 +2,8 @@
 
 Run inside an environment with vLLM (``make bench-engines``). All sides run the same requests, step by step in turn, so
 that what else the machine does meets all of them, and in every order equally often, since a step finds its caches as the
-side before it left them: after one of vLLM's, the other two take a third longer. What is printed are medians per step
-and their ratios. A manager that does nothing is the bound: what vLLM's scheduler takes by itself.
+side before it left them: after one of vLLM's, the other two take a third longer. What is printed are medians per step,
+of each order, their mean, and ratios of those. A manager that does nothing is the bound: what vLLM's scheduler takes by itself.
 """
 
 import argparse
@@ -122,7 +122,10 @@ def decode(folder: Path, kinds: list[Any], is_async: bool, requests: int, steps:
     for number in range(steps):
         for side in orders[number % len(orders)]:
             side.step()
-    return {side.name: statistics.median(side.times) for side in sides}
+    return {
+        side.name: statistics.fmean(statistics.median(side.times[at :: len(orders)]) for at in range(len(orders)))
+        for side in sides
+    }
 
 
 def admission(folder: Path, kinds: list[Any], length: int, repetitions: int) -> dict[str, float]:

@@ -310,17 +310,18 @@ class KVCacheManager:
                 self._note_filled(request, twin, stop, NEVER)
                 return self.empty_kv_cache_blocks
         is_later, end = True, stop
-        if self._trims:
-            settled = max(twin.certain, computed - request.num_in_flight_tokens)
-            if self._has_states:
-                twin.learn(request, stop)
-                begin = self._settle(request, twin)
+        if self._has_states and self._trims:
+            twin.learn(request, stop)
+            begin = self._settle(request, twin)
+        elif self._trims:
+            begin = max(twin.certain, computed - request.num_in_flight_tokens)
+            if twin.due <= begin <= twin.written and twin.learn(request, begin) <= begin:
+                is_later = False  # one call trims, publishes what is settled, and gives slots
             else:
-                begin = settled if twin.due <= settled <= twin.written else self._settle(request, twin)
-                if twin.learn(request, begin) <= begin:  # one call trims, publishes what is settled, and gives slots
-                    is_later = False  # up to the end of the last block, so that all steps within it are told of
-                    slots = -(-(stop + ahead) // self._unit) * self._unit
-                    end = max(stop, min(slots - ahead, self.max_model_len))
+                begin = self._settle(request, twin)
+            if own.num_tokens <= begin:  # slots up to the end of the last block: of steps within it nothing is told
+                end = -(-(stop + ahead) // self._unit) * self._unit - ahead
+                end = max(stop, min(end, self.max_model_len))
         own.num_computed_tokens = begin
         if reserve:
             plan = self.core.plan(own, end - begin, num_lookahead_tokens=ahead)
