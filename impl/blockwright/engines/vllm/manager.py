@@ -314,14 +314,17 @@ class KVCacheManager:
             twin.learn(request, stop)
             begin = self._settle(request, twin)
         elif self._trims:
-            begin = max(twin.certain, computed - request.num_in_flight_tokens)
+            begin = computed - request.num_in_flight_tokens
+            if begin < twin.certain:
+                begin = twin.certain
             if twin.due <= begin <= twin.written and twin.learn(request, begin) <= begin:
                 is_later = False  # one call trims, publishes what is settled, and gives slots
             else:
                 begin = self._settle(request, twin)
             if own.num_tokens <= begin:  # slots up to the end of the last block: of steps within it nothing is told
                 end = -(-(stop + ahead) // self._unit) * self._unit - ahead
-                end = max(stop, min(end, self.max_model_len))
+                if end > self.max_model_len:
+                    end = self.max_model_len
         own.num_computed_tokens = begin
         if reserve:
             plan = self.core.plan(own, end - begin, num_lookahead_tokens=ahead)
@@ -332,7 +335,8 @@ class KVCacheManager:
             return None
         if not is_later:
             twin.published = max(twin.published, begin - begin % self._unit)
-            self._tell(request)
+            if self._events is not None:
+                self._tell(request)
         self._note_step(request, twin, begin, end, ahead)
         return blocks
 
@@ -378,9 +382,11 @@ class KVCacheManager:
         twin.written = stop
         if self._has_states:
             self._left.append((stop, request))
-        twin.certain = max(begin, min(stop, twin.request.num_tokens))
-        slots = min(stop + ahead, self.max_model_len)
-        twin.cover = max(twin.cover, -(-slots // self._unit) * self._unit)
+        known = twin.request.num_tokens
+        twin.certain = stop if stop <= known else known if known > begin else begin
+        cover = -(-(stop + ahead) // self._unit) * self._unit
+        if cover > twin.cover:
+            twin.cover = cover
         table = FOR_EVER if twin.cover >= self.max_model_len else twin.cover - ahead
         if self._trims:
             twin.trim = self._next_trim(begin)
