@@ -112,7 +112,8 @@ class KVCacheManager:
         for name, value in options.items():
             values, remedy = _ONLY.get(name, ((), "this release of vLLM is newer than the adapter"))
             if name != "scheduler_block_size" and value not in values:
-                raise UnsupportedError(f"{name}={value!r} is not supported under Blockwright: {remedy}")
+                shown = f"={value!r}" if isinstance(value, int) else ""
+                raise UnsupportedError(f"{name}{shown} is not supported under Blockwright: {remedy}")
         config = translated(kv_cache_config)
         self._specs = [group.kv_cache_spec for group in config.kv_cache_groups]
         groups = kv_cache_config.kv_cache_groups
@@ -301,11 +302,6 @@ class KVCacheManager:
         computed = request.num_computed_tokens
         own, begin = twin.request, max(twin.certain, min(twin.written, computed))
         if computed < twin.certain:  # a load failed: what it left out is computed in the slots that are there
-            if self._trims:
-                raise UnsupportedError(
-                    f"request {request.request_id!r}: {twin.certain - computed} tokens are to be computed again after "
-                    "a failed load, and their windows are gone; start vLLM with a connector that loads asynchronously"
-                )
             if stop <= begin:
                 self._note_filled(request, twin, stop, NEVER)
                 return self.empty_kv_cache_blocks
@@ -416,6 +412,11 @@ class KVCacheManager:
         reserve: int,
     ) -> KVCacheBlocks | None:
         """Start a request, or a load for it."""
+        if external and new and self._trims and self.num_kv_cache_groups == 1:  # of several, vLLM refuses what failed
+            raise UnsupportedError(
+                f"request {request.request_id!r}: a synchronous load into layers with windows alone; if it failed, what "
+                "is to be computed again would need windows that are gone: use a connector that loads asynchronously"
+            )
         twin = self._twin(request)
         own, stop = twin.request, length + external + new
         if self._has_states and self._is_left_this_step(request, length):
