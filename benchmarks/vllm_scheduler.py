@@ -1,9 +1,10 @@
 """Time vLLM's scheduler with its own manager, with Blockwright's, and with one that does nothing.
 
 Run inside an environment with vLLM (``make bench-engines``). All sides run the same requests, step by step in turn, so
-that what else the machine does meets all of them, and in every order equally often, since a step finds its caches as the
-side before it left them: after one of vLLM's, the other two take a third longer. What is printed are medians per step,
-of each order, their mean, and ratios of those. A manager that does nothing is the bound: what vLLM's scheduler takes by itself.
+that what else the machine does meets all of them, and in every order equally often, since a step finds the processor's
+caches as the side before it left them: after one of vLLM's, the other two take a third longer. What is printed are
+medians per step of each order, their mean, and ratios of those. A manager that does nothing is the bound: what vLLM's
+scheduler takes by itself.
 """
 
 import argparse

@@ -301,10 +301,9 @@ class KVCacheManager:
         twin: Twin = request._blockwright
         computed = request.num_computed_tokens
         own, begin = twin.request, max(twin.certain, min(twin.written, computed))
-        if computed < twin.certain:  # a load failed: what it left out is computed in the slots that are there
-            if stop <= begin:
-                self._note_filled(request, twin, stop, NEVER)
-                return self.empty_kv_cache_blocks
+        if computed < twin.certain and stop <= begin:  # a load failed: what it left out has its slots
+            self._note_filled(request, twin, stop, NEVER)
+            return self.empty_kv_cache_blocks
         is_later, end = True, stop
         if self._has_states and self._trims:
             twin.learn(request, stop)
@@ -414,8 +413,8 @@ class KVCacheManager:
         """Start a request, or a load for it."""
         if external and new and self._trims and self.num_kv_cache_groups == 1:  # of several, vLLM refuses what failed
             raise UnsupportedError(
-                f"request {request.request_id!r}: a synchronous load into layers with windows alone; if it failed, what "
-                "is to be computed again would need windows that are gone: use a connector that loads asynchronously"
+                f"request {request.request_id!r}: a synchronous load into layers with windows alone; if it failed, "
+                "windows that are needed again would be gone: use a connector that loads asynchronously"
             )
         twin = self._twin(request)
         own, stop = twin.request, length + external + new
