@@ -56,6 +56,7 @@ def test_allocate_holds_full_and_partial_blocks(allocator: CpuGpuBlockAllocator)
 def test_allocate_is_all_or_nothing(allocator: CpuGpuBlockAllocator) -> None:
     first = table_of(allocator, range(20))
     table = BlockTable(4, allocator)
+    assert table.num_found_tokens is None
     before = allocator_dump(allocator)
     with pytest.raises(NoFreeBlocksError):
         table.allocate([100 + i for i in range(13)])

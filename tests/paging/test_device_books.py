@@ -20,8 +20,6 @@ from blockwright.paging import (
     NaiveBlockAllocator,
     PrefixCachingBlockAllocator,
 )
-from blockwright.paging.cpu_gpu import copied
-from blockwright.paging.pool_allocator import PoolAllocator
 
 GPU, CPU = Device.GPU, Device.CPU
 
@@ -52,8 +50,6 @@ def test_what_is_no_device_and_no_allocator_is_refused() -> None:
         error, why = TypeError, "Device object expected"
     with pytest.raises(error, match=why):
         allocator_of("naive").on(wrong)
-    with pytest.raises(BlockError, match="of neither kind"):
-        copied(PoolAllocator(2, 2, 0, False, None))
     with pytest.raises(BlockError, match="not of this kind"):
         allocator_of("naive").copy_block(Block(), None)
 

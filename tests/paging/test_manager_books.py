@@ -215,7 +215,7 @@ def test_a_tracker_remembers_hashes_and_hashes_anew_what_changed() -> None:
     seq.token_ids += [6]
     assert tracker.hashes_of(seq) is hashes
     assert len(hashes) == 3
-    twin = ComputedBlocksTracker(2, source=tracker)
+    twin = tracker.copy()
     copied = twin.hashes_of(seq)
     assert copied == hashes
     assert copied is not hashes
@@ -233,7 +233,7 @@ def test_a_copied_tracker_knows_what_was_hashed() -> None:
     tracker = ComputedBlocksTracker(2)
     seq = SimpleSequence(1, [1, 2], extra_hash=3)
     tracker.hashes_of(seq)
-    twin = ComputedBlocksTracker(2, source=tracker)
+    twin = tracker.copy()
     known = twin._of_seq[1]
     assert (known.hashes, known.extra_hash) == (tracker._of_seq[1].hashes, 3)
 

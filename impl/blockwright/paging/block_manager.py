@@ -69,8 +69,6 @@ class SelfAttnBlockSpaceManager:
         watermark: float = 0.01,
         sliding_window: int | None = None,
         enable_caching: bool = False,
-        *,
-        source: SelfAttnBlockSpaceManager | None = None,
     ) -> None:
         """Make a manager without sequences.
 
@@ -81,25 +79,19 @@ class SelfAttnBlockSpaceManager:
             watermark: share of the GPU's blocks that allocation leaves free, 0 to 1.
             sliding_window: tokens that a token reads, itself included; None: all.
             enable_caching: whether full blocks are found by their content.
-            source: internal, the manager to copy.
 
         Complexity: O(blocks).
 
         Raises:
             InvalidArgumentError: names the argument.
         """
-        if source is not None:
-            allocator = source.block_allocator.copy()
-            tracker = ComputedBlocksTracker(source.block_size, source=source._computed)
-        else:
-            require_count("num_cpu_blocks", num_cpu_blocks)
-            if not 0 <= watermark <= 1:
-                raise InvalidArgumentError(f"watermark: must be within 0..1, not {watermark!r}")
-            if sliding_window is not None:
-                require_positive("sliding_window", sliding_window)
-            kind = "prefix_caching" if enable_caching else "naive"
-            allocator = CpuGpuBlockAllocator.create(kind, num_gpu_blocks, num_cpu_blocks, block_size)
-            tracker = ComputedBlocksTracker(block_size)
+        require_count("num_cpu_blocks", num_cpu_blocks)
+        if not 0 <= watermark <= 1:
+            raise InvalidArgumentError(f"watermark: must be within 0..1, not {watermark!r}")
+        if sliding_window is not None:
+            require_positive("sliding_window", sliding_window)
+        kind = "prefix_caching" if enable_caching else "naive"
+        allocator = CpuGpuBlockAllocator.create(kind, num_gpu_blocks, num_cpu_blocks, block_size)
         self.block_size: int = block_size
         self.num_total_gpu_blocks: int = num_gpu_blocks
         self.num_total_cpu_blocks: int = num_cpu_blocks
@@ -112,19 +104,18 @@ class SelfAttnBlockSpaceManager:
         self.block_allocator: CpuGpuBlockAllocator = allocator
         self.block_tables: dict[int, BlockTable] = {}
         self.cross_block_tables: dict[str, BlockTable] = {}
-        self._computed: ComputedBlocksTracker = tracker
+        self._computed = ComputedBlocksTracker(block_size)
 
     def copy(self) -> SelfAttnBlockSpaceManager:
         """Return an independent copy: allocator and all tables, sharing kept. O(blocks of the pools and tables)."""
         twin = SelfAttnBlockSpaceManager(
-            self.block_size,
-            self.num_total_gpu_blocks,
-            self.num_total_cpu_blocks,
-            self.watermark,
-            self.sliding_window,
-            self.enable_caching,
-            source=self,
+            self.block_size, 1, 0, self.watermark, self.sliding_window, self.enable_caching
         )
+        twin.num_total_gpu_blocks = self.num_total_gpu_blocks
+        twin.num_total_cpu_blocks = self.num_total_cpu_blocks
+        twin.watermark_blocks = self.watermark_blocks
+        twin.block_allocator = self.block_allocator.copy()
+        twin._computed = self._computed.copy()
         for seq_id, table in self.block_tables.items():
             twin.block_tables[seq_id] = table.copy_onto(twin.block_allocator)
         for request_id, table in self.cross_block_tables.items():

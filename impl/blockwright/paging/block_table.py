@@ -547,7 +547,7 @@ def checked(token_ids: Sequence[int]) -> list[int]:
         if grows and any([type(token) is not int for token in tokens]):
             tokens = [operator.index(token) for token in tokens]
         for token in tokens:
-            if not 0 <= token <= MAX_TOKEN_ID or not isinstance(token, int):
+            if not 0 <= token <= MAX_TOKEN_ID:
                 raise InvalidArgumentError(f"token_ids: must be within 0..{MAX_TOKEN_ID}, {token!r} is not")
     except TypeError as error:
         raise InvalidArgumentError("token_ids: must be integers") from error

@@ -28,13 +28,17 @@ class ComputedBlocksTracker:
     Tokens are only ever appended to a sequence; one that got shorter, or another extra hash, is hashed anew.
     """
 
-    def __init__(self, block_size: int, *, source: ComputedBlocksTracker | None = None) -> None:
-        """Start empty, or copy `source`."""
+    def __init__(self, block_size: int) -> None:
+        """Start empty."""
         self._size: i64 = block_size
         self._of_seq: dict[int, SequenceHashes] = {}
-        if source is not None:
-            for seq_id, known in source._of_seq.items():
-                self._of_seq[seq_id] = SequenceHashes(known.hashes[:], known.extra_hash)
+
+    def copy(self) -> ComputedBlocksTracker:
+        """Return an independent copy. O(blocks)."""
+        twin = ComputedBlocksTracker(int(self._size))
+        for seq_id, known in self._of_seq.items():
+            twin._of_seq[seq_id] = SequenceHashes(known.hashes[:], known.extra_hash)
+        return twin
 
     def num_cached_tokens(self, seq: Sequence, allocator: DeviceAwareBlockAllocator) -> int:
         """Return the leading tokens of a sequence in full blocks of the GPU that are computed. O(tokens)."""

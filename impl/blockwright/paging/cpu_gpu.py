@@ -81,7 +81,7 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
 
     def copy(self) -> CpuGpuBlockAllocator:
         """Return an independent copy; tables follow it with `BlockTable.copy_onto`. O(blocks)."""
-        return CpuGpuBlockAllocator(copied(self._cpu), copied(self._gpu))
+        return CpuGpuBlockAllocator(self._cpu.copy(), self._gpu.copy())
 
     def copy_block(self, block: Block, prev_block: Block | None) -> Block:
         """Return a copy of a block for this allocator, itself a copy of the block's, after the copied block before it.
@@ -482,12 +482,3 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
             demand("PAGE-1", "blocks in tables that hold nothing", 0, len(places) - len(entries))
         self._gpu.pool.check_holders(entries)
         self._cpu.pool.check_holders(entries)
-
-
-def copied(allocator: PoolAllocator) -> PoolAllocator:
-    """Return a copy of an allocator of either kind."""
-    if isinstance(allocator, PrefixCachingBlockAllocator):
-        return allocator.copy()
-    if isinstance(allocator, NaiveBlockAllocator):
-        return allocator.copy()
-    raise BlockError(f"{allocator!r} is of neither kind")

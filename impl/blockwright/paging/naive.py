@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import final
 
-from blockwright.paging.interfaces import Block, BlockAllocator
-from blockwright.paging.pool_allocator import _NO_TOKENS, PoolAllocator, PoolBlock
+from blockwright.paging.interfaces import Block
+from blockwright.paging.pool_allocator import PoolAllocator, PoolBlock
 
 
 @final
 class NaiveBlock(PoolBlock):
     """A block that is not looked up by its content."""
-
-    def copy_after(self, prev_block: Block | None, allocator: BlockAllocator) -> PoolBlock:
-        """Return a copy that follows another block, in another allocator or the same. O(1)."""
-        return NaiveBlock(prev_block, _NO_TOKENS, 0, allocator, source=self)
 
 
 @final
@@ -31,27 +27,26 @@ class NaiveBlockAllocator(PoolAllocator):
         ([7, 8], [7, 8, 9], [(0, 1)])
     """
 
-    def __init__(
-        self, num_blocks: int, block_size: int, first_id: int = 0, *, source: NaiveBlockAllocator | None = None
-    ) -> None:
+    def __init__(self, num_blocks: int, block_size: int, first_id: int = 0) -> None:
         """Make an allocator with every block free.
 
         Args:
             num_blocks: 0 to 2**30.
             block_size: slots per block.
             first_id: the absolute id of the first block.
-            source: internal, the allocator to copy.
 
         Complexity: O(num_blocks).
 
         Raises:
             InvalidArgumentError: names the argument.
         """
-        super().__init__(num_blocks, block_size, first_id, False, source)
+        super().__init__(num_blocks, block_size, first_id, False)
 
     def copy(self) -> NaiveBlockAllocator:
         """Return an independent copy, without the blocks handed out. O(num_blocks)."""
-        return NaiveBlockAllocator(0, 1, source=self)
+        twin = NaiveBlockAllocator(0, 1)
+        self.copy_to(twin)
+        return twin
 
     def make_block(self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None) -> PoolBlock:
         """Return a block without a place."""

@@ -107,41 +107,30 @@ class PoolBlock(Block):
         block_id: int | None = None,
         computed: bool = False,
         extra_hash: int | None = None,
-        *,
-        source: PoolBlock | None = None,
     ) -> None:
-        """Make a block as `Block.Factory` describes; with `source`, its twin after another block.
+        """Make a block as `Block.Factory` describes.
 
         Raises:
             InvalidArgumentError: more tokens than slots, or one is out of range.
         """
-        self._prev: Block | None = prev_block
-        self._allocator: BlockAllocator = allocator
-        if source is not None:
-            self._size: i64 = source._size
-            self._tokens: vec[i32] = source._tokens if source.is_filled() else source._tokens[:]
-            self._mark: i64 = source._mark
-            self._computed: bool = source._computed
-            self._accessed: float = source._accessed
-            self._extra: int | None = source._extra
-            self._depth: i64 = source._depth
-            self._is_hashed: bool = source._is_hashed
-            self._low: i64 = source._low
-            self._high: i64 = source._high
-            return
-        require_positive("block_size", block_size)
+        if block_size < 1 or isinstance(block_size, bool):
+            require_positive("block_size", block_size)
         if len(token_ids) > block_size:
             raise InvalidArgumentError(f"token_ids: a block has {block_size} slots, {len(token_ids)} tokens were given")
-        self._size = block_size
-        self._tokens = with_tokens(vec[i32](capacity=max(len(token_ids), min(block_size, ROOM))), token_ids)
-        self._mark = 0 if block_id is None else block_id + 1
-        self._computed = computed
+        self._prev: Block | None = prev_block
+        self._allocator: BlockAllocator = allocator
+        self._size: i64 = block_size
+        self._tokens: vec[i32] = vec[i32]()
+        if token_ids:
+            self._tokens = self._written(token_ids)
+        self._mark: i64 = 0 if block_id is None else block_id + 1
+        self._computed: bool = computed
         self._accessed = -1.0
-        self._extra = extra_hash
-        self._depth = prev_block._depth + 1 if isinstance(prev_block, PoolBlock) else 0
+        self._extra: int | None = extra_hash
+        self._depth: i64 = prev_block._depth + 1 if isinstance(prev_block, PoolBlock) else 0
         self._is_hashed = False
-        self._low = 0
-        self._high = 0
+        self._low: i64 = 0
+        self._high: i64 = 0
 
     def append_token_ids(self, token_ids: list[int]) -> None:
         """Write tokens to the empty slots; a physical block that others hold too is copied first. law: PAGE-11.
@@ -159,7 +148,7 @@ class PoolBlock(Block):
             raise InvalidArgumentError(
                 f"token_ids: {len(token_ids)} tokens do not fit into {self.num_empty_slots} empty slots"
             )
-        tokens = with_tokens(self._tokens, token_ids)
+        tokens = self._written(token_ids)
         if self._mark != 0:
             owner = self._allocator
             if isinstance(owner, PoolAllocator):
@@ -168,6 +157,12 @@ class PoolBlock(Block):
                 place = owner.cow_block_if_not_appendable(self)
                 self._mark = 0 if place is None else place + 1
         self._tokens = tokens
+
+    def _written(self, token_ids: list[int]) -> vec[i32]:
+        """Return its tokens with others behind them; the first bring room for those that follow. O(token_ids)."""
+        if len(self._tokens) > 0:
+            return with_tokens(self._tokens, token_ids)
+        return with_tokens(vec[i32](capacity=max(len(token_ids), min(int(self._size), ROOM))), token_ids)
 
     @property
     def block_id(self) -> int | None:
@@ -274,9 +269,19 @@ class PoolBlock(Block):
             link._is_hashed = True
         return True
 
-    def copy_after(self, prev_block: Block | None, allocator: BlockAllocator) -> PoolBlock:
-        """Return a copy that follows another block, in another allocator or the same. O(1)."""
-        raise NotImplementedError
+    def copy_after(self, prev_block: Block | None, allocator: PoolAllocator) -> PoolBlock:
+        """Return a copy that follows another block, in another allocator of its kind or the same. O(1)."""
+        twin = allocator.make_block(prev_block, _NO_TOKENS, self._extra)
+        twin._tokens = self._tokens if self.is_filled() else self._tokens[:]
+        twin._mark = self._mark
+        twin._computed = self._computed
+        twin._accessed = self._accessed
+        twin._depth = self._depth
+        if self._is_hashed:
+            twin._is_hashed = True
+            twin._low = self._low
+            twin._high = self._high
+        return twin
 
     def __repr__(self) -> str:
         """Describe it in one line."""
@@ -292,27 +297,30 @@ class PoolAllocator(BlockAllocator):
         num_moves: how often a block that is held got another id, or was released by itself.
     """
 
-    def __init__(
-        self, num_blocks: int, block_size: int, first_id: int, by_access: bool, source: PoolAllocator | None
-    ) -> None:
-        """Make an allocator with every block free, or a copy of `source`. O(num_blocks)."""
-        if source is not None:
-            self._size: i64 = source._size
-            self.pool: DevicePool = source.pool.copy()
-            self.null: NullBlock | None = source.null
-            self.num_moves: i64 = source.num_moves
-            return
+    def __init__(self, num_blocks: int, block_size: int, first_id: int, by_access: bool) -> None:
+        """Make an allocator with every block free. O(num_blocks)."""
         if isinstance(num_blocks, bool) or not isinstance(num_blocks, int) or not 0 <= num_blocks <= MAX_BLOCKS:
             raise InvalidArgumentError(f"num_blocks: must be within 0..{MAX_BLOCKS}, not {num_blocks!r}")
         if isinstance(first_id, bool) or not isinstance(first_id, int) or not 0 <= first_id <= MAX_BLOCKS:
             raise InvalidArgumentError(f"first_id: must be within 0..{MAX_BLOCKS}, not {first_id!r}")
         require_positive("block_size", block_size)
-        self._size = block_size
+        self._size: i64 = block_size
         self.pool = DevicePool(num_blocks, first_id, by_access)
-        self.null = None
-        self.num_moves = 0
+        self.null: NullBlock | None = None
+        self.num_moves: i64 = 0
+
+    def copy_to(self, twin: PoolAllocator) -> None:
+        """Make another allocator of this kind like this one, without the blocks handed out. O(num_blocks)."""
+        twin._size = self._size
+        twin.pool = self.pool.copy()
+        twin.null = self.null
+        twin.num_moves = self.num_moves
 
     # ------------------------------------------------------------------ what the kinds differ in
+
+    def copy(self) -> PoolAllocator:
+        """Return an independent copy, without the blocks handed out."""
+        raise NotImplementedError
 
     def make_block(self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None) -> PoolBlock:
         """Return a block without a place."""

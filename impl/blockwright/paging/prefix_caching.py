@@ -12,8 +12,8 @@ from typing import final
 from mypy_extensions import i64
 
 from blockwright.errors import BlockError, InvalidArgumentError
-from blockwright.paging.interfaces import Block, BlockAllocator
-from blockwright.paging.pool_allocator import _NO_TOKENS, PoolAllocator, PoolBlock, hash_tokens, read_hash, with_tokens
+from blockwright.paging.interfaces import Block
+from blockwright.paging.pool_allocator import PoolAllocator, PoolBlock, hash_tokens, read_hash, with_tokens
 
 
 @final
@@ -72,10 +72,6 @@ class PrefixCachingBlock(PoolBlock):
         """
         return hash_tokens(parent, token_ids, extra_hash)
 
-    def copy_after(self, prev_block: Block | None, allocator: BlockAllocator) -> PoolBlock:
-        """Return a copy that follows another block, in another allocator or the same. O(1)."""
-        return PrefixCachingBlock(prev_block, _NO_TOKENS, 0, allocator, source=self)
-
 
 @final
 class PrefixCachingBlockAllocator(PoolAllocator):
@@ -91,29 +87,30 @@ class PrefixCachingBlockAllocator(PoolAllocator):
         (True, 3)
     """
 
-    def __init__(
-        self, num_blocks: int, block_size: int, first_id: int = 0, *, source: PrefixCachingBlockAllocator | None = None
-    ) -> None:
+    def __init__(self, num_blocks: int, block_size: int, first_id: int = 0) -> None:
         """Make an allocator with every block free and without content.
 
         Args:
             num_blocks: 0 to 2**30.
             block_size: slots per block.
             first_id: the absolute id of the first block.
-            source: internal, the allocator to copy.
 
         Complexity: O(num_blocks).
 
         Raises:
             InvalidArgumentError: names the argument.
         """
-        super().__init__(num_blocks, block_size, first_id, True, source)
-        self._num_queries: i64 = 0 if source is None else source._num_queries
-        self._num_hits: i64 = 0 if source is None else source._num_hits
+        super().__init__(num_blocks, block_size, first_id, True)
+        self._num_queries: i64 = 0
+        self._num_hits: i64 = 0
 
     def copy(self) -> PrefixCachingBlockAllocator:
         """Return an independent copy, without the blocks handed out. O(num_blocks)."""
-        return PrefixCachingBlockAllocator(0, 1, source=self)
+        twin = PrefixCachingBlockAllocator(0, 1)
+        self.copy_to(twin)
+        twin._num_queries = self._num_queries
+        twin._num_hits = self._num_hits
+        return twin
 
     def make_block(self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None) -> PoolBlock:
         """Return a block without a place."""

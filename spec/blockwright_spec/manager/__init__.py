@@ -1,6 +1,6 @@
 """Part one, the manager: one pool of blocks, any number of groups of layers.
 
-To be looked up: 1 `added`, what a second reading adds to three records; a first one passes over every `added`.
+How to read it: 1 `added`, what a first reading leaves out, to be looked up in a second.
 
 What it is and does: 2 `state`, 3 `choices`, 4 `lru`, 5 `hits`, 6 `outcomes`, 7 `retention`, 8 `preconditions`,
 9 `plans`, 10 `publication`, 11 `effects`, 12 `transitions`. What is always true of it: 13 `pool_laws`, 14 `table_laws`,

@@ -1,9 +1,10 @@
-"""Part one, chapter 1: what a second reading adds to a configuration, a request and a step.
+"""Part one, chapter 1: how to read this part, and what a first reading leaves out.
 
-Not to be read, but to be looked up. A first reading is of an engine that runs one step after another, on tokens that it
-knows, and says nothing of what to keep: then every `added` is plain, and what a chapter says of it can be passed over.
-The second reading is of steps in flight, drafts, loads, forks and encoders (`in_time`), of what others are told
-(`events`), and of what is kept for whom (`retention`).
+This part is best read twice. The first reading is of an engine that runs one step after another, on tokens that it
+knows, and says nothing of what to keep. The second adds steps in flight, drafts, loads, forks and encoders (`in_time`),
+what others are told (`events`), and what is kept for whom (`retention`). What only the second needs of a configuration,
+a request and a step is below, and stands there in a field `added`. A first reading goes on with the next chapter: to it
+every `added` is plain, and what a chapter says of it can be passed over.
 """
 
 from collections.abc import Hashable

@@ -119,6 +119,15 @@ def test_histories_find_what_is_forgotten_late() -> None:
         run_conformance(policy=Loses, scope="histories")
 
 
+def test_a_policy_is_shown_the_keys_of_requests(manager_of: Callable[..., Any]) -> None:
+    late = Late()
+    _, serve = manager_of(late)
+    for number in range(3):
+        serve(number)
+    request = Request("the same tokens", [0] * 6, block_size=2)
+    assert request.block_hashes[-1].startswith(late.shown[0].block_hash)
+
+
 def test_a_policy_that_is_never_asked_fails() -> None:
     found = PolicyManagers(First).explore(scope(Full(), 2, "nothing is full", 4, 1, "", prompts=((0, (0,)),))).violation
     assert found is not None

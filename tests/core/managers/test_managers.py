@@ -154,6 +154,12 @@ def test_growth_of_a_recurrent_state() -> None:
     assert ids_of(group.allocate_new_blocks("r", 14)) == [1]
     assert group.get_num_blocks_to_allocate("r", 1400, []) == 0
     assert group.allocate_new_blocks("r", 1400) == []
+    group = group_of(mamba(drafts=2))
+    assert group.get_num_blocks_to_allocate("r", 4, []) == 3
+    group.allocate_new_blocks("r", 4)
+    free = group.block_pool.get_num_free_blocks()
+    group.free("r")
+    assert group.block_pool.get_num_free_blocks() == free + 3
 
 
 # ---------------------------------------------------------------------- publishing

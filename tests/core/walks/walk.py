@@ -2,7 +2,7 @@
 
 After each step: the self-check passes; a replica of the tables, kept from results and deltas, equals the tables; a
 mirror of the prefix cache, kept from events alone, equals the published keys; and a batch did what single calls would
-have done to a copy. What blocks hold is looked at in forks/forked.py.
+have done to a copy. What blocks hold the gate `numerics` looks at.
 All outputs and states go into a digest, so that two builds can be compared:
 
     python -m tests.core.walks.walk SETUP SEED STEPS      prints the digest and the build

@@ -9,7 +9,7 @@ import doctest
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +40,6 @@ from blockwright.offload.disk.index import KEY_SIZE_MAX, RECORD_SIZE
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.media import DiskLoadStoreSpec
 from blockwright.offload.tiers.lru import LRUOffloadingManager
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[DiskStore]:
-    with opened(path) as store:
-        yield store
-
 
 # --- one run
 

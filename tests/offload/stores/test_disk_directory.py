@@ -26,18 +26,6 @@ from blockwright.offload.disk import folder as disk_folder
 from blockwright.offload.disk.index import RECORD_SIZE
 from blockwright.offload.identity import CacheIdentity
 
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[DiskStore]:
-    with opened(path) as store:
-        yield store
-
-
 # --- damage
 
 

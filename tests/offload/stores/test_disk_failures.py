@@ -22,18 +22,6 @@ from blockwright.offload.disk import DiskStore
 from blockwright.offload.disk.files import BlockFile, Folder
 from blockwright.offload.disk.index import RECORD_SIZE
 
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[DiskStore]:
-    with opened(path) as store:
-        yield store
-
-
 # --- disks that fail
 
 

@@ -45,25 +45,16 @@ class ARCOffloadingManager(TierManager):
     [b'once']
     """
 
-    def __init__(
-        self, backend: Backend, enable_events: bool = False, *, source: ARCOffloadingManager | None = None
-    ) -> None:
-        """Take over a backend, and the blocks that it recovered (as seen once); or, for `copy`, be like `source`.
+    def __init__(self, backend: Backend, enable_events: bool = False) -> None:
+        """Take over a backend, and the blocks that it recovered (as seen once).
 
         Raises:
             InvalidArgumentError: not a backend, or it recovered one block twice.
         """
-        super().__init__(backend, enable_events, source=source)
-        if source is not None:
-            self._once: Ring = source._once.copy()
-            self._often: Ring = source._often.copy()
-            self._list: vec[i32] = source._list[:]
-            self._ghosts: Ghosts = source._ghosts.copy()
-            self._target: float = source._target
-            return
+        super().__init__(backend, enable_events)
         self._once = Ring()
         self._often = Ring()
-        self._list = zeros32(1)  # by slot: ONCE or OFTEN
+        self._list: vec[i32] = zeros32(1)  # by slot: ONCE or OFTEN
         self._ghosts = Ghosts()
         self._target = 0.0  # the length of T1 that is aimed at: the paper's p
         for slot in self._entries.recency.members():
@@ -75,7 +66,14 @@ class ARCOffloadingManager(TierManager):
         Raises:
             UnsupportedError: the backend cannot be copied.
         """
-        return ARCOffloadingManager(self._copied_backend(), self._keeps_events, source=self)
+        twin = ARCOffloadingManager(self._copied_backend(), self._keeps_events)
+        self._copy_books_to(twin)
+        twin._once = self._once.copy()
+        twin._often = self._often.copy()
+        twin._list = self._list[:]
+        twin._ghosts = self._ghosts.copy()
+        twin._target = self._target
+        return twin
 
     def policy_state(self) -> tuple[list[bytes], list[bytes], list[bytes], list[bytes], float]:
         """Return T1, T2, B1 and B2, least recent first, and the target for the length of T1. O(blocks)."""

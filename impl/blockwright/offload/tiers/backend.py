@@ -44,8 +44,8 @@ class SlotBackend(Backend):
         num_blocks: how many places there are.
     """
 
-    def __init__(self, block_size: int, medium: str, num_blocks: int, *, source: SlotBackend | None = None) -> None:
-        """Make a backend with every place free, or, for `copy`, one like `source`.
+    def __init__(self, block_size: int, medium: str, num_blocks: int) -> None:
+        """Make a backend with every place free.
 
         Raises:
             InvalidArgumentError: `block_size` is not positive, or `num_blocks` negative or beyond 2**31 - 1.
@@ -55,10 +55,6 @@ class SlotBackend(Backend):
         self._used: vec[i32] = vec[i32]()  # per place that is not fresh: 1 while it is given out
         self._freed: vec[i32] = vec[i32]()  # a stack, of which the first `_num_freed` count
         self._num_freed: i64 = 0
-        if source is not None:
-            self._used = source._used[:]
-            self._freed = source._freed[: source._num_freed]
-            self._num_freed = source._num_freed
 
     def copy(self) -> Backend:
         """Return an independent copy.
@@ -68,7 +64,15 @@ class SlotBackend(Backend):
         """
         if type(self) is not SlotBackend:
             raise UnsupportedError(f"copy: {type(self).__name__} does not say how it is copied")
-        return SlotBackend(self.block_size, self.medium, self.num_blocks, source=self)
+        twin = SlotBackend(self.block_size, self.medium, self.num_blocks)
+        self.copy_to(twin)
+        return twin
+
+    def copy_to(self, twin: SlotBackend) -> None:
+        """Give out the same places in another backend, which has as many."""
+        twin._used = self._used[:]
+        twin._freed = self._freed[: self._num_freed]
+        twin._num_freed = self._num_freed
 
     # ------------------------------------------------------------------ places by their numbers
 
@@ -197,13 +201,13 @@ class CPUBackend(SlotBackend):
     [0, 1]
     """
 
-    def __init__(self, block_size: int, num_blocks: int, *, source: SlotBackend | None = None) -> None:
-        """Make a backend with every place free, or, for `copy`, one like `source`.
+    def __init__(self, block_size: int, num_blocks: int) -> None:
+        """Make a backend with every place free.
 
         Raises:
             InvalidArgumentError: as for `SlotBackend`.
         """
-        super().__init__(block_size, CPULoadStoreSpec.medium(), num_blocks, source=source)
+        super().__init__(block_size, CPULoadStoreSpec.medium(), num_blocks)
 
     def copy(self) -> Backend:
         """Return an independent copy.
@@ -213,7 +217,9 @@ class CPUBackend(SlotBackend):
         """
         if type(self) is not CPUBackend:
             raise UnsupportedError(f"copy: {type(self).__name__} does not say how it is copied")
-        return CPUBackend(self.block_size, self.num_blocks, source=self)
+        twin = CPUBackend(self.block_size, self.num_blocks)
+        self.copy_to(twin)
+        return twin
 
 
 def packed_backend(backend: Backend) -> SlotBackend | None:

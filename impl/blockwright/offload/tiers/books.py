@@ -36,8 +36,8 @@ class TierBooks(OffloadingManager):
         backend: where the places come from; this manager's alone.
     """
 
-    def __init__(self, backend: Backend, enable_events: bool = False, *, source: TierBooks | None = None) -> None:
-        """Take over a backend, and the blocks that it recovered; or, for `copy`, be like `source`.
+    def __init__(self, backend: Backend, enable_events: bool = False) -> None:
+        """Take over a backend, and the blocks that it recovered.
 
         Raises:
             InvalidArgumentError: not a backend, or it recovered one block twice.
@@ -50,16 +50,9 @@ class TierBooks(OffloadingManager):
         self._events: list[OffloadingEvent] = []
         self._calls: i64 = 0  # of prepare_store
         self._whole: Wholeness = Wholeness()
-        if source is not None:
-            source._whole.require()
-            self._entries: Entries = source._entries.copy()
-            self._events.extend(source._events)
-            self._calls = source._calls
-            self._capacity: i64 = source._capacity
-            return
         self._entries = Entries(self._packed is None)
         self._adopt()
-        self._capacity = i64(self.num_free) + self._entries.index.count
+        self._capacity: i64 = i64(self.num_free) + self._entries.index.count
 
     def _adopt(self) -> None:
         """Enter the blocks that the backend recovered, oldest first, as ready."""
@@ -159,9 +152,17 @@ class TierBooks(OffloadingManager):
         Raises:
             UnsupportedError: it gives statuses, which a copy could not tell apart, or cannot be copied.
         """
+        self._whole.require()
         if self._packed is None:
             raise UnsupportedError(f"copy: the statuses of {type(self.backend).__name__} belong to one manager")
         return self.backend.copy()
+
+    def _copy_books_to(self, twin: TierBooks) -> None:
+        """Put a copy of the books into a manager of the copied backend."""
+        twin._entries = self._entries.copy()
+        twin._events.extend(self._events)
+        twin._calls = self._calls
+        twin._capacity = self._capacity
 
     def _spec_of(self, keys: list[bytes], slots: vec[i32]) -> LoadStoreSpec:
         """Return where blocks lie."""

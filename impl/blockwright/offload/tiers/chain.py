@@ -76,9 +76,8 @@ class OffloadChain(TierMoves):
         reserve: int | Sequence[int] = 0,
         on_load: str = "keep",
         max_transfers: int | None = None,
-        source: OffloadChain | None = None,
     ) -> None:
-        """Chain tiers; or, for `copy`, be like `source`.
+        """Chain tiers.
 
         Args:
             tiers: nearest to the device first; they are the chain's from now on.
@@ -87,7 +86,6 @@ class OffloadChain(TierMoves):
             reserve: places to keep free in every tier but the last, or in each (with write="back").
             on_load: "keep" a block in tier 0 that was loaded, or "free" it.
             max_transfers: refuse stores while so many transfers are under way.
-            source: for `copy`.
 
         Raises:
             InvalidArgumentError: an argument is not as described.
@@ -101,11 +99,6 @@ class OffloadChain(TierMoves):
         super().__init__(chained, checked_reserve(reserve, len(chained)), write == "through", on_load == "free")
         self.device_blocks_per_block: int = checked_int("device_blocks_per_block", device_blocks_per_block, 1)
         self._most: int | None = None if max_transfers is None else checked_int("max_transfers", max_transfers, 0)
-        if source is not None:
-            source._whole.require()
-            self._jobs = source._jobs.copy()
-            self._finished = source._finished.copy()
-            self.num_dropped = source.num_dropped
 
     def copy(self) -> OffloadChain:
         """Return an independent copy, tiers included. O(blocks).
@@ -113,15 +106,19 @@ class OffloadChain(TierMoves):
         Raises:
             UnsupportedError: a tier cannot be copied.
         """
-        return OffloadChain(
+        self._whole.require()
+        twin = OffloadChain(
             [tier.copy() for tier in self.tiers],
             device_blocks_per_block=self.device_blocks_per_block,
             write="through" if self._through else "back",
             reserve=self._reserve,
             on_load="free" if self._frees else "keep",
             max_transfers=self._most,
-            source=self,
         )
+        twin._jobs = self._jobs.copy()
+        twin._finished = self._finished.copy()
+        twin.num_dropped = self.num_dropped
+        return twin
 
     # ------------------------------------------------------------------ what the engine asks
 

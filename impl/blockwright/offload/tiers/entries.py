@@ -44,28 +44,27 @@ class Entries:
         statuses: by slot, what it gave; empty with a packed one.
     """
 
-    def __init__(self, has_statuses: bool, *, source: Entries | None = None) -> None:
-        """Make an empty table, or a copy of `source`."""
+    def __init__(self, has_statuses: bool) -> None:
+        """Make an empty table."""
         self.has_statuses: bool = has_statuses
         self.statuses: list[BlockStatus | None] = [None] if has_statuses else []
-        if source is not None:
-            self.index: KeyIndex = source.index.copy()
-            self.recency: Ring = source.recency.copy()
-            self.state: vec[i32] = source.state[:]
-            self.readers: vec[i32] = source.readers[:]
-            self.place: vec[i32] = source.place[:]
-            self.named: vec[i64] = source.named[:]
-            return
         self.index = KeyIndex()
         self.recency = Ring()
-        self.state = zeros32(1)
-        self.readers = zeros32(1)
-        self.place = zeros32(1)
-        self.named = zeros64(1)
+        self.state: vec[i32] = zeros32(1)
+        self.readers: vec[i32] = zeros32(1)
+        self.place: vec[i32] = zeros32(1)
+        self.named: vec[i64] = zeros64(1)
 
     def copy(self) -> Entries:
         """Return an independent copy, without the backend's statuses. O(slots)."""
-        return Entries(False, source=self)
+        twin = Entries(False)
+        twin.index = self.index.copy()
+        twin.recency = self.recency.copy()
+        twin.state = self.state[:]
+        twin.readers = self.readers[:]
+        twin.place = self.place[:]
+        twin.named = self.named[:]
+        return twin
 
     def put_after(self, last: i64, key: bytes) -> i64:
         """Return the slot of a key, with room for a block that has none yet; as `KeyIndex.put_after`. O(1)."""

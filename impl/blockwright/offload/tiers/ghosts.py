@@ -27,22 +27,21 @@ class Ghosts:
         once, often: the two lists, least recent first.
     """
 
-    def __init__(self, *, source: Ghosts | None = None) -> None:
-        """Make empty lists, or copies of those of `source`."""
-        if source is not None:
-            self.index: KeyIndex = source.index.copy()
-            self.once: Ring = source.once.copy()
-            self.often: Ring = source.often.copy()
-            self._list: vec[i32] = source._list[:]
-            return
+    def __init__(self) -> None:
+        """Make empty lists."""
         self.index = KeyIndex()
         self.once = Ring()
         self.often = Ring()
-        self._list = zeros32(1)
+        self._list: vec[i32] = zeros32(1)
 
     def copy(self) -> Ghosts:
         """Return an independent copy. O(slots)."""
-        return Ghosts(source=self)
+        twin = Ghosts()
+        twin.index = self.index.copy()
+        twin.once = self.once.copy()
+        twin.often = self.often.copy()
+        twin._list = self._list[:]
+        return twin
 
     def list_of(self, key: bytes) -> i32:
         """Return ONCE or OFTEN, or 0 for a key that is in neither list. O(1)."""

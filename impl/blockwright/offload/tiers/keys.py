@@ -82,32 +82,32 @@ class KeyIndex:
         size: slots that there are, slot 0 included.
     """
 
-    def __init__(self, *, source: KeyIndex | None = None) -> None:
-        """Make an empty index, or a copy of `source`."""
-        if source is not None:
-            self.keys: list[bytes] = source.keys.copy()
-            self.count: i64 = source.count
-            self.size: i64 = source.size
-            self._buckets: vec[i32] = source._buckets[:]
-            self._following: vec[i32] = source._following[:]
-            self._hashes: vec[i32] = source._hashes[:]
-            self._next: vec[i32] = source._next[:]
-            self._mask: i64 = source._mask
-            self._unused: i64 = source._unused
-            return
-        self.keys = [b""]
-        self.count = 0
-        self.size = 1
-        self._buckets = zeros32(FIRST_SIZE)
-        self._following = zeros32(1)
-        self._hashes = zeros32(1)
-        self._next = zeros32(1)  # per slot, and for the first of a walk at 0: the slot that came next in the last walk
-        self._mask = FIRST_SIZE - 1
-        self._unused = 0  # the first of a chain, through `_following`, of slots without key
+    def __init__(self) -> None:
+        """Make an empty index."""
+        self.keys: list[bytes] = [b""]
+        self.count: i64 = 0
+        self.size: i64 = 1
+        self._buckets: vec[i32] = zeros32(FIRST_SIZE)
+        self._following: vec[i32] = zeros32(1)
+        self._hashes: vec[i32] = zeros32(1)
+        # Per slot, and for the first of a walk at 0: the slot that came next in the last walk.
+        self._next: vec[i32] = zeros32(1)
+        self._mask: i64 = FIRST_SIZE - 1
+        self._unused: i64 = 0  # the first of a chain, through `_following`, of slots without key
 
     def copy(self) -> KeyIndex:
         """Return an independent copy. O(slots)."""
-        return KeyIndex(source=self)
+        twin = KeyIndex()
+        twin.keys = self.keys.copy()
+        twin.count = self.count
+        twin.size = self.size
+        twin._buckets = self._buckets[:]
+        twin._following = self._following[:]
+        twin._hashes = self._hashes[:]
+        twin._next = self._next[:]
+        twin._mask = self._mask
+        twin._unused = self._unused
+        return twin
 
     def find(self, key: bytes) -> i64:
         """Return the slot of a key, or 0. O(1)."""

@@ -38,31 +38,22 @@ class LRUOffloadingManager(TierManager):
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        enable_events: bool = False,
-        *,
-        shares: Mapping[str, int] | None = None,
-        source: LRUOffloadingManager | None = None,
+        self, backend: Backend, enable_events: bool = False, *, shares: Mapping[str, int] | None = None
     ) -> None:
-        """Take over a backend, and the blocks that it recovered; or, for `copy`, be like `source`.
+        """Take over a backend, and the blocks that it recovered.
 
         Args:
             backend: where the places come from; this manager's alone.
             enable_events: keep events for `take_events`.
             shares: blocks that tenants may count on here, by cache salt.
-            source: for `copy`.
 
         Raises:
             InvalidArgumentError: not a backend, or it recovered one block twice; or the shares are more than it has.
         """
-        super().__init__(backend, enable_events, source=source)
+        super().__init__(backend, enable_events)
         self._now = 0.0
         self._retention: TierRetention | None = None
-        if source is not None:
-            self._now = source._now
-            self._retention = None if source._retention is None else source._retention.copy()
-        elif shares is not None:
+        if shares is not None:
             check_shares(shares, int(self._capacity))
             self._retain(shares)
 
@@ -72,7 +63,11 @@ class LRUOffloadingManager(TierManager):
         Raises:
             UnsupportedError: the backend cannot be copied.
         """
-        return LRUOffloadingManager(self._copied_backend(), self._keeps_events, source=self)
+        twin = LRUOffloadingManager(self._copied_backend(), self._keeps_events)
+        self._copy_books_to(twin)
+        twin._now = self._now
+        twin._retention = None if self._retention is None else self._retention.copy()
+        return twin
 
     # ------------------------------------------------------------------ hints
 

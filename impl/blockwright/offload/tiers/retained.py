@@ -57,31 +57,30 @@ class TierRetention:
         coming: what is said of the blocks of the store that is being prepared.
     """
 
-    def __init__(self, shares: Mapping[str, int], *, source: TierRetention | None = None) -> None:
-        """Begin with nothing said, or as a copy of `source`."""
+    def __init__(self, shares: Mapping[str, int]) -> None:
+        """Begin with nothing said."""
         self.coming: dict[bytes, BlockHint] = {}
-        if source is not None:
-            self._numbers: dict[str, int] = source._numbers
-            self._shares: vec[i64] = source._shares
-            self._counts: vec[i64] = source._counts[:]
-            self._tenant: list[str | None] = source._tenant.copy()
-            self._number: vec[i32] = source._number[:]
-            self._priority: vec[i32] = source._priority[:]
-            self._until: vec[float] = source._until[:]
-            return
-        self._numbers = {name: number for number, name in enumerate(shares, 1)}
-        self._shares = zeros64(len(shares) + 1)
+        self._numbers: dict[str, int] = {name: number for number, name in enumerate(shares, 1)}
+        self._shares: vec[i64] = zeros64(len(shares) + 1)
         for number, share in enumerate(shares.values(), 1):
             self._shares[number] = share
-        self._counts = zeros64(len(shares) + 1)  # blocks of each tenant that has a share
-        self._tenant = []
-        self._number = vec[i32]()  # of the tenant, if it has a share
-        self._priority = vec[i32]()
-        self._until = vec[float]()
+        self._counts: vec[i64] = zeros64(len(shares) + 1)  # blocks of each tenant that has a share
+        self._tenant: list[str | None] = []
+        self._number: vec[i32] = vec[i32]()  # of the tenant, if it has a share
+        self._priority: vec[i32] = vec[i32]()
+        self._until: vec[float] = vec[float]()
 
     def copy(self) -> TierRetention:
         """Return an independent copy. O(slots)."""
-        return TierRetention({}, source=self)
+        twin = TierRetention({})
+        twin._numbers = self._numbers
+        twin._shares = self._shares
+        twin._counts = self._counts[:]
+        twin._tenant = self._tenant.copy()
+        twin._number = self._number[:]
+        twin._priority = self._priority[:]
+        twin._until = self._until[:]
+        return twin
 
     def grow(self, size: i64) -> None:
         """Make room for slots below `size`, of which nothing is said."""

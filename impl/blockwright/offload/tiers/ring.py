@@ -19,20 +19,19 @@ class Ring:
         count: number of members.
     """
 
-    def __init__(self, *, source: Ring | None = None) -> None:
-        """Make an empty ring, or a copy of `source`."""
-        if source is not None:
-            self.newer: vec[i32] = source.newer[:]
-            self._older: vec[i32] = source._older[:]
-            self.count: i64 = source.count
-            return
-        self.newer = zeros32(1)
-        self._older = zeros32(1)
-        self.count = 0
+    def __init__(self) -> None:
+        """Make an empty ring."""
+        self.newer: vec[i32] = zeros32(1)
+        self._older: vec[i32] = zeros32(1)
+        self.count: i64 = 0
 
     def copy(self) -> Ring:
         """Return an independent copy. O(slots)."""
-        return Ring(source=self)
+        twin = Ring()
+        twin.newer = self.newer[:]
+        twin._older = self._older[:]
+        twin.count = self.count
+        return twin
 
     def grow(self, size: i64) -> None:
         """Make room for slots below `size`."""

@@ -145,25 +145,25 @@ class Jobs:
         promoted: blocks on their way up to tier 0.
     """
 
-    def __init__(self, *, source: Jobs | None = None) -> None:
-        """Begin with none, or with copies of those of `source`."""
+    def __init__(self) -> None:
+        """Begin with none."""
         self.under_way: dict[int, Job] = {}
         self.waiting: dict[int, Job] = {}
         self.readers: dict[int, int] = {}
         self.writers: dict[int, int] = {}
         self.promoted: set[bytes] = set()
         self._begun: int = 0
-        if source is not None:
-            self.under_way = {number: job.copy() for number, job in source.under_way.items()}
-            self.waiting = {number: self.under_way[number] for number in source.waiting}
-            self.readers = source.readers.copy()
-            self.writers = source.writers.copy()
-            self.promoted = source.promoted.copy()
-            self._begun = source._begun
 
     def copy(self) -> Jobs:
         """Return an independent copy. O(transfers, and blocks of the device that they pin)."""
-        return Jobs(source=self)
+        twin = Jobs()
+        twin.under_way = {number: job.copy() for number, job in self.under_way.items()}
+        twin.waiting = {number: twin.under_way[number] for number in self.waiting}
+        twin.readers = self.readers.copy()
+        twin.writers = self.writers.copy()
+        twin.promoted = self.promoted.copy()
+        twin._begun = self._begun
+        return twin
 
     def begin(
         self,
