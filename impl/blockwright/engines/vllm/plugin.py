@@ -55,17 +55,17 @@ def _replace() -> Any:
     home, own = importlib.import_module(_HOME), importlib.import_module(_OWN)
     found = getattr(home, _NAME)
     if found is not getattr(own, _NAME) and found is not KVCacheManager:
-        raise UnsupportedError(
-            f"vLLM's manager is replaced already, by {found.__module__}.{found.__qualname__}: two plug-ins cannot both "
-            f"serve it. Unset {SWITCH}, or name the one you want in VLLM_PLUGINS"
-        )
+        raise _both(found)
     setattr(home, _NAME, KVCacheManager)
-    _watch(importlib.import_module(_ASYNC).AsyncScheduler)
+    _watch(home.Scheduler, importlib.import_module(_ASYNC).AsyncScheduler, (KVCacheManager, getattr(own, _NAME)))
     return found
 
 
-def _watch(scheduler: Any) -> None:
-    """Let a class of schedulers ask our manager, once it is made, whether it can be served: it is not told before."""
+def _watch(scheduler: Any, ahead: type, known: tuple[type, ...]) -> None:
+    """Let schedulers see, once they are made, whether it is our manager that they have, and whether it can serve them.
+
+    It is not told before: they may be schedulers of steps `ahead`, and a plug-in that came later may have replaced it.
+    """
     made = scheduler.__init__
     if hasattr(made, "_asks"):
         return
@@ -73,9 +73,20 @@ def _watch(scheduler: Any) -> None:
     @functools.wraps(made)
     def asking(self: Any, *args: Any, **options: Any) -> None:
         made(self, *args, **options)
-        ask = getattr(self.kv_cache_manager, "require_steps_in_turn", None)
-        if ask is not None:
+        manager = self.kv_cache_manager
+        if os.environ.get(SWITCH, "") not in ("", "0") and type(manager) not in known:
+            raise _both(type(manager))
+        ask = getattr(manager, "require_steps_in_turn", None)
+        if ask is not None and isinstance(self, ahead):
             ask()
 
     asking._asks = True  # type: ignore[attr-defined]
     scheduler.__init__ = asking
+
+
+def _both(other: Any) -> UnsupportedError:
+    """Return the error about another plug-in's manager."""
+    return UnsupportedError(
+        f"vLLM's manager is replaced already, by {other.__module__}.{other.__qualname__}: two plug-ins cannot both "
+        f"serve it. Unset {SWITCH}, or name the one you want in VLLM_PLUGINS"
+    )
