@@ -56,7 +56,7 @@ ALTERATIONS = [
     (table_theorems, "BlockStore.find", "(index + 1)", "(index + 0)"),
     (table_theorems, "BlockKeys.num_blocks", "// self.units", "// 1"),
     (table_theorems, "GroupRows.state_entry", "- 1", "- 0"),
-    (table_theorems, "TableReplica._fill_slots", "- begin", "- 0"),
+    (table_theorems, "TableReplica._find_slots", "block - entry", "block"),
     (table_theorems, "TableReplica.slots", "block - entry", "block"),
     (table_theorems, "AccessOrder._down", "2 * place + 1", "2 * place + 2"),
     (paging_theorems, "BlockTable.num_touched", "1 - (", "0 - ("),

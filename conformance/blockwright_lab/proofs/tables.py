@@ -212,10 +212,11 @@ def of_rows() -> Iterator[Theorem]:
     known = {"block": block, "entry": entry(p), "group.block_size": b, "block_size": b, "position": p}
     answer = slots.passed("TableReplica.slots", "append", 1, known)
     yield Theorem("all", "slots gives the slot of the specification", given, answer == slot)
-    begin = slots.value("TableReplica._fill_slots", "begin", known)
-    known |= {"begin": begin, "stop": stop, "i64(tables[first + entry])": block}
-    filled = slots.value("TableReplica._fill_slots", "slot", known)
-    end = slots.value("TableReplica._fill_slots", "end", known)
+    known |= {"stop": stop}
+    known |= {"begin": slots.value("TableReplica._find_slots", "begin", known, 1)}
+    known |= {"bases[at]": slots.value("TableReplica._find_slots", "bases[at]", known)}
+    filled = slots.value("TableReplica._find_slots", "slot", known)
+    end = slots.value("TableReplica._find_slots", "end", known)
     yield Theorem("all", "a step writes the slot of the specification", given, filled == slot)
     follows = z3.And(entry(n) == entry(p), filled + n - p == block * b + n % b, n < stop)
     after = z3.Implies(z3.And(p <= n, n < end), follows)

@@ -78,6 +78,7 @@ class TableReplica(TableRows):
                 group.writes = counts + self.max_num_requests
                 counts = group.writes + (1 + group.num_states) * self.max_num_requests
         self.words: vec[i64] = zeros64(words)
+        self._found: vec[i64] = zeros64(words - self.max_num_tokens)  # slots of a step that may still fail
         self.counts: vec[i32] = zeros32(counts)
         # The call that is being made: rows of its requests, where each begins; and which row was named as which.
         self._calls: i64 = 0
@@ -206,27 +207,29 @@ class TableReplica(TableRows):
         if start < 0 or start > stop or stop > i64(len(entries)):
             raise InvalidArgumentError(f"allocation: it nulled entries {start}..{stop} of {len(entries)}")
         length = self._length(group.number, row)
+        self._forget_block(group.number, row)
         self._make_room(stop - start)
         tables = self.tables
         changed = self._changed
         before = self._before
         number = self.num_changes
         # law: ROW-1. As `_put` of each, without a call for each.
-        while start < stop:
-            entry: i64 = i64(entries[start])
+        for nulled in entries[start:stop]:
+            entry: i64 = i64(nulled)
             if entry < 0 or entry >= length:
+                self.num_changes = number
                 raise InvalidArgumentError(
                     f"allocation: entry {entry} of {self._ids[row]!r} in group {group.number} became null, but the "
                     f"row has {length}; was an allocation missed?"
                 )
-            block = tables[first + entry]
+            index = first + entry
+            block = tables[index]
+            tables[index] = 0
+            changed[number] = index
+            before[number] = block
             if block != 0:
-                changed[number] = first + entry
-                before[number] = block
                 number += 1
-                self.num_changes = number
-                tables[first + entry] = 0
-            start += 1
+        self.num_changes = number
 
     def _replace(self, i: i64, number: i64, entry: i64, block: i32, served: i64) -> None:
         """Put the block of a copy in place of the one that others share."""
@@ -240,6 +243,7 @@ class TableReplica(TableRows):
                 f"{self._length(number, row)}; was an allocation missed?"
             )
         # law: ROW-1
+        self._forget_block(number, row)
         self._put(group.first + row * group.width + entry, self._checked_block(group, row, block))
 
     # ------------------------------------------------------------------ a step
@@ -269,7 +273,7 @@ class TableReplica(TableRows):
                 number = self._apply(requests, allocation)
             for group in self.groups:
                 if group.has_slots:
-                    self._check_slots(group, requests, news)
+                    self._find_slots(group, news, size)
                 elif group.is_recurrent:
                     self._check_states(group, news, drafts, size)
         except Exception:
@@ -280,7 +284,7 @@ class TableReplica(TableRows):
         self._fill(news, size)
         for group in self.groups:
             if group.has_slots:
-                self._fill_slots(group, news, size)
+                self._fill_slots(group)
             elif group.is_recurrent:
                 self._fill_states(group, news, drafts, size)
         i: i64 = 0
@@ -356,26 +360,41 @@ class TableReplica(TableRows):
                 f"num_new_tokens: {total} in all, but a step has at most {self.max_num_tokens}; raise max_num_tokens"
             )
 
-    def _check_slots(self, group: GroupRows, requests: list[object], news: vec[i64]) -> None:
-        """Check that every new token has a slot. O(requests + blocks written)."""
+    def _find_slots(self, group: GroupRows, news: vec[i64], size: i64) -> None:
+        """Find the slots of one group, for `_fill_slots`: every new token has one. O(tokens)."""
         tables = self.tables
-        rows = self._at
+        found = self._found
+        starts = self._starts
+        bases = self._bases
         begins = self._begins
-        start = group.first
-        width = group.width
+        rows = self._at
+        out = group.slots - self.max_num_tokens
+        block_size = group.block_size
+        first = group.number * self.max_num_requests
         i: i64 = 0
-        size: i64 = len(requests)
         while i < size:
-            if news[i] > 0:
-                begin = begins[i]
-                entry = group.entry(begin)
-                last = group.entry(begin + news[i] - 1)
-                first = start + rows[i] * width
-                while entry <= last:
-                    if tables[first + entry] == 0:
-                        position = max(begin, entry * group.block_size)
+            position = begins[i]
+            stop = position + news[i]
+            at = first + rows[i]
+            while position < stop:
+                begin = starts[at]
+                # Most tokens go to the block of the request's last one; there the table is not read.
+                if position < begin or position >= begin + block_size:
+                    entry = group.entry(position)
+                    block = i64(tables[group.first + rows[i] * group.width + entry])
+                    if block == 0:
                         raise self._no_block(f"position {position}", rows[i], group)
-                    entry += 1
+                    begin = entry * block_size
+                    starts[at] = begin
+                    bases[at] = (block - entry) * block_size
+                end = min(stop, begin + block_size)
+                # law: SLOT-1
+                slot = bases[at] + position
+                while position < end:
+                    found[out] = slot
+                    out += 1
+                    slot += 1
+                    position += 1
             i += 1
 
     def _no_block(self, what: str, row: i64, group: GroupRows) -> BlockError:
@@ -482,31 +501,17 @@ class TableReplica(TableRows):
         self.max_query_len = longest
         self.max_seq_len = farthest
 
-    def _fill_slots(self, group: GroupRows, news: vec[i64], size: i64) -> None:
-        """Write the slots of one group, all of them checked. O(tokens)."""
-        tables = self.tables
+    def _fill_slots(self, group: GroupRows) -> None:
+        """Write the slots of one group, as they were found. O(tokens)."""
+        found = self._found
         words = self.words
-        begins = self._begins
         out = group.slots
-        block_size = group.block_size
-        first = group.first
-        i: i64 = 0
-        while i < size:
-            position = begins[i]
-            stop = position + news[i]
-            while position < stop:
-                entry = group.entry(position)
-                begin = entry * block_size
-                end = min(stop, begin + block_size)
-                # law: SLOT-1
-                slot = i64(tables[first + entry]) * block_size + position - begin
-                while position < end:
-                    words[out] = slot
-                    out += 1
-                    slot += 1
-                    position += 1
-            first += group.width
-            i += 1
+        at = out - self.max_num_tokens
+        stop = out + self.num_tokens
+        while out < stop:
+            words[out] = found[at]
+            out += 1
+            at += 1
 
     def _fill_states(self, group: GroupRows, news: vec[i64], drafts: vec[i64], size: i64) -> None:
         """Write the blocks of the states that one group reads and writes, all of them checked. O(requests)."""

@@ -31,6 +31,8 @@ RECORD: Final = 3
 
 UNKNOWN: Final = MAX_LENGTH
 """Certain tokens of a request that has had no step here: no draft of it can have been accepted."""
+NOWHERE: Final = 2 * MAX_LENGTH
+"""Behind all positions: where the block begins that a row has not at hand."""
 
 
 @final
@@ -123,6 +125,11 @@ class TableRows:
         # The entries of each row lie behind the tables: what writes and undoes the ones does so to the others.
         self._lengths: i64 = size
         self.tables: vec[i32] = zeros32(size + self._num_groups * max_num_requests)
+        # Of each row and group, the block that a step wrote to last, as long as the row is as it was: where it begins,
+        # and what makes a slot of a position in it.
+        self._starts: vec[i64] = zeros64(self._num_groups * max_num_requests)
+        self._forget_blocks()
+        self._bases: vec[i64] = zeros64(self._num_groups * max_num_requests)
         self._record_size: i64 = record
         self._records: vec[i64] = zeros64(record * max_num_requests)
         self._changed: vec[i64] = vec[i64]()
@@ -166,6 +173,8 @@ class TableRows:
 
     def _undo(self, mark: i64) -> None:
         """Put back what was changed after the first `mark` changes, last first."""
+        if self.num_changes > mark:
+            self._forget_blocks()
         while self.num_changes > mark:
             self.num_changes -= 1
             self.tables[self._changed[self.num_changes]] = self._before[self.num_changes]
@@ -191,8 +200,20 @@ class TableRows:
         return i64(self.tables[self._lengths + group * self.max_num_requests + row])
 
     def _set_length(self, group: i64, row: i64, length: i64) -> None:
-        """Set the entries of a row."""
+        """Set the entries of a row, which has changed."""
+        self._forget_block(group, row)
         self._put(self._lengths + group * self.max_num_requests + row, i32(length))
+
+    def _forget_block(self, group: i64, row: i64) -> None:
+        """Have the next step read the row."""
+        self._starts[group * self.max_num_requests + row] = NOWHERE
+
+    def _forget_blocks(self) -> None:
+        """Have the next step read all rows. O(rows * groups)."""
+        at: i64 = 0
+        while at < i64(len(self._starts)):
+            self._starts[at] = NOWHERE
+            at += 1
 
     # ------------------------------------------------------------------ rows
 
@@ -321,15 +342,16 @@ class TableRows:
         size = max(length, self._length(group.number, row))
         self._set_length(group.number, row, length)
         tables = self.tables
-        entry: i64 = 0
         if not self._keeps:
-            while entry < length:
-                tables[index + entry] = blocks[entry]
-                entry += 1
-            while entry < size:
-                tables[index + entry] = 0
-                entry += 1
+            stop = index + size
+            for block in blocks:
+                tables[index] = block
+                index += 1
+            while index < stop:
+                tables[index] = 0
+                index += 1
             return
+        entry: i64 = 0
         # As `_put` of each, without a call for each.
         self._make_room(size)
         changed = self._changed

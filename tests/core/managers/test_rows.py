@@ -1,7 +1,7 @@
 """Property: a worker's rows begin empty, as large as the limits say, and tell exactly what a call has changed.
 
 How: rows of a group of slots and a group of states as they are made, with few and with many requests; rows that differ
-in few entries are exchanged; batches tell of parts that do not lie within their buffers.
+in few entries are exchanged; batches tell of parts that do not lie within their buffers; rows change between two steps.
 Not covered: that rows follow the manager's tables, and the inputs of a step (tests/device/test_inputs.py).
 """
 
@@ -15,7 +15,7 @@ from mypy_extensions import i32
 from tests.core.support import full, mamba
 
 from blockwright import KVCacheConfig, KVCacheGroupSpec
-from blockwright.errors import InvalidArgumentError
+from blockwright.errors import BlockError, InvalidArgumentError
 from blockwright.worker.replica import TableReplica
 
 LENGTH, TOKENS = 12, 16
@@ -71,3 +71,44 @@ def test_parts_lie_within_what_a_batch_tells(name: str, ends: list[int]) -> None
     with pytest.raises(InvalidArgumentError):
         rows.apply([request], SimpleNamespace(num_served=1, **buffers))
     assert list(rows.tables) == before
+
+
+def told(nulled: list[int], replaced: list[int]) -> SimpleNamespace:
+    ends = vec[i32]([0, len(nulled), len(nulled)])
+    buffers = {"nulled_entries": vec[i32](nulled), "replaced_entries": vec[i32](replaced), "nulled_offsets": ends}
+    nothing = {"new_block_ids": vec[i32](), "new_block_offsets": vec[i32]([0, 0, 0])}
+    return SimpleNamespace(num_served=1, **buffers, **nothing)
+
+
+@pytest.mark.parametrize("change", ["null", "copy", "add", "swap", "undo"])
+def test_a_block_at_hand_is_that_of_the_row(change: str) -> None:
+    rows = rows_of(2)
+    rows.add_request("a", [[1, 2, 3], [4]], (), 0)
+    rows.add_request("b", [[5, 6, 7], [8]], (), 0)
+    a, b = (SimpleNamespace(request_id=name, num_computed_tokens=2) for name in "ab")
+    requests: list[object] = [a, b]
+    for _ in range(2):
+        rows.step(requests, 1, 0, None)
+        assert list(rows.words[TOKENS : TOKENS + 2]) == [4, 12]
+    if change == "null":
+        with pytest.raises(BlockError):
+            rows.step(requests, 1, 0, told([1], []))
+        rows.apply(requests, told([1], []))
+        with pytest.raises(BlockError):
+            rows.step(requests, 1, 0, None)
+        return
+    if change == "copy":
+        rows.apply(requests, told([], [0, 0, 1, 9]))
+    elif change == "add":
+        rows.add_request("a", [[1, 9, 3], [4]], (), 0)
+    elif change == "swap":
+        rows.swap_rows(0, 1)
+        requests.reverse()
+    else:  # the slot of "a" is found in a block that the failing step has only just got
+        b.num_computed_tokens = 8
+        with pytest.raises(BlockError):
+            rows.step(requests, 1, 0, told([], [0, 0, 1, 9]))
+        b.num_computed_tokens = 2
+    rows.step(requests, 1, 0, None)
+    slots = {"swap": [12, 4], "undo": [4, 12]}
+    assert list(rows.words[TOKENS : TOKENS + 2]) == slots.get(change, [18, 12])
