@@ -301,9 +301,15 @@ class KVCacheManager:
         twin: Twin = request._blockwright
         computed = request.num_computed_tokens
         own, begin = twin.request, max(twin.certain, min(twin.written, computed))
-        if computed < twin.certain and stop <= begin:  # a load failed: what it left out has its slots
-            self._note_filled(request, twin, stop, NEVER)
-            return self.empty_kv_cache_blocks
+        if computed < twin.certain:  # a load failed: what it left out has its slots
+            if self._trims:
+                raise UnsupportedError(
+                    f"request {request.request_id!r}: {twin.certain - computed} tokens are to be computed again after "
+                    "a failed load, and their windows are gone: use a connector that loads asynchronously"
+                )
+            if stop <= begin:
+                self._note_filled(request, twin, stop, NEVER)
+                return self.empty_kv_cache_blocks
         is_later, end = True, stop
         if self._has_states and self._trims:
             twin.learn(request, stop)
