@@ -102,6 +102,7 @@ def configuration(peer_versions: Mapping[str, str], repeat: int, packages: Colle
         "python_compiler": platform.python_compiler(),
         "blockwright": blockwright.__version__,
         "build": build.kind,
+        "built": build.why,
         "mypyc": build.mypy,
         "vllm": dict(peer_versions),
         "packages": {name: version(name) for name in sorted(packages)},
@@ -129,7 +130,7 @@ def configuration_line(config: dict[str, Any], system: str) -> str:
     )
     return (
         f"{config['cpu']}, {config['cores']} cores; {config['python']} ({config['python_compiler']}); "
-        f"blockwright {config['blockwright']} ({config['build']}{mypyc}){peer}{packages}; "
+        f"blockwright {config['blockwright']} ({config['build']}{mypyc}; {config['built']}){peer}{packages}; "
         f"block size {config['block_size']}, {KINDS[system]}; "
         f"medians of {config['repeat']} interleaved repetitions, ns of CPU time"
     )
