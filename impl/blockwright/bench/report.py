@@ -220,8 +220,8 @@ def scaling_verdicts(scales: Sequence[scaling.Scale]) -> list[Verdict]:
 
 
 def _growth(first: Mapping[str, float], other: Mapping[str, float], name: str) -> float:
-    """Return how many times the first time the other is; 0 where nothing was measured."""
-    return other[name] / first[name] if first else 0.0
+    """Return how many times the first time the other is; 0 where that was not measured, or took none."""
+    return other[name] / first[name] if first.get(name) else 0.0
 
 
 def as_data(
