@@ -12,6 +12,7 @@ of single requests do, one after another.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast, final
 
 from librt.strings import read_i32_le
 from librt.vecs import append, vec
@@ -22,10 +23,25 @@ from blockwright.core.effects import act, prepare, serve_in_place, undo
 from blockwright.core.index import cut_to, with_room, zeros64
 from blockwright.core.outcomes import Ask, BatchAllocation, counts_of
 from blockwright.core.plans import fits
-from blockwright.core.preconditions import check_ask, check_keys, is_in_place, looked_up, tables_of, tables_running
+from blockwright.core.preconditions import check_ask, check_keys, is_in_place, looked_up, tables_of
 from blockwright.core.request import MAX_LENGTH, Request, no_request, pack_tokens
 from blockwright.core.state import RequestTables, State
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError
+
+
+@final
+class Turns:
+    """Whose turn comes in a batch.
+
+    Attributes:
+        indices: the requests whose step has still to be served, in order.
+        stop: how many requests were looked at; the others of these were counted, but for the last one perhaps.
+    """
+
+    def __init__(self) -> None:
+        """Start without requests."""
+        self.indices: vec[i64] = vec[i64]()
+        self.stop: i64 = 0
 
 
 def grow_each(
@@ -39,7 +55,7 @@ def grow_each(
     if len(news) == 0:
         news = zeros64(size)
     ask = Ask()
-    counted = vec[i64]([-1] * size)  # per request, its certain tokens before it was counted; -1 where it was not
+    turns = Turns()
     offsets = state.changes.zeros(size * state.config.num_groups + 1)
     done = BatchAllocation(
         0,
@@ -54,63 +70,65 @@ def grow_each(
     )
     try:
         state.pool.require_whole()
-        count_each(state, batch, news, aheads, drafts, ask, counted)
-        serve_each(state, batch, news, aheads, drafts, ask, counted, done)
+        count_each(state, batch, news, aheads, drafts, ask, turns)
+        serve_each(state, batch, news, aheads, drafts, ask, turns, done)
     except BaseException:
         if done.num_served > 0:
             state.tear()
         else:
-            take_back(state, batch, counted, 0)
+            take_back(state, batch, turns, 0)
         raise
     return done
 
 
 def count_each(
-    state: State,
-    batch: list[Request],
-    news: vec[i64],
-    aheads: vec[i64],
-    drafts: vec[i64],
-    ask: Ask,
-    counted: vec[i64],
+    state: State, batch: list[Request], news: vec[i64], aheads: vec[i64], drafts: vec[i64], ask: Ask, turns: Turns
 ) -> None:
     """Check every request of a batch, and count those that go on from what is written, in place."""
     state.num_batches += 1
-    number = state.num_batches
-    is_plain = not state.config.overlaps and len(drafts) == 0
+    number, owner = state.num_batches, state.owner
+    config = state.config
+    is_plain = not config.overlaps and len(drafts) == 0
+    most = config.max_len if config.most_drafts < 0 else 0  # tokens up to which a plain step cannot be wrong
     fresh: set[str] = set()
-    size: i64 = len(batch)
+    ahead: i64 = 0
     i: i64 = 0
-    while i < size:
-        request = batch[i]
+    for request in batch:
+        turns.stop = i + 1
         if not isinstance(request, Request):
             raise no_request(request)
-        new = news[i]
-        ahead: i64 = 0
-        if len(aheads) > 0:
-            ahead = aheads[i]
         held = request._held
-        if held is None or held.owner != state.owner:  # the first time here, of a copied manager too
+        if held is None or held.owner != owner:  # the first time here, of a copied manager too
             looked_up(state, request)
             held = request._held
+        new = news[i]
+        if len(aheads) > 0:
+            ahead = aheads[i]
         if is_plain and isinstance(held, RequestTables):
             own: RequestTables = held
             begin = own.num_written
+            stop = begin + new
             if (
                 begin == request._num_computed
-                and begin + new + ahead <= own.in_place
                 and new > 0
-                and own.owner == state.owner
+                and own.owner == owner
                 and own.batch != number
                 and own.num_drafts == 0
             ):
-                own.batch = number
-                counted[i] = own.num_certain
-                # law: LEN-1. As `count_step`: what was there before is certain, and what is known by now.
-                own.num_written = begin + new
-                own.num_certain = max(begin, min(begin + new, request._num_prompt + i64(len(request._output))))
-                i += 1
-                continue
+                if stop + ahead <= own.in_place:
+                    own.was_certain = own.num_certain
+                    own.batch = number
+                    # law: LEN-1. As `count_step`: what was there before is certain, and what is known by now.
+                    own.num_written = stop
+                    own.num_certain = max(begin, min(stop, request._num_prompt + i64(len(request._output))))
+                    i += 1
+                    continue
+                if stop <= most and own.num_loading == 0:
+                    turns.indices = append(turns.indices, i)
+                    own.batch = number
+                    i += 1
+                    continue
+        turns.indices = append(turns.indices, i)
         check_one(state, request, new, ahead, count_at(drafts, i), ask, fresh)
         i += 1
 
@@ -135,15 +153,21 @@ def check_one(state: State, request: Request, new: i64, ahead: i64, drafts: i64,
     check_ask(state, request, tables, ask)
 
 
-def take_back(state: State, batch: list[Request], counted: vec[i64], start: i64) -> None:
+def take_back(state: State, batch: list[Request], turns: Turns, start: i64) -> None:
     """Take back what was counted of the requests from one on."""
     try:
-        i = start
-        while i < i64(len(batch)):
-            if counted[i] >= 0:
-                tables = tables_running(state, batch[i])
-                tables.num_written = batch[i]._num_computed
-                tables.num_certain = counted[i]
+        indices = turns.indices
+        turn: i64 = 0
+        i: i64 = 0
+        while i < turns.stop:
+            if turn < i64(len(indices)) and indices[turn] == i:
+                turn += 1
+            elif i >= start:
+                request = cast("list[object]", batch)[i]
+                held = request._held if isinstance(request, Request) else None
+                if isinstance(held, RequestTables) and held.owner == state.owner and held.batch == state.num_batches:
+                    held.num_written = batch[i]._num_computed
+                    held.num_certain = held.was_certain
             i += 1
     except BaseException:
         state.tear()
@@ -157,7 +181,7 @@ def serve_each(
     aheads: vec[i64],
     drafts: vec[i64],
     ask: Ask,
-    counted: vec[i64],
+    turns: Turns,
     done: BatchAllocation,
 ) -> None:
     """Serve the requests of a checked batch that are not counted yet, and write down what changed."""
@@ -171,13 +195,11 @@ def serve_each(
     room: i64 = 0
     num_nulled: i32 = 0
     slot: i64 = 0  # up to where the offsets are written
-    served: i64 = -1
-    while True:
-        served += 1
-        while served < size and counted[served] >= 0:
-            served += 1
-        if served == size:
-            break
+    served = size
+    indices = turns.indices
+    turn: i64 = 0
+    while turn < i64(len(indices)):
+        served = indices[turn]
         request = batch[served]
         tables = tables_of(state, request)
         ask.new = news[served]
@@ -186,6 +208,7 @@ def serve_each(
         if ask.drafts == 0 and tables is not None and is_in_place(state, request, tables, ask.new, ask.ahead):
             serve_in_place(state, request, tables, ask.new)
             done.num_served = int(served) + 1
+            turn += 1
             continue
         ask.begin = request._num_computed
         ask.stop = ask.begin + ask.new
@@ -207,13 +230,14 @@ def serve_each(
             undo(state, request, tables, changes, False)
             raise
         act(state, request, ready, ask, tables is None, changes)
+        turn += 1
         done.request_ids[served] = request._request_id
         if changes.grown == 0 and num_nulled == i32(len(changes.nulled)):
             continue
         slot = fill_offsets(done, slot, served * groups, i32(len(new_ids)), num_nulled)
         group: i64 = 0
-        for group, table in enumerate(ready.groups):
-            blocks = table.blocks
+        while group < groups:
+            blocks = ready.groups[group].blocks
             held: i64 = i64(changes.held[group])
             while held < i64(len(blocks)):
                 new_ids = append(new_ids, blocks[held])
@@ -221,12 +245,15 @@ def serve_each(
             slot += 1
             new_offsets[slot] = i32(len(new_ids))
             nulled_offsets[slot] = changes.nulled_ends[group]
+            group += 1
         num_nulled = i32(len(changes.nulled))
     fill_offsets(done, slot, size * groups, i32(len(new_ids)), num_nulled)
-    done.num_served = int(served)
-    if served < size:
+    if turn < i64(len(indices)):
         done.refused = int(served)
-        take_back(state, batch, counted, served)
+        take_back(state, batch, turns, served)
+    else:
+        served = size
+    done.num_served = int(served)
     done.new_block_ids = new_ids
     done.nulled_entries = changes.nulled
     done.replaced_entries = changes.replaced

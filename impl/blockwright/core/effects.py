@@ -18,7 +18,7 @@ from mypy_extensions import i32, i64
 from blockwright.core.candidates.order import Wish
 from blockwright.core.index import cut_to, with_room, zeros32
 from blockwright.core.outcomes import Ask, KVCacheBlocks
-from blockwright.core.publication import NOT_RUN, make_keys, publish_due, publish_filled, publish_to
+from blockwright.core.publication import NOT_RUN, make_keys, publish_due, publish_to
 from blockwright.core.request import Request
 from blockwright.core.state import Changes, GroupTable, RequestTables, State, held_blocks
 from blockwright.core.window import FOR_EVER
@@ -107,15 +107,16 @@ def prepare(state: State, request: Request, tables: RequestTables | None, ask: A
     Appends null entries for the blocks to come, and to `changes`, which the caller has begun with these tables, the
     entries that trimming will null. `undo` takes all of it back.
     """
+    if tables is not None and ask.is_small:
+        prepare_small(state, request, tables, ask, changes)
+        return tables
     if publishes_now(state, ask):
         make_keys(state, request, ask.stop)
     if tables is None:
         tables = opened(state, request, ask)
         changes.begin(tables)
-    if tables.owner != 0 and ask.settled >= tables.trim_at:
-        changes.trim_at = FOR_EVER
-        for manager, table in zip(state.managers, tables.groups):
-            manager.note_dead(table, ask.settled, changes)
+    else:
+        note_dead(state, tables, ask.settled, changes)
     if tables.is_forked:
         state.pool.reserve_copies(state.config.num_groups)
         changes.replaced = with_room(changes.replaced, 4 * state.config.num_groups)
@@ -125,17 +126,37 @@ def prepare(state: State, request: Request, tables: RequestTables | None, ask: A
     return tables
 
 
+def prepare_small(state: State, request: Request, tables: RequestTables, ask: Ask, changes: Changes) -> None:
+    """Do so for a step that `is_small`."""
+    config = state.config
+    groups = tables.groups
+    end = (groups[0].num_published + 1) * config.least_size
+    if ask.stop >= end and publishes_now(state, ask):
+        make_keys(state, request, end)
+    note_dead(state, tables, ask.settled, changes)
+    if ask.slots > i64(len(groups[0].blocks)) * config.least_size:
+        changes.grown = config.num_groups
+        at: i64 = 0
+        while at < config.num_groups:
+            table = groups[at]
+            table.blocks = append(table.blocks, 0)
+            at += 1
+    changes.make_room()
+
+
+def note_dead(state: State, tables: RequestTables, settled: i64, changes: Changes) -> None:
+    """Append to `changes` the entries that trimming will null."""
+    if settled < tables.trim_at:
+        return
+    changes.trim_at = FOR_EVER
+    for manager, table in zip(state.managers, tables.groups):
+        manager.note_dead(table, settled, changes)
+
+
 def widen(state: State, tables: RequestTables, ask: Ask, changes: Changes) -> None:
     """Append null entries for the blocks to come."""
     groups = state.config.num_groups
     at: i64 = 0
-    if state.is_even:
-        more = state.managers[0].missing(i64(changes.held[0]), ask.slots)
-        if more > 0:
-            changes.grown = more * groups
-            for table in tables.groups:
-                table.lengthen(more)
-        return
     while at < groups:
         table = tables.groups[at]
         if table.in_place < ask.slots:
@@ -199,6 +220,9 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
 
     Appends the entries that are copied to `changes`.
     """
+    if ask.is_small:
+        act_small(state, request, tables, ask, changes)
+        return
     state.pool.serve(tables.tenant)
     if is_new:
         adopt(state, request, tables, ask)
@@ -208,28 +232,25 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
             unshare(state, tables, ask, changes)
     known: i64 = request._num_prompt + i64(len(request._output))
     is_due = False
-    if state.is_even and not is_new and state.pool.is_plain():
-        in_place = go_evenly(state, request, tables, ask, known, changes)
-    else:
-        in_place = state.config.max_len
-        publishes = publishes_now(state, ask)
-        at: i64 = 0
-        while at < state.config.num_groups:
-            table = tables.groups[at]
-            # law: STEP-1
-            if table.in_place < ask.slots:
-                manager = state.managers[at]
-                if manager.num_states > 0:
-                    read = manager.state_block(table, ask.begin)
-                    table.num_read = ask.begin
-                    table.read_block = read
-                manager.fill(table, manager.reach(ask), i64(changes.held[at]))
-                if publishes:
-                    publish_to(manager, table, request, min(ask.stop, known), NOT_RUN)
-                    is_due = is_due or (ask.new > 0 and ask.certain <= known and manager.leaves_state(ask.certain))
-                table.in_place = manager.in_place_slots(table, state.config.caching)
-            in_place = min(in_place, table.in_place)
-            at += 1
+    in_place = state.config.max_len
+    publishes = publishes_now(state, ask)
+    at: i64 = 0
+    while at < state.config.num_groups:
+        table = tables.groups[at]
+        # law: STEP-1
+        if table.in_place < ask.slots:
+            manager = state.managers[at]
+            if manager.num_states > 0:
+                read = manager.state_block(table, ask.begin)
+                table.num_read = ask.begin
+                table.read_block = read
+            manager.fill(table, manager.reach(ask), i64(changes.held[at]))
+            if publishes:
+                publish_to(manager, table, request, min(ask.stop, known), NOT_RUN)
+                is_due = is_due or (ask.new > 0 and ask.certain <= known and manager.leaves_state(ask.certain))
+            table.in_place = manager.in_place_slots(table, state.config.caching)
+        in_place = min(in_place, table.in_place)
+        at += 1
     if is_new:
         for manager, table in zip(state.managers, tables.groups):
             manager.fill_states(table)
@@ -286,7 +307,8 @@ def trim_dead(state: State, tables: RequestTables, settled: i64, changes: Change
     first = count  # where the entries of a group begin; the pool releases from the end on
     i: i64 = changes.num_nulled
     at: i64 = 0
-    for at, table in enumerate(tables.groups):
+    while at < state.config.num_groups:
+        table = tables.groups[at]
         stop: i64 = i64(ends[at])
         first -= stop - i
         put = first
@@ -298,43 +320,44 @@ def trim_dead(state: State, tables: RequestTables, settled: i64, changes: Change
             put += 1
             i += 1
         table.num_trimmed = i64(trimmed[at])
+        at += 1
     if count > 0:
         state.pool.release(dead, 0, count)
         state.pool.note_trim(dead, 0, count)
     tables.trim_at = changes.trim_at
 
 
-def go_evenly(state: State, request: Request, tables: RequestTables, ask: Ask, known: i64, changes: Changes) -> i64:
-    """Take and publish in all groups at once, where they are even; return the slots up to which no growth does either.
-
-    law: STEP-1.
-    """
-    manager, first, blocks = state.managers[0], tables.groups[0], changes.blocks
+def act_small(state: State, request: Request, tables: RequestTables, ask: Ask, changes: Changes) -> None:
+    """Do as `act` for a step that `is_small`: trim, take and publish in all groups at once. law: STEP-1."""
+    config, pool, groups, blocks = state.config, state.pool, tables.groups, changes.blocks
+    trim_dead(state, tables, ask.settled, changes)
     at: i64 = 0
     if changes.grown > 0:
-        state.pool.fill(blocks, 0, changes.grown)
-        held: i64 = i64(changes.held[0])
-        for table in tables.groups:
+        pool.fill(blocks, 0, changes.grown)
+        while at < config.num_groups:
+            table = groups[at]
             table.num_covered = ask.slots
             own = table.blocks
-            i = held
-            while i < i64(len(own)):
-                own[i] = blocks[at]
-                at += 1
-                i += 1
-    count = min(ask.stop, known)
-    if publishes_now(state, ask) and request._block_size > 0 and manager.publishes(first, count):
+            own[i64(len(own)) - 1] = blocks[at]
+            at += 1
+    first, size = groups[0], config.least_size
+    in_place = i64(len(first.blocks)) * size
+    if config.caching:
         entry = first.num_published
-        if manager.publishes(first, count - manager._block_size):
-            publish_filled(state, tables, request, count, NOT_RUN)
-        else:
+        end = (entry + 1) * size
+        known: i64 = request._num_prompt + i64(len(request._output))
+        if min(ask.stop, known) >= end and publishes_now(state, ask) and request._block_size > 0:
+            end += size
             at = 0
-            for table in tables.groups:
+            while at < config.num_groups:
+                table = groups[at]
                 table.num_published = entry + 1
                 blocks[at] = table.blocks[entry]
                 at += 1
-            state.pool.publish_each(blocks, request, manager._block_size // request._block_size, entry, at)
-    return manager.in_place_slots(first, state.config.caching)
+            pool.publish_each(blocks, request, size // request._block_size, entry, at)
+        in_place = min(in_place, end - 1)
+    tables.in_place = min(in_place, tables.trim_at - 1)
+    count_step(state, request, tables, ask.stop, ask.new, ask.drafts)
 
 
 # ---------------------------------------------------------------------- release

@@ -88,6 +88,7 @@ class RequestTables(Held):
             its neighbours in the chain of such requests.
         is_forked: it may share blocks that it has not filled, and has not written since.
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
+        was_certain: the certain tokens before that batch, if it counted them in place.
         tenant, wish: whose the blocks are that it takes, by number, and what was said of them; a wish never changes.
         groups: the tables, one per group.
     """
@@ -98,6 +99,7 @@ class RequestTables(Held):
         # What a step in place reads and writes comes first, in one or two cache lines.
         self.num_written: i64 = 0
         self.num_certain: i64 = 0
+        self.was_certain: i64 = 0
         self.num_drafts: i64 = 0
         self.in_place: i64 = 0
         self.batch: i64 = 0
@@ -296,9 +298,11 @@ class Changes:
             return
         end = i32(self.num_nulled)
         held, ends = self.held, self.nulled_ends
-        for at, table in enumerate(tables.groups):
-            held[at] = i32(len(table.blocks))
+        at: i64 = 0
+        while at < i64(len(held)):
+            held[at] = i32(len(tables.groups[at].blocks))
             ends[at] = end
+            at += 1
 
     def make_room(self) -> None:
         """Take the memory for the blocks that all groups give back or take in this step."""
