@@ -23,7 +23,7 @@ from blockwright.core.effects import act, prepare, serve_in_place, undo
 from blockwright.core.index import cut_to, with_room, zeros64
 from blockwright.core.outcomes import Ask, BatchAllocation, counts_of
 from blockwright.core.plans import fits
-from blockwright.core.preconditions import check_ask, check_keys, is_in_place, looked_up, tables_of
+from blockwright.core.preconditions import check_ask, check_keys, is_in_place, tables_of
 from blockwright.core.request import MAX_LENGTH, Request, no_request, pack_tokens
 from blockwright.core.state import RequestTables, State
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError
@@ -89,7 +89,9 @@ def count_each(
     number, owner = state.num_batches, state.owner
     config = state.config
     is_plain = not config.overlaps and len(drafts) == 0
-    most = config.max_len if config.most_drafts < 0 else 0  # tokens up to which a plain step cannot be wrong
+    most: i64 = 0  # tokens up to which a plain step that goes on from what is written cannot be wrong
+    if config.most_drafts < 0:
+        most = config.max_len
     fresh: set[str] = set()
     ahead: i64 = 0
     i: i64 = 0
@@ -97,24 +99,15 @@ def count_each(
         turns.stop = i + 1
         if not isinstance(request, Request):
             raise no_request(request)
-        held = request._held
-        if held is None or held.owner != owner:  # the first time here, of a copied manager too
-            looked_up(state, request)
-            held = request._held
         new = news[i]
         if len(aheads) > 0:
             ahead = aheads[i]
-        if is_plain and isinstance(held, RequestTables):
+        held = request._held
+        if is_plain and isinstance(held, RequestTables) and held.owner == owner:
             own: RequestTables = held
             begin = own.num_written
             stop = begin + new
-            if (
-                begin == request._num_computed
-                and new > 0
-                and own.owner == owner
-                and own.batch != number
-                and own.num_drafts == 0
-            ):
+            if begin == request._num_computed and new > 0 and own.batch != number and own.num_drafts == 0:
                 if stop + ahead <= own.in_place:
                     own.was_certain = own.num_certain
                     own.batch = number
