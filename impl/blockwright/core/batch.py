@@ -19,7 +19,7 @@ from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import HashChain
-from blockwright.core.effects import act, prepare, serve_in_place, undo
+from blockwright.core.effects import act, prepare, serve_in_place, serve_small, undo
 from blockwright.core.index import cut_to, with_room, zeros64
 from blockwright.core.outcomes import Ask, BatchAllocation, counts_of
 from blockwright.core.plans import fits
@@ -56,6 +56,7 @@ def grow_each(
         news = zeros64(size)
     ask = Ask()
     turns = Turns()
+    state.changes.clear()
     offsets = state.changes.zeros(size * state.config.num_groups + 1)
     done = BatchAllocation(
         0,
@@ -73,7 +74,7 @@ def grow_each(
         count_each(state, batch, news, aheads, drafts, ask, turns)
         serve_each(state, batch, news, aheads, drafts, ask, turns, done)
     except BaseException:
-        if done.num_served > 0:
+        if state.changes.has_begun:
             state.tear()
         else:
             take_back(state, batch, turns, 0)
@@ -179,7 +180,6 @@ def serve_each(
 ) -> None:
     """Serve the requests of a checked batch that are not counted yet, and write down what changed."""
     changes = state.changes
-    changes.clear()
     size: i64 = len(batch)
     new_offsets, nulled_offsets = done.new_block_offsets, done.nulled_offsets
     groups = state.config.num_groups
@@ -200,29 +200,35 @@ def serve_each(
         ask.drafts = count_at(drafts, served)
         if ask.drafts == 0 and tables is not None and is_in_place(state, request, tables, ask.new, ask.ahead):
             serve_in_place(state, request, tables, ask.new)
-            done.num_served = int(served) + 1
+            changes.has_begun = True
             turn += 1
             continue
         ask.begin = request._num_computed
         ask.stop = ask.begin + ask.new
         ask.certain = ask.stop - ask.drafts
-        if not fits(state, request, tables, ask):
-            break
+        if room < groups:  # one each, as most batches take at most
+            room = (size - served) * groups
+            new_ids = with_room(new_ids, room)
         changes.begin(tables)
         try:
-            changes.request = i32(served)
-            ready = prepare(state, request, tables, ask, changes)
-            if changes.grown > room:
-                room = max(changes.grown, (size - served) * groups)  # one each, as most batches take at most
-                new_ids = with_room(new_ids, room)
-            room -= changes.grown
-            if overlaps and ask.new > 0:  # the last that takes memory
-                state.steps[-1].record(ready, ask.new, ask.drafts)
-            done.num_served = int(served) + 1
+            if tables is not None and serve_small(state, request, tables, ask, changes):
+                ready = tables
+            elif not fits(state, request, tables, ask):
+                break
+            else:
+                changes.request = i32(served)
+                ready = prepare(state, request, tables, ask, changes)
+                if changes.grown > room:
+                    room = max(changes.grown, (size - served) * groups)
+                    new_ids = with_room(new_ids, room)
+                if overlaps and ask.new > 0:  # the last that takes memory
+                    state.steps[-1].record(ready, ask.new, ask.drafts)
+                changes.has_begun = True
+                act(state, request, ready, ask, tables is None, changes)
         except BaseException:
-            undo(state, request, tables, changes, False)
+            undo(state, request, tables, changes, changes.has_begun)
             raise
-        act(state, request, ready, ask, tables is None, changes)
+        room -= changes.grown
         turn += 1
         done.request_ids[served] = request._request_id
         if changes.grown == 0 and num_nulled == i32(len(changes.nulled)):
@@ -261,15 +267,18 @@ def count_at(counts: vec[i64], at: i64) -> i64:
 
 def fill_offsets(done: BatchAllocation, slot: i64, stop: i64, num_new: i32, num_nulled: i32) -> i64:
     """Write down that nothing changed up to an offset; return it. They are 0 at first."""
-    if num_new == 0 and num_nulled == 0:
-        return stop
-    new_offsets = done.new_block_offsets
-    nulled_offsets = done.nulled_offsets
-    while slot < stop:
-        slot += 1
-        new_offsets[slot] = num_new
-        nulled_offsets[slot] = num_nulled
+    if num_new > 0:
+        fill_from(done.new_block_offsets, slot, stop, num_new)
+    if num_nulled > 0:
+        fill_from(done.nulled_offsets, slot, stop, num_nulled)
     return stop
+
+
+def fill_from(numbers: vec[i32], at: i64, stop: i64, number: i32) -> None:
+    """Write a number into all places behind one, up to another."""
+    while at < stop:
+        at += 1
+        numbers[at] = number
 
 
 def append_output_token_ids_batch(

@@ -56,6 +56,75 @@ def serve_in_place(state: State, request: Request, tables: RequestTables, new: i
         raise
 
 
+def serve_small(state: State, request: Request, tables: RequestTables, ask: Ask, changes: Changes) -> bool:
+    """Serve a checked step if it is as most that pass a block's end; return False, and nothing has changed, if not.
+
+    Such a step takes one block at most in each group, and fills one, all of them at the same tokens (`State.is_even`);
+    the blocks are free before any is trimmed, nobody shares them, and nothing is noted of them. The caller has begun
+    `changes` with its tables, and takes back what was prepared if this fails (`undo`). law: STEP-1.
+    """
+    config, pool, groups = state.config, state.pool, tables.groups
+    if not state.is_even or tables.is_forked or not pool.is_plain():
+        return False
+    first = groups[0]
+    size, num_groups = config.least_size, config.num_groups
+    slots = min(ask.stop + ask.ahead, config.max_len)
+    covered = i64(len(first.blocks)) * size
+    grows = slots > covered
+    if grows and (slots > covered + size or num_groups > pool._num_free):
+        return False
+    entry = first.num_published
+    end = (entry + 1) * size  # tokens that fill the next entry
+    fills = False
+    if config.caching and request._block_size > 0:
+        if ask.stop >= end + size:
+            return False
+        known: i64 = request._num_prompt + i64(len(request._output))
+        fills = min(ask.stop, known) >= end and publishes_now(state, ask)
+    settled = tables.num_settled if config.overlaps else ask.begin
+    if fills:
+        make_keys(state, request, end)
+    if settled >= tables.trim_at:
+        note_dead(state, tables, settled, changes)
+    blocks = changes.blocks  # with room for one of each group
+    at: i64 = 0
+    if grows:
+        changes.grown = num_groups
+        covered += size
+        while at < num_groups:
+            table = groups[at]
+            table.blocks = append(table.blocks, 0)
+            at += 1
+    if config.overlaps and ask.new > 0:  # the last that takes memory
+        state.steps[-1].record(tables, ask.new, ask.drafts)
+    changes.has_begun = True
+    if settled >= tables.trim_at:
+        trim_dead(state, tables, changes)
+    if grows:
+        pool.fill(blocks, 0, num_groups)
+        at = 0
+        while at < num_groups:
+            table = groups[at]
+            table.num_covered = slots
+            own = table.blocks
+            own[i64(len(own)) - 1] = blocks[at]
+            at += 1
+    if fills:
+        at = 0
+        while at < num_groups:
+            table = groups[at]
+            table.num_published = entry + 1
+            blocks[at] = table.blocks[entry]
+            at += 1
+        pool.publish_each(blocks, request, size // request._block_size, entry, num_groups)
+        end += size
+    if config.caching:
+        covered = min(covered, end - 1)
+    tables.in_place = min(covered, tables.trim_at - 1)
+    count_step(state, request, tables, ask.stop, ask.new, ask.drafts)
+    return True
+
+
 # ---------------------------------------------------------------------- any other step
 
 
@@ -64,28 +133,21 @@ def serve(state: State, request: Request, tables: RequestTables | None, ask: Ask
     changes = state.changes
     changes.clear()
     changes.begin(tables)
-    has_begun = False
     try:
+        if tables is not None and state.is_even and not tables.is_forked:
+            given = room_for_one(state, tables, ask)
+            if serve_small(state, request, tables, ask, changes):
+                return filled(given, tables, changes)
         ready = prepare(state, request, tables, ask, changes)
         given = room_for(state, ready, changes)
         if state.config.overlaps and ask.new > 0:  # the last that takes memory
             state.steps[-1].record(ready, ask.new, ask.drafts)
-        has_begun = True
+        changes.has_begun = True
         act(state, request, ready, ask, tables is None, changes)
-        at: i64 = 0
-        while at < i64(len(given.ids)):
-            ids = given.ids[at]
-            blocks = ready.groups[at].blocks
-            held: i64 = i64(changes.held[at])
-            i: i64 = 0
-            while i < i64(len(ids)):
-                ids[i] = blocks[held + i]
-                i += 1
-            at += 1
+        return filled(given, ready, changes)
     except BaseException:
-        undo(state, request, tables, changes, has_begun)
+        undo(state, request, tables, changes, changes.has_begun)
         raise
-    return given
 
 
 def room_for(state: State, ready: RequestTables, changes: Changes) -> KVCacheBlocks:
@@ -101,56 +163,54 @@ def room_for(state: State, ready: RequestTables, changes: Changes) -> KVCacheBlo
     return KVCacheBlocks(state.pool, ids)
 
 
+def room_for_one(state: State, tables: RequestTables, ask: Ask) -> KVCacheBlocks:
+    """Do so before it is known whether the step of even groups is small: for one entry in each, if any is missing."""
+    if ask.slots <= i64(len(tables.groups[0].blocks)) * state.config.least_size:
+        return state.nothing
+    return KVCacheBlocks(state.pool, [zeros32(1) for _ in tables.groups])
+
+
+def filled(given: KVCacheBlocks, ready: RequestTables, changes: Changes) -> KVCacheBlocks:
+    """Return a result with the blocks that a step has appended."""
+    at: i64 = 0
+    while changes.grown > 0 and at < i64(len(given.ids)):
+        ids = given.ids[at]
+        blocks = ready.groups[at].blocks
+        held: i64 = i64(changes.held[at])
+        i: i64 = 0
+        while i < i64(len(ids)):
+            ids[i] = blocks[held + i]
+            i += 1
+        at += 1
+    return given
+
+
 def prepare(state: State, request: Request, tables: RequestTables | None, ask: Ask, changes: Changes) -> RequestTables:
     """Take all the memory that doing what was counted needs; what a caller can see does not change.
 
     Appends null entries for the blocks to come, and to `changes`, which the caller has begun with these tables, the
     entries that trimming will null. `undo` takes all of it back.
     """
-    if tables is not None and ask.is_small:
-        prepare_small(state, request, tables, ask, changes)
-        return tables
     if publishes_now(state, ask):
         make_keys(state, request, ask.stop)
     if tables is None:
         tables = opened(state, request, ask)
         changes.begin(tables)
-    else:
+    elif ask.settled >= tables.trim_at:
         note_dead(state, tables, ask.settled, changes)
     if tables.is_forked:
         state.pool.reserve_copies(state.config.num_groups)
         changes.replaced = with_room(changes.replaced, 4 * state.config.num_groups)
     widen(state, tables, ask, changes)
-    if tables.owner != 0:
-        changes.make_room()
     return tables
 
 
-def prepare_small(state: State, request: Request, tables: RequestTables, ask: Ask, changes: Changes) -> None:
-    """Do so for a step that `is_small`."""
-    config = state.config
-    groups = tables.groups
-    end = (groups[0].num_published + 1) * config.least_size
-    if ask.stop >= end and publishes_now(state, ask):
-        make_keys(state, request, end)
-    note_dead(state, tables, ask.settled, changes)
-    if ask.slots > i64(len(groups[0].blocks)) * config.least_size:
-        changes.grown = config.num_groups
-        at: i64 = 0
-        while at < config.num_groups:
-            table = groups[at]
-            table.blocks = append(table.blocks, 0)
-            at += 1
-    changes.make_room()
-
-
 def note_dead(state: State, tables: RequestTables, settled: i64, changes: Changes) -> None:
-    """Append to `changes` the entries that trimming will null."""
-    if settled < tables.trim_at:
-        return
+    """Append to `changes` the entries that trimming will null, and take room for their blocks."""
     changes.trim_at = FOR_EVER
     for manager, table in zip(state.managers, tables.groups):
         manager.note_dead(table, settled, changes)
+    changes.make_room()
 
 
 def widen(state: State, tables: RequestTables, ask: Ask, changes: Changes) -> None:
@@ -220,14 +280,12 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
 
     Appends the entries that are copied to `changes`.
     """
-    if ask.is_small:
-        act_small(state, request, tables, ask, changes)
-        return
     state.pool.serve(tables.tenant)
     if is_new:
         adopt(state, request, tables, ask)
     else:
-        trim_dead(state, tables, ask.settled, changes)
+        if ask.settled >= tables.trim_at:
+            trim_dead(state, tables, changes)
         if tables.is_forked:
             unshare(state, tables, ask, changes)
     known: i64 = request._num_prompt + i64(len(request._output))
@@ -295,13 +353,11 @@ def adopt(state: State, request: Request, tables: RequestTables, ask: Ask) -> No
     request._held = tables
 
 
-def trim_dead(state: State, tables: RequestTables, settled: i64, changes: Changes) -> None:
+def trim_dead(state: State, tables: RequestTables, changes: Changes) -> None:
     """Null the entries that are listed in `changes`, and release their blocks, all groups' before any grows.
 
     The groups in order, of each its last entry first. law: TRIM-1, REF-1.
     """
-    if settled < tables.trim_at:
-        return
     nulled, ends, trimmed, dead = changes.nulled, changes.nulled_ends, changes.trimmed, changes.blocks
     count: i64 = i64(len(nulled)) - changes.num_nulled
     first = count  # where the entries of a group begin; the pool releases from the end on
@@ -325,39 +381,6 @@ def trim_dead(state: State, tables: RequestTables, settled: i64, changes: Change
         state.pool.release(dead, 0, count)
         state.pool.note_trim(dead, 0, count)
     tables.trim_at = changes.trim_at
-
-
-def act_small(state: State, request: Request, tables: RequestTables, ask: Ask, changes: Changes) -> None:
-    """Do as `act` for a step that `is_small`: trim, take and publish in all groups at once. law: STEP-1."""
-    config, pool, groups, blocks = state.config, state.pool, tables.groups, changes.blocks
-    trim_dead(state, tables, ask.settled, changes)
-    at: i64 = 0
-    if changes.grown > 0:
-        pool.fill(blocks, 0, changes.grown)
-        while at < config.num_groups:
-            table = groups[at]
-            table.num_covered = ask.slots
-            own = table.blocks
-            own[i64(len(own)) - 1] = blocks[at]
-            at += 1
-    first, size = groups[0], config.least_size
-    in_place = i64(len(first.blocks)) * size
-    if config.caching:
-        entry = first.num_published
-        end = (entry + 1) * size
-        known: i64 = request._num_prompt + i64(len(request._output))
-        if min(ask.stop, known) >= end and publishes_now(state, ask) and request._block_size > 0:
-            end += size
-            at = 0
-            while at < config.num_groups:
-                table = groups[at]
-                table.num_published = entry + 1
-                blocks[at] = table.blocks[entry]
-                at += 1
-            pool.publish_each(blocks, request, size // request._block_size, entry, at)
-        in_place = min(in_place, end - 1)
-    tables.in_place = min(in_place, tables.trim_at - 1)
-    count_step(state, request, tables, ask.stop, ask.new, ask.drafts)
 
 
 # ---------------------------------------------------------------------- release

@@ -135,7 +135,6 @@ class Ask:
         self.missing: i64 = 0
         self.most: i64 = 0
         self.is_too_long = False
-        self.is_small = False  # of even groups, each takes one block at most, and fills one at most
 
     def take(self, drafts: int, external: int, encoder: int, reserve: int) -> None:
         """Take what few steps ask for, checked; zeros ask for nothing."""

@@ -22,7 +22,6 @@ def fits(state: State, request: Request, tables: RequestTables | None, ask: Ask)
     state.pool.require_whole()
     ask.slots = min(ask.stop + ask.ahead, config.max_len)
     ask.demand = 0
-    ask.is_small = False
     if tables is None:
         ask.settled = ask.begin
         count_new(state, request, ask)
@@ -30,32 +29,11 @@ def fits(state: State, request: Request, tables: RequestTables | None, ask: Ask)
             return False
     else:
         ask.settled = tables.num_settled if config.overlaps else ask.begin
-        if not ask.is_planned:
-            if state.is_even and is_small(state, request, tables, ask):
-                ask.is_small = True
-                return True
-            most = config.num_groups * (max(0, ask.slots - tables.num_written) // config.least_size + 2)
-            if most <= state.pool._num_free:
-                return True  # however the groups share the new slots, there is more than enough
+        most = config.num_groups * (max(0, ask.slots - tables.num_written) // config.least_size + 2)
+        if most <= state.pool._num_free and not ask.is_planned:
+            return True  # however the groups share the new slots, there is more than enough
         count_running(state, tables, ask)
     return ask.missing <= 0
-
-
-def is_small(state: State, request: Request, tables: RequestTables, ask: Ask) -> bool:
-    """Return whether a step of even groups is as most in decoding: one block more in each, one filled, at most.
-
-    And nothing stands in its way: the blocks are free before any is trimmed, none is shared, nothing is noted of them.
-    """
-    first = tables.groups[0]
-    size = state.config.least_size  # that of all of them
-    if ask.slots > i64(len(first.blocks)) * size and (
-        ask.slots > (i64(len(first.blocks)) + 1) * size or state.pool._num_free < state.config.num_groups
-    ):
-        return False
-    filled = (first.num_published + 1) * size
-    if state.config.caching and ask.stop >= filled + size and request._block_size > 0:
-        return False
-    return not tables.is_forked and state.pool.is_plain()
 
 
 def count_new(state: State, request: Request, ask: Ask) -> None:

@@ -258,15 +258,17 @@ class Changes:
         num_nulled: the entries nulled before the step, by those before it in a batch.
         trimmed: per group, the leading entries that trimming will have passed; only of a step that trims.
         trim_at: settled tokens at which the next entry dies then.
-        blocks: room for the blocks that all groups give back, take or publish at once.
+        blocks: room for the blocks that all groups give back, take or publish at once; for one of each, and more.
         replaced: the entries that are copied, four numbers each: index of the request, group, entry, new block.
         request: index of the request in its batch.
         grown: entries that the step appends, in all groups.
+        has_begun: something that cannot be taken back has changed in this call.
     """
 
     def __init__(self, num_groups: i64) -> None:
         """Start without changes."""
         self.grown: i64 = 0
+        self.has_begun = False
         self._zeros: vec[i32] = vec[i32]()
         self.held: vec[i32] = zeros32(num_groups)
         self.nulled: vec[i32] = vec[i32]()
@@ -283,6 +285,7 @@ class Changes:
         self.nulled = vec[i32]()
         self.replaced = vec[i32]()
         self.request = 0
+        self.has_begun = False
 
     def zeros(self, count: i64) -> vec[i32]:
         """Return a new vector of zeros, at the speed of a copy. O(count)."""
@@ -305,8 +308,8 @@ class Changes:
             at += 1
 
     def make_room(self) -> None:
-        """Take the memory for the blocks that all groups give back or take in this step."""
-        most = max(i64(len(self.nulled)) - self.num_nulled, self.grown)
+        """Take the memory for the blocks that all groups give back in this step."""
+        most = i64(len(self.nulled)) - self.num_nulled
         if i64(len(self.blocks)) < most:
             self.blocks = zeros32(most)
 
