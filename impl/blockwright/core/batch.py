@@ -20,7 +20,7 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import HashChain
 from blockwright.core.effects import act, prepare, serve_in_place, serve_small, undo
-from blockwright.core.index import cut_to, with_room, zeros64
+from blockwright.core.index import cut_to, with_room
 from blockwright.core.outcomes import Ask, BatchAllocation, counts_of
 from blockwright.core.plans import fits
 from blockwright.core.preconditions import check_ask, check_keys, is_in_place, tables_of
@@ -34,28 +34,27 @@ class Turns:
     """Whose turn comes in a batch.
 
     Attributes:
-        indices: the requests whose step has still to be served, in order.
+        indices: the requests whose step has still to be served, in order; `count` of them.
         stop: how many requests were looked at; the others of these were counted, but for the last one perhaps.
     """
 
-    def __init__(self) -> None:
-        """Start without requests."""
-        self.indices: vec[i64] = vec[i64]()
+    def __init__(self, room: vec[i32]) -> None:
+        """Start with room for the requests of a batch."""
+        self.indices: vec[i32] = room
+        self.count: i64 = 0
         self.stop: i64 = 0
 
 
 def grow_each(
-    state: State, batch: list[Request], news: vec[i64], aheads: vec[i64], drafts: vec[i64]
+    state: State, batch: list[Request], each: i64, news: vec[i64], aheads: vec[i64], drafts: vec[i64]
 ) -> BatchAllocation:
     """Grow requests in order until one does not fit; those before it keep their slots: ``allocate_slots_batch``.
 
-    Where counts are empty, nobody asks for any.
+    Where counts are empty, all ask for as many: `each` new tokens, no lookahead, no drafts.
     """
     size: i64 = len(batch)
-    if len(news) == 0:
-        news = zeros64(size)
     ask = Ask()
-    turns = Turns()
+    turns = Turns(state.changes.zeros(size))
     state.changes.clear()
     offsets = state.changes.zeros(size * state.config.num_groups + 1)
     done = BatchAllocation(
@@ -67,12 +66,11 @@ def grow_each(
         offsets[:],
         vec[i32](),
         int(state.num_batches) + 1,
-        [""] * size,
     )
     try:
         state.pool.require_whole()
-        count_each(state, batch, news, aheads, drafts, ask, turns)
-        serve_each(state, batch, news, aheads, drafts, ask, turns, done)
+        count_each(state, batch, each, news, aheads, drafts, ask, turns)
+        serve_each(state, batch, each, news, aheads, drafts, ask, turns, done)
     except BaseException:
         if state.changes.has_begun:
             state.tear()
@@ -83,7 +81,14 @@ def grow_each(
 
 
 def count_each(
-    state: State, batch: list[Request], news: vec[i64], aheads: vec[i64], drafts: vec[i64], ask: Ask, turns: Turns
+    state: State,
+    batch: list[Request],
+    each: i64,
+    news: vec[i64],
+    aheads: vec[i64],
+    drafts: vec[i64],
+    ask: Ask,
+    turns: Turns,
 ) -> None:
     """Check every request of a batch, and count those that go on from what is written, in place."""
     state.num_batches += 1
@@ -93,16 +98,19 @@ def count_each(
     most: i64 = 0  # tokens up to which a plain step that goes on from what is written cannot be wrong
     if config.most_drafts < 0:
         most = config.max_len
+    differs = len(news) > 0 or len(aheads) > 0
+    indices = turns.indices
     fresh: set[str] = set()
+    new = each
     ahead: i64 = 0
     i: i64 = 0
     for request in batch:
         turns.stop = i + 1
         if not isinstance(request, Request):
             raise no_request(request)
-        new = news[i]
-        if len(aheads) > 0:
-            ahead = aheads[i]
+        if differs:
+            new = count_at(news, i, each)
+            ahead = count_at(aheads, i, 0)
         held = request._held
         if is_plain and isinstance(held, RequestTables) and held.owner == owner:
             own: RequestTables = held
@@ -118,12 +126,14 @@ def count_each(
                     i += 1
                     continue
                 if stop <= most and own.num_loading == 0:
-                    turns.indices = append(turns.indices, i)
+                    indices[turns.count] = i32(i)
+                    turns.count += 1
                     own.batch = number
                     i += 1
                     continue
-        turns.indices = append(turns.indices, i)
-        check_one(state, request, new, ahead, count_at(drafts, i), ask, fresh)
+        indices[turns.count] = i32(i)
+        turns.count += 1
+        check_one(state, request, new, ahead, count_at(drafts, i, 0), ask, fresh)
         i += 1
 
 
@@ -154,7 +164,7 @@ def take_back(state: State, batch: list[Request], turns: Turns, start: i64) -> N
         turn: i64 = 0
         i: i64 = 0
         while i < turns.stop:
-            if turn < i64(len(indices)) and indices[turn] == i:
+            if turn < turns.count and i64(indices[turn]) == i:
                 turn += 1
             elif i >= start:
                 request = cast("list[object]", batch)[i]
@@ -171,6 +181,7 @@ def take_back(state: State, batch: list[Request], turns: Turns, start: i64) -> N
 def serve_each(
     state: State,
     batch: list[Request],
+    each: i64,
     news: vec[i64],
     aheads: vec[i64],
     drafts: vec[i64],
@@ -191,15 +202,17 @@ def serve_each(
     served = size
     indices = turns.indices
     turn: i64 = 0
-    while turn < i64(len(indices)):
-        served = indices[turn]
+    names: list[str] = []
+    while turn < turns.count:
+        served = i64(indices[turn])
         request = batch[served]
         tables = tables_of(state, request)
-        ask.new = news[served]
-        ask.ahead = count_at(aheads, served)
-        ask.drafts = count_at(drafts, served)
+        ask.new = count_at(news, served, each)
+        ask.ahead = count_at(aheads, served, 0)
+        ask.drafts = count_at(drafts, served, 0)
         if ask.drafts == 0 and tables is not None and is_in_place(state, request, tables, ask.new, ask.ahead):
             serve_in_place(state, request, tables, ask.new)
+            names.append("")
             changes.has_begun = True
             turn += 1
             continue
@@ -230,7 +243,7 @@ def serve_each(
             raise
         room -= changes.grown
         turn += 1
-        done.request_ids[served] = request._request_id
+        names.append(request._request_id)
         if changes.grown == 0 and num_nulled == i32(len(changes.nulled)):
             continue
         slot = fill_offsets(done, slot, served * groups, i32(len(new_ids)), num_nulled)
@@ -247,21 +260,22 @@ def serve_each(
             group += 1
         num_nulled = i32(len(changes.nulled))
     fill_offsets(done, slot, size * groups, i32(len(new_ids)), num_nulled)
-    if turn < i64(len(indices)):
+    if turn < turns.count:
         done.refused = int(served)
         take_back(state, batch, turns, served)
     else:
         served = size
     done.num_served = int(served)
+    done.name(names, indices, size)
     done.new_block_ids = new_ids
     done.nulled_entries = changes.nulled
     done.replaced_entries = changes.replaced
 
 
-def count_at(counts: vec[i64], at: i64) -> i64:
-    """Return a request's count."""
+def count_at(counts: vec[i64], at: i64, each: i64) -> i64:
+    """Return a request's count: that of each if there are none."""
     if len(counts) == 0:
-        return 0
+        return each
     return counts[at]
 
 
@@ -315,7 +329,7 @@ def append_output_token_ids_batch(
             raise no_request(request)
         before[2 * i] = i64(len(request._output))
         before[2 * i + 1] = request._num_computed
-        count: i64 = count_at(counts, i)
+        count: i64 = count_at(counts, i, 0)
         if request._num_prompt + before[2 * i] + count > MAX_LENGTH:
             raise InvalidArgumentError(f"token_ids: {request.request_id!r} would have more than {MAX_LENGTH} tokens")
         total += count
@@ -328,7 +342,7 @@ def append_output_token_ids_batch(
         i = 0
         while i < size:
             request = batch[i]
-            count = count_at(counts, i)
+            count = count_at(counts, i, 0)
             if request._is_eager:
                 keys.append((request, request._chain, request._words))
                 request.append_packed(packed, total, count)
