@@ -20,8 +20,8 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import HashChain
 from blockwright.core.effects import act, prepare, serve_in_place, serve_small, undo
-from blockwright.core.index import cut_to, with_room
-from blockwright.core.outcomes import Ask, BatchAllocation, counts_of
+from blockwright.core.index import cut_to, with_room, zeros64
+from blockwright.core.outcomes import Ask, BatchAllocation, count_of, counts_of
 from blockwright.core.plans import fits
 from blockwright.core.preconditions import check_ask, check_keys, is_in_place, tables_of
 from blockwright.core.request import MAX_LENGTH, Request, no_request, pack_tokens
@@ -281,18 +281,18 @@ def count_at(counts: vec[i64], at: i64, each: i64) -> i64:
 
 def fill_offsets(done: BatchAllocation, slot: i64, stop: i64, num_new: i32, num_nulled: i32) -> i64:
     """Write down that nothing changed up to an offset; return it. They are 0 at first."""
-    if num_new > 0:
-        fill_from(done.new_block_offsets, slot, stop, num_new)
+    new_offsets = done.new_block_offsets
+    nulled_offsets = done.nulled_offsets
     if num_nulled > 0:
-        fill_from(done.nulled_offsets, slot, stop, num_nulled)
+        while slot < stop:
+            slot += 1
+            new_offsets[slot] = num_new
+            nulled_offsets[slot] = num_nulled
+    elif num_new > 0:
+        while slot < stop:
+            slot += 1
+            new_offsets[slot] = num_new
     return stop
-
-
-def fill_from(numbers: vec[i32], at: i64, stop: i64, number: i32) -> None:
-    """Write a number into all places behind one, up to another."""
-    while at < stop:
-        at += 1
-        numbers[at] = number
 
 
 def append_output_token_ids_batch(
@@ -319,48 +319,52 @@ def append_output_token_ids_batch(
     size: i64 = len(batch)
     packed = pack_tokens("token_ids", token_ids)
     computed = counts_of("num_computed_tokens", num_computed_tokens, size)
-    counts = counts_of("num_tokens", num_tokens, size)
-    before = vec[i64]([0] * (2 * size))  # per request, its output tokens and computed tokens
-    total: i64 = 0
-    i: i64 = 0
-    while i < size:
-        request = batch[i]
-        if not isinstance(request, Request):
-            raise no_request(request)
-        before[2 * i] = i64(len(request._output))
-        before[2 * i + 1] = request._num_computed
-        count: i64 = count_at(counts, i, 0)
-        if request._num_prompt + before[2 * i] + count > MAX_LENGTH:
-            raise InvalidArgumentError(f"token_ids: {request.request_id!r} would have more than {MAX_LENGTH} tokens")
-        total += count
-        i += 1
-    if total != i64(len(packed)) // 4:
-        raise InvalidArgumentError(f"token_ids: {len(packed) // 4} tokens, num_tokens counts {total}; give as many")
+    each: i64 = 0
+    counts = vec[i64]()
+    if isinstance(num_tokens, int):
+        each = count_of("num_tokens", num_tokens)
+    else:
+        counts = counts_of("num_tokens", num_tokens, size)
+    before = zeros64(2 * size)  # per request, its output tokens and computed tokens
     keys: list[tuple[Request, HashChain | None, vec[i64]]] = []  # of those whose hasher is asked at once
+    given: i64 = i64(len(packed)) // 4
+    total: i64 = 0
+    i: i64 = 0  # requests that may have changed
     try:
-        total = 0
-        i = 0
-        while i < size:
-            request = batch[i]
-            count = count_at(counts, i, 0)
+        for request in batch:
+            if not isinstance(request, Request):
+                raise no_request(request)
+            output = request._output
+            count = count_at(counts, i, each)
+            if request._num_prompt + i64(len(output)) + count > MAX_LENGTH:
+                raise InvalidArgumentError(
+                    f"token_ids: {request.request_id!r} would have more than {MAX_LENGTH} tokens"
+                )
+            if total + count > given:
+                break
+            before[2 * i] = i64(len(output))
+            before[2 * i + 1] = request._num_computed
+            i += 1
             if request._is_eager:
                 keys.append((request, request._chain, request._words))
                 request.append_packed(packed, total, count)
                 total += count
-                count = 0
-            while count > 0:
-                request._output = append(request._output, read_i32_le(packed, total * 4))
-                total += 1
-                count -= 1
+            elif count > 0:
+                stop = total + count
+                while total < stop:
+                    output = append(output, read_i32_le(packed, total * 4))
+                    total += 1
+                request._output = output
             if len(computed) > 0:
-                request._num_computed += computed[i]
-            i += 1
+                request._num_computed += computed[i - 1]
+        if i < size or total < given:
+            counted = sum(counts) if len(counts) > 0 else int(each) * len(batch)
+            raise InvalidArgumentError(f"token_ids: {given} tokens, num_tokens counts {counted}; give as many")
     except BaseException:
-        i = 0
-        while i < size:
+        while i > 0:
+            i -= 1
             batch[i]._output = cut_to(batch[i]._output, before[2 * i])
             batch[i]._num_computed = before[2 * i + 1]
-            i += 1
         for request, chain, words in reversed(keys):
             request._chain = chain
             request._words = words
