@@ -12,7 +12,7 @@ of single requests do, one after another.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast, final
+from typing import cast
 
 from librt.strings import read_i32_le
 from librt.vecs import append, vec
@@ -29,22 +29,6 @@ from blockwright.core.state import RequestTables, State
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError
 
 
-@final
-class Turns:
-    """Whose turn comes in a batch.
-
-    Attributes:
-        indices: the requests whose step has still to be served, in order; `count` of them.
-        stop: how many requests were looked at; the others of these were counted, but for the last one perhaps.
-    """
-
-    def __init__(self, room: vec[i32]) -> None:
-        """Start with room for the requests of a batch."""
-        self.indices: vec[i32] = room
-        self.count: i64 = 0
-        self.stop: i64 = 0
-
-
 def grow_each(
     state: State, batch: list[Request], each: i64, news: vec[i64], aheads: vec[i64], drafts: vec[i64]
 ) -> BatchAllocation:
@@ -53,10 +37,10 @@ def grow_each(
     Where counts are empty, all ask for as many: `each` new tokens, no lookahead, no drafts.
     """
     size: i64 = len(batch)
-    ask = Ask()
-    turns = Turns(state.changes.zeros(size))
-    state.changes.clear()
-    offsets = state.changes.zeros(size * state.config.num_groups + 1)
+    changes = state.changes
+    changes.clear()
+    changes.start_batch(size)
+    offsets = changes.zeros(size * state.config.num_groups + 1)
     done = BatchAllocation(
         0,
         None,
@@ -69,13 +53,13 @@ def grow_each(
     )
     try:
         state.pool.require_whole()
-        count_each(state, batch, each, news, aheads, drafts, ask, turns)
-        serve_each(state, batch, each, news, aheads, drafts, ask, turns, done)
+        count_each(state, batch, each, news, aheads, drafts)
+        serve_each(state, batch, each, news, aheads, drafts, done)
     except BaseException:
-        if state.changes.has_begun:
+        if changes.has_begun:
             state.tear()
         else:
-            take_back(state, batch, turns, 0)
+            take_back(state, batch, 0)
         raise
     return done
 
@@ -87,8 +71,6 @@ def count_each(
     news: vec[i64],
     aheads: vec[i64],
     drafts: vec[i64],
-    ask: Ask,
-    turns: Turns,
 ) -> None:
     """Check every request of a batch, and count those that go on from what is written, in place."""
     state.num_batches += 1
@@ -99,13 +81,14 @@ def count_each(
     if config.most_drafts < 0:
         most = config.max_len
     differs = len(news) > 0 or len(aheads) > 0
-    indices = turns.indices
+    changes = state.changes
+    turns = changes.turns
     fresh: set[str] = set()
     new = each
     ahead: i64 = 0
     i: i64 = 0
     for request in batch:
-        turns.stop = i + 1
+        changes.num_seen = i + 1
         if not isinstance(request, Request):
             raise no_request(request)
         if differs:
@@ -126,14 +109,14 @@ def count_each(
                     i += 1
                     continue
                 if stop <= most and own.num_loading == 0:
-                    indices[turns.count] = i32(i)
-                    turns.count += 1
+                    turns[changes.num_turns] = i32(i)
+                    changes.num_turns += 1
                     own.batch = number
                     i += 1
                     continue
-        indices[turns.count] = i32(i)
-        turns.count += 1
-        check_one(state, request, new, ahead, count_at(drafts, i, 0), ask, fresh)
+        turns[changes.num_turns] = i32(i)
+        changes.num_turns += 1
+        check_one(state, request, new, ahead, count_at(drafts, i, 0), changes.ask, fresh)
         i += 1
 
 
@@ -157,14 +140,14 @@ def check_one(state: State, request: Request, new: i64, ahead: i64, drafts: i64,
     check_ask(state, request, tables, ask)
 
 
-def take_back(state: State, batch: list[Request], turns: Turns, start: i64) -> None:
+def take_back(state: State, batch: list[Request], start: i64) -> None:
     """Take back what was counted of the requests from one on."""
     try:
-        indices = turns.indices
+        turns = state.changes.turns
         turn: i64 = 0
         i: i64 = 0
-        while i < turns.stop:
-            if turn < turns.count and i64(indices[turn]) == i:
+        while i < state.changes.num_seen:
+            if turn < state.changes.num_turns and i64(turns[turn]) == i:
                 turn += 1
             elif i >= start:
                 request = cast("list[object]", batch)[i]
@@ -185,8 +168,6 @@ def serve_each(
     news: vec[i64],
     aheads: vec[i64],
     drafts: vec[i64],
-    ask: Ask,
-    turns: Turns,
     done: BatchAllocation,
 ) -> None:
     """Serve the requests of a checked batch that are not counted yet, and write down what changed."""
@@ -200,11 +181,11 @@ def serve_each(
     num_nulled: i32 = 0
     slot: i64 = 0  # up to where the offsets are written
     served = size
-    indices = turns.indices
+    turns, ask = changes.turns, changes.ask
     turn: i64 = 0
     names: list[str] = []
-    while turn < turns.count:
-        served = i64(indices[turn])
+    while turn < changes.num_turns:
+        served = i64(turns[turn])
         request = batch[served]
         tables = tables_of(state, request)
         ask.new = count_at(news, served, each)
@@ -222,7 +203,7 @@ def serve_each(
         if room < groups:  # one each, as most batches take at most
             room = (size - served) * groups
             new_ids = with_room(new_ids, room)
-        changes.begin(tables)
+        changes.begin(tables, state.is_even)
         try:
             if tables is not None and serve_small(state, request, tables, ask, changes):
                 ready = tables
@@ -260,13 +241,13 @@ def serve_each(
             group += 1
         num_nulled = i32(len(changes.nulled))
     fill_offsets(done, slot, size * groups, i32(len(new_ids)), num_nulled)
-    if turn < turns.count:
+    if turn < changes.num_turns:
         done.refused = int(served)
-        take_back(state, batch, turns, served)
+        take_back(state, batch, served)
     else:
         served = size
     done.num_served = int(served)
-    done.name(names, indices, size)
+    done.name(names, turns, size)
     done.new_block_ids = new_ids
     done.nulled_entries = changes.nulled
     done.replaced_entries = changes.replaced

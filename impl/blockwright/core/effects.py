@@ -132,7 +132,7 @@ def serve(state: State, request: Request, tables: RequestTables | None, ask: Ask
     """Do what was counted, and return the new blocks."""
     changes = state.changes
     changes.clear()
-    changes.begin(tables)
+    changes.begin(tables, state.is_even)
     try:
         if tables is not None and state.is_even and not tables.is_forked:
             given = room_for_one(state, tables, ask)
@@ -195,7 +195,7 @@ def prepare(state: State, request: Request, tables: RequestTables | None, ask: A
         make_keys(state, request, ask.stop)
     if tables is None:
         tables = opened(state, request, ask)
-        changes.begin(tables)
+        changes.begin(tables, state.is_even)
     elif ask.settled >= tables.trim_at:
         note_dead(state, tables, ask.settled, changes)
     if tables.is_forked:

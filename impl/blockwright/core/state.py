@@ -14,7 +14,7 @@ from mypy_extensions import i32, i64
 from blockwright.config import KVCacheConfig
 from blockwright.core.candidates.order import Wish
 from blockwright.core.index import zeros32
-from blockwright.core.outcomes import KVCacheBlocks
+from blockwright.core.outcomes import Ask, KVCacheBlocks
 from blockwright.core.pool import BlockPool
 from blockwright.core.request import Held, Request
 
@@ -263,12 +263,19 @@ class Changes:
         request: index of the request in its batch.
         grown: entries that the step appends, in all groups.
         has_begun: something that cannot be taken back has changed in this call.
+        turns, num_turns: the requests of a batch whose step is not counted in place, by index, in order.
+        num_seen: how many requests of a batch were looked at; those without a turn were counted, but perhaps the last.
+        ask: what a request of a batch asks for, one after another.
     """
 
     def __init__(self, num_groups: i64) -> None:
         """Start without changes."""
         self.grown: i64 = 0
         self.has_begun = False
+        self.turns: vec[i32] = vec[i32]()
+        self.num_turns: i64 = 0
+        self.num_seen: i64 = 0
+        self.ask = Ask()
         self._zeros: vec[i32] = vec[i32]()
         self.held: vec[i32] = zeros32(num_groups)
         self.nulled: vec[i32] = vec[i32]()
@@ -287,23 +294,32 @@ class Changes:
         self.request = 0
         self.has_begun = False
 
+    def start_batch(self, size: i64) -> None:
+        """Start with room for the turns of so many requests."""
+        self.turns = self.zeros(size)
+        self.num_turns = 0
+        self.num_seen = 0
+
     def zeros(self, count: i64) -> vec[i32]:
         """Return a new vector of zeros, at the speed of a copy. O(count)."""
         if i64(len(self._zeros)) < count:
             self._zeros = zeros32(count)
         return self._zeros[:count]
 
-    def begin(self, tables: RequestTables | None) -> None:
-        """Note what is held before a step; None for a request that is not entered yet."""
+    def begin(self, tables: RequestTables | None, is_even: bool) -> None:
+        """Note what is held before a step, as much in all groups if they are even; None before a request is entered."""
         self.grown = 0
         self.num_nulled = i64(len(self.nulled))
         if tables is None:
             return
         end = i32(self.num_nulled)
         held, ends = self.held, self.nulled_ends
+        count = i32(len(tables.groups[0].blocks))
         at: i64 = 0
         while at < i64(len(held)):
-            held[at] = i32(len(tables.groups[at].blocks))
+            if not is_even:
+                count = i32(len(tables.groups[at].blocks))
+            held[at] = count
             ends[at] = end
             at += 1
 
