@@ -314,7 +314,9 @@ class Changes:
             return
         end = i32(self.num_nulled)
         held, ends = self.held, self.nulled_ends
-        count = i32(len(tables.groups[0].blocks))
+        count: i32 = 0
+        if is_even:
+            count = i32(len(tables.groups[0].blocks))
         at: i64 = 0
         while at < i64(len(held)):
             if not is_even:
