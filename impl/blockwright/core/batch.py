@@ -86,9 +86,11 @@ def count_each(
     fresh: set[str] = set()
     new = each
     ahead: i64 = 0
+    size: i64 = len(turns)
     i: i64 = 0
-    for request in batch:
+    while i < size:
         changes.num_seen = i + 1
+        request = batch[i]
         if not isinstance(request, Request):
             raise no_request(request)
         if differs:
