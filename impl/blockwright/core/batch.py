@@ -12,35 +12,35 @@ of single requests do, one after another.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from librt.strings import read_i32_le
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import HashChain
-from blockwright.core.effects import act, prepare, serve_in_place, undo
+from blockwright.core.effects import act, prepare, serve_in_place, serve_small, undo
 from blockwright.core.index import cut_to, with_room, zeros64
-from blockwright.core.outcomes import Ask, BatchAllocation, counts_of
+from blockwright.core.outcomes import Ask, BatchAllocation, count_of, counts_of
 from blockwright.core.plans import fits
-from blockwright.core.preconditions import check_ask, check_keys, is_in_place, looked_up, tables_of, tables_running
+from blockwright.core.preconditions import check_ask, check_keys, is_in_place, tables_of
 from blockwright.core.request import MAX_LENGTH, Request, no_request, pack_tokens
 from blockwright.core.state import RequestTables, State
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError
 
 
 def grow_each(
-    state: State, batch: list[Request], news: vec[i64], aheads: vec[i64], drafts: vec[i64]
+    state: State, batch: list[Request], each: i64, news: vec[i64], aheads: vec[i64], drafts: vec[i64]
 ) -> BatchAllocation:
     """Grow requests in order until one does not fit; those before it keep their slots: ``allocate_slots_batch``.
 
-    Where counts are empty, nobody asks for any.
+    Where counts are empty, all ask for as many: `each` new tokens, no lookahead, no drafts.
     """
     size: i64 = len(batch)
-    if len(news) == 0:
-        news = zeros64(size)
-    ask = Ask()
-    counted = vec[i64]([-1] * size)  # per request, its certain tokens before it was counted; -1 where it was not
-    offsets = state.changes.zeros(size * state.config.num_groups + 1)
+    changes = state.changes
+    changes.clear()
+    changes.start_batch(size)
+    offsets = changes.zeros(size * state.config.num_groups + 1)
     done = BatchAllocation(
         0,
         None,
@@ -50,17 +50,16 @@ def grow_each(
         offsets[:],
         vec[i32](),
         int(state.num_batches) + 1,
-        [""] * size,
     )
     try:
         state.pool.require_whole()
-        count_each(state, batch, news, aheads, drafts, ask, counted)
-        serve_each(state, batch, news, aheads, drafts, ask, counted, done)
+        count_each(state, batch, each, news, aheads, drafts)
+        serve_each(state, batch, each, news, aheads, drafts, done)
     except BaseException:
-        if done.num_served > 0:
+        if changes.has_begun:
             state.tear()
         else:
-            take_back(state, batch, counted, 0)
+            take_back(state, batch, 0)
         raise
     return done
 
@@ -68,50 +67,58 @@ def grow_each(
 def count_each(
     state: State,
     batch: list[Request],
+    each: i64,
     news: vec[i64],
     aheads: vec[i64],
     drafts: vec[i64],
-    ask: Ask,
-    counted: vec[i64],
 ) -> None:
     """Check every request of a batch, and count those that go on from what is written, in place."""
     state.num_batches += 1
-    number = state.num_batches
-    is_plain = not state.config.overlaps and len(drafts) == 0
+    number, owner = state.num_batches, state.owner
+    config = state.config
+    is_plain = not config.overlaps and len(drafts) == 0
+    most: i64 = 0  # tokens up to which a plain step that goes on from what is written cannot be wrong
+    if config.most_drafts < 0:
+        most = config.max_len
+    differs = len(news) > 0 or len(aheads) > 0
+    changes = state.changes
+    turns = changes.turns
     fresh: set[str] = set()
-    size: i64 = len(batch)
+    new = each
+    ahead: i64 = 0
+    size: i64 = len(turns)
     i: i64 = 0
     while i < size:
+        changes.num_seen = i + 1
         request = batch[i]
         if not isinstance(request, Request):
             raise no_request(request)
-        new = news[i]
-        ahead: i64 = 0
-        if len(aheads) > 0:
-            ahead = aheads[i]
+        if differs:
+            new = count_at(news, i, each)
+            ahead = count_at(aheads, i, 0)
         held = request._held
-        if held is None or held.owner != state.owner:  # the first time here, of a copied manager too
-            looked_up(state, request)
-            held = request._held
-        if is_plain and isinstance(held, RequestTables):
+        if is_plain and isinstance(held, RequestTables) and held.owner == owner:
             own: RequestTables = held
             begin = own.num_written
-            if (
-                begin == request._num_computed
-                and begin + new + ahead <= own.in_place
-                and new > 0
-                and own.owner == state.owner
-                and own.batch != number
-                and own.num_drafts == 0
-            ):
-                own.batch = number
-                counted[i] = own.num_certain
-                # law: LEN-1. As `count_step`: what was there before is certain, and what is known by now.
-                own.num_written = begin + new
-                own.num_certain = max(begin, min(begin + new, request._num_prompt + i64(len(request._output))))
-                i += 1
-                continue
-        check_one(state, request, new, ahead, count_at(drafts, i), ask, fresh)
+            stop = begin + new
+            if begin == request._num_computed and new > 0 and own.batch != number and own.num_drafts == 0:
+                if stop + ahead <= own.in_place:
+                    own.was_certain = own.num_certain
+                    own.batch = number
+                    # law: LEN-1. As `count_step`: what was there before is certain, and what is known by now.
+                    own.num_written = stop
+                    own.num_certain = max(begin, min(stop, request._num_prompt + i64(len(request._output))))
+                    i += 1
+                    continue
+                if stop <= most and own.num_loading == 0:
+                    turns[changes.num_turns] = i32(i)
+                    changes.num_turns += 1
+                    own.batch = number
+                    i += 1
+                    continue
+        turns[changes.num_turns] = i32(i)
+        changes.num_turns += 1
+        check_one(state, request, new, ahead, count_at(drafts, i, 0), changes.ask, fresh)
         i += 1
 
 
@@ -135,15 +142,21 @@ def check_one(state: State, request: Request, new: i64, ahead: i64, drafts: i64,
     check_ask(state, request, tables, ask)
 
 
-def take_back(state: State, batch: list[Request], counted: vec[i64], start: i64) -> None:
+def take_back(state: State, batch: list[Request], start: i64) -> None:
     """Take back what was counted of the requests from one on."""
     try:
-        i = start
-        while i < i64(len(batch)):
-            if counted[i] >= 0:
-                tables = tables_running(state, batch[i])
-                tables.num_written = batch[i]._num_computed
-                tables.num_certain = counted[i]
+        turns = state.changes.turns
+        turn: i64 = 0
+        i: i64 = 0
+        while i < state.changes.num_seen:
+            if turn < state.changes.num_turns and i64(turns[turn]) == i:
+                turn += 1
+            elif i >= start:
+                request = cast("list[object]", batch)[i]
+                held = request._held if isinstance(request, Request) else None
+                if isinstance(held, RequestTables) and held.owner == state.owner and held.batch == state.num_batches:
+                    held.num_written = batch[i]._num_computed
+                    held.num_certain = held.was_certain
             i += 1
     except BaseException:
         state.tear()
@@ -153,16 +166,14 @@ def take_back(state: State, batch: list[Request], counted: vec[i64], start: i64)
 def serve_each(
     state: State,
     batch: list[Request],
+    each: i64,
     news: vec[i64],
     aheads: vec[i64],
     drafts: vec[i64],
-    ask: Ask,
-    counted: vec[i64],
     done: BatchAllocation,
 ) -> None:
     """Serve the requests of a checked batch that are not counted yet, and write down what changed."""
     changes = state.changes
-    changes.clear()
     size: i64 = len(batch)
     new_offsets, nulled_offsets = done.new_block_offsets, done.nulled_offsets
     groups = state.config.num_groups
@@ -171,49 +182,57 @@ def serve_each(
     room: i64 = 0
     num_nulled: i32 = 0
     slot: i64 = 0  # up to where the offsets are written
-    served: i64 = -1
-    while True:
-        served += 1
-        while served < size and counted[served] >= 0:
-            served += 1
-        if served == size:
-            break
+    served = size
+    turns, ask = changes.turns, changes.ask
+    turn: i64 = 0
+    names: list[str] = []
+    while turn < changes.num_turns:
+        served = i64(turns[turn])
         request = batch[served]
         tables = tables_of(state, request)
-        ask.new = news[served]
-        ask.ahead = count_at(aheads, served)
-        ask.drafts = count_at(drafts, served)
+        ask.new = count_at(news, served, each)
+        ask.ahead = count_at(aheads, served, 0)
+        ask.drafts = count_at(drafts, served, 0)
         if ask.drafts == 0 and tables is not None and is_in_place(state, request, tables, ask.new, ask.ahead):
             serve_in_place(state, request, tables, ask.new)
-            done.num_served = int(served) + 1
+            names.append("")
+            changes.has_begun = True
+            turn += 1
             continue
         ask.begin = request._num_computed
         ask.stop = ask.begin + ask.new
         ask.certain = ask.stop - ask.drafts
-        if not fits(state, request, tables, ask):
-            break
-        changes.begin(tables)
+        if room < groups:  # one each, as most batches take at most
+            room = (size - served) * groups
+            new_ids = with_room(new_ids, room)
+        changes.begin(tables, state.is_even)
         try:
-            changes.request = i32(served)
-            ready = prepare(state, request, tables, ask, changes)
-            if changes.grown > room:
-                room = max(changes.grown, (size - served) * groups)  # one each, as most batches take at most
-                new_ids = with_room(new_ids, room)
-            room -= changes.grown
-            if overlaps and ask.new > 0:  # the last that takes memory
-                state.steps[-1].record(ready, ask.new, ask.drafts)
-            done.num_served = int(served) + 1
+            if tables is not None and serve_small(state, request, tables, ask, changes):
+                ready = tables
+            elif not fits(state, request, tables, ask):
+                break
+            else:
+                changes.request = i32(served)
+                ready = prepare(state, request, tables, ask, changes)
+                if changes.grown > room:
+                    room = max(changes.grown, (size - served) * groups)
+                    new_ids = with_room(new_ids, room)
+                if overlaps and ask.new > 0:  # the last that takes memory
+                    state.steps[-1].record(ready, ask.new, ask.drafts)
+                changes.has_begun = True
+                act(state, request, ready, ask, tables is None, changes)
         except BaseException:
-            undo(state, request, tables, changes, False)
+            undo(state, request, tables, changes, changes.has_begun)
             raise
-        act(state, request, ready, ask, tables is None, changes)
-        done.request_ids[served] = request._request_id
+        room -= changes.grown
+        turn += 1
+        names.append(request._request_id)
         if changes.grown == 0 and num_nulled == i32(len(changes.nulled)):
             continue
         slot = fill_offsets(done, slot, served * groups, i32(len(new_ids)), num_nulled)
         group: i64 = 0
-        for group, table in enumerate(ready.groups):
-            blocks = table.blocks
+        while group < groups:
+            blocks = ready.groups[group].blocks
             held: i64 = i64(changes.held[group])
             while held < i64(len(blocks)):
                 new_ids = append(new_ids, blocks[held])
@@ -221,34 +240,41 @@ def serve_each(
             slot += 1
             new_offsets[slot] = i32(len(new_ids))
             nulled_offsets[slot] = changes.nulled_ends[group]
+            group += 1
         num_nulled = i32(len(changes.nulled))
     fill_offsets(done, slot, size * groups, i32(len(new_ids)), num_nulled)
-    done.num_served = int(served)
-    if served < size:
+    if turn < changes.num_turns:
         done.refused = int(served)
-        take_back(state, batch, counted, served)
+        take_back(state, batch, served)
+    else:
+        served = size
+    done.num_served = int(served)
+    done.name(names, turns, size)
     done.new_block_ids = new_ids
     done.nulled_entries = changes.nulled
     done.replaced_entries = changes.replaced
 
 
-def count_at(counts: vec[i64], at: i64) -> i64:
-    """Return a request's count."""
+def count_at(counts: vec[i64], at: i64, each: i64) -> i64:
+    """Return a request's count: that of each if there are none."""
     if len(counts) == 0:
-        return 0
+        return each
     return counts[at]
 
 
 def fill_offsets(done: BatchAllocation, slot: i64, stop: i64, num_new: i32, num_nulled: i32) -> i64:
     """Write down that nothing changed up to an offset; return it. They are 0 at first."""
-    if num_new == 0 and num_nulled == 0:
-        return stop
     new_offsets = done.new_block_offsets
     nulled_offsets = done.nulled_offsets
-    while slot < stop:
-        slot += 1
-        new_offsets[slot] = num_new
-        nulled_offsets[slot] = num_nulled
+    if num_nulled > 0:
+        while slot < stop:
+            slot += 1
+            new_offsets[slot] = num_new
+            nulled_offsets[slot] = num_nulled
+    elif num_new > 0:
+        while slot < stop:
+            slot += 1
+            new_offsets[slot] = num_new
     return stop
 
 
@@ -276,48 +302,52 @@ def append_output_token_ids_batch(
     size: i64 = len(batch)
     packed = pack_tokens("token_ids", token_ids)
     computed = counts_of("num_computed_tokens", num_computed_tokens, size)
-    counts = counts_of("num_tokens", num_tokens, size)
-    before = vec[i64]([0] * (2 * size))  # per request, its output tokens and computed tokens
-    total: i64 = 0
-    i: i64 = 0
-    while i < size:
-        request = batch[i]
-        if not isinstance(request, Request):
-            raise no_request(request)
-        before[2 * i] = i64(len(request._output))
-        before[2 * i + 1] = request._num_computed
-        count: i64 = count_at(counts, i)
-        if request._num_prompt + before[2 * i] + count > MAX_LENGTH:
-            raise InvalidArgumentError(f"token_ids: {request.request_id!r} would have more than {MAX_LENGTH} tokens")
-        total += count
-        i += 1
-    if total != i64(len(packed)) // 4:
-        raise InvalidArgumentError(f"token_ids: {len(packed) // 4} tokens, num_tokens counts {total}; give as many")
+    each: i64 = 0
+    counts = vec[i64]()
+    if isinstance(num_tokens, int):
+        each = count_of("num_tokens", num_tokens)
+    else:
+        counts = counts_of("num_tokens", num_tokens, size)
+    before = zeros64(2 * size)  # per request, its output tokens and computed tokens
     keys: list[tuple[Request, HashChain | None, vec[i64]]] = []  # of those whose hasher is asked at once
+    given: i64 = i64(len(packed)) // 4
+    total: i64 = 0
+    i: i64 = 0  # requests that may have changed
     try:
-        total = 0
-        i = 0
-        while i < size:
-            request = batch[i]
-            count = count_at(counts, i)
+        for request in batch:
+            if not isinstance(request, Request):
+                raise no_request(request)
+            output = request._output
+            count = count_at(counts, i, each)
+            if request._num_prompt + i64(len(output)) + count > MAX_LENGTH:
+                raise InvalidArgumentError(
+                    f"token_ids: {request.request_id!r} would have more than {MAX_LENGTH} tokens"
+                )
+            if total + count > given:
+                break
+            before[2 * i] = i64(len(output))
+            before[2 * i + 1] = request._num_computed
+            i += 1
             if request._is_eager:
                 keys.append((request, request._chain, request._words))
                 request.append_packed(packed, total, count)
                 total += count
-                count = 0
-            while count > 0:
-                request._output = append(request._output, read_i32_le(packed, total * 4))
-                total += 1
-                count -= 1
+            elif count > 0:
+                stop = total + count
+                while total < stop:
+                    output = append(output, read_i32_le(packed, total * 4))
+                    total += 1
+                request._output = output
             if len(computed) > 0:
-                request._num_computed += computed[i]
-            i += 1
+                request._num_computed += computed[i - 1]
+        if i < size or total < given:
+            counted = sum(counts) if len(counts) > 0 else int(each) * len(batch)
+            raise InvalidArgumentError(f"token_ids: {given} tokens, num_tokens counts {counted}; give as many")
     except BaseException:
-        i = 0
-        while i < size:
+        while i > 0:
+            i -= 1
             batch[i]._output = cut_to(batch[i]._output, before[2 * i])
             batch[i]._num_computed = before[2 * i + 1]
-            i += 1
         for request, chain, words in reversed(keys):
             request._chain = chain
             request._words = words

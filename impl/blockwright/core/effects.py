@@ -18,7 +18,7 @@ from mypy_extensions import i32, i64
 from blockwright.core.candidates.order import Wish
 from blockwright.core.index import cut_to, with_room, zeros32
 from blockwright.core.outcomes import Ask, KVCacheBlocks
-from blockwright.core.publication import NOT_RUN, make_keys, publish_due, publish_filled, publish_to
+from blockwright.core.publication import NOT_RUN, make_keys, publish_due, publish_to
 from blockwright.core.request import Request
 from blockwright.core.state import Changes, GroupTable, RequestTables, State, held_blocks
 from blockwright.core.window import FOR_EVER
@@ -56,6 +56,75 @@ def serve_in_place(state: State, request: Request, tables: RequestTables, new: i
         raise
 
 
+def serve_small(state: State, request: Request, tables: RequestTables, ask: Ask, changes: Changes) -> bool:
+    """Serve a checked step if it is as most that pass a block's end; return False, and nothing has changed, if not.
+
+    Such a step takes one block at most in each group, and fills one, all of them at the same tokens (`State.is_even`);
+    the blocks are free before any is trimmed, nobody shares them, and nothing is noted of them. The caller has begun
+    `changes` with its tables, and takes back what was prepared if this fails (`undo`). law: STEP-1.
+    """
+    config, pool, groups = state.config, state.pool, tables.groups
+    if not state.is_even or tables.is_forked or not pool.is_plain():
+        return False
+    first = groups[0]
+    size, num_groups = config.least_size, config.num_groups
+    slots = min(ask.stop + ask.ahead, config.max_len)
+    covered = i64(len(first.blocks)) * size
+    grows = slots > covered
+    if grows and (slots > covered + size or num_groups > pool._num_free):
+        return False
+    entry = first.num_published
+    end = (entry + 1) * size  # tokens that fill the next entry
+    fills = False
+    if config.caching and request._block_size > 0:
+        if ask.stop >= end + size:
+            return False
+        known: i64 = request._num_prompt + i64(len(request._output))
+        fills = min(ask.stop, known) >= end and publishes_now(state, ask)
+    settled = tables.num_settled if config.overlaps else ask.begin
+    if fills:
+        make_keys(state, request, end)
+    if settled >= tables.trim_at:
+        note_dead(state, tables, settled, changes)
+    blocks = changes.blocks  # with room for one of each group
+    at: i64 = 0
+    if grows:
+        changes.grown = num_groups
+        covered += size
+        while at < num_groups:
+            table = groups[at]
+            table.blocks = append(table.blocks, 0)
+            at += 1
+    if config.overlaps and ask.new > 0:  # the last that takes memory
+        state.steps[-1].record(tables, ask.new, ask.drafts)
+    changes.has_begun = True
+    if settled >= tables.trim_at:
+        trim_dead(state, tables, changes)
+    if grows:
+        pool.fill(blocks, 0, num_groups)
+        at = 0
+        while at < num_groups:
+            table = groups[at]
+            table.num_covered = slots
+            own = table.blocks
+            own[i64(len(own)) - 1] = blocks[at]
+            at += 1
+    if fills:
+        at = 0
+        while at < num_groups:
+            table = groups[at]
+            table.num_published = entry + 1
+            blocks[at] = table.blocks[entry]
+            at += 1
+        pool.publish_each(blocks, request, size // request._block_size, entry, num_groups)
+        end += size
+    if config.caching:
+        covered = min(covered, end - 1)
+    tables.in_place = min(covered, tables.trim_at - 1)
+    count_step(state, request, tables, ask.stop, ask.new, ask.drafts)
+    return True
+
+
 # ---------------------------------------------------------------------- any other step
 
 
@@ -63,29 +132,22 @@ def serve(state: State, request: Request, tables: RequestTables | None, ask: Ask
     """Do what was counted, and return the new blocks."""
     changes = state.changes
     changes.clear()
-    changes.begin(tables)
-    has_begun = False
+    changes.begin(tables, state.is_even)
     try:
+        if tables is not None and state.is_even and not tables.is_forked:
+            given = room_for_one(state, tables, ask)
+            if serve_small(state, request, tables, ask, changes):
+                return filled(given, tables, changes)
         ready = prepare(state, request, tables, ask, changes)
         given = room_for(state, ready, changes)
         if state.config.overlaps and ask.new > 0:  # the last that takes memory
             state.steps[-1].record(ready, ask.new, ask.drafts)
-        has_begun = True
+        changes.has_begun = True
         act(state, request, ready, ask, tables is None, changes)
-        at: i64 = 0
-        while at < i64(len(given.ids)):
-            ids = given.ids[at]
-            blocks = ready.groups[at].blocks
-            held: i64 = i64(changes.held[at])
-            i: i64 = 0
-            while i < i64(len(ids)):
-                ids[i] = blocks[held + i]
-                i += 1
-            at += 1
+        return filled(given, ready, changes)
     except BaseException:
-        undo(state, request, tables, changes, has_begun)
+        undo(state, request, tables, changes, changes.has_begun)
         raise
-    return given
 
 
 def room_for(state: State, ready: RequestTables, changes: Changes) -> KVCacheBlocks:
@@ -101,6 +163,28 @@ def room_for(state: State, ready: RequestTables, changes: Changes) -> KVCacheBlo
     return KVCacheBlocks(state.pool, ids)
 
 
+def room_for_one(state: State, tables: RequestTables, ask: Ask) -> KVCacheBlocks:
+    """Do so before it is known whether the step of even groups is small: for one entry in each, if any is missing."""
+    if ask.slots <= i64(len(tables.groups[0].blocks)) * state.config.least_size:
+        return state.nothing
+    return KVCacheBlocks(state.pool, [zeros32(1) for _ in tables.groups])
+
+
+def filled(given: KVCacheBlocks, ready: RequestTables, changes: Changes) -> KVCacheBlocks:
+    """Return a result with the blocks that a step has appended."""
+    at: i64 = 0
+    while changes.grown > 0 and at < i64(len(given.ids)):
+        ids = given.ids[at]
+        blocks = ready.groups[at].blocks
+        held: i64 = i64(changes.held[at])
+        i: i64 = 0
+        while i < i64(len(ids)):
+            ids[i] = blocks[held + i]
+            i += 1
+        at += 1
+    return given
+
+
 def prepare(state: State, request: Request, tables: RequestTables | None, ask: Ask, changes: Changes) -> RequestTables:
     """Take all the memory that doing what was counted needs; what a caller can see does not change.
 
@@ -111,31 +195,28 @@ def prepare(state: State, request: Request, tables: RequestTables | None, ask: A
         make_keys(state, request, ask.stop)
     if tables is None:
         tables = opened(state, request, ask)
-        changes.begin(tables)
-    if tables.owner != 0 and ask.settled >= tables.trim_at:
-        changes.trim_at = FOR_EVER
-        for manager, table in zip(state.managers, tables.groups):
-            manager.note_dead(table, ask.settled, changes)
+        changes.begin(tables, state.is_even)
+    elif ask.settled >= tables.trim_at:
+        note_dead(state, tables, ask.settled, changes)
     if tables.is_forked:
         state.pool.reserve_copies(state.config.num_groups)
         changes.replaced = with_room(changes.replaced, 4 * state.config.num_groups)
     widen(state, tables, ask, changes)
-    if tables.owner != 0:
-        changes.make_room()
     return tables
+
+
+def note_dead(state: State, tables: RequestTables, settled: i64, changes: Changes) -> None:
+    """Append to `changes` the entries that trimming will null, and take room for their blocks."""
+    changes.trim_at = FOR_EVER
+    for manager, table in zip(state.managers, tables.groups):
+        manager.note_dead(table, settled, changes)
+    changes.make_room()
 
 
 def widen(state: State, tables: RequestTables, ask: Ask, changes: Changes) -> None:
     """Append null entries for the blocks to come."""
     groups = state.config.num_groups
     at: i64 = 0
-    if state.is_even:
-        more = state.managers[0].missing(i64(changes.held[0]), ask.slots)
-        if more > 0:
-            changes.grown = more * groups
-            for table in tables.groups:
-                table.lengthen(more)
-        return
     while at < groups:
         table = tables.groups[at]
         if table.in_place < ask.slots:
@@ -203,33 +284,31 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
     if is_new:
         adopt(state, request, tables, ask)
     else:
-        trim_dead(state, tables, ask.settled, changes)
+        if ask.settled >= tables.trim_at:
+            trim_dead(state, tables, changes)
         if tables.is_forked:
             unshare(state, tables, ask, changes)
     known: i64 = request._num_prompt + i64(len(request._output))
     is_due = False
-    if state.is_even and not is_new and state.pool.is_plain():
-        in_place = go_evenly(state, request, tables, ask, known, changes)
-    else:
-        in_place = state.config.max_len
-        publishes = publishes_now(state, ask)
-        at: i64 = 0
-        while at < state.config.num_groups:
-            table = tables.groups[at]
-            # law: STEP-1
-            if table.in_place < ask.slots:
-                manager = state.managers[at]
-                if manager.num_states > 0:
-                    read = manager.state_block(table, ask.begin)
-                    table.num_read = ask.begin
-                    table.read_block = read
-                manager.fill(table, manager.reach(ask), i64(changes.held[at]))
-                if publishes:
-                    publish_to(manager, table, request, min(ask.stop, known), NOT_RUN)
-                    is_due = is_due or (ask.new > 0 and ask.certain <= known and manager.leaves_state(ask.certain))
-                table.in_place = manager.in_place_slots(table, state.config.caching)
-            in_place = min(in_place, table.in_place)
-            at += 1
+    in_place = state.config.max_len
+    publishes = publishes_now(state, ask)
+    at: i64 = 0
+    while at < state.config.num_groups:
+        table = tables.groups[at]
+        # law: STEP-1
+        if table.in_place < ask.slots:
+            manager = state.managers[at]
+            if manager.num_states > 0:
+                read = manager.state_block(table, ask.begin)
+                table.num_read = ask.begin
+                table.read_block = read
+            manager.fill(table, manager.reach(ask), i64(changes.held[at]))
+            if publishes:
+                publish_to(manager, table, request, min(ask.stop, known), NOT_RUN)
+                is_due = is_due or (ask.new > 0 and ask.certain <= known and manager.leaves_state(ask.certain))
+            table.in_place = manager.in_place_slots(table, state.config.caching)
+        in_place = min(in_place, table.in_place)
+        at += 1
     if is_new:
         for manager, table in zip(state.managers, tables.groups):
             manager.fill_states(table)
@@ -274,19 +353,18 @@ def adopt(state: State, request: Request, tables: RequestTables, ask: Ask) -> No
     request._held = tables
 
 
-def trim_dead(state: State, tables: RequestTables, settled: i64, changes: Changes) -> None:
+def trim_dead(state: State, tables: RequestTables, changes: Changes) -> None:
     """Null the entries that are listed in `changes`, and release their blocks, all groups' before any grows.
 
     The groups in order, of each its last entry first. law: TRIM-1, REF-1.
     """
-    if settled < tables.trim_at:
-        return
     nulled, ends, trimmed, dead = changes.nulled, changes.nulled_ends, changes.trimmed, changes.blocks
     count: i64 = i64(len(nulled)) - changes.num_nulled
     first = count  # where the entries of a group begin; the pool releases from the end on
     i: i64 = changes.num_nulled
     at: i64 = 0
-    for at, table in enumerate(tables.groups):
+    while at < state.config.num_groups:
+        table = tables.groups[at]
         stop: i64 = i64(ends[at])
         first -= stop - i
         put = first
@@ -298,43 +376,11 @@ def trim_dead(state: State, tables: RequestTables, settled: i64, changes: Change
             put += 1
             i += 1
         table.num_trimmed = i64(trimmed[at])
+        at += 1
     if count > 0:
         state.pool.release(dead, 0, count)
         state.pool.note_trim(dead, 0, count)
     tables.trim_at = changes.trim_at
-
-
-def go_evenly(state: State, request: Request, tables: RequestTables, ask: Ask, known: i64, changes: Changes) -> i64:
-    """Take and publish in all groups at once, where they are even; return the slots up to which no growth does either.
-
-    law: STEP-1.
-    """
-    manager, first, blocks = state.managers[0], tables.groups[0], changes.blocks
-    at: i64 = 0
-    if changes.grown > 0:
-        state.pool.fill(blocks, 0, changes.grown)
-        held: i64 = i64(changes.held[0])
-        for table in tables.groups:
-            table.num_covered = ask.slots
-            own = table.blocks
-            i = held
-            while i < i64(len(own)):
-                own[i] = blocks[at]
-                at += 1
-                i += 1
-    count = min(ask.stop, known)
-    if publishes_now(state, ask) and request._block_size > 0 and manager.publishes(first, count):
-        entry = first.num_published
-        if manager.publishes(first, count - manager._block_size):
-            publish_filled(state, tables, request, count, NOT_RUN)
-        else:
-            at = 0
-            for table in tables.groups:
-                table.num_published = entry + 1
-                blocks[at] = table.blocks[entry]
-                at += 1
-            state.pool.publish_each(blocks, request, manager._block_size // request._block_size, entry, at)
-    return manager.in_place_slots(first, state.config.caching)
 
 
 # ---------------------------------------------------------------------- release

@@ -257,7 +257,27 @@ class BatchAllocation:
         self.nulled_offsets: vec[i32] = nulled_offsets
         self.replaced_entries: vec[i32] = replaced_entries
         self.number = number
-        self.request_ids: list[str] = [] if request_ids is None else request_ids
+        self._request_ids: list[str] = [] if request_ids is None else request_ids
+        # Where those are still to be made: of how many requests, and which of them have which names.
+        self._size: i64 = 0
+        self._named: vec[i32] = vec[i32]()
+        self._names: list[str] = []
+
+    def name(self, names: list[str], indices: vec[i32], size: i64) -> None:
+        """Name the requests at the first of some indices, out of `size`."""
+        self._names = names
+        self._named = indices
+        self._size = size
+
+    @property
+    def request_ids(self) -> list[str]:
+        """See above. O(requests) once."""
+        if i64(len(self._request_ids)) < self._size:
+            request_ids = [""] * self._size
+            for at, name in enumerate(self._names):
+                request_ids[int(self._named[at])] = name
+            self._request_ids = request_ids
+        return self._request_ids
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         """Pickle the buffers as bytes, in this machine's byte order, for workers of other processes. O(changes)."""

@@ -14,7 +14,7 @@ from mypy_extensions import i32, i64
 from blockwright.config import KVCacheConfig
 from blockwright.core.candidates.order import Wish
 from blockwright.core.index import zeros32
-from blockwright.core.outcomes import KVCacheBlocks
+from blockwright.core.outcomes import Ask, KVCacheBlocks
 from blockwright.core.pool import BlockPool
 from blockwright.core.request import Held, Request
 
@@ -88,6 +88,7 @@ class RequestTables(Held):
             its neighbours in the chain of such requests.
         is_forked: it may share blocks that it has not filled, and has not written since.
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
+        was_certain: the certain tokens before that batch, if it counted them in place.
         tenant, wish: whose the blocks are that it takes, by number, and what was said of them; a wish never changes.
         groups: the tables, one per group.
     """
@@ -98,6 +99,7 @@ class RequestTables(Held):
         # What a step in place reads and writes comes first, in one or two cache lines.
         self.num_written: i64 = 0
         self.num_certain: i64 = 0
+        self.was_certain: i64 = 0
         self.num_drafts: i64 = 0
         self.in_place: i64 = 0
         self.batch: i64 = 0
@@ -256,15 +258,24 @@ class Changes:
         num_nulled: the entries nulled before the step, by those before it in a batch.
         trimmed: per group, the leading entries that trimming will have passed; only of a step that trims.
         trim_at: settled tokens at which the next entry dies then.
-        blocks: room for the blocks that all groups give back, take or publish at once.
+        blocks: room for the blocks that all groups give back, take or publish at once; for one of each, and more.
         replaced: the entries that are copied, four numbers each: index of the request, group, entry, new block.
         request: index of the request in its batch.
         grown: entries that the step appends, in all groups.
+        has_begun: something that cannot be taken back has changed in this call.
+        turns, num_turns: the requests of a batch whose step is not counted in place, by index, in order.
+        num_seen: how many requests of a batch were looked at; those without a turn were counted, but perhaps the last.
+        ask: what a request of a batch asks for, one after another.
     """
 
     def __init__(self, num_groups: i64) -> None:
         """Start without changes."""
         self.grown: i64 = 0
+        self.has_begun = False
+        self.turns: vec[i32] = vec[i32]()
+        self.num_turns: i64 = 0
+        self.num_seen: i64 = 0
+        self.ask = Ask()
         self._zeros: vec[i32] = vec[i32]()
         self.held: vec[i32] = zeros32(num_groups)
         self.nulled: vec[i32] = vec[i32]()
@@ -281,6 +292,13 @@ class Changes:
         self.nulled = vec[i32]()
         self.replaced = vec[i32]()
         self.request = 0
+        self.has_begun = False
+
+    def start_batch(self, size: i64) -> None:
+        """Start with room for the turns of so many requests."""
+        self.turns = self.zeros(size)
+        self.num_turns = 0
+        self.num_seen = 0
 
     def zeros(self, count: i64) -> vec[i32]:
         """Return a new vector of zeros, at the speed of a copy. O(count)."""
@@ -288,21 +306,28 @@ class Changes:
             self._zeros = zeros32(count)
         return self._zeros[:count]
 
-    def begin(self, tables: RequestTables | None) -> None:
-        """Note what is held before a step; None for a request that is not entered yet."""
+    def begin(self, tables: RequestTables | None, is_even: bool) -> None:
+        """Note what is held before a step, as much in all groups if they are even; None before a request is entered."""
         self.grown = 0
         self.num_nulled = i64(len(self.nulled))
         if tables is None:
             return
         end = i32(self.num_nulled)
         held, ends = self.held, self.nulled_ends
-        for at, table in enumerate(tables.groups):
-            held[at] = i32(len(table.blocks))
+        count: i32 = 0
+        if is_even:
+            count = i32(len(tables.groups[0].blocks))
+        at: i64 = 0
+        while at < i64(len(held)):
+            if not is_even:
+                count = i32(len(tables.groups[at].blocks))
+            held[at] = count
             ends[at] = end
+            at += 1
 
     def make_room(self) -> None:
-        """Take the memory for the blocks that all groups give back or take in this step."""
-        most = max(i64(len(self.nulled)) - self.num_nulled, self.grown)
+        """Take the memory for the blocks that all groups give back in this step."""
+        most = i64(len(self.nulled)) - self.num_nulled
         if i64(len(self.blocks)) < most:
             self.blocks = zeros32(most)
 
