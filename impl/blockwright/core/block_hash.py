@@ -410,10 +410,16 @@ class SipHasher(BlockHasher):
         super().__init__(True, False)
         self._key = _SipKey(os.urandom(16) if key is None else key)
         self._memory = _Memory()
+        low, high = self._key.hash_bytes(b"", _ROUNDS)
+        self._low: i64 = low
+        self._high: i64 = high
 
     def start(self, root: bytes, block_size: i64) -> HashChain:
         """Return a new chain for a request with this identity encoding."""
-        low, high = self._key.hash_bytes(root, _ROUNDS)
+        low = self._low
+        high = self._high
+        if len(root) > 0:
+            low, high = self._key.hash_bytes(root, _ROUNDS)
         return _SipChain(self._key, self._memory, low, high, block_size)
 
     def next_words(self, low: i64, high: i64, data: bytes, extra: bytes) -> tuple[i64, i64]:

@@ -73,21 +73,29 @@ def pack_tokens(name: str, token_ids: object) -> bytes:
     """
     if isinstance(token_ids, list):
         return _pack_list(name, token_ids)
-    to_numpy = getattr(token_ids, "numpy", None)
-    if to_numpy is not None:
-        token_ids = to_numpy()
     if not isinstance(token_ids, (str, bytes, bytearray)):
-        try:
-            view = memoryview(token_ids)  # type: ignore[arg-type]
-        except TypeError:
-            if isinstance(token_ids, Iterable):
-                return _pack_list(name, list(token_ids))
-        else:
+        view = _viewed(token_ids)
+        if view is None:
+            to_numpy = getattr(token_ids, "numpy", None)
+            if to_numpy is not None:
+                token_ids = to_numpy()
+                view = _viewed(token_ids)
+        if view is not None:
             try:
                 return _pack_view(name, view)
             except NotImplementedError:  # a format that memoryview cannot unpack
                 return _pack_list(name, list(cast("Iterable[int]", token_ids)))
+        if isinstance(token_ids, Iterable):
+            return _pack_list(name, list(token_ids))
     raise InvalidArgumentError(f"{name}: needs a sequence of integers, not {type(token_ids).__name__}")
+
+
+def _viewed(token_ids: object) -> memoryview | None:
+    """Return the buffer of an object, or None: it has none."""
+    try:
+        return memoryview(token_ids)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def _pack_list(name: str, token_ids: list[int]) -> bytes:
@@ -125,6 +133,11 @@ def _pack_view(name: str, view: memoryview) -> bytes:
     size: i64 = len(data)
     signs: i64 = 0
     i: i64 = 0
+    while i + 32 <= size:
+        signs |= (
+            read_i64_le(data, i) | read_i64_le(data, i + 8) | read_i64_le(data, i + 16) | read_i64_le(data, i + 24)
+        )
+        i += 32
     while i + 8 <= size:
         signs |= read_i64_le(data, i)
         i += 8
@@ -281,7 +294,9 @@ class Request:
         self.prompt_logprobs = prompt_logprobs
         self._mm_items = _checked_items(mm_items, self._num_prompt)
         # Per item, in order of offsets: where the last of the items up to it ends, so that a block finds its first one.
-        self._mm_ends: list[int] = list(accumulate([item.offset + item.length for item in self._mm_items], max))
+        self._mm_ends: list[int] = []
+        if self._mm_items:
+            self._mm_ends = list(accumulate([item.offset + item.length for item in self._mm_items], max))
         used = DEFAULT_HASHER if hasher is None else hasher
         self.hasher = used
         self._root = b"" if self.lora_name is None else _tagged(b"L", self.lora_name)
