@@ -5,16 +5,19 @@ made by its own registry and asked through its own adapter. Nothing of it is par
 """
 
 import importlib
+import sys
 from array import array
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from platform import machine
 from typing import Any
 
 from blockwright.bench.published import Published
 from blockwright.errors import InvalidArgumentError
 
 MEM = "sglang.srt.mem_cache."
+PAGE = 16
+"""Tokens of a page of the tree in Rust."""
 
 PUBLISHED = Published(
     version="0.5.23",
@@ -59,70 +62,98 @@ PUBLISHED = Published(
 
 
 class SglangTree:
-    """An empty tree in Rust and what its scheduler does with it, for requests that are nothing but their tokens."""
+    """An empty tree in Rust, with what its engine does to it for a request."""
 
-    def __init__(self, page_size: int) -> None:
-        def module(name: str) -> Any:
-            return importlib.import_module(MEM + name)
+    def __init__(self, tree: Any, base: Any, key: Any, slots: Any) -> None:
+        self._tree, self._base, self._key, self._slots = tree, base, key, slots
+        self._root: int = tree.root_node_handle(None)
 
-        self.page_size = page_size
-        self._base, self._key = module("base_prefix_cache"), module("radix_cache").RadixKey
-        self._arange: Callable[[int], Any] = importlib.import_module("torch").arange
-        params = module("cache_init_params").CacheInitParams(
-            disable=False,
-            req_to_token_pool=None,
-            token_to_kv_pool_allocator=None,
-            page_size=page_size,
-            tree_components=(module("unified_cache.component_type").ComponentType.FULL,),
-            tree_core_backend="rust",
-        )
-        self._tree: Any = module("unified_cache.tree_core_registry").create_tree_core("rust", params, {})
-        if not type(self._tree).__name__.startswith("Rust"):
-            raise InvalidArgumentError("peer_path: SGLang falls back to its tree in Python here")
-
-    def packed(self, token_ids: Any) -> Any:
-        """Return the tokens of a request as its tokenizer's process hands them over."""
-        return array("q", token_ids)
-
-    def slots(self, count: int) -> Any:
-        """Return slots for so many tokens, as its allocator would."""
-        return self._arange(count)
-
-    def match(self, tokens: Any) -> Any:
-        """Match the tokens of a request but the last."""
-        key = self._key(tokens, None, limit=len(tokens) - 1)
-        return self._tree.match_prefix(self._base.MatchPrefixParams(key=key))
-
-    def lock(self, node: int) -> Any:
-        """Hold the matched prefix."""
-        return self._tree.inc_lock_ref(node)
-
-    def unlock(self, node: int, lock: Any) -> None:
-        """Give it back."""
-        self._tree.dec_lock_ref(node, lock.to_dec_params())
-
-    def insert(self, tokens: Any, slots: Any) -> int:
-        """Insert the whole pages of a finished request; return how many tokens were there already."""
-        key = self._key(tokens, None).page_aligned(self.page_size)
+    def store(self, prompt: Any) -> None:
+        """Insert a finished request: its whole pages, as `checkpoint_into_tree` makes key and slots of them."""
+        tokens = _packed(prompt)
+        tokens = tokens[: len(tokens)]  # of the request's record
+        key = self._key(tokens[: len(tokens)], None).page_aligned(PAGE)
+        slots = self._slots[: len(key)].to(dtype=self._base.torch.int64, copy=True)
         step = self._tree.begin_insert(self._base.InsertParams(key=key, value=slots))
         while step.result is None:
             step = self._tree.resume_insert()
         self._tree.end_insert()
-        return int(step.result.prefix_len)
+
+    def request(self, prompt: Any) -> Any:
+        """Return the tokens of a new request, as its engine holds them."""
+        return _packed(prompt) + array("q")
+
+    def match(self, tokens: Any) -> Any:
+        """Match the tokens of a request but the last; the answer names a node and the length up to it."""
+        key = self._key(tokens, None, limit=len(tokens) - 1)
+        result = self._tree.match_prefix(self._base.MatchPrefixParams(key=key))
+        return result.last_device_node, result.device_prefix_len
+
+    def adopt(self, tokens: Any, node: int, length: int) -> Any:
+        """Hold the matched prefix, and read its slots."""
+        lock = self._tree.inc_lock_ref(node)
+        if length:
+            self._tree.collect_full_device_indices(node, self._root)
+        return node, lock.to_dec_params()
+
+    def drop(self, tokens: Any, held: Any) -> None:
+        """Give the prefix back."""
+        self._tree.dec_lock_ref(*held)
 
     def reset(self) -> None:
         """Empty the tree."""
         self._tree.reset()
+        self._root = self._tree.root_node_handle(None)
+
+    def num_stored(self) -> int:
+        """Return the tokens in the tree."""
+        return int(self._tree.full_evictable_size())
+
+
+def _packed(prompt: Any) -> Any:
+    """Return the tokens as its tokenizer's process hands them over."""
+    return prompt if isinstance(prompt, array) else array("q", prompt)
 
 
 class SglangPeer:
-    """Makes trees."""
+    """Makes trees in Rust, the first by SGLang's own registry."""
 
     version = PUBLISHED.version
 
-    def __init__(self, peer_path: Path, page_size: int = 16) -> None:
-        self._peer_path, self._page_size = peer_path, page_size
+    def __init__(self) -> None:
+        self._base = importlib.import_module(MEM + "base_prefix_cache")
+        self._key = importlib.import_module(MEM + "radix_cache").RadixKey
+        types = importlib.import_module(MEM + "unified_cache.component_type").ComponentType
+        self._params = importlib.import_module(MEM + "cache_init_params").CacheInitParams(
+            disable=False,
+            req_to_token_pool=None,
+            token_to_kv_pool_allocator=None,
+            page_size=PAGE,
+            tree_components=(types.FULL,),
+            tree_core_backend="rust",
+        )
+        create = importlib.import_module(MEM + "unified_cache.tree_core_registry").create_tree_core
+        self._tree_type = type(create("rust", self._params, {}))
+        if not self._tree_type.__name__.startswith("Rust"):
+            raise InvalidArgumentError("peer_path: SGLang would use its tree in Python here")
 
-    def tree(self) -> SglangTree:
-        """Return an empty tree. Raises as `Published.load` does."""
-        return PUBLISHED.load(self._peer_path, lambda: SglangTree(self._page_size))
+    def tree(self, num_tokens: int) -> SglangTree:
+        """Return an empty tree for so many tokens."""
+        torch = self._base.torch
+        slots = torch.arange(num_tokens, dtype=torch.int32)
+        return SglangTree(self._tree_type(self._params), self._base, self._key, slots)
+
+    def array(self, token_ids: list[int]) -> Any:
+        """Return the integers that its tokenizer's process hands over."""
+        return array("q", token_ids)
+
+
+def load(peer_path: Path) -> SglangPeer | None:
+    """Load the tree in Rust from the folder that `fetch_peers` filled, or return None where it cannot run.
+
+    Raises as `Published.load` does.
+    """
+    runs = sys.implementation.cache_tag == "cpython-311" and sys.platform == "linux" and machine() == "x86_64"
+    if not runs or find_spec("torch") is None or find_spec("msgspec") is None:
+        return None
+    return PUBLISHED.load(peer_path, SglangPeer)
