@@ -198,7 +198,7 @@ class BlockKeys:
         request = self.request
         made: i64 = i64(len(self.words)) // 2
         if request is not None and made < count * self.units:
-            request.hash_until(max(count * self.units, next_length(made)))
+            request.hash_until(max(count * self.units, next_length(made) if made > 0 else made))
             self.words = request._words
             made = i64(len(self.words)) // 2
         return made // self.units
