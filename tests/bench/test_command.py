@@ -172,6 +172,9 @@ def test_only_paths_with_a_base_say_how_they_grow() -> None:
     }
 
 
+FORMS, SIZES = ("list", "array"), ("2k", "8k", "32k", "128k")
+
+
 def test_every_target_of_the_paths_is_the_stated_one() -> None:
     targets = {path.name: path.target for path in all_paths() if path.name != "hash-numpy"}
     assert targets == {
@@ -192,6 +195,9 @@ def test_every_target_of_the_paths_is_the_stated_one() -> None:
         "hash-array": 30,
         "hash-sha256": 4,
         "append": None,
+        **{f"tokens-{case}-{form}-{size}": 1 for case in ("cached", "half", "insert") for form in FORMS for size in SIZES},
+        **{f"tokens-new-{form}-{size}": 2 for form in FORMS for size in SIZES},
+        **{f"tokens-again-array-{size}": 2 for size in SIZES},
         "step-8k": 25,
         "step-64k": None,
         "step-worker": None,

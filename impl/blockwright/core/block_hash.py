@@ -337,16 +337,15 @@ class _SipChain(HashChain):
         return known[:end] if end > at else words
 
     def remember(self, data: bytes, words: vec[i64], start: i64, stop: i64) -> None:
-        length = next_length(max(start, _FIRST) - 1)
-        if length >= stop:
-            return
         prompt = self._prompt
-        if prompt is None:
-            prompt = _Prompt(data, words)
-            self._memory.keep(prompt)
-            self._prompt = prompt
-        prompt.words = words
+        if prompt is not None:
+            prompt.words = words
+        length = next_length(max(start, _FIRST) - 1)
         while length < stop:
+            if prompt is None:
+                prompt = _Prompt(data, words)
+                self._memory.keep(prompt)
+                self._prompt = prompt
             self._memory.note(words[2 * length - 2], prompt)
             length = next_length(length)
 
