@@ -60,7 +60,7 @@ def requests(package: ModuleType) -> Iterator[tuple[tuple[object, ...], Any]]:
 
 
 def one(
-    package: ModuleType, hasher: Any, tokens: tuple[int, ...], lora: str | None, salt: str | None, items: tuple[Any, ...]
+    package: ModuleType, hasher: Any, tokens: tuple[int, ...], lora: str | None, salt: str | None, items: Any
 ) -> Iterator[tuple[tuple[object, ...], Any]]:
     """Return the key of each block of one request, with what it must stand for: all that precedes the block's end."""
     own_items = [package.MultiModalItem(*item) for item in items]

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path as FilePath
@@ -33,7 +33,7 @@ def register(subparsers: Any) -> None:
         "--only",
         metavar="NAME",
         nargs="+",
-        help="only these paths (the names in brackets), or all of a system (manager, tokens, step, loop, paging, offload)",
+        help="only these paths (the names in brackets), or a system's: manager, tokens, step, loop, paging, offload",
     )
     parser.add_argument("--scaling", action="store_true", help="also growth of time and memory with the pool")
     parser.add_argument("--json", metavar="FILE", type=FilePath, help="write the run as data")
@@ -135,7 +135,7 @@ def _peers(folder: FilePath, systems: Collection[str]) -> dict[str, Any]:
     from blockwright.bench.peers import vllm_paging as vllm_paging_peer
     from blockwright.bench.peers import vllm_step as vllm_step_peer
 
-    loaders = {
+    loaders: dict[str, Callable[[FilePath], Any]] = {
         MANAGER: vllm_peer.load,
         TOKENS: sglang_peer.load,
         STEP: vllm_step_peer.load,

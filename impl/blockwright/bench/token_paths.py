@@ -18,7 +18,7 @@ RUNS = 4
 
 
 class Prefixes(Protocol):
-    """What a side does for prompts; `request` and `match` are `arrive`, together with `adopt`."""
+    """What a side does for prompts."""
 
     def store(self, prompt: Any) -> None:
         """Make a prompt and publish its whole blocks."""
@@ -42,7 +42,7 @@ class Prefixes(Protocol):
         """Return the tokens that are cached."""
 
 
-class OursPrefixes:
+class _Ours:
     """A manager of Blockwright with room for one prompt that is stored, and one that runs."""
 
     def __init__(self, num_tokens: int) -> None:
@@ -76,7 +76,7 @@ class OursPrefixes:
 
 
 def arrive(side: Prefixes, prompt: Any, stored: Any, length: int) -> Sample:
-    """Time a new request, its match, and the adoption of what was found: one block more with us, no lock without."""
+    """Time a new request, its match, and the adoption of what was found: one block more with us."""
     if length:
         side.store(stored)
 
@@ -135,7 +135,7 @@ CASES: dict[str, tuple[str, Callable[..., Sample], float, float]] = {
     "again": ("matched again", again, 1, 2),
     "insert": ("inserted", insert, 1, 1),
 }
-"""Of each: what it is called, how it is timed, what part of the prompt is cached, and the ratio over the peer to reach."""
+"""Of each: what it is called, how it is timed, what part of the prompt is cached, the ratio over the peer to reach."""
 
 
 def _path(case: str, form: str, size: str) -> Path:
@@ -151,7 +151,7 @@ def _path(case: str, form: str, size: str) -> Path:
         f"{count:,} tokens from {'a list' if form == 'list' else 'an array'}, {title}",
         "prompt",
         target,
-        lambda: on(OursPrefixes(count), list if form == "list" else as_array),
+        lambda: on(_Ours(count), list if form == "list" else as_array),
         lambda peer: on(peer.tree(count), list if form == "list" else peer.array),
         system=TOKENS,
     )

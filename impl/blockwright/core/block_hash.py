@@ -40,7 +40,7 @@ _APART: Final = 64
 """The shortest prefix, in blocks, that is found in another prompt, and how far apart they lie in long ones."""
 _SLOTS: Final = 1 << 12
 _KEPT: Final = 1 << 24
-"""Places in which prompts are found, and bytes of tokens (4 each) of those that are kept; keys come on top, a quarter."""
+"""Places in which prompts are found; bytes of tokens (4 each) of those that are kept, besides a quarter for keys."""
 
 
 def _sip(
@@ -176,7 +176,7 @@ def siphash128(key: bytes, message: bytes, compression: int = 1, finalisation: i
 
 
 def next_length(count: i64) -> i64:
-    """Return the first of 8, 16, 32, 64, 128, 192, 256, ... above `count`: the lengths in blocks to which keys are made.
+    """Return the first of 8, 16, 32, 64, 128, 192, 256, ... above `count`: lengths in blocks to which keys are made.
 
     So many first blocks of a prompt are found again by the key of the last of them. O(1).
     """
@@ -298,12 +298,16 @@ class _Memory:
 def _end_of_equal(data: bytes, other: bytes, start: i64, stop: i64) -> i64:
     """Return how far from `start` on both are equal, to the word of 8 bytes, below `stop`."""
     i = start
-    while i + 32 <= stop and (
-        (read_i64_le(data, i) ^ read_i64_le(other, i))
-        | (read_i64_le(data, i + 8) ^ read_i64_le(other, i + 8))
-        | (read_i64_le(data, i + 16) ^ read_i64_le(other, i + 16))
-        | (read_i64_le(data, i + 24) ^ read_i64_le(other, i + 24))
-    ) == 0:
+    while (
+        i + 32 <= stop
+        and (
+            (read_i64_le(data, i) ^ read_i64_le(other, i))
+            | (read_i64_le(data, i + 8) ^ read_i64_le(other, i + 8))
+            | (read_i64_le(data, i + 16) ^ read_i64_le(other, i + 16))
+            | (read_i64_le(data, i + 24) ^ read_i64_le(other, i + 24))
+        )
+        == 0
+    ):
         i += 32
     while i + 8 <= stop and read_i64_le(data, i) == read_i64_le(other, i):
         i += 8

@@ -134,9 +134,7 @@ def _pack_view(name: str, view: memoryview) -> bytes:
     signs: i64 = 0
     i: i64 = 0
     while i + 32 <= size:
-        signs |= (
-            read_i64_le(data, i) | read_i64_le(data, i + 8) | read_i64_le(data, i + 16) | read_i64_le(data, i + 24)
-        )
+        signs |= read_i64_le(data, i) | read_i64_le(data, i + 8) | read_i64_le(data, i + 16) | read_i64_le(data, i + 24)
         i += 32
     while i + 8 <= size:
         signs |= read_i64_le(data, i)

@@ -122,7 +122,7 @@ class SglangPeer:
 
     def __init__(self) -> None:
         self._base = importlib.import_module(MEM + "base_prefix_cache")
-        self._base.torch.set_num_threads(1)  # else it waits for a second thread to copy slots, milliseconds on few cores
+        self._base.torch.set_num_threads(1)  # else copying slots waits for another thread, for milliseconds
         self._key = importlib.import_module(MEM + "radix_cache").RadixKey
         types = importlib.import_module(MEM + "unified_cache.component_type").ComponentType
         self._params = importlib.import_module(MEM + "cache_init_params").CacheInitParams(
