@@ -15,6 +15,7 @@ from blockwright.bench.sides import BLOCK_SIZE, MAX_MODEL_LEN, Ours, Tokens, as_
 SIZES = {"2k": 2_048, "8k": 8_192, "32k": 32_768, "128k": 131_072}
 RUNS = 4
 """Prompts of one repetition."""
+_LARGE = 24 << 20
 
 
 class Prefixes(Protocol):
@@ -143,6 +144,7 @@ def _path(case: str, form: str, size: str) -> Path:
     count = SIZES[size]
 
     def on(side: Prefixes, convert: Callable[[list[int]], Any]) -> Sample:
+        bytearray(_LARGE)  # freed at once: from then on the C library keeps what is freed, as in a process of some age
         prompt, length = Tokens().draw(count + 1), int(count * part)
         return sample(side, convert(prompt), convert(prompt[:length]), length)
 
