@@ -172,6 +172,10 @@ def test_only_paths_with_a_base_say_how_they_grow() -> None:
     }
 
 
+SIZES = ("2k", "8k", "32k", "128k")
+FORMS = [f"{form}-{size}" for form in ("list", "array") for size in SIZES]
+
+
 def test_every_target_of_the_paths_is_the_stated_one() -> None:
     targets = {path.name: path.target for path in all_paths() if path.name != "hash-numpy"}
     assert targets == {
@@ -192,6 +196,9 @@ def test_every_target_of_the_paths_is_the_stated_one() -> None:
         "hash-array": 30,
         "hash-sha256": 4,
         "append": None,
+        **{f"tokens-{case}-{form}": 1 for case in ("cached", "half", "insert") for form in FORMS},
+        **{f"tokens-new-{form}": 2 for form in FORMS},
+        **{f"tokens-again-array-{size}": 2 for size in SIZES},
         "step-8k": 25,
         "step-64k": None,
         "step-worker": None,

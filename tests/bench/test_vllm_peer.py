@@ -10,10 +10,12 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
+from zipfile import ZipFile
 
 import pytest
 
 from blockwright.bench.peers import fetch as fetch_peers
+from blockwright.bench.peers import sglang as sglang_peer
 from blockwright.bench.peers import vllm as vllm_peer
 from blockwright.bench.peers import vllm_paging as vllm_paging_peer
 from blockwright.bench.published import Published
@@ -34,6 +36,9 @@ def package(folder: Path, peer: Published, version: str, manager: str = "") -> P
     witness.parent.mkdir(parents=True)
     witness.write_text(manager)
     (peer.root(folder) / peer.package / "_version.py").write_text(f"__version__ = version = '{version}'\n")
+    for library in peer.libraries:
+        (peer.root(folder) / library).parent.mkdir(parents=True)
+        (peer.root(folder) / library).write_bytes(b"")
     return folder
 
 
@@ -61,6 +66,24 @@ def test_fetching_into_a_folder_that_holds_another_version_changes_nothing(peer:
 def test_fetching_again_downloads_nothing(peer: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")  # a download would fail
     assert fetch_peers.fetch(package(tmp_path, peer, peer.version), peer) == 0
+
+
+def test_a_library_that_is_not_there_yet_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = sglang_peer.PUBLISHED
+    folder = package(tmp_path / "old", peer, peer.version)
+    (library,) = peer.libraries
+    (peer.root(folder) / library).unlink()
+
+    def download(peer: Published, scratch: Path) -> Path:
+        with ZipFile(scratch / "wheel", "w") as wheel:
+            for file in peer.root(package(tmp_path / "new", peer, peer.version)).rglob("*.*"):
+                wheel.write(file, file.relative_to(peer.root(tmp_path / "new")))
+        return scratch / "wheel"
+
+    monkeypatch.setattr(fetch_peers, "_download", download)
+    assert fetch_peers.fetch(folder, peer) == 1
+    assert (peer.root(folder) / library).is_file()
+    assert fetch_peers.fetch(folder, peer) == 0
 
 
 def test_the_peers_lie_beside_one_another(tmp_path: Path) -> None:

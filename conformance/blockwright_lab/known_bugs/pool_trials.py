@@ -46,27 +46,29 @@ NUM_MANY = 600
 
 def requests(package: ModuleType) -> Iterator[tuple[tuple[object, ...], Any]]:
     """Return requests that differ in one thing or in several, each with what identifies it."""
+    keys_of = partial(one, package, package.SipHasher(bytes(range(16))))  # one hasher: it remembers what it made
     for lora, salt in product(NAMES, NAMES):
-        yield from one(package, (0,) * NUM_TOKENS, lora, salt, ())
+        yield from keys_of((0,) * NUM_TOKENS, lora, salt, ())
     for tokens in product((0, 1, 256), repeat=NUM_TOKENS):
-        yield from one(package, tokens, None, None, ())
+        yield from keys_of(tokens, None, None, ())
     for items, lora in product(ITEMS, NAMES[:2]):
-        yield from one(package, (0,) * NUM_TOKENS, lora, None, items)
+        yield from keys_of((0,) * NUM_TOKENS, lora, None, items)
     for token in range(NUM_MANY):
-        yield from one(package, (token, 1 << token % 31), "many", None, ())
+        yield from keys_of((token, 1 << token % 31), "many", None, ())
+    for token, salt in product((0, 1), NAMES):
+        yield from keys_of((0,) * 9 * BLOCK_SIZE + (token,) * BLOCK_SIZE, None, salt, ())
 
 
 def one(
-    package: ModuleType, tokens: tuple[int, ...], lora: str | None, salt: str | None, items: tuple[Any, ...]
+    package: ModuleType, hasher: Any, tokens: tuple[int, ...], lora: str | None, salt: str | None, items: Any
 ) -> Iterator[tuple[tuple[object, ...], Any]]:
     """Return the key of each block of one request, with what it must stand for: all that precedes the block's end."""
     own_items = [package.MultiModalItem(*item) for item in items]
-    hasher = package.SipHasher(bytes(range(16)))
     request = package.Request(
         "r", list(tokens), block_size=BLOCK_SIZE, lora_name=lora, cache_salt=salt, mm_items=own_items, hasher=hasher
     )
-    for entry, key in enumerate(request.block_hashes):
-        end = (entry + 1) * BLOCK_SIZE
+    for end in range(BLOCK_SIZE, len(tokens) + 1, BLOCK_SIZE):
+        key = request.block_digest(end // BLOCK_SIZE - 1)
         yield (lora, salt, tokens[:end], tuple(item for item in items if item[1] < end)), key
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path as FilePath
@@ -33,7 +33,7 @@ def register(subparsers: Any) -> None:
         "--only",
         metavar="NAME",
         nargs="+",
-        help="only these paths (the names in brackets), or all of a system (manager, step, loop, paging, offload)",
+        help="only these paths (the names in brackets), or a system's: manager, tokens, step, loop, paging, offload",
     )
     parser.add_argument("--scaling", action="store_true", help="also growth of time and memory with the pool")
     parser.add_argument("--json", metavar="FILE", type=FilePath, help="write the run as data")
@@ -48,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from blockwright._terminal import progress
     from blockwright.bench import report, scaling
     from blockwright.bench.floor import SOURCE, Floor
+    from blockwright.bench.path import TOKENS
 
     paths = _chosen(args.only)
     if args.repeat < 1:
@@ -85,6 +86,8 @@ def run(args: argparse.Namespace) -> int:
         report.print_scaling(scales, verdicts)
     if left_out:
         print(f"left out: {left_out}")
+    if args.peer_path is not None and TOKENS not in peers and TOKENS in {path.system for path in paths}:
+        print("tokens: no peer, as SGLang's tree in Rust needs CPython 3.11 on x86-64 Linux, torch and msgspec")
     if not peers:
         print("no peer: python -m blockwright.bench.peers.fetch DIR, then bench --peer-path DIR, shows ratios")
     if args.json is not None:
@@ -124,21 +127,24 @@ def _runnable(paths: Sequence[Any], args: argparse.Namespace) -> tuple[list[Any]
 
 
 def _peers(folder: FilePath, systems: Collection[str]) -> dict[str, Any]:
-    """Load the peer of each system from the folder that `fetch_peers` filled."""
-    from blockwright.bench.path import LOOP, MANAGER, OFFLOAD, PAGING, STEP
+    """Load the peer of each system from the folder that `fetch_peers` filled, but for those that cannot run here."""
+    from blockwright.bench.path import LOOP, MANAGER, OFFLOAD, PAGING, STEP, TOKENS
+    from blockwright.bench.peers import sglang as sglang_peer
     from blockwright.bench.peers import vllm as vllm_peer
     from blockwright.bench.peers import vllm_offload as vllm_offload_peer
     from blockwright.bench.peers import vllm_paging as vllm_paging_peer
     from blockwright.bench.peers import vllm_step as vllm_step_peer
 
-    loaders = {
+    loaders: dict[str, Callable[[FilePath], Any]] = {
         MANAGER: vllm_peer.load,
+        TOKENS: sglang_peer.load,
         STEP: vllm_step_peer.load,
         LOOP: vllm_step_peer.load,
         PAGING: vllm_paging_peer.load,
         OFFLOAD: vllm_offload_peer.load,
     }
-    return {system: load(folder) for system, load in loaders.items() if system in systems}
+    loaded = {system: load(folder) for system, load in loaders.items() if system in systems}
+    return {system: peer for system, peer in loaded.items() if peer is not None}
 
 
 def _sizes(build: str) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from blockwright.bench.measure import Sample
 
-MANAGER, STEP, LOOP, PAGING, OFFLOAD = "manager", "step", "loop", "paging", "offload"
+MANAGER, TOKENS, STEP, LOOP, PAGING, OFFLOAD = "manager", "tokens", "step", "loop", "paging", "offload"
 """The systems that are measured, each beside a peer of its own."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from blockwright.bench import groups, loop_paths, step_paths
+from blockwright.bench import groups, loop_paths, step_paths, token_paths
 from blockwright.bench.measure import Sample, now, require, since
 from blockwright.bench.offload import paths as offload_paths
 from blockwright.bench.paging import paths as paging_paths
@@ -375,6 +375,7 @@ def all_paths() -> list[Path]:
         *([_hash("hash-numpy", "hash 16 tokens: numpy int32", 30, to_numpy, Ours)] if to_numpy else []),
         _hash("hash-sha256", "hash 16 tokens: list, SHA-256", 4, as_list, ours_sha256),
         Path("append", "append a token, count it", "request", None, _of(append_token), append_token),
+        *token_paths.all_paths(),
         *step_paths.all_paths(),
         *loop_paths.all_paths(),
         *paging_paths.all_paths(),

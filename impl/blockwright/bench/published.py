@@ -35,6 +35,7 @@ class Published:
         modules: so are these; whatever else of the package is imported is a stand-in.
         foreign: other packages that they import, used on none of the measured paths: stand-ins.
         package: the package's name, and that of its distribution.
+        libraries: compiled modules, as files below the folder; executed as published where this interpreter can.
     """
 
     version: str
@@ -45,6 +46,7 @@ class Published:
     modules: frozenset[str]
     foreign: frozenset[str]
     package: str = "vllm"
+    libraries: tuple[str, ...] = ()
 
     def root(self, peer_path: Path) -> Path:
         """Return the folder that holds the package, below the folder of all peers."""
@@ -145,6 +147,9 @@ class _PeerFinder(MetaPathFinder):
             if package.is_file():
                 return spec_from_file_location(fullname, package, submodule_search_locations=[])
             return spec_from_file_location(fullname, file.with_suffix(".py"))
+        for library in self._published.libraries:
+            if fullname == library.partition(".")[0].replace("/", "."):
+                return spec_from_file_location(fullname, self._root / library)
         return ModuleSpec(fullname, _StandInLoader(), is_package=True)
 
 

@@ -12,11 +12,12 @@ import blockwright
 from blockwright._terminal import print_table
 from blockwright.bench import scaling
 from blockwright.bench.measure import Timing
-from blockwright.bench.path import LOOP, MANAGER, OFFLOAD, PAGING, STEP, Path
+from blockwright.bench.path import LOOP, MANAGER, OFFLOAD, PAGING, STEP, TOKENS, Path
 from blockwright.bench.sides import BLOCK_SIZE
 
 TITLES = {
     MANAGER: "Time per operation, ns",
+    TOKENS: "From raw tokens to blocks: time per prompt, ns",
     STEP: "A whole decode step, manager and worker: time per step, ns",
     LOOP: "An engine's loop, requests coming and going: time per step, ns",
     PAGING: "Block tables with fork, copy and swap: time per operation, ns",
@@ -26,12 +27,16 @@ TITLES = {
 
 KINDS = {
     MANAGER: "prefix caching on, one group of full attention unless a row says more",
+    TOKENS: "prefix caching on, full attention",
     STEP: "prefix caching on, 256 requests in a step, each step timed alone",
     LOOP: "prefix caching on, 256 requests in a step, 5 of them new, with prompts of 8,192 tokens, half of them shared",
     PAGING: "full attention, prefix caching where a row says so",
     OFFLOAD: "LRU over 4,096 places in host memory, 64 blocks in each call",
 }
 """What the rows of a system have in common."""
+
+PEERS = {TOKENS: "SGLang"}
+"""Whose systems they are compared with, where it is not vLLM."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ def _cpu() -> str:
 def configuration_line(config: dict[str, Any], system: str) -> str:
     """Return the configuration in one line, to stand beside the numbers of a system."""
     mypyc = f", mypyc {config['mypyc']}" if config["mypyc"] else ""
-    peer = f", vllm {config['vllm'][system]}" if system in config["vllm"] else ""
+    peer = f", {PEERS.get(system, 'vLLM').lower()} {config['vllm'][system]}" if system in config["vllm"] else ""
     packages = (
         "".join(f", {name} {found}" for name, found in config["packages"].items()) if system in (STEP, LOOP) else ""
     )
@@ -150,7 +155,7 @@ def _print_system(rows: Sequence[Row], config: dict[str, Any], system: str, titl
     peers = system in config["vllm"]
     floors = any(row.floor for row in rows)
     columns = ["path", "per"]
-    columns += [f"vLLM {config['vllm'][system]}"] if peers else []
+    columns += [f"{PEERS.get(system, 'vLLM')} {config['vllm'][system]}"] if peers else []
     columns += [f"blockwright ({config['build']})"]
     columns += ["ratio", "target", ""] if peers else []
     columns += ["plain C", "x floor"] if floors else []

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import deque
 from collections.abc import Callable
 from typing import Final, final
 
@@ -34,6 +35,12 @@ _FLAG_EXTRA: Final = 1 << 32
 _TOP_BYTE: Final = 1 << 56
 _ROUNDS: Final = 13
 """One compression and three finalisation rounds."""
+_FIRST: Final = 8
+_APART: Final = 64
+"""The shortest prefix, in blocks, that is found in another prompt, and how far apart they lie in long ones."""
+_SLOTS: Final = 1 << 12
+_KEPT: Final = 1 << 24
+"""Places in which prompts are found; bytes of tokens (4 each) of those that are kept, besides a quarter for keys."""
 
 
 def _sip(
@@ -168,6 +175,17 @@ def siphash128(key: bytes, message: bytes, compression: int = 1, finalisation: i
     return word_bytes(low, high)
 
 
+def next_length(count: i64) -> i64:
+    """Return the first of 8, 16, 32, 64, 128, 192, 256, ... above `count`: lengths in blocks to which keys are made.
+
+    So many first blocks of a prompt are found again by the key of the last of them. O(1).
+    """
+    step: i64 = _FIRST
+    while step < _APART and step * 2 <= count:
+        step *= 2
+    return (count // step + 1) * step
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class HashChain:
     """The running hash of one request: feed it blocks, it appends their keys.
@@ -182,6 +200,16 @@ class HashChain:
         the encoding of the extra keys; with any, `num_blocks` is 1. Complexity: O(tokens).
         """
         raise NotImplementedError
+
+    def recall(self, data: bytes, words: vec[i64], stop: i64) -> vec[i64]:
+        """Return the keys of more of the blocks that `data` begins with, `stop` at most, or `words`: none is known.
+
+        `words` holds those of the first ones. What is known are the keys of prompts hashed before with equal tokens.
+        """
+        return words
+
+    def remember(self, data: bytes, words: vec[i64], start: i64, stop: i64) -> None:
+        """Note the keys of the blocks that `data` begins with; those from `start` to `stop` have just been made."""
 
     def copy(self) -> HashChain:
         """Return an independent chain in the same state."""
@@ -224,15 +252,106 @@ class BlockHasher:
 
 
 @final
+class _Prompt:
+    """A prompt that was hashed: its packed tokens, and the keys of the blocks that it begins with."""
+
+    def __init__(self, data: bytes, words: vec[i64]) -> None:
+        self.data = data
+        self.words: vec[i64] = words
+
+
+@final
+class _Memory:
+    """The prompts that were hashed last, so that the blocks of one that begins alike are compared, not hashed again.
+
+    Comparing is several times faster. A prompt is looked for by the key of a prefix, which is as good as the prefix:
+    other content or another identity has another key. What was forgotten, or overwritten, is hashed again.
+    """
+
+    def __init__(self) -> None:
+        """Make an empty one."""
+        self._slots: list[_Prompt | None] = []
+        self._kept: deque[_Prompt] = deque()
+        self._size: i64 = 0
+
+    def find(self, low: i64) -> _Prompt | None:
+        """Return a prompt that may have a prefix with this key. O(1)."""
+        return self._slots[low & (_SLOTS - 1)] if self._size > 0 else None
+
+    def note(self, low: i64, prompt: _Prompt) -> None:
+        """Let it be found by the key of one of its prefixes. O(1)."""
+        self._slots[low & (_SLOTS - 1)] = prompt
+
+    def keep(self, prompt: _Prompt) -> None:
+        """Take a prompt, and forget the oldest beyond the limit. O(1)."""
+        if not self._slots:
+            self._slots = [None] * _SLOTS
+        self._kept.append(prompt)
+        self._size += len(prompt.data)
+        while self._size > _KEPT:
+            oldest = self._kept.popleft()
+            self._size -= len(oldest.data)
+            oldest.data = b""
+            oldest.words = vec[i64]()
+
+
+def _end_of_equal(data: bytes, other: bytes, start: i64, stop: i64) -> i64:
+    """Return how far from `start` on both are equal, to the word of 8 bytes, below `stop`."""
+    i = start
+    while (
+        i + 32 <= stop
+        and (
+            (read_i64_le(data, i) ^ read_i64_le(other, i))
+            | (read_i64_le(data, i + 8) ^ read_i64_le(other, i + 8))
+            | (read_i64_le(data, i + 16) ^ read_i64_le(other, i + 16))
+            | (read_i64_le(data, i + 24) ^ read_i64_le(other, i + 24))
+        )
+        == 0
+    ):
+        i += 32
+    while i + 8 <= stop and read_i64_le(data, i) == read_i64_le(other, i):
+        i += 8
+    return i
+
+
+@final
 class _SipChain(HashChain):
     """Chain of keyed 128-bit PRF values: a block's key comes from its tokens and its parent's key. It never changes."""
 
-    def __init__(self, key: _SipKey, low: i64, high: i64, block_size: i64) -> None:
+    def __init__(self, key: _SipKey, memory: _Memory, low: i64, high: i64, block_size: i64) -> None:
         """Take the key that stands for the parent of a first block."""
         self._key = key
+        self._memory = memory
+        self._prompt: _Prompt | None = None  # as the memory has it
         self._low: i64 = low
         self._high: i64 = high
         self._block_size: i64 = block_size
+
+    def recall(self, data: bytes, words: vec[i64], stop: i64) -> vec[i64]:
+        at: i64 = len(words)
+        prompt = self._memory.find(words[at - 2]) if at > 0 else None
+        if prompt is None:
+            return words
+        known = prompt.words
+        if i64(len(known)) <= at or known[at - 2] != words[at - 2] or known[at - 1] != words[at - 1]:
+            return words
+        step = self._block_size * 4
+        limit = min(min(stop, i64(len(known)) // 2) * step, i64(len(prompt.data)))
+        end = 2 * (_end_of_equal(data, prompt.data, at // 2 * step, limit) // step)
+        return known[:end] if end > at else words
+
+    def remember(self, data: bytes, words: vec[i64], start: i64, stop: i64) -> None:
+        prompt = self._prompt
+        if prompt is not None:
+            prompt.words = words
+        length = next_length(max(start, _FIRST) - 1)
+        while length < stop:
+            if prompt is None:
+                prompt = _Prompt(data, words)
+                self._memory.keep(prompt)
+                self._prompt = prompt
+            self._memory.note(words[2 * length - 2], prompt)
+            length = next_length(length)
 
     def copy(self) -> HashChain:
         return self
@@ -293,11 +412,18 @@ class SipHasher(BlockHasher):
         """Take a 16-byte secret key; without one it is drawn from the operating system."""
         super().__init__(True, False)
         self._key = _SipKey(os.urandom(16) if key is None else key)
+        self._memory = _Memory()
+        low, high = self._key.hash_bytes(b"", _ROUNDS)
+        self._low: i64 = low
+        self._high: i64 = high
 
     def start(self, root: bytes, block_size: i64) -> HashChain:
         """Return a new chain for a request with this identity encoding."""
-        low, high = self._key.hash_bytes(root, _ROUNDS)
-        return _SipChain(self._key, low, high, block_size)
+        low = self._low
+        high = self._high
+        if len(root) > 0:
+            low, high = self._key.hash_bytes(root, _ROUNDS)
+        return _SipChain(self._key, self._memory, low, high, block_size)
 
     def next_words(self, low: i64, high: i64, data: bytes, extra: bytes) -> tuple[i64, i64]:
         """Return the key, as two words, of one block with these packed tokens after the one with the key (low, high).
@@ -305,7 +431,7 @@ class SipHasher(BlockHasher):
         Zeros stand for no block before. Complexity: O(tokens).
         """
         words = vec[i64]([0, 0])
-        _SipChain(self._key, low, high, i64(len(data)) // 4).extend(data, 0, 1, extra, words, 0)
+        _SipChain(self._key, self._memory, low, high, i64(len(data)) // 4).extend(data, 0, 1, extra, words, 0)
         return words[0], words[1]
 
 

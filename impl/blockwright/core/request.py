@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, cast, final
 
-from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i32_le
+from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i32_le, write_i64_le
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.block_hash import DEFAULT_HASHER, BlockHasher, HashChain
+from blockwright.core.block_hash import DEFAULT_HASHER, BlockHasher, HashChain, next_length
 from blockwright.core.index import zeros64
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 
@@ -27,10 +27,6 @@ NO_SIZE: Final = 0
 TO_COME: Final = -1
 MAX_LENGTH: Final = 2**31 - 1
 """Tokens that a request can have at most; the packed structures count in 32 bits."""
-_LEAST: Final = 8
-_MOST: Final = 128
-"""Keys that a lookup makes at once, at first and later on."""
-
 OWN_SIZE: Final = "manager"
 """As the block size of a request: that of the manager which serves it."""
 
@@ -77,21 +73,29 @@ def pack_tokens(name: str, token_ids: object) -> bytes:
     """
     if isinstance(token_ids, list):
         return _pack_list(name, token_ids)
-    to_numpy = getattr(token_ids, "numpy", None)
-    if to_numpy is not None:
-        token_ids = to_numpy()
     if not isinstance(token_ids, (str, bytes, bytearray)):
-        try:
-            view = memoryview(token_ids)  # type: ignore[arg-type]
-        except TypeError:
-            if isinstance(token_ids, Iterable):
-                return _pack_list(name, list(token_ids))
-        else:
+        view = _viewed(token_ids)
+        if view is None:
+            to_numpy = getattr(token_ids, "numpy", None)
+            if to_numpy is not None:
+                token_ids = to_numpy()
+                view = _viewed(token_ids)
+        if view is not None:
             try:
                 return _pack_view(name, view)
             except NotImplementedError:  # a format that memoryview cannot unpack
                 return _pack_list(name, list(cast("Iterable[int]", token_ids)))
+        if isinstance(token_ids, Iterable):
+            return _pack_list(name, list(token_ids))
     raise InvalidArgumentError(f"{name}: needs a sequence of integers, not {type(token_ids).__name__}")
+
+
+def _viewed(token_ids: object) -> memoryview | None:
+    """Return the buffer of an object, or None: it has none."""
+    try:
+        return memoryview(token_ids)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def _pack_list(name: str, token_ids: list[int]) -> bytes:
@@ -121,12 +125,17 @@ def _pack_view(name: str, view: memoryview) -> bytes:
     """Pack a buffer of integers."""
     if view.ndim != 1:
         raise InvalidArgumentError(f"{name}: must have one dimension, not {view.ndim}")
+    if view.itemsize == 8 and view.format in ("q", "l", "Q", "L", "<q", "=q"):
+        return _narrowed(bytes(view)) or _pack_list(name, view.tolist())
     if view.itemsize != 4 or view.format not in ("i", "l", "I", "L", "<i", "=i"):
         return _pack_list(name, view.tolist())
     data = bytes(view)
     size: i64 = len(data)
     signs: i64 = 0
     i: i64 = 0
+    while i + 32 <= size:
+        signs |= read_i64_le(data, i) | read_i64_le(data, i + 8) | read_i64_le(data, i + 16) | read_i64_le(data, i + 24)
+        i += 32
     while i + 8 <= size:
         signs |= read_i64_le(data, i)
         i += 8
@@ -136,6 +145,25 @@ def _pack_view(name: str, view: memoryview) -> bytes:
     if ((signs >> 31) & 1) != 0 or signs < 0:
         return _pack_list(name, view.tolist())
     return data
+
+
+def _narrowed(data: bytes) -> bytes:
+    """Pack integers of 64 bits, or return nothing: one of them is out of range."""
+    writer = BytesWriter()
+    size: i64 = len(data)
+    i: i64 = 0
+    while i + 16 <= size:
+        first, second = read_i64_le(data, i), read_i64_le(data, i + 8)
+        if (first | second) >> 31 != 0:
+            return b""
+        write_i64_le(writer, first | (second << 32))
+        i += 16
+    if i < size:
+        first = read_i64_le(data, i)
+        if first >> 31 != 0:
+            return b""
+        write_i32_le(writer, i32(first))
+    return writer.getvalue()
 
 
 @final
@@ -168,7 +196,7 @@ class BlockKeys:
         request = self.request
         made: i64 = i64(len(self.words)) // 2
         if request is not None and made < count * self.units:
-            request.hash_until(max(count * self.units, made + min(max(made, _LEAST), _MOST)))
+            request.hash_until(max(count * self.units, next_length(made) if made > 0 else made))
             self.words = request._words
             made = i64(len(self.words)) // 2
         return made // self.units
@@ -264,7 +292,9 @@ class Request:
         self.prompt_logprobs = prompt_logprobs
         self._mm_items = _checked_items(mm_items, self._num_prompt)
         # Per item, in order of offsets: where the last of the items up to it ends, so that a block finds its first one.
-        self._mm_ends: list[int] = list(accumulate([item.offset + item.length for item in self._mm_items], max))
+        self._mm_ends: list[int] = []
+        if self._mm_items:
+            self._mm_ends = list(accumulate([item.offset + item.length for item in self._mm_items], max))
         used = DEFAULT_HASHER if hasher is None else hasher
         self.hasher = used
         self._root = b"" if self.lora_name is None else _tagged(b"L", self.lora_name)
@@ -496,10 +526,18 @@ class Request:
             return
         size = self._block_size
         in_prompt = min(self._num_prompt // size, stop)
+        in_one = i < in_prompt and not self._mm_items
+        if in_one:
+            before = chain.recall(self._prompt, before, self._num_prompt // size)
+            i = i64(len(before)) // 2
+            if i >= stop:
+                self._words = before
+                return
         attempt = chain.attempt()
         words = extend(before, zeros64(2 * (stop - i)))
-        if i < in_prompt and not self._mm_items:
+        if in_one:
             attempt.extend(self._prompt, i * size * 4, in_prompt - i, b"", words, 2 * i)
+            attempt.remember(self._prompt, words, i, in_prompt)
             i = in_prompt
         while i < stop:
             data = self.token_bytes(i * size, (i + 1) * size)

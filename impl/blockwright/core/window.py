@@ -86,7 +86,9 @@ class Probe:
             i += 1
 
     def fill_run(self) -> i64:
-        """Look up the leading run of cached blocks; return its length. O(run)."""
+        """Look up the leading run of cached blocks; return its length. O(run), and O(1) if there is none."""
+        if self._limit == 0 or self._store.find(self._keys, 0, self._group, self.block_size) == 0:
+            return 0
         return self._store.find_run(self._served(), self._keys, self._group, self.block_size, 0, self._limit)
 
     def last_run(self, length: i64, run: i64, margin: i64) -> i64:

@@ -1,7 +1,8 @@
 """Fetch the peers to compare with: ``python -m blockwright.bench.peers.fetch DIR``.
 
 Downloads the published wheels of three versions of vLLM and one of SGLang from the package registry that pip is
-configured with, unpacks only their Python files into DIR, and forgets the wheels. Nothing is installed and nothing of
+configured with, unpacks only their Python files (and the library of SGLang's prefix tree) into DIR, and forgets the
+wheels. Nothing is installed and nothing of
 them is executed here.
 """
 
@@ -47,18 +48,26 @@ def fetch(folder: Path, peer: Published) -> int:
     Raises InvalidArgumentError if the download fails, or if the folder holds something else.
     """
     root = peer.root(folder)
-    if (root / peer.package).exists():
+    present = (root / peer.package).exists()
+    if present:
         peer.check(folder)
-        return 0
+        if all((root / library).is_file() for library in peer.libraries):
+            return 0
     with tempfile.TemporaryDirectory(prefix="blockwright-peers-") as scratch:
         wheel = _download(peer, Path(scratch))
         unpacked = Path(scratch) / "unpacked"
         with zipfile.ZipFile(wheel) as archive:
             members = [
-                name for name in archive.namelist() if name.startswith(f"{peer.package}/") and name.endswith(".py")
+                name
+                for name in archive.namelist()
+                if name in peer.libraries or (name.startswith(f"{peer.package}/") and name.endswith(".py"))
             ]
             archive.extractall(peer.root(unpacked), members)
         peer.check(unpacked)
+        if present:  # fetched when only Python files were
+            for library in peer.libraries:
+                (root / library).write_bytes((peer.root(unpacked) / library).read_bytes())
+            return len(peer.libraries)
         root.mkdir(parents=True, exist_ok=True)
         _move(peer.root(unpacked) / peer.package, root / peer.package)
     return len(members)
@@ -81,7 +90,7 @@ def _download(peer: Published, scratch: Path) -> Path:
 def _move(source: Path, destination: Path) -> None:
     """Copy a tree of files beside its destination, then give it its name at once: never half a package."""
     partial = destination.with_name(destination.name + ".partial")
-    for file in source.rglob("*.py"):
+    for file in filter(Path.is_file, source.rglob("*")):
         copy = partial / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(file.read_bytes())
@@ -95,7 +104,7 @@ def main() -> int:
     folder: Path = parser.parse_args().folder
     for peer in PEERS:
         print(
-            f"{peer.package} {peer.version} -> {peer.root(folder)} (Python files only; the wheel is large)", flush=True
+            f"{peer.package} {peer.version} -> {peer.root(folder)} (few of its files; the wheel is large)", flush=True
         )
         try:
             count = fetch(folder, peer)

@@ -1,0 +1,99 @@
+"""Property: keys that are recalled from prompts hashed before are those that would be made; nothing else is recalled.
+
+How: prompts that share prefixes of all lengths, some under a salt, go through one hasher, key by key or all at once;
+the reference is a hasher with the same secret that has seen nothing. How much is recalled is asked of a chain.
+
+Not covered: which keys these are (test_hashing.py); how much faster that is (`blockwright bench --only tokens`).
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from librt.vecs import vec
+from mypy_extensions import i64
+from tests.core.support import admit, full, manager_over
+
+from blockwright import Request, SipHasher
+from blockwright.core.block_hash import _Memory, _Prompt, next_length
+
+KEY = bytes(range(16))
+LENGTHS = [8, 16, 32, 64, 128, 192, 256, 320]
+prompts = st.lists(
+    st.tuples(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 70)), min_size=1, max_size=4), st.booleans()),
+    min_size=2,
+    max_size=5,
+)
+
+
+def keys(request: Request, size: int, by_one: bool = True) -> list[bytes]:
+    if not by_one:
+        return request.block_hashes
+    return [request.block_digest(i) for i in range(request.num_tokens // size)]
+
+
+@given(prompts, st.sampled_from([1, 2, 3]), st.booleans())
+def test_recalled_keys_are_those_that_would_be_made(
+    given_prompts: list[tuple[list[tuple[int, int]], bool]], size: int, by_one: bool
+) -> None:
+    hasher = SipHasher(KEY)
+    for parts, is_salted in given_prompts:
+        tokens = [token for token, count in parts for _ in range(count)]
+        salt = "salt" if is_salted else None
+        request = Request("r", tokens, size, cache_salt=salt, hasher=hasher)
+        fresh = Request("r", tokens, size, cache_salt=salt, hasher=SipHasher(KEY))
+        assert keys(request, size, by_one) == fresh.block_hashes
+        request.append_output_token_ids([1] * 9)
+        fresh.append_output_token_ids([1] * 9)
+        assert request.block_hashes == fresh.block_hashes
+
+
+def test_lengths_double_and_then_grow_evenly() -> None:
+    found, length = [], 0
+    while length < LENGTHS[-1]:
+        length = next_length(length)
+        found.append(length)
+    assert found == LENGTHS
+    assert [next_length(count) for count in (7, 9, 20, 63, 100, 129)] == [8, 16, 32, 64, 128, 192]
+
+
+@pytest.mark.parametrize("equal", [8, 9, 31, 100, 300])
+@pytest.mark.parametrize("size", [2, 16])
+def test_as_many_blocks_are_recalled_as_are_equal(equal: int, size: int) -> None:
+    hasher = SipHasher(KEY)
+    first = list(range(300 * size))
+    second = [*first[: equal * size], *[7] * (400 * size)]
+    hashes = b"".join(keys(Request("r", first, size, hasher=hasher), size))
+    words = vec[i64](array("q", hashes))
+    chain = hasher.start(b"", size)
+    data = array("i", second).tobytes()
+    for length in LENGTHS[:5]:
+        found = len(chain.recall(data, words[: 2 * length], 350)) // 2
+        assert found == (max(length, equal) if length <= equal else length)
+    assert len(chain.recall(data, words[:6], 350)) == 6
+    assert len(hasher.start(b"salt", size).recall(data, words[:0], 350)) == 0
+
+
+def test_what_is_kept_is_bounded() -> None:
+    memory = _Memory()
+    old, new = _Prompt(bytes(1 << 23), vec[i64]([1, 2])), _Prompt(bytes(1 << 24), vec[i64]([3, 4]))
+    memory.keep(old)
+    memory.note(i64(-5), old)
+    assert memory.find(i64(-5)) is old
+    memory.keep(new)
+    assert (len(old.data), len(old.words), len(new.data)) == (0, 0, 1 << 24)
+
+
+def test_a_prompt_that_comes_again_is_served_as_the_first_time() -> None:
+    tokens = list(range(2001))
+    manager = manager_over([full(2)], 1100, 3000)
+    admit(manager, Request("writer", tokens))
+    for name in ("one", "two"):
+        hit, length = manager.get_computed_blocks(request := Request(name, array("i", tokens)))
+        assert length == 2000
+        assert manager.allocate_slots(request, 1, length, hit) is not None
+    assert manager.get_block_ids("one")[0][:1000] == manager.get_block_ids("two")[0][:1000]
+    manager.check()
