@@ -1,14 +1,14 @@
 """The prefix index: from the key of a prefix to a block that holds it.
 
 Open addressing with linear probing over packed arrays; half of the slots are always empty, so a probe ends after one or
-two steps. A slot holds an entry: a block id (0: empty, since the null block is never published) and a tag, 32 bits of key
-and group. The tag says where a search begins, so that the groups of one prefix lie apart and a search is as short with
-64 groups as with one. Blocks with equal keys form a ring, oldest first; only the oldest stands in the slots and serves
+two steps. A slot holds a block id (0: empty, since the null block is never published) and a tag, 32 bits of key and
+group. The tag says where a search begins, so that the groups of one prefix lie apart and a search is as short with 64
+groups as with one. Blocks with equal keys form a ring, oldest first; only the oldest stands in the slots and serves
 hits. Deletion closes the gap by moving later entries back, so there are no tombstones and no rebuilds.
 
-Beside its key, which is read only where a tag is right, a block has a mark: an entry with its tag and the block before
-it in its ring. The mark of a block that is alone in its ring is what its slot holds, so that most keys are dropped
-without a look at them.
+A block's key lies in `_words`, and is read only where a tag is right. Its mark is the block before it in its ring, with
+the tag, in the form of a slot: that of a block alone in its ring equals its slot, so its key is dropped without being
+read. The group is not kept: key and tag say it.
 
 In a large index a slot is seldom in the processor's caches. So a run of keys that are added or dropped reads all its
 slots first: reads that wait for nothing else are made many at a time.
@@ -29,7 +29,7 @@ _INVERSE: Final = 0x0E8B2F51
 """What takes `_APART` back: their product is 1, as far as a tag reaches."""
 _TAG: Final = 0xFFFFFFFF
 """The part of a slot that is a tag; the block stands above it."""
-_AHEAD: Final = 256
+_AHEAD: Final = 64
 """Slots that are asked for at a time: they stay in the nearest cache until they are used."""
 
 

@@ -180,9 +180,10 @@ class BlockStore:
             if marks[block] != 0:
                 self._evict(block, stop - at)
             # law: STEP-3, TABLE-2
-            ref[block] = 1
-            ids[at] = i32(block)
-            block = i64(following[block])
+            taken = block
+            block = i64(following[taken])  # before a write that such a read could wait for
+            ref[taken] = 1
+            ids[at] = i32(taken)
             at += 1
         following[0] = i32(block)
         self._prev[block] = 0
