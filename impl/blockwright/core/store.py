@@ -174,15 +174,16 @@ class BlockStore:
         count = stop - at
         following = self._next
         ref = self._ref
-        older = self._index.older
+        marks = self._index.marks
         block: i64 = i64(following[0])
         while at < stop:
-            if older[block] != 0:
+            if marks[block] != 0:
                 self._evict(block, stop - at)
             # law: STEP-3, TABLE-2
-            ref[block] = 1
-            ids[at] = i32(block)
-            block = i64(following[block])
+            taken = block
+            block = i64(following[taken])  # before a write that such a read could wait for
+            ref[taken] = 1
+            ids[at] = i32(taken)
             at += 1
         following[0] = i32(block)
         self._prev[block] = 0
@@ -225,7 +226,7 @@ class BlockStore:
             return i64(ids[0])
         block: i64 = i64(self._next[0])
         following: i64 = i64(self._next[block])
-        if self._index.older[block] != 0:
+        if self._index.marks[block] != 0:
             self._evict(block, 1)
         self._ref[block] = 1
         self._next[0] = i32(following)
@@ -246,7 +247,7 @@ class BlockStore:
             self._num_evictions += index.drop_run(self._next, block, count)
             return
         while count > 0:
-            if index.older[block] != 0:
+            if index.marks[block] != 0:
                 self._num_evictions += 1
                 low, high, group = index.key(block)
                 journal.forgot(block, low, high, group, index.drop(block))
@@ -294,7 +295,7 @@ class BlockStore:
         ref = self._ref
         following = self._next
         before = self._prev
-        older = self._index.older
+        marks = self._index.marks
         i = stop
         tail: i64 = i64(before[0])
         freed: i64 = 0
@@ -309,7 +310,7 @@ class BlockStore:
             if count > 0:
                 continue
             freed += 1
-            if older[block] != 0:
+            if marks[block] != 0:
                 following[tail] = i32(block)
                 before[block] = i32(tail)
                 tail = block
@@ -329,7 +330,7 @@ class BlockStore:
     def _let_go_ranked(self, order: CandidateOrder, ids: vec[i32], start: i64, stop: i64) -> None:
         """Do so where candidates do not stand in the queue."""
         ref = self._ref
-        older = self._index.older
+        marks = self._index.marks
         i = stop
         while i > start:
             i -= 1
@@ -338,7 +339,7 @@ class BlockStore:
                 continue
             count: i64 = i64(ref[block]) - 1
             ref[block] = i32(count)
-            is_published = older[block] != 0
+            is_published = marks[block] != 0
             if is_published and order.tells:
                 order.note(ids, i, stop, self._index, count == 0)
             if count > 0:
@@ -581,11 +582,11 @@ class BlockStore:
         if journal is None:
             index.add_run(words, 2 * units, group, ids, start, stop)
             return
-        older = index.older
+        marks = index.marks
         i = start
         while i < stop:
             block: i64 = i64(ids[i])
-            if block != 0 and older[block] == 0:
+            if block != 0 and marks[block] == 0:
                 at: i64 = 2 * ((i + 1) * units - 1)
                 is_new = index.add(block, words[at], words[at + 1], group)
                 journal.stored(block, request.keys(units), i, group, block_size, is_new)
