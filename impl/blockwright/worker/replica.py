@@ -224,8 +224,8 @@ class TableReplica(TableRows):
         length = self._length(group.number, row)
         if begin < 0 or end > length:
             raise InvalidArgumentError(
-                f"allocation: entries {begin}..{end - 1} of {self._ids[row]!r} in group {group.number} became null, "
-                f"but the row has {length}; was an allocation missed?"
+                f"allocation: entry {max(begin, length) if begin >= 0 else begin} of {self._ids[row]!r} in group "
+                f"{group.number} became null, but the row has {length}; was an allocation missed?"
             )
         # law: ROW-1
         index = group.first + row * group.width + begin
