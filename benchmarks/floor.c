@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { BLOCK_SIZE = 16, BURST = 20 };
+enum { BLOCK_SIZE = 16, BURST = 20, DECODING = 250, DECODE_STEPS = 16 };
 
 typedef struct { uint64_t low, high; } Digest; /* {0, 0}: no content */
 
@@ -310,9 +310,9 @@ double floor_churn(int32_t pool_blocks, int32_t num_requests, int32_t num_blocks
     return ok ? start : -1;
 }
 
-/* A full pool, and `num_sampled` of its requests, admitted in bursts: out = {lookup, adopt, release, churn}, per block.
- * In order, requests were admitted one after another; scattered, they grew side by side in shuffled order. Returns 0 if
- * all went well. */
+/* A full pool, and `num_sampled` of its requests, admitted in bursts: out = {lookup, adopt, release, churn}, per block,
+ * and then decode, per request and step, of short requests that evict them. In order, requests were admitted one after
+ * another; scattered, they grew side by side in shuffled order. Returns 0 if all went well. */
 int floor_scaling(int32_t num_requests, int32_t num_blocks, int32_t num_sampled, int32_t scattered, double *out)
 {
     Pool p;
@@ -376,6 +376,26 @@ int floor_scaling(int32_t num_requests, int32_t num_blocks, int32_t num_sampled,
         release(&p, &fresh[i]);
     }
     out[3] = since(start) / units;
+    int32_t fitting = num_requests * num_blocks / 4, decoding = fitting < DECODING ? fitting : DECODING;
+    Request *running = malloc((size_t)decoding * sizeof *running);
+    for (int32_t i = 0; i < decoding; i++) {
+        request_init(&running[i], 2 + DECODE_STEPS / BLOCK_SIZE);
+        ok &= allocate(&p, &running[i], 1 + i % BLOCK_SIZE);
+        running[i].num_computed = 1 + i % BLOCK_SIZE;
+    }
+    out[4] = 0;
+    for (int32_t step = 0; step < DECODE_STEPS; step++) {
+        start = now();
+        for (int32_t i = 0; i < decoding; i++)
+            ok &= allocate(&p, &running[i], 1);
+        if (decoding > 0)
+            out[4] += since(start) / (decoding * DECODE_STEPS);
+        for (int32_t i = 0; i < decoding; i++)
+            running[i].num_computed++;
+    }
+    for (int32_t i = 0; i < decoding; i++)
+        request_free(&running[i]);
+    free(running);
     for (int32_t i = 0; i < num_requests; i++)
         request_free(&r[i]);
     for (int32_t i = 0; i < num_sampled; i++)

@@ -215,13 +215,20 @@ def test_a_pool_is_filled_and_measured() -> None:
     assert scale.floor_in_order == scale.floor_scattered == {}
 
 
-def test_growth_and_memory_are_judged_between_the_right_sizes() -> None:
-    def scale(num_blocks: int, time: float, size: float) -> scaling.Scale:
+def test_growth_is_judged_by_plain_c_where_that_grows_more() -> None:
+    def scale(num_blocks: int, time: float, floor: float, size: float) -> scaling.Scale:
         times = dict.fromkeys(scaling.PATHS, time)
-        return scaling.Scale(num_blocks, times, dict.fromkeys(times, 9 * time), {}, {}, {}, size, 0.0)
+        plain = dict.fromkeys(times, floor) if floor else {}
+        return scaling.Scale(num_blocks, times, dict.fromkeys(times, 9 * time), {}, plain, {}, size, 0.0)
 
-    verdicts = report.scaling_verdicts(
-        [scale(1_000, 2.0, 500.0), scale(50_000, 3.0, 90.0), scale(4_000_000, 9.0, 96.1)]
-    )
-    assert [verdict.met for verdict in verdicts] == [True] * len(scaling.PATHS) + [False]
-    assert [verdict.value for verdict in verdicts] == [1.5] * len(scaling.PATHS) + [96.1]
+    def verdicts(floors: tuple[float, float, float]) -> list[report.Verdict]:
+        sizes = zip((1_000, 50_000, 4_000_000), (2.0, 3.0, 9.0), floors, (500.0, 90.0, 96.1), strict=True)
+        return report.scaling_verdicts([scale(*size) for size in sizes])
+
+    paths = len(scaling.PATHS)
+    grown, memory = verdicts((0.0, 0.0, 0.0))[:-1], verdicts((0.0, 0.0, 0.0))[-1]
+    assert [verdict.value for verdict in grown] == [1.5] * (2 * paths) + [4.5] * (2 * paths)
+    assert [verdict.met for verdict in grown] == [True] * (2 * paths) + [False] * (2 * paths)
+    assert (memory.value, memory.met) == (96.1, False)
+    # Plain C was measured in order only, and grows as much there.
+    assert [verdict.met for verdict in verdicts((1.0, 1.0, 4.5))[2 * paths : -1]] == [True] * paths + [False] * paths

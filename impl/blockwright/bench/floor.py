@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parents[3] / "benchmarks" / "floor.c"
 """Where the source lies in a checkout."""
 
 _ONE_REQUEST = ("prefill", "lookup", "adopt", "release")
-_SCALING = ("lookup", "adopt", "release", "churn")
+_SCALING = ("lookup", "adopt", "release", "churn", "decode-batch")
 
 
 class Floor:
@@ -54,7 +54,7 @@ class Floor:
         return dict(zip(_ONE_REQUEST, out, strict=True))
 
     def scaling(self, num_requests: int, num_blocks: int, num_sampled: int, scattered: bool) -> dict[str, float]:
-        """Return ns per block of each path in a full pool of `num_requests` * `num_blocks` blocks."""
+        """Return ns per block, decode's per request, in a full pool of `num_requests` * `num_blocks` blocks."""
         out = (ctypes.c_double * len(_SCALING))()
         _checked(self._library.floor_scaling(num_requests, num_blocks, num_sampled, int(scattered), out))
         return dict(zip(_SCALING, out, strict=True))

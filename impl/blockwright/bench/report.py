@@ -102,6 +102,7 @@ def configuration(peer_versions: Mapping[str, str], repeat: int, packages: Colle
         "python_compiler": platform.python_compiler(),
         "blockwright": blockwright.__version__,
         "build": build.kind,
+        "built": build.why,
         "mypyc": build.mypy,
         "vllm": dict(peer_versions),
         "packages": {name: version(name) for name in sorted(packages)},
@@ -129,7 +130,7 @@ def configuration_line(config: dict[str, Any], system: str) -> str:
     )
     return (
         f"{config['cpu']}, {config['cores']} cores; {config['python']} ({config['python_compiler']}); "
-        f"blockwright {config['blockwright']} ({config['build']}{mypyc}){peer}{packages}; "
+        f"blockwright {config['blockwright']} ({config['build']}{mypyc}; {config['built']}){peer}{packages}; "
         f"block size {config['block_size']}, {KINDS[system]}; "
         f"medians of {config['repeat']} interleaved repetitions, ns of CPU time"
     )
@@ -180,7 +181,8 @@ def print_scaling(scales: Sequence[scaling.Scale], verdicts: Sequence[Verdict]) 
         ["objects that the garbage collector tracks", *(f"{scale.objects_per_block:.4f}" for scale in scales)],
     ]
     print_table("Memory per block", ["blocks:", *sizes], memory)
-    print_verdicts(verdicts)
+    print(f"growth and memory: {sum(verdict.met is True for verdict in verdicts)} of {len(verdicts)} targets met")
+    print_verdicts([verdict for verdict in verdicts if not verdict.met])
 
 
 def print_verdicts(verdicts: Sequence[Verdict]) -> None:
@@ -202,18 +204,24 @@ def _scaling_rows(scales: Sequence[scaling.Scale]) -> list[tuple[str, list[float
 
 
 def scaling_verdicts(scales: Sequence[scaling.Scale]) -> list[Verdict]:
-    """Judge the growth from the first size to the second, blocks in order, and the memory of the largest."""
-    first, second = scales[:2]
-    growth = [
-        Verdict(
-            f"{name}: growth from {first.num_blocks:,} to {second.num_blocks:,} blocks, in order",
-            second.in_order[name] / first.in_order[name],
-            scaling.FLAT_TARGET,
-        )
-        for name in scaling.PATHS
-    ]
-    last = scales[-1]
-    return [*growth, Verdict(f"bytes per block at {last.num_blocks:,}", last.bytes_per_block, scaling.BYTES_TARGET)]
+    """Judge the growth from the first size to the others, beside plain C's where it was measured, and the memory."""
+    first, last = scales[0], scales[-1]
+    verdicts = []
+    for scale in scales[1:]:
+        for order, ours, plain in (
+            ("in order", "in_order", "floor_in_order"),
+            ("scattered", "scattered", "floor_scattered"),
+        ):
+            for name in scaling.PATHS:
+                what = f"{name}: growth from {first.num_blocks:,} to {scale.num_blocks:,} blocks, {order}"
+                grown, floor = [_growth(getattr(first, side), getattr(scale, side), name) for side in (ours, plain)]
+                verdicts.append(Verdict(what, grown, round(max(scaling.FLAT_TARGET, floor), 2)))
+    return [*verdicts, Verdict(f"bytes per block at {last.num_blocks:,}", last.bytes_per_block, scaling.BYTES_TARGET)]
+
+
+def _growth(first: Mapping[str, float], other: Mapping[str, float], name: str) -> float:
+    """Return how many times the first time the other is; 0 where nothing was measured."""
+    return other[name] / first[name] if first else 0.0
 
 
 def as_data(

@@ -28,7 +28,7 @@ DECODING, DECODE_STEPS = 250, 16
 ROUNDS, FLOOR_ROUNDS = 9, 3
 """Repetitions of each number; the median counts."""
 FLAT_TARGET = 1.5
-"""Growth of the time per operation from the first size to the second, at most."""
+"""Growth of the time per operation from the first size to any other, at most; or that of plain C, if that is more."""
 BYTES_TARGET = 96.0
 """Bookkeeping per block, at most."""
 
@@ -44,7 +44,7 @@ class Scale:
         num_blocks: blocks of the pool, all of them published.
         in_order, scattered: ns per block (decode: per request) of each of `PATHS`.
         bare: ns per read of bare arrays of that many blocks, at the ids of scattered tables; empty without numpy.
-        floor_in_order, floor_scattered: most of the paths in plain C; empty unless asked for.
+        floor_in_order, floor_scattered: the paths in plain C; empty unless asked for.
         bytes_per_block: memory of the manager, index included; memory of requests does not count.
         objects_per_block: objects of the manager that the garbage collector tracks.
     """
