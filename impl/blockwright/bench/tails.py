@@ -14,7 +14,7 @@ import gc
 import random
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from blockwright._terminal import print_table
@@ -38,7 +38,7 @@ class Loop:
 
     def __init__(self, num_blocks: int) -> None:
         """Run until every block has been taken."""
-        self.times: defaultdict[str, "array[int]"] = defaultdict(lambda: array("q"))
+        self.times: defaultdict[str, array[int]] = defaultdict(lambda: array("q"))
         self._side = Ours()
         self._manager = self._side.manager(num_blocks, MAX_MODEL_LEN)
         tokens = Tokens()
@@ -124,15 +124,19 @@ def rows(times: Times) -> Iterable[list[str]]:
         yield [kind, f"{len(ordered):,}", *(f"{time / 1e3:,.1f}" for time in points)]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m blockwright.bench.tails", description="Time the longest calls.")
     parser.add_argument("--blocks", type=int, default=1_000_000, help="blocks of the pool (default %(default)s)")
     parser.add_argument("--calls", type=int, default=10_000_000, help="calls of a round (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds (default %(default)s)")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
+    least = 2 * RUNNING * max(PROMPTS) // BLOCK_SIZE
+    if args.blocks < least or args.calls < 1 or args.rounds < 1:
+        parser.error(f"--blocks must be {least} at least, --calls and --rounds 1")
     times = measure(args.blocks, args.calls, args.rounds)
-    print_table("Single calls, us", ["call", "calls", "median", "99.9 %", "longest"], rows(times), "")
+    caption = f"{args.blocks:,} blocks; us of CPU time, the shortest of {args.rounds} equal rounds for each call"
+    print_table("Single calls", ["call", "calls", "median", "99.9 %", "longest"], list(rows(times)), caption)
 
 
 if __name__ == "__main__":
