@@ -186,13 +186,25 @@ class TableReplica(TableRows):
                 f"{self._ids[row]!r} in group {group.number}, of {group.width}; was one missed, or do "
                 "the batch's enable_caching or max_model_len differ from the manager's?"
             )
-        # law: ROW-1
+        at = start
+        while at < stop:
+            self._checked_block(group, row, ids[at])
+            at += 1
+        # law: ROW-1. As `_put` of each, but that zeros stand behind a row is known and need not be waited for.
+        self._make_room(stop - start)
         index = group.first + row * group.width + length
+        self._begin_run(index)
+        tables = self.tables
+        before = self._before
+        number = self.num_changes
+        length += stop - start
         while start < stop:
-            self._put(index, self._checked_block(group, row, ids[start]))
+            before[number] = 0
+            tables[index] = ids[start]
+            number += 1
             index += 1
             start += 1
-            length += 1
+        self.num_changes = number
         self._set_length(group.number, row, length)
 
     def _checked_block(self, group: GroupRows, row: i64, block: i32) -> i32:
