@@ -81,7 +81,8 @@ class Loop:
         require(new is not None)
         request.num_computed_tokens = size - 1  # the last one is computed in the next step
         self._running.append(request)
-        return size - length
+        num_new: int = size - length
+        return num_new
 
     def _end(self) -> None:
         """Let a running request end."""
@@ -129,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m blockwright.bench.tails", description="Time the longest calls.")
     parser.add_argument("--blocks", type=int, default=1_000_000, help="blocks of the pool (default %(default)s)")
     parser.add_argument("--calls", type=int, default=10_000_000, help="calls of a round (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=6, help="rounds (default %(default)s)")
     args = parser.parse_args(argv)
     least = 2 * RUNNING * max(PROMPTS) // BLOCK_SIZE
     if args.blocks < least or args.calls < 1 or args.rounds < 1:
