@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from blockwright.bench import groups
+from blockwright.bench import groups, tails
 from blockwright.bench.measure import WorkNotDoneError
 from blockwright.bench.sides import BLOCK_SIZE, Ours
 
@@ -75,6 +75,23 @@ def test_a_short_hit_is_noticed() -> None:
 
     with pytest.raises(WorkNotDoneError):
         groups.lookup(_Partial(short), groups.WINDOWS, 100)()
+
+
+def test_the_longest_calls_are_those_of_equal_rounds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"PROMPTS": (64, 128), "RUNNING": 8, "ARRIVALS": 1}.items():
+        monkeypatch.setattr(tails, name, value)
+    tails.main(["--blocks", "200", "--calls", "300", "--rounds", "2"])
+    kinds = [line for line in capsys.readouterr().out.splitlines() if "tokens" in line or "token " in line]
+    assert len(kinds) == 3 + 4 * 2
+    calls = iter(range(10**9))
+    monkeypatch.setattr(tails, "since", lambda begin: next(calls))
+    times = tails.measure(200, 300, 2)
+    assert sum(map(len, times.values())) >= 300
+    assert max(map(max, times.values())) < next(calls) / 2  # those of the first round, which this clock has shortest
+    with pytest.raises(SystemExit):
+        tails.main(["--blocks", "9"])
 
 
 @pytest.mark.parametrize("count", [1, 2, 6])

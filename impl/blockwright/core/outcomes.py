@@ -228,7 +228,8 @@ class BatchAllocation:
         num_served: requests that got their slots, a leading part of the batch.
         refused: index of the first request that did not fit, None if all were served.
         new_block_ids, new_block_offsets: ids appended to the tables.
-        nulled_entries, nulled_offsets: table indices that became null, because no later token reads them.
+        nulled_entries, nulled_offsets: table indices that became null, because no later token reads them; they ascend
+            within a request's group.
         replaced_entries: four numbers each: index of the request, group, table index, and the block that stands there
             now, because the one before is shared with a fork.
         number: a later batch of the manager, or of a copy of it, has a greater one; 0: not known.

@@ -186,13 +186,25 @@ class TableReplica(TableRows):
                 f"{self._ids[row]!r} in group {group.number}, of {group.width}; was one missed, or do "
                 "the batch's enable_caching or max_model_len differ from the manager's?"
             )
-        # law: ROW-1
+        at = start
+        while at < stop:
+            self._checked_block(group, row, ids[at])
+            at += 1
+        # law: ROW-1. As `_put` of each, but that zeros stand behind a row is known and need not be waited for.
+        self._make_room(stop - start)
         index = group.first + row * group.width + length
+        self._begin_run(index)
+        tables = self.tables
+        before = self._before
+        number = self.num_changes
+        length += stop - start
         while start < stop:
-            self._put(index, self._checked_block(group, row, ids[start]))
+            before[number] = 0
+            tables[index] = ids[start]
+            number += 1
             index += 1
             start += 1
-            length += 1
+        self.num_changes = number
         self._set_length(group.number, row, length)
 
     def _checked_block(self, group: GroupRows, row: i64, block: i32) -> i32:
@@ -203,32 +215,46 @@ class TableReplica(TableRows):
 
     def _null(self, group: GroupRows, row: i64, entries: vec[i32], start: i64, stop: i64) -> None:
         """Put the null block at entries of a row."""
-        first = group.first + row * group.width
+        if start == stop:
+            return
         if start < 0 or start > stop or stop > i64(len(entries)):
             raise InvalidArgumentError(f"allocation: it nulled entries {start}..{stop} of {len(entries)}")
-        length = self._length(group.number, row)
         self._forget_block(group.number, row)
-        self._make_room(stop - start)
+        # They ascend; those that a window leaves at once are neighbours.
+        begin: i64 = i64(entries[start])
+        end = begin + stop - start
+        if i64(entries[stop - 1]) == end - 1:
+            self._null_run(group, row, begin, end)
+            return
+        while start < stop:
+            begin = i64(entries[start])
+            self._null_run(group, row, begin, begin + 1)
+            start += 1
+
+    def _null_run(self, group: GroupRows, row: i64, begin: i64, end: i64) -> None:
+        """Put the null block at neighbouring entries of a row, as `_put` at each."""
+        length = self._length(group.number, row)
+        if begin < 0 or end > length:
+            raise InvalidArgumentError(
+                f"allocation: entry {max(begin, length) if begin >= 0 else begin} of {self._ids[row]!r} in group "
+                f"{group.number} became null, but the row has {length}; was an allocation missed?"
+            )
+        # law: ROW-1
+        index = group.first + row * group.width + begin
+        if end - begin == 1:
+            self._put(index, 0)
+            return
+        self._make_room(end - begin)
+        self._begin_run(index)
         tables = self.tables
-        changed = self._changed
         before = self._before
         number = self.num_changes
-        # law: ROW-1. As `_put` of each, without a call for each.
-        for nulled in entries[start:stop]:
-            entry: i64 = i64(nulled)
-            if entry < 0 or entry >= length:
-                self.num_changes = number
-                raise InvalidArgumentError(
-                    f"allocation: entry {entry} of {self._ids[row]!r} in group {group.number} became null, but the "
-                    f"row has {length}; was an allocation missed?"
-                )
-            index = first + entry
-            block = tables[index]
+        while begin < end:
+            before[number] = tables[index]
             tables[index] = 0
-            changed[number] = index
-            before[number] = block
-            if block != 0:
-                number += 1
+            number += 1
+            index += 1
+            begin += 1
         self.num_changes = number
 
     def _replace(self, i: i64, number: i64, entry: i64, block: i32, served: i64) -> None:
@@ -362,7 +388,6 @@ class TableReplica(TableRows):
 
     def _find_slots(self, group: GroupRows, news: vec[i64], size: i64) -> None:
         """Find the slots of one group, for `_fill_slots`: every new token has one. O(tokens)."""
-        tables = self.tables
         found = self._found
         starts = self._starts
         bases = self._bases
@@ -374,28 +399,41 @@ class TableReplica(TableRows):
         i: i64 = 0
         while i < size:
             position = begins[i]
-            stop = position + news[i]
-            at = first + rows[i]
-            while position < stop:
-                begin = starts[at]
-                # Most tokens go to the block of the request's last one; there the table is not read.
-                if position < begin or position >= begin + block_size:
-                    entry = group.entry(position)
-                    block = i64(tables[group.first + rows[i] * group.width + entry])
-                    if block == 0:
-                        raise self._no_block(f"position {position}", rows[i], group)
-                    begin = entry * block_size
-                    starts[at] = begin
-                    bases[at] = (block - entry) * block_size
-                end = min(stop, begin + block_size)
+            row = rows[i]
+            begin = starts[first + row]
+            # Most tokens go to the block of the request's last one; there the table is not read.
+            if news[i] == 1 and begin <= position < begin + block_size:
                 # law: SLOT-1
-                slot = bases[at] + position
-                while position < end:
-                    found[out] = slot
-                    out += 1
-                    slot += 1
-                    position += 1
+                found[out] = bases[first + row] + position
+                out += 1
+            else:
+                out = self._find_slots_of(group, row, position, position + news[i], out)
             i += 1
+
+    def _find_slots_of(self, group: GroupRows, row: i64, position: i64, stop: i64, out: i64) -> i64:
+        """Find the slots of one request's tokens in one group; return where the next one's go. O(tokens)."""
+        found = self._found
+        block_size = group.block_size
+        at = group.number * self.max_num_requests + row
+        while position < stop:
+            begin = self._starts[at]
+            if position < begin or position >= begin + block_size:
+                entry = group.entry(position)
+                block = i64(self.tables[group.first + row * group.width + entry])
+                if block == 0:
+                    raise self._no_block(f"position {position}", row, group)
+                begin = entry * block_size
+                self._starts[at] = begin
+                self._bases[at] = (block - entry) * block_size
+            end = min(stop, begin + block_size)
+            # law: SLOT-1
+            slot = self._bases[at] + position
+            while position < end:
+                found[out] = slot
+                out += 1
+                slot += 1
+                position += 1
+        return out
 
     def _no_block(self, what: str, row: i64, group: GroupRows) -> BlockError:
         """Return the error of a position or state without a block."""

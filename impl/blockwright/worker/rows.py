@@ -132,8 +132,11 @@ class TableRows:
         self._bases: vec[i64] = zeros64(self._num_groups * max_num_requests)
         self._record_size: i64 = record
         self._records: vec[i64] = zeros64(record * max_num_requests)
-        self._changed: vec[i64] = vec[i64]()
+        # What was written, oldest first: what stood there before; and of each run of neighbours, the index of the first
+        # and how many changes came before the run. There is room for as many runs as changes.
         self._before: vec[i32] = vec[i32]()
+        self._runs: vec[i64] = vec[i64]()
+        self._num_runs: i64 = 0
         self.num_changes: i64 = 0
         # Who has which row: the id, and the object that last stood for it in a step.
         self._rows: dict[str, int] = {}
@@ -149,51 +152,71 @@ class TableRows:
         before = self.tables[index]
         if before == value:
             return
-        number = self.num_changes
-        if number < i64(len(self._changed)):
-            self._changed[number] = index
-            self._before[number] = before
-        else:
-            self._changed = append(self._changed, index)
-            self._before = append(self._before, before)
-        self.num_changes = number + 1
+        if self.num_changes == i64(len(self._before)):
+            self._make_room(1)
+        self._begin_run(index)
+        self._before[self.num_changes] = before
+        self.num_changes += 1
         self.tables[index] = value
 
+    def _begin_run(self, index: i64) -> None:
+        """Say that what is written next is a run of neighbours from an index on; there is room. O(1)."""
+        at = 2 * self._num_runs
+        self._runs[at] = index
+        self._runs[at + 1] = self.num_changes
+        self._num_runs += 1
+
     def _make_room(self, count: i64) -> None:
-        """Let so many changes more be remembered without taking memory. O(changes that are new)."""
-        more = self.num_changes + count - i64(len(self._changed))
+        """Let so many changes more be remembered without taking memory. O(1), amortized."""
+        more = self.num_changes + count - i64(len(self._before))
         if more > 0:
-            room = extend(self._before, zeros32(more)), extend(self._changed, zeros64(more))
-            self._before, self._changed = room
+            more = max(more, i64(len(self._before)))
+            room = extend(self._before, zeros32(more)), extend(self._runs, zeros64(2 * more))
+            self._before, self._runs = room
 
     def _begin_call(self) -> None:
         """Forget what the call before changed, unless it is kept."""
         if not self._keeps:
-            self.num_changes = 0
+            self.forget_changes()
 
     def _undo(self, mark: i64) -> None:
-        """Put back what was changed after the first `mark` changes, last first."""
+        """Put back what was changed after the first `mark` changes, last run first."""
         if self.num_changes > mark:
             self._forget_blocks()
         while self.num_changes > mark:
-            self.num_changes -= 1
-            self.tables[self._changed[self.num_changes]] = self._before[self.num_changes]
+            self._num_runs -= 1
+            index = self._runs[2 * self._num_runs]
+            first = self._runs[2 * self._num_runs + 1]
+            number = first
+            while number < self.num_changes:
+                self.tables[index] = self._before[number]
+                index += 1
+                number += 1
+            self.num_changes = first
 
     def changes(self) -> tuple[vec[i64], vec[i32]]:
         """Return the indices in `tables` that were written since `forget_changes`, and what stands there now.
 
         An index may stand twice, with one value. Complexity: O(changes), whatever the length of the tables.
         """
-        indices = self._changed[: self.num_changes]
-        values = vec[i32](capacity=len(indices))
-        tables = self.tables
-        for index in indices:
-            values = append(values, tables[index])
+        indices, values = zeros64(self.num_changes), zeros32(self.num_changes)
+        number: i64 = 0
+        run: i64 = 0
+        while run < self._num_runs:
+            index = self._runs[2 * run]
+            run += 1
+            stop = self._runs[2 * run + 1] if run < self._num_runs else self.num_changes
+            while number < stop:
+                indices[number] = index
+                values[number] = self.tables[index]
+                index += 1
+                number += 1
         return indices, values
 
     def forget_changes(self) -> None:
         """Keep the changes made until now no longer: they have been sent. O(1)."""
         self.num_changes = 0
+        self._num_runs = 0
 
     def _length(self, group: i64, row: i64) -> i64:
         """Return the entries of a row."""
@@ -351,22 +374,22 @@ class TableRows:
                 tables[index] = 0
                 index += 1
             return
-        entry: i64 = 0
-        # As `_put` of each, without a call for each.
+        # As `_put` of each, without a call for each; neighbours go into one run.
         self._make_room(size)
-        changed = self._changed
         before = self._before
-        number = self.num_changes
+        entry: i64 = 0
+        neighbour: i64 = -1
         while entry < size:
             value: i32 = 0
             if entry < length:
                 value = blocks[entry]
             if tables[index] != value:
-                changed[number] = index
-                before[number] = tables[index]
-                number += 1
-                self.num_changes = number
+                if index != neighbour:
+                    self._begin_run(index)
+                before[self.num_changes] = tables[index]
+                self.num_changes += 1
                 tables[index] = value
+                neighbour = index + 1
             index += 1
             entry += 1
 
