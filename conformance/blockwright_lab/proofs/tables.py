@@ -213,11 +213,14 @@ def of_rows() -> Iterator[Theorem]:
     answer = slots.passed("TableReplica.slots", "append", 1, known)
     yield Theorem("all", "slots gives the slot of the specification", given, answer == slot)
     known |= {"stop": stop}
-    known |= {"begin": slots.value("TableReplica._find_slots", "begin", known, 1)}
-    known |= {"bases[at]": slots.value("TableReplica._find_slots", "bases[at]", known)}
-    filled = slots.value("TableReplica._find_slots", "slot", known)
-    end = slots.value("TableReplica._find_slots", "end", known)
+    known |= {"begin": slots.value("TableReplica._find_slots_of", "begin", known, 1)}
+    base = slots.value("TableReplica._find_slots_of", "self._bases[at]", known)
+    known |= {"self._bases[at]": base, "bases[first + row]": base}
+    filled = slots.value("TableReplica._find_slots_of", "slot", known)
+    end = slots.value("TableReplica._find_slots_of", "end", known)
+    quick = slots.value("TableReplica._find_slots", "found[out]", known)
     yield Theorem("all", "a step writes the slot of the specification", given, filled == slot)
+    yield Theorem("all", "so does one that reads no table", given, quick == slot)
     follows = z3.And(entry(n) == entry(p), filled + n - p == block * b + n % b, n < stop)
     after = z3.Implies(z3.And(p <= n, n < end), follows)
     yield Theorem("all", "the slots after it in its block follow it", given, after)
