@@ -527,6 +527,10 @@ class Request:
         size = self._block_size
         in_prompt = min(self._num_prompt // size, stop)
         in_one = i < in_prompt and not self._mm_items
+        if in_one and i == 0 and stop > next_length(0):
+            self.hash_until(next_length(0))  # by the last of these an earlier prompt is found that begins alike
+            self.hash_until(stop)
+            return
         if in_one:
             before = chain.recall(self._prompt, before, self._num_prompt // size)
             i = i64(len(before)) // 2
