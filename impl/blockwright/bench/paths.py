@@ -275,9 +275,11 @@ def churn_shared(side: Side) -> Sample:
 def hashing(side: Side, convert: Callable[[list[int]], Any]) -> Sample:
     """Time the construction of requests and the hashing of all their blocks."""
     tokens = Tokens()
-    prompts = [convert(tokens.draw(HASHED * BLOCK_SIZE)) for _ in range(PROMPTS)]
 
     def sample() -> float:
+        prompts = [
+            convert(tokens.draw(HASHED * BLOCK_SIZE)) for _ in range(PROMPTS)
+        ]  # each new, so that none is recalled
         begin = now()
         requests = [side.request("hashed", prompt) for prompt in prompts]
         spent = since(begin)

@@ -7,7 +7,7 @@ hit was. A prompt is one token longer than its cached or cacheable part, which i
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from blockwright import KVCacheManager, Request
+from blockwright import KVCacheManager, Request, SipHasher
 from blockwright.bench.measure import Sample, now, require, since
 from blockwright.bench.path import TOKENS, Path
 from blockwright.bench.sides import BLOCK_SIZE, MAX_MODEL_LEN, Ours, Tokens, as_array
@@ -49,9 +49,10 @@ class _Ours:
     def __init__(self, num_tokens: int) -> None:
         self._manager: KVCacheManager = Ours().manager(2 * (num_tokens // BLOCK_SIZE + 2), MAX_MODEL_LEN)
         self._stored: Any = None
+        self._hasher: SipHasher | None = None
 
     def store(self, prompt: Any) -> None:
-        self._stored = Request("stored", prompt)
+        self._stored = Request("stored", prompt, hasher=self._hasher)
         self._manager.allocate_slots(self._stored, self._stored.num_tokens)
 
     def request(self, prompt: Any) -> Any:
@@ -70,6 +71,8 @@ class _Ours:
         if self._stored is not None:
             self._manager.free(self._stored)
         require(self._manager.reset_prefix_cache())
+        self._hasher = SipHasher()  # which has not seen the prompt that comes next, but another
+        require(len(Request("other", range(9 * BLOCK_SIZE), BLOCK_SIZE, hasher=self._hasher).block_hashes) == 9)
 
     def num_stored(self) -> int:
         request = self._stored
