@@ -76,14 +76,17 @@ def serve_small(state: State, request: Request, tables: RequestTables, ask: Ask,
     entry = first.num_published
     end = (entry + 1) * size  # tokens that fill the next entry
     fills = False
+    units: i64 = 1  # hashed units of a block
     if config.caching and request._block_size > 0:
         if ask.stop >= end + size:
             return False
+        if request._block_size != size:
+            units = size // request._block_size
         known: i64 = request._num_prompt + i64(len(request._output))
         fills = min(ask.stop, known) >= end and publishes_now(state, ask)
     settled = tables.num_settled if config.overlaps else ask.begin
     if fills:
-        make_keys(state, request, end)
+        request.hash_until((entry + 1) * units)
     if settled >= tables.trim_at:
         note_dead(state, tables, settled, changes)
     blocks = changes.blocks  # with room for one of each group
@@ -116,7 +119,7 @@ def serve_small(state: State, request: Request, tables: RequestTables, ask: Ask,
             table.num_published = entry + 1
             blocks[at] = table.blocks[entry]
             at += 1
-        pool.publish_each(blocks, request, size // request._block_size, entry, num_groups)
+        pool.publish_each(blocks, request, units, entry, num_groups)
         end += size
     if config.caching:
         covered = min(covered, end - 1)
