@@ -39,8 +39,9 @@ _FIRST: Final = 8
 _APART: Final = 64
 """The shortest prefix, in blocks, that is found in another prompt, and how far apart they lie in long ones."""
 _SLOTS: Final = 1 << 12
-_KEPT: Final = 1 << 24
-"""Places in which prompts are found; bytes of tokens (4 each) of those that are kept, besides a quarter for keys."""
+"""Places in which prompts are found."""
+REMEMBERED: Final = 1 << 24
+"""Bytes of tokens (4 each) of the prompts that are remembered, if nothing else is said."""
 
 
 def _sip(
@@ -268,8 +269,9 @@ class _Memory:
     other content or another identity has another key. What was forgotten, or overwritten, is hashed again.
     """
 
-    def __init__(self) -> None:
-        """Make an empty one."""
+    def __init__(self, limit: i64) -> None:
+        """Make an empty one, for so many bytes of tokens; keys come on top."""
+        self._limit: i64 = limit
         self._slots: list[_Prompt | None] = []
         self._kept: deque[_Prompt] = deque()
         self._size: i64 = 0
@@ -288,7 +290,7 @@ class _Memory:
             self._slots = [None] * _SLOTS
         self._kept.append(prompt)
         self._size += len(prompt.data)
-        while self._size > _KEPT:
+        while self._size > self._limit:
             oldest = self._kept.popleft()
             self._size -= len(oldest.data)
             oldest.data = b""
@@ -408,11 +410,25 @@ def _spread(data: bytes, step: i64, filler: bytes) -> bytes:
 class SipHasher(BlockHasher):
     """Keyed SipHash-1-3-128: the default inside one process (about 50 ns per 16 tokens when compiled)."""
 
-    def __init__(self, key: bytes | None = None) -> None:
-        """Take a 16-byte secret key; without one it is drawn from the operating system."""
+    def __init__(self, key: bytes | None = None, remembered_bytes: int = REMEMBERED) -> None:
+        """Take a 16-byte secret key; without one it is drawn from the operating system.
+
+        Args:
+            key: see above.
+            remembered_bytes: of the tokens (4 bytes each) of prompts that were hashed last and are kept, so that a
+                prompt that begins like one of them is compared, not hashed again; in blocks of 16 tokens their keys
+                take a quarter of that besides. 0 keeps no tokens beyond their requests.
+
+        Raises:
+            InvalidArgumentError: names the argument.
+        """
         super().__init__(True, False)
+        if isinstance(remembered_bytes, bool) or not 0 <= remembered_bytes < 1 << 60:
+            raise InvalidArgumentError(
+                f"remembered_bytes: must be a number of bytes, 0 for none, not {remembered_bytes!r}"
+            )
         self._key = _SipKey(os.urandom(16) if key is None else key)
-        self._memory = _Memory()
+        self._memory = _Memory(remembered_bytes)
         low, high = self._key.hash_bytes(b"", _ROUNDS)
         self._low: i64 = low
         self._high: i64 = high

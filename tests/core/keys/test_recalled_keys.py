@@ -19,6 +19,7 @@ from tests.core.support import admit, full, manager_over
 
 from blockwright import Request, SipHasher
 from blockwright.core.block_hash import _Memory, _Prompt, next_length
+from blockwright.errors import InvalidArgumentError
 
 KEY = bytes(range(16))
 LENGTHS = [8, 16, 32, 64, 128, 192, 256, 320]
@@ -78,7 +79,7 @@ def test_as_many_blocks_are_recalled_as_are_equal(equal: int, size: int) -> None
 
 
 def test_what_is_kept_is_bounded() -> None:
-    memory = _Memory()
+    memory = _Memory(1 << 24)
     old, new = _Prompt(bytes(1 << 23), vec[i64]([1, 2])), _Prompt(bytes(1 << 24), vec[i64]([3, 4]))
     memory.keep(old)
     memory.note(i64(-5), old)
@@ -97,3 +98,17 @@ def test_a_prompt_that_comes_again_is_served_as_the_first_time() -> None:
         assert manager.allocate_slots(request, 1, length, hit) is not None
     assert manager.get_block_ids("one")[0][:1000] == manager.get_block_ids("two")[0][:1000]
     manager.check()
+
+
+def test_a_hasher_that_remembers_nothing_hashes_all_again() -> None:
+    hasher = SipHasher(KEY, remembered_bytes=0)
+    first = keys(Request("r", range(320), 2, hasher=hasher), 2)
+    data, words = array("i", range(320)).tobytes(), vec[i64](array("q", b"".join(first)))
+    assert len(hasher.start(b"", 2).recall(data, words[:16], 160)) == 16
+    assert keys(Request("r", range(320), 2, hasher=hasher), 2) == first
+
+
+@pytest.mark.parametrize("given", [-1, True, 1 << 60])
+def test_what_is_remembered_is_a_number_of_bytes(given: int) -> None:
+    with pytest.raises(InvalidArgumentError, match="remembered_bytes"):
+        SipHasher(KEY, given)
