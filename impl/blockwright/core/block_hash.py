@@ -423,10 +423,8 @@ class SipHasher(BlockHasher):
             InvalidArgumentError: names the argument.
         """
         super().__init__(True, False)
-        if isinstance(remembered_bytes, bool) or not 0 <= remembered_bytes < 1 << 60:
-            raise InvalidArgumentError(
-                f"remembered_bytes: must be a number of bytes, 0 for none, not {remembered_bytes!r}"
-            )
+        if not 0 <= remembered_bytes < 1 << 60:
+            raise InvalidArgumentError(f"remembered_bytes: must be 0 or more, and below 2**60, not {remembered_bytes}")
         self._key = _SipKey(os.urandom(16) if key is None else key)
         self._memory = _Memory(remembered_bytes)
         low, high = self._key.hash_bytes(b"", _ROUNDS)
