@@ -134,7 +134,7 @@ wheel-check: $(READY) ## build wheels in isolation, with each Python found here,
 bench: build-pgo ## time this build, beside peers where 'make bench-peers' fetched them
 	$(RUN)/blockwright bench $$(test -d $(PEERS)/vllm && echo --peer-path $(PEERS)) $(BENCH_ARGS)
 
-bench-results: build-pgo ## time everything beside all peers and plain C, into benchmarks/results: a quarter of an hour of a quiet machine
+bench-results: build-pgo ## time everything beside all peers and plain C, into benchmarks/results: ten minutes of a quiet machine
 	$(RUN)/blockwright bench --peer-path $(PEERS) --floor --scaling --json benchmarks/results/linux-x86_64.json \
 		> benchmarks/results/linux-x86_64.txt || (cat benchmarks/results/linux-x86_64.txt; exit 1)
 	cat benchmarks/results/linux-x86_64.txt

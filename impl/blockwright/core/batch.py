@@ -21,7 +21,7 @@ from mypy_extensions import i32, i64
 from blockwright.core.block_hash import HashChain
 from blockwright.core.effects import act, prepare, serve_in_place, serve_small, undo
 from blockwright.core.index import cut_to, with_room, zeros64
-from blockwright.core.outcomes import Ask, BatchAllocation, count_of, counts_of
+from blockwright.core.outcomes import Ask, BatchAllocation, all_or_each, counts_of
 from blockwright.core.plans import fits
 from blockwright.core.preconditions import check_ask, check_keys, is_in_place, tables_of
 from blockwright.core.request import MAX_LENGTH, Request, no_request, pack_tokens
@@ -302,12 +302,7 @@ def append_output_token_ids_batch(
     size: i64 = len(batch)
     packed = pack_tokens("token_ids", token_ids)
     computed = counts_of("num_computed_tokens", num_computed_tokens, size)
-    each: i64 = 0
-    counts = vec[i64]()
-    if isinstance(num_tokens, int):
-        each = count_of("num_tokens", num_tokens)
-    else:
-        counts = counts_of("num_tokens", num_tokens, size)
+    each, counts = all_or_each("num_tokens", num_tokens, size)
     before = zeros64(2 * size)  # per request, its output tokens and computed tokens
     keys: list[tuple[Request, HashChain | None, vec[i64]]] = []  # of those whose hasher is asked at once
     given: i64 = i64(len(packed)) // 4

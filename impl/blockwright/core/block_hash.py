@@ -260,6 +260,11 @@ class _Prompt:
         self.data = data
         self.words: vec[i64] = words
 
+    def forget(self) -> None:
+        """Keep nothing of it any longer, though it may still stand in places where it was found."""
+        self.data = b""
+        self.words = vec[i64]()
+
 
 @final
 class _Memory:
@@ -285,7 +290,10 @@ class _Memory:
         self._slots[low & (_SLOTS - 1)] = prompt
 
     def keep(self, prompt: _Prompt) -> None:
-        """Take a prompt, and forget the oldest beyond the limit. O(1)."""
+        """Take a prompt, and forget the oldest beyond the limit; only this one if it alone is beyond. O(1)."""
+        if i64(len(prompt.data)) > self._limit:
+            prompt.forget()
+            return
         if not self._slots:
             self._slots = [None] * _SLOTS
         self._kept.append(prompt)
@@ -293,8 +301,7 @@ class _Memory:
         while self._size > self._limit:
             oldest = self._kept.popleft()
             self._size -= len(oldest.data)
-            oldest.data = b""
-            oldest.words = vec[i64]()
+            oldest.forget()
 
 
 def _end_of_equal(data: bytes, other: bytes, start: i64, stop: i64) -> i64:
@@ -344,14 +351,15 @@ class _SipChain(HashChain):
 
     def remember(self, data: bytes, words: vec[i64], start: i64, stop: i64) -> None:
         prompt = self._prompt
-        if prompt is not None:
-            prompt.words = words
         length = next_length(max(start, _FIRST) - 1)
+        if prompt is None and length < stop:
+            prompt = _Prompt(data, words)
+            self._memory.keep(prompt)
+            self._prompt = prompt
+        if prompt is None or len(prompt.data) == 0:  # too short, or forgotten
+            return
+        prompt.words = words
         while length < stop:
-            if prompt is None:
-                prompt = _Prompt(data, words)
-                self._memory.keep(prompt)
-                self._prompt = prompt
             self._memory.note(words[2 * length - 2], prompt)
             length = next_length(length)
 

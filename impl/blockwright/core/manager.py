@@ -26,7 +26,7 @@ from blockwright.core.in_time.forks import fork, take_copies
 from blockwright.core.in_time.in_flight import finish_load, new_step_starts, settle_step, start_step
 from blockwright.core.journal import Eviction
 from blockwright.core.managers import SingleTypeKVCacheManager, get_manager_for_kv_cache_spec, refuse_eagle
-from blockwright.core.outcomes import Ask, BatchAllocation, KVCacheBlocks, Plan, count_of, counts_of
+from blockwright.core.outcomes import Ask, BatchAllocation, KVCacheBlocks, Plan, all_or_each, count_of, counts_of
 from blockwright.core.picture import Picture, picture_of
 from blockwright.core.plans import can_load, fits, planned
 from blockwright.core.pool import BlockPool
@@ -346,12 +346,7 @@ class KVCacheManager:
         """
         batch: list[Request] = requests if type(requests) is list else list(requests)
         size: i64 = len(batch)
-        each: i64 = 0
-        news = vec[i64]()
-        if isinstance(num_new_tokens, int):
-            each = count_of("num_new_tokens", num_new_tokens)
-        else:
-            news = counts_of("num_new_tokens", num_new_tokens, size)
+        each, news = all_or_each("num_new_tokens", num_new_tokens, size)
         aheads = counts_of("num_lookahead_tokens", num_lookahead_tokens, size)
         drafts = counts_of("num_draft_tokens", num_draft_tokens, size)
         return grow_each(self._state, batch, each, news, aheads, drafts)

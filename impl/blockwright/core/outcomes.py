@@ -349,6 +349,13 @@ def counts_of(name: str, given: int | Sequence[int], size: i64) -> vec[i64]:
     return counts
 
 
+def all_or_each(name: str, given: int | Sequence[int], size: i64) -> tuple[i64, vec[i64]]:
+    """Return the one count of all requests and no others, or 0 and those of each; checked as by `counts_of`."""
+    if isinstance(given, int):
+        return count_of(name, given), vec[i64]()
+    return 0, counts_of(name, given, size)
+
+
 def count_of(name: str, given: int) -> i64:
     """Return a count, checked to be an integer in a safe range."""
     count = int(given) if isinstance(given, int) else -1  # an exact one, which runs no foreign code any more

@@ -112,3 +112,16 @@ def test_a_hasher_that_remembers_nothing_hashes_all_again() -> None:
 def test_what_is_remembered_is_a_number_of_bytes(given: int) -> None:
     with pytest.raises(InvalidArgumentError, match="remembered_bytes"):
         SipHasher(KEY, given)
+
+
+@pytest.mark.parametrize("limit", [0, 8 * 320 - 1, 8 * 320])
+def test_what_is_forgotten_keeps_no_keys(limit: int) -> None:
+    hasher, rest = SipHasher(KEY, limit), range(1_000, 1_640)
+    old, new = Request("old", range(640), 2, hasher=hasher), Request("new", rest, 2, hasher=hasher)
+    chains = [hasher.start(b"", 2) for _ in (old, new)]
+    for request, chain in ((old, chains[0]), (new, chains[1]), (old, chains[0])):
+        words = vec[i64](array("q", b"".join(keys(request, 2))))
+        chain.remember(bytes(4 * 640), words, 8, 320)
+    kept = [prompt for chain in chains if (prompt := chain._prompt) is not None and len(prompt.words) > 0]
+    assert len(kept) == (limit >= 4 * 640)
+    assert all(len(prompt.data) > 0 for prompt in kept)
