@@ -9,6 +9,7 @@ Not covered: which keys these are (test_hashing.py); how much faster that is (`b
 from __future__ import annotations
 
 from array import array
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from mypy_extensions import i64
 from tests.core.support import admit, full, manager_over
 
 from blockwright import Request, SipHasher
-from blockwright.core.block_hash import _Memory, _Prompt, next_length
+from blockwright.core.block_hash import _Memory, _Prompt, _SipChain, next_length
 from blockwright.errors import InvalidArgumentError
 
 KEY = bytes(range(16))
@@ -118,7 +119,7 @@ def test_what_is_remembered_is_a_number_of_bytes(given: int) -> None:
 def test_what_is_forgotten_keeps_no_keys(limit: int) -> None:
     hasher, rest = SipHasher(KEY, limit), range(1_000, 1_640)
     old, new = Request("old", range(640), 2, hasher=hasher), Request("new", rest, 2, hasher=hasher)
-    chains = [hasher.start(b"", 2) for _ in (old, new)]
+    chains = [cast("_SipChain", hasher.start(b"", 2)) for _ in (old, new)]
     for request, chain in ((old, chains[0]), (new, chains[1]), (old, chains[0])):
         words = vec[i64](array("q", b"".join(keys(request, 2))))
         chain.remember(bytes(4 * 640), words, 8, 320)
