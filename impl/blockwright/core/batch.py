@@ -40,17 +40,8 @@ def grow_each(
     changes = state.changes
     changes.clear()
     changes.start_batch(size)
-    offsets = changes.zeros(size * state.config.num_groups + 1)
-    done = BatchAllocation(
-        0,
-        None,
-        vec[i32](),
-        offsets,
-        vec[i32](),
-        offsets[:],
-        vec[i32](),
-        int(state.num_batches) + 1,
-    )
+    nothing = vec[i32]()
+    done = BatchAllocation(0, None, nothing, nothing, nothing, nothing, nothing, int(state.num_batches) + 1)
     try:
         state.pool.require_whole()
         count_each(state, batch, each, news, aheads, drafts)
@@ -135,6 +126,7 @@ def check_one(state: State, request: Request, new: i64, ahead: i64, drafts: i64,
             raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
         tables.batch = state.num_batches
         if drafts == 0 and is_in_place(state, request, tables, new, ahead):
+            state.changes.any_in_place = True
             return
     ask.new = new
     ask.ahead = ahead
@@ -175,17 +167,16 @@ def serve_each(
     """Serve the requests of a checked batch that are not counted yet, and write down what changed."""
     changes = state.changes
     size: i64 = len(batch)
-    new_offsets, nulled_offsets = done.new_block_offsets, done.nulled_offsets
     groups = state.config.num_groups
     overlaps = state.config.overlaps
     new_ids = vec[i32]()
     room: i64 = 0
-    num_nulled: i32 = 0
-    slot: i64 = 0  # up to where the offsets are written
     served = size
     turns, ask = changes.turns, changes.ask
+    names = [""] * int(changes.num_turns)
+    changed = changes.zeros(3 * groups * changes.num_turns)
+    num_changed: i64 = 0
     turn: i64 = 0
-    names: list[str] = []
     while turn < changes.num_turns:
         served = i64(turns[turn])
         request = batch[served]
@@ -193,9 +184,13 @@ def serve_each(
         ask.new = count_at(news, served, each)
         ask.ahead = count_at(aheads, served, 0)
         ask.drafts = count_at(drafts, served, 0)
-        if ask.drafts == 0 and tables is not None and is_in_place(state, request, tables, ask.new, ask.ahead):
+        if (
+            changes.any_in_place
+            and ask.drafts == 0
+            and tables is not None
+            and is_in_place(state, request, tables, ask.new, ask.ahead)
+        ):
             serve_in_place(state, request, tables, ask.new)
-            names.append("")
             changes.has_begun = True
             turn += 1
             continue
@@ -225,24 +220,29 @@ def serve_each(
             undo(state, request, tables, changes, changes.has_begun)
             raise
         room -= changes.grown
+        names[turn] = request._request_id
         turn += 1
-        names.append(request._request_id)
-        if changes.grown == 0 and num_nulled == i32(len(changes.nulled)):
+        nulls = i64(len(changes.nulled)) > changes.num_nulled
+        if changes.grown == 0 and not nulls:
             continue
-        slot = fill_offsets(done, slot, served * groups, i32(len(new_ids)), num_nulled)
+        num_nulled = i32(changes.num_nulled)
         group: i64 = 0
         while group < groups:
             blocks = ready.groups[group].blocks
-            held: i64 = i64(changes.held[group])
-            while held < i64(len(blocks)):
-                new_ids = append(new_ids, blocks[held])
-                held += 1
-            slot += 1
-            new_offsets[slot] = i32(len(new_ids))
-            nulled_offsets[slot] = changes.nulled_ends[group]
+            held = changes.held_in(group)
+            ends = num_nulled
+            if nulls:
+                ends = changes.nulled_ends[group]
+            if held < i64(len(blocks)) or ends > num_nulled:
+                while held < i64(len(blocks)):
+                    new_ids = append(new_ids, blocks[held])
+                    held += 1
+                changed[num_changed] = i32(served * groups + group)
+                changed[num_changed + 1] = i32(len(new_ids))
+                changed[num_changed + 2] = ends
+                num_changed += 3
+                num_nulled = ends
             group += 1
-        num_nulled = i32(len(changes.nulled))
-    fill_offsets(done, slot, size * groups, i32(len(new_ids)), num_nulled)
     if turn < changes.num_turns:
         done.refused = int(served)
         take_back(state, batch, served)
@@ -250,6 +250,7 @@ def serve_each(
         served = size
     done.num_served = int(served)
     done.name(names, turns, size)
+    done.tell(size * groups, changed, num_changed)
     done.new_block_ids = new_ids
     done.nulled_entries = changes.nulled
     done.replaced_entries = changes.replaced
@@ -260,22 +261,6 @@ def count_at(counts: vec[i64], at: i64, each: i64) -> i64:
     if len(counts) == 0:
         return each
     return counts[at]
-
-
-def fill_offsets(done: BatchAllocation, slot: i64, stop: i64, num_new: i32, num_nulled: i32) -> i64:
-    """Write down that nothing changed up to an offset; return it. They are 0 at first."""
-    new_offsets = done.new_block_offsets
-    nulled_offsets = done.nulled_offsets
-    if num_nulled > 0:
-        while slot < stop:
-            slot += 1
-            new_offsets[slot] = num_new
-            nulled_offsets[slot] = num_nulled
-    elif num_new > 0:
-        while slot < stop:
-            slot += 1
-            new_offsets[slot] = num_new
-    return stop
 
 
 def append_output_token_ids_batch(

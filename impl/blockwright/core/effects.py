@@ -69,7 +69,7 @@ def serve_small(state: State, request: Request, tables: RequestTables, ask: Ask,
     first = groups[0]
     size, num_groups = config.least_size, config.num_groups
     slots = min(ask.stop + ask.ahead, config.max_len)
-    covered = i64(len(first.blocks)) * size
+    covered = changes.held_each * size
     grows = slots > covered
     if grows and (slots > covered + size or num_groups > pool._num_free):
         return False
@@ -104,14 +104,17 @@ def serve_small(state: State, request: Request, tables: RequestTables, ask: Ask,
     if settled >= tables.trim_at:
         trim_dead(state, tables, changes)
     if grows:
-        pool.fill(blocks, 0, num_groups)
-        at = 0
-        while at < num_groups:
-            table = groups[at]
-            table.num_covered = slots
-            own = table.blocks
-            own[i64(len(own)) - 1] = blocks[at]
-            at += 1
+        if num_groups == 1:
+            first.num_covered = slots
+            first.blocks[changes.held_each] = i32(pool.take_one())
+        else:
+            pool.fill(blocks, 0, num_groups)
+            at = 0
+            while at < num_groups:
+                table = groups[at]
+                table.num_covered = slots
+                table.blocks[changes.held_each] = blocks[at]
+                at += 1
     if fills:
         at = 0
         while at < num_groups:
@@ -161,7 +164,7 @@ def room_for(state: State, ready: RequestTables, changes: Changes) -> KVCacheBlo
     groups = state.config.num_groups
     at: i64 = 0
     while at < groups:
-        ids.append(zeros32(i64(len(ready.groups[at].blocks)) - i64(changes.held[at])))
+        ids.append(zeros32(i64(len(ready.groups[at].blocks)) - changes.held_in(at)))
         at += 1
     return KVCacheBlocks(state.pool, ids)
 
@@ -179,7 +182,7 @@ def filled(given: KVCacheBlocks, ready: RequestTables, changes: Changes) -> KVCa
     while changes.grown > 0 and at < i64(len(given.ids)):
         ids = given.ids[at]
         blocks = ready.groups[at].blocks
-        held: i64 = i64(changes.held[at])
+        held: i64 = changes.held_in(at)
         i: i64 = 0
         while i < i64(len(ids)):
             ids[i] = blocks[held + i]
@@ -225,7 +228,7 @@ def widen(state: State, tables: RequestTables, ask: Ask, changes: Changes) -> No
         if table.in_place < ask.slots:
             manager = state.managers[at]
             manager.widen(table, manager.reach(ask))
-            changes.grown += i64(len(table.blocks)) - i64(changes.held[at])
+            changes.grown += i64(len(table.blocks)) - changes.held_in(at)
         at += 1
 
 
@@ -271,7 +274,7 @@ def undo(state: State, request: Request, tables: RequestTables | None, changes: 
         at: i64 = 0
         while at < state.config.num_groups:
             table = tables.groups[at]
-            table.blocks = cut_to(table.blocks, i64(changes.held[at]))
+            table.blocks = cut_to(table.blocks, changes.held_in(at))
             at += 1
     except BaseException:
         state.tear()
@@ -305,7 +308,7 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
                 read = manager.state_block(table, ask.begin)
                 table.num_read = ask.begin
                 table.read_block = read
-            manager.fill(table, manager.reach(ask), i64(changes.held[at]))
+            manager.fill(table, manager.reach(ask), changes.held_in(at))
             if publishes:
                 publish_to(manager, table, request, min(ask.stop, known), NOT_RUN)
                 is_due = is_due or (ask.new > 0 and ask.certain <= known and manager.leaves_state(ask.certain))

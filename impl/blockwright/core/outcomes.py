@@ -13,6 +13,7 @@ from typing import final
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
+from blockwright.core.index import zeros32
 from blockwright.core.pool import BlockPool, KVCacheBlock
 from blockwright.core.request import MAX_LENGTH, Request
 from blockwright.errors import InvalidArgumentError, UnsupportedError
@@ -227,9 +228,10 @@ class BatchAllocation:
     Attributes:
         num_served: requests that got their slots, a leading part of the batch.
         refused: index of the first request that did not fit, None if all were served.
-        new_block_ids, new_block_offsets: ids appended to the tables.
+        new_block_ids, new_block_offsets: ids appended to the tables; the offsets are made when they are first read.
         nulled_entries, nulled_offsets: table indices that became null, because no later token reads them; they ascend
-            within a request's group.
+            within a request's group. Likewise.
+        num_tables: tables of the batch's requests, as many as slices; -1 where the offsets were given.
         replaced_entries: four numbers each: index of the request, group, table index, and the block that stands there
             now, because the one before is shared with a fork.
         number: a later batch of the manager, or of a copy of it, has a greater one; 0: not known.
@@ -253,11 +255,15 @@ class BatchAllocation:
         self.num_served = num_served
         self.refused = refused
         self.new_block_ids: vec[i32] = new_block_ids
-        self.new_block_offsets: vec[i32] = new_block_offsets
         self.nulled_entries: vec[i32] = nulled_entries
-        self.nulled_offsets: vec[i32] = nulled_offsets
         self.replaced_entries: vec[i32] = replaced_entries
         self.number = number
+        self._new_block_offsets: vec[i32] = new_block_offsets
+        self._nulled_offsets: vec[i32] = nulled_offsets
+        # Where those are still to be made: three numbers for each table that changed, and then zeros.
+        self.num_tables: i64 = -1
+        self._changed: vec[i32] = vec[i32]()
+        self._num_changed: i64 = 0
         self._request_ids: list[str] = [] if request_ids is None else request_ids
         # Where those are still to be made: of how many requests, and which of them have which names.
         self._size: i64 = 0
@@ -270,6 +276,49 @@ class BatchAllocation:
         self._named = indices
         self._size = size
 
+    def tell(self, num_tables: i64, changed: vec[i32], count: i64) -> None:
+        """Say what changed in place of the offsets, in the first `count` numbers of those of `changed_tables`."""
+        self.num_tables = num_tables
+        self._changed = changed
+        self._num_changed = count
+
+    @property
+    def changed_tables(self) -> vec[i32]:
+        """What the offsets say, in the order of the slices, of those tables alone that changed. O(changes).
+
+        Three numbers each: the number of its slice, and where its part of the new blocks ends, and of the nulled
+        entries; each part begins where the one before ends. Empty where the offsets were given (`num_tables`).
+        """
+        return self._changed[: self._num_changed]
+
+    @property
+    def new_block_offsets(self) -> vec[i32]:
+        """See above. O(requests) once."""
+        self._spread()
+        return self._new_block_offsets
+
+    @property
+    def nulled_offsets(self) -> vec[i32]:
+        """See above. O(requests) once."""
+        self._spread()
+        return self._nulled_offsets
+
+    def _spread(self) -> None:
+        """Make the offsets, unless they are there."""
+        if i64(len(self._nulled_offsets)) > self.num_tables:
+            return
+        new, nulled = zeros32(self.num_tables + 1), zeros32(self.num_tables + 1)
+        changed = self._changed
+        at: i64 = 0
+        table: i64 = 0
+        while table < self.num_tables:
+            new[table + 1], nulled[table + 1] = new[table], nulled[table]
+            if at < self._num_changed and i64(changed[at]) == table:
+                new[table + 1], nulled[table + 1] = changed[at + 1], changed[at + 2]
+                at += 3
+            table += 1
+        self._new_block_offsets, self._nulled_offsets = new, nulled
+
     @property
     def request_ids(self) -> list[str]:
         """See above. O(requests) once."""
@@ -281,17 +330,19 @@ class BatchAllocation:
         return self._request_ids
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """Pickle the buffers as bytes, in this machine's byte order, for workers of other processes. O(changes)."""
+        """Pickle the buffers as bytes, in this machine's byte order, for workers of other processes. O(requests)."""
         return restored_allocation, (
             self.num_served,
             self.refused,
             bytes(memoryview(self.new_block_ids)),
-            bytes(memoryview(self.new_block_offsets)),
+            bytes(memoryview(self._new_block_offsets)),
             bytes(memoryview(self.nulled_entries)),
-            bytes(memoryview(self.nulled_offsets)),
+            bytes(memoryview(self._nulled_offsets)),
             bytes(memoryview(self.replaced_entries)),
             self.number,
             self.request_ids,
+            int(self.num_tables),
+            bytes(memoryview(self.changed_tables)),
         )
 
     def __repr__(self) -> str:
@@ -312,9 +363,11 @@ def restored_allocation(
     replaced_entries: bytes,
     number: int,
     request_ids: list[str],
+    num_tables: int,
+    changed_tables: bytes,
 ) -> BatchAllocation:
     """Return a pickled `BatchAllocation`. O(changes)."""
-    return BatchAllocation(
+    restored = BatchAllocation(
         num_served,
         refused,
         _unpacked(new_block_ids),
@@ -325,6 +378,9 @@ def restored_allocation(
         number,
         request_ids,
     )
+    changed = _unpacked(changed_tables)
+    restored.tell(num_tables, changed, len(changed))
+    return restored
 
 
 def _unpacked(data: bytes) -> vec[i32]:

@@ -252,9 +252,10 @@ class Changes:
     """What a step changes in the tables, beside the blocks it takes. One record serves all steps of a manager in turn.
 
     Attributes:
-        held: per group, the entries that the table had before the step, the hit included.
+        held_each: entries that every table had before the step, the hit included, if groups are even; -1 otherwise.
+        held: per group, how many it had if they are not even; see `held_in`.
         nulled: the entries that trimming nulls, group after group; those of a batch's steps follow one another.
-        nulled_ends: per group, where its own end.
+        nulled_ends: per group, where its own end; only of a step that trims.
         num_nulled: the entries nulled before the step, by those before it in a batch.
         trimmed: per group, the leading entries that trimming will have passed; only of a step that trims.
         trim_at: settled tokens at which the next entry dies then.
@@ -265,6 +266,7 @@ class Changes:
         has_begun: something that cannot be taken back has changed in this call.
         turns, num_turns: the requests of a batch whose step is not counted in place, by index, in order.
         num_seen: how many requests of a batch were looked at; those without a turn were counted, but perhaps the last.
+        any_in_place: among those with a turn there may be one whose step changes only counts.
         ask: what a request of a batch asks for, one after another.
     """
 
@@ -275,8 +277,10 @@ class Changes:
         self.turns: vec[i32] = vec[i32]()
         self.num_turns: i64 = 0
         self.num_seen: i64 = 0
+        self.any_in_place = False
         self.ask = Ask()
         self._zeros: vec[i32] = vec[i32]()
+        self.held_each: i64 = -1
         self.held: vec[i32] = zeros32(num_groups)
         self.nulled: vec[i32] = vec[i32]()
         self.nulled_ends: vec[i32] = zeros32(num_groups)
@@ -299,6 +303,7 @@ class Changes:
         self.turns = self.zeros(size)
         self.num_turns = 0
         self.num_seen = 0
+        self.any_in_place = False
 
     def zeros(self, count: i64) -> vec[i32]:
         """Return a new vector of zeros, at the speed of a copy. O(count)."""
@@ -310,20 +315,22 @@ class Changes:
         """Note what is held before a step, as much in all groups if they are even; None before a request is entered."""
         self.grown = 0
         self.num_nulled = i64(len(self.nulled))
+        self.held_each = -1
         if tables is None:
             return
-        end = i32(self.num_nulled)
-        held, ends = self.held, self.nulled_ends
-        count: i32 = 0
         if is_even:
-            count = i32(len(tables.groups[0].blocks))
+            self.held_each = i64(len(tables.groups[0].blocks))
+            return
         at: i64 = 0
-        while at < i64(len(held)):
-            if not is_even:
-                count = i32(len(tables.groups[at].blocks))
-            held[at] = count
-            ends[at] = end
+        while at < i64(len(self.held)):
+            self.held[at] = i32(len(tables.groups[at].blocks))
             at += 1
+
+    def held_in(self, group: i64) -> i64:
+        """Return the entries that a group's table had before the step."""
+        if self.held_each >= 0:
+            return self.held_each
+        return i64(self.held[group])
 
     def make_room(self) -> None:
         """Take the memory for the blocks that all groups give back in this step."""

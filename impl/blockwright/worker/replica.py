@@ -114,9 +114,7 @@ class TableReplica(TableRows):
         """
         applied = self._number_of(allocation)
         new_ids = _buffer_of(allocation, "new_block_ids")
-        new_ends = _buffer_of(allocation, "new_block_offsets")
         nulled = _buffer_of(allocation, "nulled_entries")
-        nulled_ends = _buffer_of(allocation, "nulled_offsets")
         replaced = _buffer_of(allocation, "replaced_entries")
         given_served: object = getattr(allocation, "num_served", None)
         served_count = whole(given_served)
@@ -128,24 +126,29 @@ class TableReplica(TableRows):
             )
         served: i64 = served_count
         names = _names_of(allocation, served)
-        ends = served * groups + 1
-        if i64(len(new_ends)) < ends or i64(len(nulled_ends)) < ends or len(replaced) % 4 != 0:
+        changed = _changed_tables(allocation, served, groups)
+        if len(changed) % 3 != 0 or len(replaced) % 4 != 0:
             raise InvalidArgumentError(f"allocation: it is not one of {groups} groups")
-        i: i64 = 0
-        while i < served:
-            at = i * groups
-            last = at + groups
-            if new_ends[at] != new_ends[last] or nulled_ends[at] != nulled_ends[last]:
+        i: i64 = -1
+        row: i64 = 0
+        begin: i64 = -1
+        new_begin: i64 = 0
+        nulled_begin: i64 = 0
+        at: i64 = 0
+        while at < i64(len(changed)) and i64(changed[at]) < served * groups:
+            table: i64 = i64(changed[at])
+            if table <= begin:
+                raise InvalidArgumentError(f"allocation: table {table} stands behind table {begin}; they ascend")
+            begin = table
+            if table // groups != i:
+                i = table // groups
                 row = self._at[i]
                 self._check_name(names, i, row)
-                number: i64 = 0
-                while number < groups:
-                    group = self.groups[number]
-                    self._append(group, row, new_ids, i64(new_ends[at]), i64(new_ends[at + 1]))
-                    self._null(group, row, nulled, i64(nulled_ends[at]), i64(nulled_ends[at + 1]))
-                    number += 1
-                    at += 1
-            i += 1
+            group = self.groups[table % groups]
+            self._append(group, row, new_ids, new_begin, i64(changed[at + 1]))
+            self._null(group, row, nulled, nulled_begin, i64(changed[at + 2]))
+            new_begin, nulled_begin = i64(changed[at + 1]), i64(changed[at + 2])
+            at += 3
         at = 0
         while at < i64(len(replaced)):
             i = i64(replaced[at])
@@ -614,6 +617,30 @@ def _names_of(allocation: Any, served: i64) -> Sequence[object] | None:
     if len(given) < int(served):
         raise InvalidArgumentError(f"allocation: it served {served} requests, but has ids of {len(given)}")
     return given
+
+
+def _changed_tables(allocation: Any, served: i64, groups: i64) -> vec[i32]:
+    """Return what `BatchAllocation.changed_tables` says, from the offsets where those were given.
+
+    Raises:
+        InvalidArgumentError: the allocation has fewer tables than the requests that it served.
+    """
+    least = served * groups
+    count = whole(getattr(allocation, "num_tables", None))
+    if count is not None and count >= int(least):
+        return _buffer_of(allocation, "changed_tables")
+    new_ends = _buffer_of(allocation, "new_block_offsets")
+    nulled_ends = _buffer_of(allocation, "nulled_offsets")
+    if i64(len(new_ends)) <= least or i64(len(nulled_ends)) <= least or new_ends[0] != 0 or nulled_ends[0] != 0:
+        raise InvalidArgumentError(f"allocation: it is not one of {groups} groups")
+    changed = vec[i32]()
+    table: i64 = 0
+    while table < least:
+        new, nulled = new_ends[table + 1], nulled_ends[table + 1]
+        if new != new_ends[table] or nulled != nulled_ends[table]:
+            changed = append(append(append(changed, i32(table)), new), nulled)
+        table += 1
+    return changed
 
 
 def _buffer_of(allocation: Any, name: str) -> vec[i32]:

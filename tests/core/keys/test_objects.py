@@ -128,8 +128,11 @@ def test_allocations_travel(way: Callable[[Any], Any]) -> None:
     reported = manager.allocate_slots_batch(requests, 4)
     twin = way(reported)
     assert type(twin) is BatchAllocation
-    for name in ("new_block_ids", "new_block_offsets", "nulled_entries", "nulled_offsets", "replaced_entries"):
+    buffers = ("new_block_ids", "new_block_offsets", "nulled_entries", "nulled_offsets", "replaced_entries")
+    for name in (*buffers, "changed_tables", "num_tables"):
         assert getattr(twin, name) == getattr(reported, name)
+    by_hand = BatchAllocation(2, None, *(getattr(reported, name) for name in buffers))
+    assert [getattr(way(by_hand), name) for name in buffers] == [getattr(reported, name) for name in buffers]
     assert list(twin.new_block_ids)
     assert (twin.num_served, twin.refused, twin.number, twin.request_ids) == (2, None, 1, ["r", "q"])
 

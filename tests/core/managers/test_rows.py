@@ -73,6 +73,29 @@ def test_parts_lie_within_what_a_batch_tells(name: str, ends: list[int]) -> None
     assert list(rows.tables) == before
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [[-1, 1, 0], [0, -1, 0], [0, 0, -1], [0, 2, 0], [0, 0, 2], [1, 1, 0, 0, 1, 0], [0, 1, 0, 1, 0, 0], [0, 1]],
+)
+def test_changed_tables_lie_within_what_a_batch_tells(changed: list[int]) -> None:
+    rows = rows_of(2)
+    rows.add_request("a", [[1, 2, 3], [4]], (), 0)
+    before = list(rows.tables)
+    buffers = {"new_block_ids": [5], "nulled_entries": [0], "replaced_entries": [], "changed_tables": changed}
+    given = SimpleNamespace(num_served=1, num_tables=2, **{name: vec[i32](each) for name, each in buffers.items()})
+    request = SimpleNamespace(request_id="a", num_computed_tokens=0)
+    with pytest.raises(InvalidArgumentError):
+        rows.apply([request], given)
+    assert list(rows.tables) == before
+    given.changed_tables = vec[i32]([0, 1, 1])
+    given.num_tables, given.new_block_offsets, given.nulled_offsets = 1, vec[i32]([0, 1]), vec[i32]([0, 1])
+    with pytest.raises(InvalidArgumentError, match="not one of 2 groups"):
+        rows.apply([request], given)
+    given.num_tables = 2
+    rows.apply([request], given)
+    assert rows.block_ids("a") == [[0, 2, 3, 5], [4]]
+
+
 def told(nulled: list[int], replaced: list[int]) -> SimpleNamespace:
     ends = vec[i32]([0, len(nulled), len(nulled)])
     buffers = {"nulled_entries": vec[i32](nulled), "replaced_entries": vec[i32](replaced), "nulled_offsets": ends}
