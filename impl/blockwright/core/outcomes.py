@@ -331,13 +331,14 @@ class BatchAllocation:
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         """Pickle the buffers as bytes, in this machine's byte order, for workers of other processes. O(requests)."""
+        were_given = self.num_tables < 0  # offsets that were made are made again
         return restored_allocation, (
             self.num_served,
             self.refused,
             bytes(memoryview(self.new_block_ids)),
-            bytes(memoryview(self._new_block_offsets)),
+            bytes(memoryview(self._new_block_offsets)) if were_given else b"",
             bytes(memoryview(self.nulled_entries)),
-            bytes(memoryview(self._nulled_offsets)),
+            bytes(memoryview(self._nulled_offsets)) if were_given else b"",
             bytes(memoryview(self.replaced_entries)),
             self.number,
             self.request_ids,
@@ -366,7 +367,7 @@ def restored_allocation(
     num_tables: int,
     changed_tables: bytes,
 ) -> BatchAllocation:
-    """Return a pickled `BatchAllocation`. O(changes)."""
+    """Return a pickled `BatchAllocation`. O(requests)."""
     restored = BatchAllocation(
         num_served,
         refused,

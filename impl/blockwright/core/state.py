@@ -321,9 +321,10 @@ class Changes:
         if is_even:
             self.held_each = i64(len(tables.groups[0].blocks))
             return
+        held = self.held
         at: i64 = 0
-        while at < i64(len(self.held)):
-            self.held[at] = i32(len(tables.groups[at].blocks))
+        while at < i64(len(held)):
+            held[at] = i32(len(tables.groups[at].blocks))
             at += 1
 
     def held_in(self, group: i64) -> i64:

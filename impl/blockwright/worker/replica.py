@@ -131,15 +131,15 @@ class TableReplica(TableRows):
             raise InvalidArgumentError(f"allocation: it is not one of {groups} groups")
         i: i64 = -1
         row: i64 = 0
-        begin: i64 = -1
+        last: i64 = -1  # table that was changed
         new_begin: i64 = 0
         nulled_begin: i64 = 0
         at: i64 = 0
         while at < i64(len(changed)) and i64(changed[at]) < served * groups:
             table: i64 = i64(changed[at])
-            if table <= begin:
-                raise InvalidArgumentError(f"allocation: table {table} stands behind table {begin}; they ascend")
-            begin = table
+            if table <= last:
+                raise InvalidArgumentError(f"allocation: table {table} stands behind table {last}; they must ascend")
+            last = table
             if table // groups != i:
                 i = table // groups
                 row = self._at[i]
