@@ -1,4 +1,4 @@
-"""An engine in sixty lines: continuous batching over a hybrid model, with chunked prompts, prefix hits and preemption.
+"""An engine on one page: continuous batching over a hybrid model, with chunked prompts, prefix hits and preemption.
 
 Run it:  python examples/engine_loop.py
 
@@ -44,12 +44,14 @@ def serve(prompts: list[list[int]], available_bytes: int) -> tuple[list[list[int
     while waiting or running:
         counts = [min(CHUNK // len(running), each.num_tokens - each.num_computed_tokens) for each in running]
         allocation = manager.allocate_slots_batch(running, counts)
-        while allocation.num_served < len(running):  # the last one makes room, and starts again later
-            manager.free(running[-1])
-            batch.remove_request(running[-1].request_id)
-            running[-1].num_computed_tokens = 0
-            waiting, num_preemptions = [running.pop(), *waiting], num_preemptions + 1
-        counts = counts[: len(running)]
+        idle = running[allocation.num_served :]  # they got no slots: they wait for the next step
+        running, counts = running[: allocation.num_served], counts[: allocation.num_served]
+        if idle:  # one preemption makes room; the request starts again later
+            victim, num_preemptions = idle.pop(), num_preemptions + 1
+            manager.free(victim)
+            batch.remove_request(victim.request_id)
+            victim.num_computed_tokens = 0
+            waiting = [victim, *waiting]
         if waiting and allocation.refused is None and len(running) < CHUNK:  # admit the first that waits, if it fits
             hit, num_hit = manager.get_computed_blocks(waiting[0])
             count = min(CHUNK, waiting[0].num_tokens - num_hit)
@@ -57,6 +59,9 @@ def serve(prompts: list[list[int]], available_bytes: int) -> tuple[list[list[int
                 waiting[0].num_computed_tokens, num_hits = num_hit, num_hits + num_hit
                 batch.add_request(waiting[0].request_id, manager.get_blocks(waiting[0].request_id))
                 running, counts = [*running, waiting.pop(0)], [*counts, count]
+        if not running:  # the blocks of the preempted request are free now
+            running = idle
+            continue
         inputs = batch.step(running, counts, allocation)  # all that the kernels read
         spans = [(each, each.num_computed_tokens, count) for each, count in zip(running, counts, strict=True)]
         tokens = [token for each, begin, count in spans for token in each.all_token_ids[begin : begin + count]]
@@ -69,6 +74,7 @@ def serve(prompts: list[list[int]], available_bytes: int) -> tuple[list[list[int
                 manager.free(request)
                 batch.remove_request(request.request_id)
                 running.remove(request)
+        running += idle
     return [request.output_token_ids for request in requests], num_hits, num_preemptions
 
 

@@ -63,6 +63,25 @@ class NoFreeBlocksError(BlockwrightError, ValueError):
     """More blocks were asked for than are free."""
 
 
+class NeverFitsError(BlockwrightError, ValueError):
+    """A new request would hold more blocks than the pool has, even alone: no waiting helps.
+
+    Attributes:
+        needed_blocks: blocks that it would hold at once.
+        pool_blocks: blocks that can be held, the null block excluded.
+    """
+
+    def __init__(self, message: str, needed_blocks: int, pool_blocks: int) -> None:
+        """Keep both numbers beside the message."""
+        super().__init__(message)
+        self.needed_blocks = needed_blocks
+        self.pool_blocks = pool_blocks
+
+    def __reduce__(self) -> tuple[type[NeverFitsError], tuple[str, int, int]]:
+        """Pickle by the arguments, so that worker processes can raise it."""
+        return type(self), (str(self), self.needed_blocks, self.pool_blocks)
+
+
 class TooLittleMemoryError(BlockwrightError, ValueError):
     """A device's memory cannot hold one request of the longest length.
 

@@ -33,10 +33,14 @@ class Served(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """What a manager says of a step before it: blocks it takes if it fits, else those missing; neither if never."""
+    """What a manager says of a step before it: blocks it takes if it fits, else those missing; neither if never.
+
+    Of the missing, `waiting` are on their way; a manager that does not say so leaves it None.
+    """
 
     demand: int | None = None
     missing: int | None = None
+    waiting: int | None = None
 
 
 class Explained(NamedTuple):

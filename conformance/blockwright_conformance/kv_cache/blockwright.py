@@ -222,8 +222,17 @@ class BlockwrightAdapter:
         self, name: str, computed: int, step: Step, length: int, hit_of: str | None
     ) -> tuple[Table, ...] | None:
         arguments, more = self.asked(name, computed, step, length, hit_of)
-        blocks = self.manager.allocate_slots(*arguments, **more)
-        return None if blocks is None else self.given(name, blocks)
+        try:
+            blocks = self.manager.allocate_slots(*arguments, **more)
+            never = False
+        except self.package.errors.NeverFitsError:
+            blocks, never = None, True
+        if blocks is not None:
+            return self.given(name, blocks)
+        plan = self.manager.plan(*arguments, **more)
+        if never != (isinstance(plan, self.package.Never) and name not in self.manager.request_ids()):
+            raise AssertionError(f"LIVE-1: refused for ever: {never}, and the plan is {plan}")
+        return None
 
     def plan(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Planned:
         arguments, more = self.asked(name, computed, step, length, hit_of)
@@ -231,7 +240,9 @@ class BlockwrightAdapter:
         if isinstance(plan, self.package.Fits):
             self.plans[name] = plan
             return Planned(plan.num_blocks)
-        return Planned(missing=plan.num_missing_blocks if isinstance(plan, self.package.NotNow) else None)
+        if isinstance(plan, self.package.NotNow):
+            return Planned(None, plan.num_missing_blocks, plan.num_returning_blocks)
+        return Planned()
 
     def commit(self, name: str) -> tuple[Table, ...]:
         return self.given(name, self.manager.commit(self.plans.pop(name)))

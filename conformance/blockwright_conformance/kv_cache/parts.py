@@ -165,8 +165,10 @@ def committed(adapter: ManagerAdapter, name: str, planned: Planned, plan: Plan, 
     """Commit a manager's plan if it fits; one that is not the specification's is an error (PLAN-1)."""
     if isinstance(plan, Fits):
         wanted = Planned(plan.demand)
+    elif plan.reason is Reason.NO_FREE_BLOCKS:
+        wanted = Planned(None, plan.missing, None if planned.waiting is None else plan.waiting)
     else:
-        wanted = Planned(missing=plan.missing if plan.reason is Reason.NO_FREE_BLOCKS else None)
+        wanted = Planned()
     if planned != wanted:
         raise AssertionError(f"PLAN-1: expected {wanted}, found {planned}")
     if planned.demand is None:

@@ -9,15 +9,20 @@ import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import blockwright
 from blockwright.kinds import ChunkedLocalAttentionSpec
 from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
-from blockwright_spec.manager.state import Config
+from blockwright_spec.manager.outcomes import Step
+from blockwright_spec.manager.plans import whole_demand
+from blockwright_spec.manager.preconditions import starting
+from blockwright_spec.manager.state import Config, Hit, Running, Waiting, initial
 from blockwright_spec.reads import Chunked, Full, Group, Kind, Mamba, Sinks, Sliding, longest_hit, peak
 from blockwright_spec.worker import storage
 
@@ -90,6 +95,24 @@ def holds_the_most(kind: Kind, tokens: int, step: int, flights: int, cached: int
     spec = kv_cache_spec(kind, 2, uncompiled())
     answer = uncompiled().core.plans.most_blocks(spec, tokens, step, caching, steps_in_flight=flights)
     return bool(answer == storage.held(config, config.groups[0], limits))
+
+
+def holds_the_whole(kinds: tuple[Kind, ...], sizes: tuple[int, ...], tokens: int, step: int, ahead: int) -> bool:
+    """Compare the most blocks held in steps of one size, over all groups at once, with the specification's."""
+    groups, longest = tuple(Group(kind, size) for kind, size in zip(kinds, sizes, strict=True)), tokens + 1
+    config = Config(groups, 8, longest)
+    step = min(step, tokens)
+    state = replace(initial(config, 1), requests=(Waiting((0, (0,) * tokens)),))
+    start = starting(state, 0, Hit(), Step(step, ahead))
+    assert isinstance(start, Running)
+    core = uncompiled().core
+    specs = [kv_cache_spec(group.kind, group.block_size, uncompiled()) for group in groups]
+    pool = core.pool.BlockPool(8)
+    managers = [core.managers.get_manager_for_kv_cache_spec(spec, pool, at, 1) for at, spec in enumerate(specs)]
+    ask = core.outcomes.Ask()
+    ask.new, ask.ahead = step, ahead
+    own = SimpleNamespace(managers=managers, config=SimpleNamespace(max_len=longest))
+    return bool(core.plans.most_in_steps(own, tokens, ask) == whole_demand(state, start, 0, Step(step, ahead)))
 
 
 class Cached:
@@ -167,6 +190,12 @@ def most(name: str, holds: Callable[..., bool], *ranges: range) -> Contract:
     return Contract(f"{name}_requests_hold_the_most", about("core.plans", "most_blocks"), holds, ranges)
 
 
+def wholes(name: str, holds: Callable[..., bool], *more: range) -> Contract:
+    """Return the contract of what a whole request holds, tried with tokens, steps and lookahead after its own numbers."""
+    sums = about("core.plans", "most_in_steps", "gcd") | about("core.group", "GroupTables.held_in_step")
+    return Contract(f"{name}_hold_the_whole", sums, holds, (*more, to(13), to(5), to(2, 0)))
+
+
 def hits(name: str, rules: str, holds: Callable[..., bool], *ranges: range) -> Contract:
     """Return the contract of a longest hit, tried with its numbers, tokens, and each of six blocks cached or not."""
     walked = about("core.window", "Probe.last_run", "common_hit", *(f"{rule}.longest" for rule in rules.split()))
@@ -188,6 +217,10 @@ CONTRACTS: Final = (
     most("sliding", lambda window, *n: holds_the_most(Sliding(window), *n), to(5), to(8), to(3), to(3)),
     most("chunked", lambda times, *n: holds_the_most(Chunked(2 * times), *n), to(3), to(8), to(3), to(3)),
     most("mamba", lambda drafts, *n: holds_the_most(Mamba(drafts), *n), to(2, 0), to(8), to(1), to(3), ANY),
+    wholes("full", lambda *n: holds_the_whole((Full(), Full()), (2, 3), *n)),
+    wholes("sliding", lambda w, *n: holds_the_whole((Full(), Sliding(w)), (1, 2), *n), to(5)),
+    wholes("sinks", lambda w, *n: holds_the_whole((Sinks(2, w), Mamba(2)), (2, 3), *n), to(5)),
+    wholes("chunked", lambda c, *n: holds_the_whole((Chunked(2 * c), Sliding(4)), (2, 3), *n), to(3)),
     hits("full_hits_are_longest", "WindowRule", lambda *n: hit_is_longest((Full(),), *n), to(6), ANY),
     hits("sliding_hits_are_longest", "SlidingRule", lambda w, *n: hit_is_longest((Sliding(w),), *n), to(6), to(6), ANY),
     hits(

@@ -121,12 +121,12 @@ def of_most_blocks() -> Iterator[Theorem]:
     """Return the theorems about the most blocks of a request, with lookahead and steps in flight (PLAN-2)."""
     n, b, step, flights, drafts, encoder, s = z3.Ints("n b step flights drafts encoder s")
     code, tables, book = symbolic.Source(plans), symbolic.Source(group), symbolic.Source(storage)
-    most_held = symbolic.Source(spec_plans)
+    most_held = symbolic.Source(storage)
     count = z3.Function("peak", *(z3.IntSort() for _ in range(5)))  # `proof_windows` has its value
     given = [n >= 1, b >= 1, step >= 1, flights >= 1, drafts >= 0, encoder >= 0]
     spans: dict[str, Any] = {"entries": symbolic.entries, "group.block_size": b}
-    spans |= {"peak": lambda kind, size, slots, step, begin: count(slots, step, size, begin), "span(config, group)": b}
-    ask = {"ask.new": step, "ask.ahead": 0, "ask.resumed": 0, "ask.encoder": encoder, "self.rule.peak": count}
+    spans |= {"peak": lambda kind, size, slots, step: count(slots, step, size, 0), "span(config, group)": b}
+    ask = {"self.rule.peak": count}
     for name, kind, layout, states in (
         ("attention", ("Full", ()), 0, 0),
         ("cross", ("Cross", ()), 0, 0),
@@ -134,13 +134,13 @@ def of_most_blocks() -> Iterator[Theorem]:
     ):
         own = methods(layout, b, **ask, **{"self.num_states": states, "self.is_encoder": name == "cross"})
         spans |= {"group.kind": kind, "group.kind.drafts": drafts}
-        wanted = most_held.apply("most_held", [None, None, n, step, encoder, 0], spans)
-        counted = tables.apply("GroupTables.peak", [n, n, None], own)
+        wanted = most_held.apply("most_held", [None, None, n, step, encoder], spans)
+        counted = tables.apply("GroupTables.peak", [n, step, encoder], own)
         yield Theorem(name, "peak counts the table's blocks and the states of drafts", given, counted == wanted)
-    one = tables.apply("GroupTables.peak", [n, n, None], methods(2, b, **ask, **{"self.num_states": drafts}))
+    one = tables.apply("GroupTables.peak", [n, step, encoder], methods(2, b, **ask, **{"self.num_states": drafts}))
     alone = [*given, n <= b, z3.Implies(n <= b, count(n, step, b, 0) == 1)]
     yield Theorem("mamba uncached", "one state, and those of drafts", alone, one == wanted)
-    asked = code.value("most_blocks", "ask.new", {**known_counts(step, flights, n)})
+    asked = code.value("most_blocks", "most_new", {**known_counts(step, flights, n)})
     same = symbolic.smaller(s + asked, n) == symbolic.smaller(s + step * flights, n)
     yield Theorem("all", "steps longer than the request end where it ends", [*given, s >= 0], same)
     two = z3.If(n > b, 2, 1)

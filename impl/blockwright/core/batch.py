@@ -22,7 +22,7 @@ from blockwright.core.block_hash import HashChain
 from blockwright.core.effects import act, prepare, serve_in_place, serve_small, undo
 from blockwright.core.index import cut_to, with_room, zeros64
 from blockwright.core.outcomes import Ask, BatchAllocation, all_or_each, counts_of
-from blockwright.core.plans import fits
+from blockwright.core.plans import fits, refuse_never
 from blockwright.core.preconditions import check_ask, check_keys, is_in_place, tables_of
 from blockwright.core.request import MAX_LENGTH, Request, no_request, pack_tokens
 from blockwright.core.state import RequestTables, State
@@ -132,6 +132,9 @@ def check_one(state: State, request: Request, new: i64, ahead: i64, drafts: i64,
     ask.ahead = ahead
     ask.drafts = drafts
     check_ask(state, request, tables, ask)
+    if tables is None:  # before anything changes, so that the error of one request leaves the others as they were
+        fits(state, request, tables, ask)
+        refuse_never(state, request, tables, ask)
 
 
 def take_back(state: State, batch: list[Request], start: i64) -> None:

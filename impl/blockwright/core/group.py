@@ -123,16 +123,34 @@ class GroupTables:
             return ask.certain
         return ask.slots
 
-    def peak(self, num_tokens: i64, slots: i64, ask: Ask) -> i64:
-        """Return the most blocks that a request holds until `num_tokens` are computed and has `slots`. law: PLAN-2."""
+    def peak(self, num_tokens: i64, step: i64, num_encoder_tokens: i64) -> i64:
+        """Return the most blocks that a request holds in steps of at most `step`, wherever they begin. law: PLAN-2."""
         if self.is_encoder:
-            return self.entries_for(ask.encoder)
+            return self.entries_for(num_encoder_tokens)
         if self._layout == ONE_STATE:
             return 1 + self.num_states
-        step = max(ask.new, 1)
+        return self.rule.peak(num_tokens, step, self._block_size, 0) + self.num_states
+
+    def period(self) -> i64:
+        """Return after how many tokens `held_in_step` repeats, as long as the group keeps no more and no less. O(1)."""
+        if self.is_encoder or self._layout == ONE_STATE:
+            return 1
+        return self.rule.period(self._block_size)
+
+    def held_in_step(self, start: i64, stop: i64, slots: i64, num_encoder_tokens: i64) -> i64:
+        """Return the blocks that a request holds in a step over the tokens start..stop-1, with lookahead up to `slots`.
+
+        O(1). law: PLAN-2.
+        """
+        if self.is_encoder:
+            return self.entries_for(num_encoder_tokens)
+        if self._layout == ONE_STATE:
+            return 1 + self.num_states
+        size = self._block_size
         if self._layout == LAST_STATE:
-            return self.rule.peak(num_tokens, step, self._block_size, ask.resumed) + self.num_states
-        return self.rule.peak(slots, step + ask.ahead, self._block_size, ask.resumed)
+            same = start == 0 or (start - 1) // size == (stop - 1) // size
+            return self.num_states + (1 if same else 2)
+        return (slots + size - 1) // size - max(0, self.rule.first_needed(start) // size - self.sinks)
 
     def missing(self, held: i64, num_tokens: i64) -> i64:
         """Return the new blocks that a table of `held` entries takes to cover `num_tokens` slots. O(1)."""

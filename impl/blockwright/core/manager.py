@@ -28,7 +28,7 @@ from blockwright.core.journal import Eviction
 from blockwright.core.managers import SingleTypeKVCacheManager, get_manager_for_kv_cache_spec, refuse_eagle
 from blockwright.core.outcomes import Ask, BatchAllocation, KVCacheBlocks, Plan, all_or_each, count_of, counts_of
 from blockwright.core.picture import Picture, picture_of
-from blockwright.core.plans import can_load, fits, planned
+from blockwright.core.plans import can_load, fits, planned, refuse_never
 from blockwright.core.pool import BlockPool
 from blockwright.core.preconditions import (
     check_ask,
@@ -111,6 +111,7 @@ class KVCacheManager:
         shares: Mapping[str, int] | None = None,
         hint_guard: float = 0.0,
         eviction_policy: EvictionPolicy | None = None,
+        raise_never_fits: bool = True,
     ) -> None:
         """Make a manager with an empty pool.
 
@@ -140,6 +141,8 @@ class KVCacheManager:
                 pool of that size. law: HINT-3.
             eviction_policy: chooses the cached block that goes whenever one has to; blocks without content go before.
                 Without, and without hints, the least recently used goes.
+            raise_never_fits: raise `NeverFitsError` when a new request could not be served even alone; False: return
+                None for it, as vLLM's manager does, and so each time that it is asked for.
 
         Complexity: O(num_blocks + shares).
 
@@ -200,6 +203,7 @@ class KVCacheManager:
             overlap_steps,
             publish_on_settlement,
             int(watermark * kv_cache_config.num_blocks),
+            raise_never_fits,
         )
         self._state: State = State(config, pool, managers)
 
@@ -296,6 +300,7 @@ class KVCacheManager:
         Raises:
             InvalidArgumentError: a count is out of range; names the argument.
             StaleHitError: the hit no longer holds; look it up again.
+            NeverFitsError: a new request that the pool could not hold even alone; see `raise_never_fits`.
             DuplicateRequestError: another request runs under this id, or its slots in this step are given already.
             UnknownStepError: with `overlap_steps`, no step has been started.
         """
@@ -320,6 +325,7 @@ class KVCacheManager:
             ask.take(num_draft_tokens, num_external_computed_tokens, num_encoder_tokens, reserved_blocks)
         check_ask(state, request, tables, ask)
         if not fits(state, request, tables, ask):
+            refuse_never(state, request, tables, ask)
             return None
         return serve(state, request, tables, ask)
 
@@ -342,7 +348,8 @@ class KVCacheManager:
             num_lookahead_tokens, num_draft_tokens: likewise.
 
         Raises:
-            InvalidArgumentError, DuplicateRequestError: as `allocate_slots`; a request twice in the batch.
+            InvalidArgumentError, NeverFitsError, DuplicateRequestError: as `allocate_slots`; a request twice in the
+                batch.
         """
         batch: list[Request] = requests if type(requests) is list else list(requests)
         size: i64 = len(batch)

@@ -184,18 +184,52 @@ class Fits(Plan):
 class NotNow(Plan):
     """The step can happen once others have released blocks.
 
+    An engine that misses at most `num_returning_blocks` need not preempt: it settles steps and finishes loads first.
+
     Attributes:
         num_missing_blocks: blocks that must become free first, watermark and reserve included.
+        num_free_blocks: blocks that are free now.
+        blocks_behind_steps: blocks that become free when a step in flight is settled, by the number of the step: their
+            requests have been released, and the step still touches them.
+        blocks_behind_loads: likewise, by the id of the request that was released while its tokens were loaded.
+        num_outside_blocks: blocks held from outside, as a connector does with `BlockPool.touch`.
     """
 
-    def __init__(self, request_id: str, num_missing_blocks: int) -> None:
-        """Say what is missing."""
+    def __init__(
+        self,
+        request_id: str,
+        num_missing_blocks: int,
+        num_free_blocks: int = 0,
+        blocks_behind_steps: dict[int, int] | None = None,
+        blocks_behind_loads: dict[str, int] | None = None,
+        num_outside_blocks: int = 0,
+    ) -> None:
+        """Take the counts as they are."""
         super().__init__(request_id)
         self.num_missing_blocks = num_missing_blocks
+        self.num_free_blocks = num_free_blocks
+        self.blocks_behind_steps: dict[int, int] = {} if blocks_behind_steps is None else blocks_behind_steps
+        self.blocks_behind_loads: dict[str, int] = {} if blocks_behind_loads is None else blocks_behind_loads
+        self.num_outside_blocks = num_outside_blocks
+
+    @property
+    def num_returning_blocks(self) -> int:
+        """Blocks that become free without preemption, once the steps in flight and the given-up loads have ended."""
+        return sum(self.blocks_behind_steps.values()) + sum(self.blocks_behind_loads.values())
 
     def __repr__(self) -> str:
-        """Show what is missing."""
-        return f"NotNow({self.request_id!r}, num_missing_blocks={self.num_missing_blocks})"
+        """Show what is missing, and where blocks may come from."""
+        where = f"NotNow({self.request_id!r}, num_missing_blocks={self.num_missing_blocks}"
+        where += f", num_free_blocks={self.num_free_blocks}"
+        if self.num_returning_blocks > 0:
+            where += f", num_returning_blocks={self.num_returning_blocks}"
+        if self.blocks_behind_steps:
+            where += f" (behind steps {min(self.blocks_behind_steps)}..{max(self.blocks_behind_steps)})"
+        if self.blocks_behind_loads:
+            where += f" (behind the loads of {len(self.blocks_behind_loads)} released requests)"
+        if self.num_outside_blocks > 0:
+            where += f", num_outside_blocks={self.num_outside_blocks}"
+        return where + ")"
 
 
 @final

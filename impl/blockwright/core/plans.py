@@ -6,13 +6,15 @@ What is counted here is exactly what `effects.serve` takes (law: PLAN-1).
 
 from __future__ import annotations
 
-from mypy_extensions import i64
+from librt.vecs import vec
+from mypy_extensions import i32, i64
 
 from blockwright.core.group import LAST_STATE, GroupTables, layout_for
 from blockwright.core.outcomes import Ask, Fits, Never, NotNow, Plan, count_of
 from blockwright.core.pool import BlockPool
-from blockwright.core.request import Request
+from blockwright.core.request import MAX_LENGTH, Request
 from blockwright.core.state import RequestTables, State
+from blockwright.errors import NeverFitsError
 from blockwright.kinds import KVCacheSpec
 
 
@@ -70,14 +72,50 @@ def count_new(state: State, request: Request, ask: Ask) -> None:
         missing = manager.missing(held + manager.num_dead(held, kept), manager.reach(ask)) + manager.num_states
         ask.demand += missing
         own += missing
-        if ask.is_whole:
-            whole += manager.peak(tokens, min(tokens + ask.ahead, state.config.max_len), ask)
         at += 1
+    if ask.is_whole:
+        whole = most_in_steps(state, tokens, ask)
     spare = state.config.watermark + ask.reserve
     if pool._num_free == pool._count - 1:
         spare = 0
     ask.most = max(own, whole)
     ask.missing = max(ask.demand, whole - shared) + spare - pool._num_free
+
+
+def most_in_steps(state: State, num_tokens: i64, ask: Ask) -> i64:
+    """Return the most blocks that a new request holds until `num_tokens` are computed, in steps as large as this.
+
+    Groups reach their peaks in different steps, so all groups are counted in the same one. Full attention never holds
+    less in a later step, and the others repeat after their period, unless a step is cut short by the end of the
+    request or of the model: so only those, and the last period before them, are looked at.
+
+    Complexity: O(groups x period), at most O(groups x steps). law: PLAN-2.
+    """
+    size = max(ask.new, 1)
+    period: i64 = size
+    for manager in state.managers:
+        period = min(period // gcd(period, manager.period()) * manager.period(), MAX_LENGTH)
+    whole_steps = period // size  # still to be looked at
+    start = ask.resumed + (num_tokens - 1 - ask.resumed) // size * size
+    most: i64 = 0
+    while start >= ask.resumed and whole_steps > 0:
+        stop = min(start + size, num_tokens)
+        slots = min(stop + ask.ahead, state.config.max_len)
+        held: i64 = 0
+        for manager in state.managers:
+            held += manager.held_in_step(start, stop, slots, ask.encoder)
+        most = max(most, held)
+        if slots == start + size + ask.ahead:
+            whole_steps -= 1
+        start -= size
+    return most
+
+
+def gcd(one: i64, other: i64) -> i64:
+    """Return the greatest common divisor of two positive numbers."""
+    while other > 0:
+        one, other = other, one % other
+    return one
 
 
 def count_running(state: State, tables: RequestTables, ask: Ask) -> None:
@@ -110,8 +148,63 @@ def planned(state: State, request: Request, tables: RequestTables | None, ask: A
     if ask.most > state.pool.num_blocks - 1:
         return Never(name, f"{ask.most} blocks at once, the pool has {state.pool.num_blocks - 1}")
     if not is_now:
-        return NotNow(name, ask.missing)
+        behind_steps, behind_loads = returning_blocks(state)
+        outside = sum([1 for times in state.pool.holders_apart() if times > 0])
+        return NotNow(name, int(ask.missing), int(state.pool._num_free), behind_steps, behind_loads, outside)
     return Fits(request, ask, state.owner, state.pool.version, moment(state, request, tables))
+
+
+def returning_blocks(state: State) -> tuple[dict[int, int], dict[str, int]]:
+    """Return how many blocks become free when each step is settled, and when each load of a released request ends.
+
+    A block that several wait for returns with the last of them. O(blocks that wait). law: LIVE-2.
+    """
+    held: dict[int, int] = {}  # holders that are left, of blocks that wait
+    behind_steps: dict[int, int] = {}
+    behind_loads: dict[str, int] = {}
+    for step in state.steps:
+        count = 0
+        for batch in step.fenced:
+            count += freed_by(state, batch, held)
+        if count > 0:
+            behind_steps[int(step.number)] = count
+    for name, batch in state.loads.items():
+        count = freed_by(state, batch, held)
+        if count > 0:
+            behind_loads[name] = count
+    return behind_steps, behind_loads
+
+
+def freed_by(state: State, batch: list[vec[i32]], held: dict[int, int]) -> int:
+    """Return how many blocks nobody holds once a batch is released too; note it in `held`."""
+    count = 0
+    for blocks in batch:
+        for each in blocks:
+            block = int(each)
+            if block != 0:
+                left = held.get(block, int(state.pool._ref[i64(block)])) - 1
+                held[block] = left
+                if left == 0:
+                    count += 1
+    return count
+
+
+def refuse_never(state: State, request: Request, tables: RequestTables | None, ask: Ask) -> None:
+    """Raise an error for a counted ask of a new request that the pool could not hold even alone.
+
+    A running request that has outgrown the pool is not refused so: it is preempted like any other, and then is new.
+
+    Raises:
+        NeverFitsError: unless the manager was made to return None instead.
+    """
+    most = state.pool.num_blocks - 1
+    if tables is None and ask.most > most and state.config.raises_never:
+        raise NeverFitsError(
+            f"request: {request.request_id!r} needs {ask.most} blocks at once, the pool has {most}; "
+            "refuse the request, or make the pool larger",
+            int(ask.most),
+            most,
+        )
 
 
 def can_load(state: State, request: Request, num_new_computed_tokens: int, num_external_computed_tokens: int) -> bool:
@@ -164,8 +257,9 @@ def most_blocks(
 ) -> int:
     """Return the most blocks of one group that a request holds until `num_tokens` tokens are computed.
 
-    With one step in flight this is what ``allocate_slots(..., full_sequence_must_fit=True)`` counts. With more, windows
-    and chunks keep what the oldest of them reads, and a recurrent layer one state more for each.
+    Its steps may begin anywhere, so this is at least what ``allocate_slots(..., full_sequence_must_fit=True)`` counts
+    for steps of one size. With more steps in flight, windows and chunks keep what the oldest of them reads, and a
+    recurrent layer one more state for each.
 
     Complexity: O(block_size) for windows, O(1) for the others. law: PLAN-2.
 
@@ -183,10 +277,8 @@ def most_blocks(
     """
     tokens = count_of("num_tokens", num_tokens)
     tables = GroupTables(spec, BlockPool(2, enable_caching), 0, spec.block_size)
-    ask = Ask()
-    ask.new = count_of("step", min(step * steps_in_flight, num_tokens))
-    ask.encoder = count_of("num_encoder_tokens", num_encoder_tokens)
-    most = int(tables.peak(tokens, tokens, ask))
+    most_new = count_of("step", min(step * steps_in_flight, num_tokens))
+    most = int(tables.peak(tokens, most_new, count_of("num_encoder_tokens", num_encoder_tokens)))
     if layout_for(spec, enable_caching) == LAST_STATE:
         more = int(tables.entries_for(tokens)) - 2
         most += max(0, min(steps_in_flight - 1, more))

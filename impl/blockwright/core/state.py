@@ -354,6 +354,7 @@ class Config:
         caching, eagle, logs: whether prefixes are shared, a draft head recomputes a block, lookups are counted.
         overlaps, settles: whether steps are kept apart, and whether publication waits for their settlement.
         watermark: blocks that stay free when a request joins others.
+        raises_never: whether a new request that could not be served even alone is an error.
     """
 
     def __init__(
@@ -369,6 +370,7 @@ class Config:
         overlaps: bool,
         settles: bool,
         watermark: i64,
+        raises_never: bool,
     ) -> None:
         """Take the fields as they are; `sizes` are the tokens per block of each group."""
         self.kv_cache_config = kv_cache_config
@@ -384,6 +386,7 @@ class Config:
         self.overlaps = overlaps
         self.settles = settles
         self.watermark: i64 = watermark
+        self.raises_never = raises_never
 
 
 @final

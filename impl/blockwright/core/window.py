@@ -141,6 +141,10 @@ class WindowRule:
         """
         return FOR_EVER
 
+    def period(self, block_size: i64) -> i64:
+        """Return after how many tokens the number of blocks that a token reads repeats. O(1)."""
+        return 1
+
     def longest(self, probe: Probe, length: i64) -> i64:
         """Return the longest hit of at most `length` tokens, whole blocks. law: HIT-1."""
         if probe.run_end < 0:
@@ -177,6 +181,10 @@ class SlidingRule(WindowRule):
     def last_needing(self, position: i64) -> i64:
         """Return ``position + W - 2``."""
         return position + self._window - 2
+
+    def period(self, block_size: i64) -> i64:
+        """Return `block_size`."""
+        return block_size
 
     def longest(self, probe: Probe, length: i64) -> i64:
         """Return the longest hit of at most `length` tokens that ends with a window of cached blocks."""
@@ -216,6 +224,10 @@ class ChunkedRule(WindowRule):
         """Return the last position of the chunk that ``position - 1`` lies in."""
         return (position - 1) // self._chunk * self._chunk + self._chunk - 1
 
+    def period(self, block_size: i64) -> i64:
+        """Return the chunk's tokens."""
+        return self._chunk
+
     def longest(self, probe: Probe, length: i64) -> i64:
         """Return the cached run from the start of the chunk that `length` lies in."""
         end = length // probe.block_size
@@ -251,6 +263,10 @@ class MambaRule(WindowRule):
     def last_needing(self, position: i64) -> i64:
         """Return `position`."""
         return position
+
+    def period(self, block_size: i64) -> i64:
+        """Return `block_size`."""
+        return block_size
 
     def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:
         """Return the state read and the state written, unless they share a block wherever a step stops."""

@@ -183,6 +183,7 @@ class _Pool:
             shares={name: int(part * num_blocks) for name, part in kept.shares} or None,
             hint_guard=kept.guard,
             eviction_policy=chooser(policy),
+            raise_never_fits=False,
         )
         self._uncached = array("q")
         self._by_tenant: dict[str, list[int]] = {}

@@ -55,10 +55,14 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A step that did not happen; `missing` blocks would have to become free first."""
+    """A step that did not happen; `missing` blocks would have to become free first.
+
+    `waiting` blocks are on their way: they become free once steps in flight are settled and loads have ended (LIVE-2).
+    """
 
     reason: Reason
     missing: int = 0
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)

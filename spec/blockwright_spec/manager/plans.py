@@ -4,7 +4,7 @@ A plan changes nothing. What it counts is what the step then takes (PLAN-1), as 
 A request that joins others leaves a watermark and a reserve free; alone it need not, and so is served (LIVE-1).
 """
 
-from ..reads import Cross, Full, Group, Mamba, dead, entries, filled, peak, writes
+from ..reads import Cross, Full, Group, Mamba, dead, entries, filled, hit_entries, writes
 from .outcomes import Fits, Plan, Reason, Refusal, Step
 from .preconditions import going, starting
 from .state import NULL, Config, Hit, Running, State, Table, covers, holders, sharers, span
@@ -93,7 +93,18 @@ def planned(state: State, start: Running, begin: int, step: Step, is_new: bool) 
     num_freed = sum(holders(state, block) == 1 for blocks in let_go(start.tables, gone) for block in blocks)
     needed = max(demand, whole - shared(state, tables)) + spare(state, step, is_new)
     missing = needed - len(state.queue) - num_freed
-    return Refusal(Reason.NO_FREE_BLOCKS, missing) if missing > 0 else Fits(demand, tables, gone, wants, states, copied)
+    if missing > 0:
+        return Refusal(Reason.NO_FREE_BLOCKS, missing, num_waiting(state))
+    return Fits(demand, tables, gone, wants, states, copied)
+
+
+def num_waiting(state: State) -> int:
+    """Count the blocks that only fences hold: no request has them, but a step in flight or a load touches them still.
+
+    An engine that misses no more blocks than these preempts nobody: it waits (LIVE-2).
+    """
+    fenced = [block for fence in state.fences for table in fence.tables for block in table if block != NULL]
+    return sum(fenced.count(block) == holders(state, block) for block in set(fenced))
 
 
 def num_kept(config: Config, start: Running, begin: int) -> int:
@@ -111,25 +122,30 @@ def spare(state: State, step: Step, is_new: bool) -> int:
 def whole_demand(state: State, start: Running, begin: int, step: Step) -> int:
     """Count the most blocks that a request holds until all its tokens are computed, in steps as large as this (PLAN-2).
 
-    The steps begin where it starts, behind its hit and load, and each takes slots for as much lookahead; after a load,
-    which says nothing of them, they are of one token. Kinds that recycle blocks need less than their tokens cover.
+    The first step begins behind its hit and load, and each takes slots for as much lookahead; after a load, which says
+    nothing of them, steps are of one token. The blocks of all groups are counted in the same step, so that the answer
+    is exact: alone, in these steps, the request gets through if and only if the pool has as many.
     """
     tokens = max(len(start.prefix[1]), begin + step.added.external + step.new)
-
-    def most(group: Group) -> int:
-        ahead = 0 if isinstance(group.kind, Mamba) else step.lookahead
-        slots, size = min(tokens + ahead, state.config.max_model_len), max(step.new, 1) + ahead
-        return most_held(state.config, group, slots, size, step.added.encoder, start.trimmed)
-
-    return sum(most(group) for group in state.config.groups)
+    size = max(step.new, 1)
+    return max(
+        sum(held_in_step(state.config, group, at, min(at + size, tokens), step) for group in state.config.groups)
+        for at in range(start.trimmed, tokens, size)
+    )
 
 
-def most_held(config: Config, group: Group, slots: int, step: int, encoder: int, begin: int = 0) -> int:
-    """Count the most blocks of a group that a request holds, if it fills slots from `begin` on, `step` at a time."""
+def held_in_step(config: Config, group: Group, at: int, stop: int, step: Step) -> int:
+    """Count the blocks of a group that a request holds in a step over tokens at..stop-1: those read and those filled.
+
+    An encoder's blocks are held all the time, and so are those for the states of drafts.
+    """
     if isinstance(group.kind, Cross):
-        return entries(group.block_size, encoder)
-    drafts = group.kind.drafts if isinstance(group.kind, Mamba) else 0
-    return peak(group.kind, span(config, group), slots, step, begin) + drafts
+        return entries(group.block_size, step.added.encoder)
+    size = span(config, group)
+    if isinstance(group.kind, Mamba):
+        return len(hit_entries(group.kind, size, at) | filled(group.kind, size, at, stop)) + group.kind.drafts
+    slots = min(stop + step.lookahead, config.max_model_len)
+    return len(hit_entries(group.kind, size, at) | filled(group.kind, size, at, slots))
 
 
 def shared(state: State, tables: tuple[Table, ...]) -> int:

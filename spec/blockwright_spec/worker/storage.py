@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ..manager.plans import most_held
 from ..manager.state import Config, span
-from ..reads import Chunked, Group, Kind, Mamba, entries
+from ..reads import Chunked, Cross, Group, Kind, Mamba, entries, peak
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +91,14 @@ def config_of(plan: StoragePlan) -> Config:
     """Return the manager's configuration that a plan comes to."""
     groups = tuple(Group(plan.layers[each.layers[0]].kind, each.block_size) for each in plan.groups)
     return Config(groups, plan.num_blocks, plan.limits.tokens, plan.limits.caching)
+
+
+def most_held(config: Config, group: Group, slots: int, step: int, encoder: int) -> int:
+    """Count the most blocks of a group that a request holds, wherever its steps of at most `step` slots begin."""
+    if isinstance(group.kind, Cross):
+        return entries(group.block_size, encoder)
+    drafts = group.kind.drafts if isinstance(group.kind, Mamba) else 0
+    return peak(group.kind, span(config, group), slots, step) + drafts
 
 
 def held(config: Config, group: Group, limits: Limits) -> int:

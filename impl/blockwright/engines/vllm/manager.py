@@ -130,6 +130,7 @@ class KVCacheManager:
             use_eagle=self.use_eagle and enable_caching,
             enable_kv_cache_events=enable_kv_cache_events,
             dcp_world_size=dcp_world_size,
+            raise_never_fits=False,
         )
         self.kv_cache_config = kv_cache_config
         self.num_kv_cache_groups = len(groups)

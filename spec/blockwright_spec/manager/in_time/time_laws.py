@@ -148,16 +148,26 @@ def law_head_is_served(state: State) -> bool:
     )
 
 
+def law_waiting_returns(state: State) -> bool:
+    """LIVE-2: the blocks that a refusal counts as on their way are free once nothing is in flight any more."""
+    return not state.fences or len(landed(state).queue) == len(state.queue) + num_waiting(state)
+
+
+def landed(state: State) -> State:
+    """Return the state once steps in flight are settled, and loads have ended whose request has given them up."""
+    for slot in {fence.slot for fence in state.fences if fence.step is None}:
+        state = after(finish_load(state, slot, 0, LRU))
+    while state.flights:
+        state = after(settle(state, (), LRU))
+    return state
+
+
 def quiet(state: State) -> State:
     """Return the state once running requests are released, loads ended, and steps in flight settled."""
     for slot, request in enumerate(state.requests):
         if isinstance(request, Running):
             state = after(release(state, slot, LRU))
-    for slot in range(len(state.requests)):
-        if is_loading(state, slot):
-            state = after(finish_load(state, slot, 0, LRU))
-    while state.flights:
-        state = after(settle(state, (), LRU))
+    state = landed(state)
     state = after(take_copies(state, LRU))
     return after(begin(state)) if state.config.added.overlaps else state
 
