@@ -3,7 +3,7 @@
 from ...reads import Cross, Group, Mamba, cut, dead, entries, writes
 from ..lru import LRU
 from ..outcomes import Done, Outcome, Reason, Refusal, Step
-from ..plans import plan_admission
+from ..plans import num_waiting, plan_admission
 from ..state import (
     NULL,
     Flight,
