@@ -72,6 +72,7 @@ class Options(TypedDict, total=False):
     watermark: float
     explain_evictions: bool
     track_evictions: bool
+    raise_never_fits: bool
 
 
 class Setup(NamedTuple):

@@ -191,7 +191,7 @@ def most(name: str, holds: Callable[..., bool], *ranges: range) -> Contract:
 
 
 def wholes(name: str, holds: Callable[..., bool], *more: range) -> Contract:
-    """Return the contract of what a whole request holds, tried with tokens, steps and lookahead after its own numbers."""
+    """Return the contract of what a whole request holds, tried with tokens, steps, and lookahead last."""
     sums = about("core.plans", "most_in_steps", "gcd") | about("core.group", "GroupTables.held_in_step")
     return Contract(f"{name}_hold_the_whole", sums, holds, (*more, to(13), to(5), to(2, 0)))
 

@@ -18,7 +18,7 @@ from random import Random
 from tests.core.support import SETUPS, SHA256, Setup, ids_of, manager_dump, request_dump
 
 from blockwright import Request, build_info
-from blockwright.errors import BlockwrightError, NeverFitsError
+from blockwright.errors import BlockwrightError
 from blockwright.events import BlockRemoved, BlockStored
 
 MAX_LEN = 40
@@ -30,7 +30,12 @@ class Walk:
     def __init__(self, setup: Setup, random: Random, num_blocks: int = 14, use_eagle: bool = False) -> None:
         self.setup, self.random = setup, random
         self.manager = setup.manager(
-            num_blocks, MAX_LEN, log_stats=True, enable_kv_cache_events=setup.caching, use_eagle=use_eagle
+            num_blocks,
+            MAX_LEN,
+            log_stats=True,
+            enable_kv_cache_events=setup.caching,
+            use_eagle=use_eagle,
+            raise_never_fits=False,
         )
         self.running: dict[str, Request] = {}
         self.waiting: list[Request] = []
@@ -64,10 +69,7 @@ class Walk:
         left = request.num_tokens - num_hit
         new = self.random.choice([left, left, self.random.randint(1, left), 0 if num_hit else 1])
         before = manager_dump(self.manager)
-        try:
-            given = self.manager.allocate_slots(request, new, num_hit, hit, self.ahead())
-        except NeverFitsError:
-            given = None
+        given = self.manager.allocate_slots(request, new, num_hit, hit, self.ahead())
         self.note("admitted" if given else "not admitted", given)
         if given is None:
             assert manager_dump(self.manager) == before
