@@ -145,15 +145,15 @@ wheel-check: $(READY) ## build wheels in isolation, with each Python found here,
 	@$(RUN)/python tests/packaging/wheel_check.py
 
 bench: build-pgo ## time this build, beside peers where 'make bench-peers' fetched them
-	$(RUN)/blockwright bench $$(test -d $(PEERS)/vllm && echo --peer-path $(PEERS)) $(BENCH_ARGS)
+	$(RUN)/python -m benchmarks $$(test -d $(PEERS)/vllm && echo --peer-path $(PEERS)) $(BENCH_ARGS)
 
 bench-results: build-pgo ## time everything beside all peers and plain C, into benchmarks/results: ten minutes of a quiet machine
-	$(RUN)/blockwright bench --peer-path $(PEERS) --floor --scaling --json benchmarks/results/linux-x86_64.json \
+	$(RUN)/python -m benchmarks --peer-path $(PEERS) --floor --scaling --json benchmarks/results/linux-x86_64.json \
 		> benchmarks/results/linux-x86_64.txt || (cat benchmarks/results/linux-x86_64.txt; exit 1)
 	cat benchmarks/results/linux-x86_64.txt
 
 bench-peers: $(INSTALLED) ## fetch the Python files of the peers (three releases of vLLM, one of SGLang) to compare with (large downloads)
-	$(RUN)/python -m blockwright.bench.peers.fetch $(PEERS)
+	$(RUN)/python -m benchmarks.peers.fetch $(PEERS)
 
 peers-conform: $(INSTALLED) ## put the engines that 'make bench-peers' fetched under the gates, and write docs/data/engines
 	for engine in vllm-0.33.0 vllm-0.11.0 vllm-offload-0.33.0 vllm-offload-0.11.0 sglang-0.5.23; do \

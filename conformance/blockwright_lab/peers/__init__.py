@@ -4,3 +4,10 @@
 deviations. The others follow an engine (`follower`, `following`) or hold one (`vllm_*`, `sglang_*`, `radix_*`);
 the engines themselves are not part of this distribution.
 """
+
+import sys
+from pathlib import Path
+
+CHECKOUT = str(Path(__file__).parents[3])
+if CHECKOUT not in sys.path:  # whose benchmarks, which are not installed, know how peers are loaded
+    sys.path.append(CHECKOUT)

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from blockwright.bench.peers import sglang as sglang_peer
+from benchmarks.peers import sglang as sglang_peer
 
 PUBLISHED, MEM = sglang_peer.PUBLISHED, sglang_peer.MEM
 """The release, and which of its modules are executed."""
