@@ -156,7 +156,7 @@ bench-peers: $(INSTALLED) ## fetch the Python files of the peers (three releases
 	$(RUN)/python -m benchmarks.peers.fetch $(PEERS)
 
 peers-conform: $(INSTALLED) ## put the engines that 'make bench-peers' fetched under the gates, and write docs/data/engines
-	for engine in vllm-0.33.0 vllm-0.11.0 vllm-offload-0.33.0 vllm-offload-0.11.0 sglang-0.5.23; do \
+	for engine in vllm-0.33.0 vllm-0.11.0 vllm-offload-0.33.0 vllm-offload-0.11.0; do \
 		$(RUN)/blockwright conform-engine $$engine --peer-path $(PEERS) --json docs/data/engines/$$engine.json || exit 1; \
 	done
 
