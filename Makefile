@@ -33,21 +33,26 @@ SERVES := $(if $(filter 1,$(BLOCKWRIGHT_REQUIRE_COMPILED)),compiled,compiled pur
 CURRENT := PYTHONPATH=impl $(RUN)/python -c 'import sys, blockwright; sys.exit(blockwright.build_info().kind not in sys.argv)' $(SERVES)
 COMPILE := BLOCKWRIGHT_DEVELOPMENT=$(BLOCKWRIGHT_DEVELOPMENT) $(RUN)/python setup.py --quiet build_ext --inplace
 
-# What reads or changes source is the same in either build, and so is the specification alone: once is enough, as it is
-# for the faults of disks and servers, whose side of the code is not compiled. Numerics of the uncompiled core are left to
-# 'make test', whose schedules run in every world of that gate: so each build takes about four minutes.
-ONCE := refinement proofs choices known-bugs damage mutants spec faults numerics
+# The gates that check the checks (first = "nightly" in gates.toml): by night, and before a release.
+CHECKS := places damage mutants bent spec
+
+# Gates that read or change source give the same answer in either build, and so do those of the specification alone, and
+# the faults of disks and servers, whose code is not compiled: they run once. Profile 'pr' explores every scope on the
+# compiled core, which is what ships, and those of 'quick' on the uncompiled one: the same source, run by CPython.
+# 'nightly' explores every scope on both.
+ONCE := refinement proofs choices known-bugs faults numerics $(CHECKS)
 SKIPPED_PURE := $(if $(findstring --gate,$(CONFORM_ARGS)),,$(addprefix --skip ,$(ONCE)))
+PURE_PROFILE := $(if $(findstring --,$(CONFORM_ARGS)),$(PROFILE),$(patsubst pr,quick,$(PROFILE)))
 
 # The compiled core is explored with the specification compiled as well, where there is a compiler; the uncompiled core
-# with the specification as it reads. What they count is compared by 'make docs-check'.
+# with the specification as it reads. 'make docs-check' compares the states and transitions that they counted.
 EXPLORER := $(if $(or $(filter 0,$(BLOCKWRIGHT_REQUIRE_COMPILED)),$(findstring --,$(CONFORM_ARGS))),,build/explorer)
 
 # What the last 'make conform PROFILE=pr' found, if it was run: the documentation's numbers are compared with it, or taken from it.
-REPORTS = $(addprefix --report ,$(wildcard build/conform-compiled.json build/conform-pure.json))
+REPORTS = $(addprefix --report ,$(wildcard build/conform-compiled.json build/conform-pure.json build/conform-checks.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-optimized build-pgo build-quick test test-compiled test-pure test-cuda test-engines bench-engines conform wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
+.PHONY: help build build-optimized build-pgo build-quick test test-compiled test-pure test-cuda test-engines bench-engines conform conform-checks wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,8 +92,11 @@ build-quick: $(READY)
 	@$(CURRENT) || $(COMPILE)
 	@$(KIND)
 
-# Of the tests likewise: what reads the source, makes wheels or tests the specification alone.
-TESTS_ONCE := spec packaging conformance/test_proofs.py conformance/test_refinement.py conformance/mutation
+# What is not compiled is the same in either build: tests of the specification, the gates, documents, wheels, benchmarks,
+# media of offloading and operators in torch run once. Those of the core, of a worker's rows, of block tables and tiers,
+# and of what drives these (interrupts, connector, replay, observe), run on both.
+TESTS_ONCE := spec packaging conformance docs style benchmarks cli offload/stores offload/transfers \
+	$(addprefix device/test_,$(addsuffix .py,attention copies examples fused plan plan_serves refusals storage))
 IGNORED_PURE := $(if $(findstring tests/,$(PYTEST_ARGS)),,$(addprefix --ignore tests/,$(TESTS_ONCE)))
 
 test: build ## run all tests on the compiled core, and then on the uncompiled one (some once)
@@ -120,7 +128,7 @@ bench-engines: build-optimized $(ENGINES)/.ready ## time vLLM's scheduler with i
 	PYTHONPATH=impl:. $(ENGINES)/bin/python benchmarks/vllm_scheduler.py
 
 ifeq ($(PROFILE),quick)
-conform: $(if $(findstring --gate,$(CONFORM_ARGS)),build,build-quick) ## the main job in a minute; PROFILE=pr: all gates on both builds (some once), then a trace replayed
+conform: $(if $(findstring --gate,$(CONFORM_ARGS)),build,build-quick) ## the main job in a minute; PROFILE=pr: every gate that can find a bug of the product, then a trace replayed
 	@mkdir -p build
 	@$(RUN)/blockwright conform --json build/conform-quick.json $(CONFORM_ARGS)
 else
@@ -128,26 +136,30 @@ conform: build
 	@mkdir -p build
 	$(if $(EXPLORER),$(RUN)/python -m blockwright_lab.explorer $(EXPLORER))
 	$(RUN)/blockwright conform --profile $(PROFILE) $(if $(EXPLORER),--explorer $(EXPLORER)) --json build/conform-compiled.json $(CONFORM_ARGS)
-	$(PURE) $(RUN)/blockwright conform --profile $(PROFILE) $(SKIPPED_PURE) --json build/conform-pure.json $(CONFORM_ARGS)
+	$(PURE) $(RUN)/blockwright conform --profile $(PURE_PROFILE) $(SKIPPED_PURE) --json build/conform-pure.json $(CONFORM_ARGS)
 	$(RUN)/blockwright replay $(REPLAY_ARGS)
 endif
+
+conform-checks: build ## before a release: the gates that check the checks (known bugs in an engine, mutants of core and specification)
+	@mkdir -p build
+	$(RUN)/blockwright conform --profile pr $(addprefix --gate ,$(CHECKS)) --json build/conform-checks.json $(CONFORM_ARGS)
 
 wheel-check: $(READY) ## build wheels in isolation, with each Python found here, and see that they are compiled
 	@$(RUN)/python tests/packaging/wheel_check.py
 
 bench: build-pgo ## time this build, beside peers where 'make bench-peers' fetched them
-	$(RUN)/blockwright bench $$(test -d $(PEERS)/vllm && echo --peer-path $(PEERS)) $(BENCH_ARGS)
+	$(RUN)/python -m benchmarks $$(test -d $(PEERS)/vllm && echo --peer-path $(PEERS)) $(BENCH_ARGS)
 
 bench-results: build-pgo ## time everything beside all peers and plain C, into benchmarks/results: ten minutes of a quiet machine
-	$(RUN)/blockwright bench --peer-path $(PEERS) --floor --scaling --json benchmarks/results/linux-x86_64.json \
+	$(RUN)/python -m benchmarks --peer-path $(PEERS) --floor --scaling --json benchmarks/results/linux-x86_64.json \
 		> benchmarks/results/linux-x86_64.txt || (cat benchmarks/results/linux-x86_64.txt; exit 1)
 	cat benchmarks/results/linux-x86_64.txt
 
 bench-peers: $(INSTALLED) ## fetch the Python files of the peers (three releases of vLLM, one of SGLang) to compare with (large downloads)
-	$(RUN)/python -m blockwright.bench.peers.fetch $(PEERS)
+	$(RUN)/python -m benchmarks.peers.fetch $(PEERS)
 
 peers-conform: $(INSTALLED) ## put the engines that 'make bench-peers' fetched under the gates, and write docs/data/engines
-	for engine in vllm-0.33.0 vllm-0.11.0 vllm-offload-0.33.0 vllm-offload-0.11.0 sglang-0.5.23; do \
+	for engine in vllm-0.33.0 vllm-0.11.0 vllm-offload-0.33.0 vllm-offload-0.11.0; do \
 		$(RUN)/blockwright conform-engine $$engine --peer-path $(PEERS) --json docs/data/engines/$$engine.json || exit 1; \
 	done
 

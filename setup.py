@@ -9,7 +9,7 @@ environment decides:
 - `BLOCKWRIGHT_REQUIRE_COMPILED=1`: a core that cannot be compiled is an error.
 - `BLOCKWRIGHT_DEVELOPMENT=1`: compile in less time, to slower code (a unit of C for each module, -O1); it is noted.
 - `BLOCKWRIGHT_PGO=1`: compile twice with gcc, to faster code: first to code that counts what it does while
-  `blockwright.bench.training` runs, then by these counts. Where that fails, it is an error.
+  `benchmarks.training` runs, then by these counts. Where that fails, it is an error.
 """
 
 import ast
@@ -380,9 +380,10 @@ class BuildCore(build_ext):
         with tempfile.TemporaryDirectory() as folder:
             for source in (ROOT / PACKAGE.parent, self.build_lib):
                 shutil.copytree(source, folder, dirs_exist_ok=True)
+            shutil.copytree(ROOT / "benchmarks", Path(folder) / "benchmarks")
             kept = {name: value for name, value in os.environ.items() if not name.startswith("BLOCKWRIGHT_")}
             kept["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, kept.get("PYTHONPATH")]))
-            done = subprocess.run([sys.executable, "-m", "blockwright.bench.training"], env=kept)
+            done = subprocess.run([sys.executable, "-m", "benchmarks.training"], env=kept)
         if done.returncode or not any(Path(self.build_temp).rglob("*.gcda")):
             raise SystemExit("error: BLOCKWRIGHT_PGO=1: the training failed (see above) or left no counts")
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from blockwright import __version__, build_info
 from blockwright._terminal import print_table, progress
 from blockwright.errors import InvalidArgumentError
-from blockwright.replay.keeping import chooser, policy_named
+from blockwright.policies import chooser, policy_named
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.manager.laws import LAWS, STEP_LAWS
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
@@ -45,7 +45,7 @@ LOCKSTEP: Final = ("lockstep", "paged", "offload", "worker")
 _EPILOG = """\
 examples:
   blockwright conform                                  some of the gates, a minute
-  blockwright conform --profile pr                     all of them, minutes
+  blockwright conform --profile pr                     all that can find a bug of the manager, minutes
   blockwright conform --gate lockstep --scope "full"   some scopes of one gate
   blockwright conform --proofs                         every theorem and contract, each listed
   blockwright conform --impl mymodule:Adapter          another block manager, through an adapter of its own
@@ -136,7 +136,7 @@ def wanted(only: list[str] | None, but: list[str] | None, profile: Profile) -> l
         raise InvalidArgumentError(
             f"--gate: {', '.join(ours)} would not run the manager that --impl names; {' and '.join(THEIR_GATES)} do"
         )
-    every = [each.name for each in gates().values() if each.quick or profile.name != "quick"]
+    every = [each.name for each in gates().values() if each.is_in(profile.name)]
     usual = every if profile.is_ours else THEIR_GATES
     names = [name for name in only or usual if name not in (but or ())]
     if not names:
@@ -280,8 +280,8 @@ def verdict(profile: Profile, rows: list[GateResult], seconds: float) -> str:
     count = f"{broken:,} violation{'' if broken == 1 else 's'}"
     found = f"{said}: {total:,} transitions in lock-step, {count}, {seconds:.1f} s"
     found += f"; {build_info()}{how}" if profile.is_ours else ""
-    if profile.name != "quick" or not profile.is_ours:
+    rest = [each for each in gates().values() if not each.is_in(profile.name)]
+    if not rest or not profile.is_ours:
         return found
-    rest = ", ".join(each.name for each in gates().values() if not each.quick)
-    how = "blockwright conform --profile pr, or make conform PROFILE=pr"
-    return f"{found}\nNot in this profile: {rest}, and larger scopes. All of them: {how}"
+    names = ", ".join(each.name for each in rest)
+    return f"{found}\nNot in this profile: {names}, and larger scopes: --profile {rest[0].first}, or --gate NAME"

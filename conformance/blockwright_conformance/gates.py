@@ -27,7 +27,7 @@ OURS = "blockwright_conformance.kv_cache.blockwright:BlockwrightAdapter"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How far to go: ``quick`` takes a minute (`Gate.quick`), ``pr`` several minutes, ``nightly`` hours."""
+    """How far to go: ``quick`` takes a minute, ``pr`` several minutes, ``nightly`` hours (`Gate.first`)."""
 
     name: str = "pr"
     jobs: int = 2
@@ -79,6 +79,9 @@ class GateResult:
     """Nothing was tried, for want of what `detail` names: no violation, and nothing shown either."""
 
 
+ORDER = ("quick", "pr", "nightly")
+"""The profiles, each of which runs all the gates of those before it."""
+
 Run = Callable[[Profile, Advance], list[GateResult]]
 
 
@@ -102,8 +105,16 @@ class Gate:
     ways: tuple[Way, ...] = ()
     needs: tuple[str, ...] = ()
     """Packages; a gate may also say in rows of its own what it leaves out for want of one."""
-    quick: bool = False
-    """Whether profile ``quick`` runs it, unless others are asked for: what a minute shows, without torch."""
+    first: str = "pr"
+    """The shortest profile that runs it. A gate that is asked for by name runs in every profile.
+
+    ``quick`` shows in a minute, without torch, whether something is badly wrong; ``pr`` has every gate that can find a
+    bug of the product; ``nightly`` also has the gates that check the checks.
+    """
+
+    def is_in(self, profile: str) -> bool:
+        """Return whether a profile runs this gate."""
+        return ORDER.index(self.first) <= ORDER.index(profile)
 
 
 def gates_of(package: str, file: Path) -> tuple[Gate, ...]:
@@ -112,7 +123,7 @@ def gates_of(package: str, file: Path) -> tuple[Gate, ...]:
     for row in tomllib.loads(file.read_text(encoding="utf-8"))["gate"]:
         ways = tuple([Way(line, tuple(kinds), *words) for line, kinds, *words in row["ways"]])
         needs = tuple(row.get("needs", ()))
-        found.append(Gate(row["name"], f"{package}.{row['module']}", ways, needs, row.get("quick", False)))
+        found.append(Gate(row["name"], f"{package}.{row['module']}", ways, needs, row.get("first", "pr")))
     return tuple(found)
 
 

@@ -16,8 +16,8 @@ from typing import Any, Self
 
 from blockwright import Candidate, Candidates
 from blockwright._terminal import Advance
-from blockwright.replay.keeping import POLICIES as NAMED
-from blockwright.replay.keeping import chooser, policy_named
+from blockwright.policies import POLICIES as NAMED
+from blockwright.policies import chooser, policy_named
 from blockwright_spec.manager.state import Config
 
 from .checker.explore import Result, Violation

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockwright.replay.keeping import policy_named
+from blockwright.policies import policy_named
 
 from .capabilities import Capabilities, Deviation, Verdict, judge
 from .expected_failures import expected_of, findings, said

@@ -119,7 +119,7 @@ def test_version_names_the_build(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_package_declares_its_commands() -> None:
     declared = {entry.name: entry.value for entry in entry_points(group=cli.GROUP)}
     assert declared["replay"] == "blockwright.replay.command:register"
-    assert {"bench", "conform"} <= set(declared)
+    assert {"view", "conform"} <= set(declared)
 
 
 def test_the_program_starts_fast_and_without_heavy_packages() -> None:

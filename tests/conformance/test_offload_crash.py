@@ -1,4 +1,4 @@
-"""Property: the runs that stop a disk pass for our store, and each notices what it is there to notice.
+"""Property: the runs that stop a disk notice what they are there to notice.
 
 How: stores that are wrong in one way are put through the loss of power, in this process; a killed process's words are
 altered before they are compared with what it left.
@@ -18,14 +18,11 @@ from blockwright.offload.disk import files as disk_files
 from blockwright.offload.disk import store as disk_store
 from blockwright.offload.disk.files import BlockFile
 from blockwright.offload.disk.slots import SlotTable
-from blockwright_conformance.gates import Profile, gate
 from blockwright_lab.media import altered as offload_altered
 from blockwright_lab.media import crash as offload_crash
-from blockwright_lab.media.altered import alterations, made
-from blockwright_lab.media.altered import planned as planned_alteration
-from blockwright_lab.media.altering import FILES
+from blockwright_lab.media.altered import alterations
 from blockwright_lab.media.blocks import Left, Said
-from blockwright_lab.media.crash import RUNS, crash, failures, kills, row
+from blockwright_lab.media.crash import RUNS, failures, kills, row
 from blockwright_lab.media.power import Call, Disk, NotedFolder, NotedStore
 from blockwright_lab.media.victim import Plan
 
@@ -37,37 +34,6 @@ ENOUGH = 150
 def quiet() -> Iterator[None]:
     with offload_crash.quiet():
         yield
-
-
-def test_the_gate_runs_in_quick() -> None:
-    run, size = gate("faults", Profile("quick", jobs=1, scope="disk"))
-    steps: list[str] = []
-
-    def progress(count: int = 1, note: str = "") -> None:
-        steps.append(note)
-
-    rows = run(Profile("quick", jobs=1, scope="disk"), progress)
-    assert [each.scope for each in rows] == steps == list(RUNS)
-    assert len(rows) == size
-    assert [(each.violations, each.law, each.detail) for each in rows] == [(0, "", "")] * 3
-    assert rows[0].states == 10
-    assert rows[0].fired["killed"] + rows[0].fired["ended"] == 10
-    assert min(each.transitions for each in rows) > 0
-
-
-def test_other_managers_have_no_disk_to_stop() -> None:
-    other = Profile(implementation="somewhere:Else")
-    run, size = gate("faults", other)
-    assert (run(other, lambda count=1, note="": None), size) == ([], 0)
-
-
-def test_a_run_is_the_same_each_time_for_one_seed(tmp_path: Path) -> None:
-    results = []
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        results.append(failures(tmp_path / name, 12, seed=5))
-    assert results[0] == results[1]
-    assert results[0][0] == []
 
 
 # --- wrong stores and the loss of power
@@ -193,16 +159,6 @@ def test_a_store_that_trusts_too_much_or_too_little_is_noticed(
     assert {law for law, _ in faults} & laws
 
 
-def test_every_byte_is_altered_in_turn(tmp_path: Path) -> None:
-    """Of as many directories as nightly alters, without opening them."""
-    before = made(tmp_path / "made", random.Random(0))
-    count, seen = offload_altered.COUNTS["nightly"], set[str]()
-    for number in range(count):
-        if number % 5 < 3:
-            seen |= {*planned_alteration(random.Random(number), before, number, count).done}
-    assert len(seen) == sum(len(before.files[name]) for name in FILES)
-
-
 # --- killed processes
 
 
@@ -279,10 +235,6 @@ def test_names_are_kept_up_to_some_point() -> None:
     assert len({tuple(sorted(each.items())) for each in seen}) == 3
     disk.take(Call("names"))
     assert disk.left(random.Random(0)) == {"a": b"new"}
-
-
-def test_the_rows_are_run_as_the_gate_runs_them() -> None:
-    assert crash(RUNS[1], "quick", seed=3).violations == 0
 
 
 def test_file_reads_are_ours() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.bench.peers.vllm import PUBLISHED
+from benchmarks.peers.vllm import PUBLISHED
 
 HERE = Path(__file__).resolve().parent
 PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or HERE.parents[1] / ".peers").absolute()

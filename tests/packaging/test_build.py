@@ -249,7 +249,7 @@ def test_every_folder_with_code_is_a_package() -> None:
 
 def test_commands_are_registered_and_load() -> None:
     found = {entry.name: entry for entry in importlib.metadata.entry_points(group="blockwright.commands")}
-    assert {"bench", "conform", "replay"} <= found.keys()
+    assert {"view", "conform", "replay"} <= found.keys()
     assert all(callable(entry.load()) for entry in found.values())
 
 
@@ -289,7 +289,7 @@ def test_package_and_core_load_neither_torch_nor_the_kit(decoys: str, pure: str)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("command", ["replay", "bench"])
+@pytest.mark.parametrize("command", ["replay", "view"])
 def test_own_commands_start_without_torch_and_the_kit(decoys: str, command: str) -> None:
     done = run_python(COMMAND, command, "--help", PYTHONPATH=decoys)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -52,9 +52,9 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (package / "offload/tiers/low.py").write_text(LOW)
     (package / "paging/__init__.py").touch()
     (package / "paging/above.py").write_text(ABOVE)
-    (package / "bench").mkdir()
-    (package / "bench/__init__.py").touch()
-    (package / "bench/training.py").write_text(TRAINING)
+    (top / "benchmarks").mkdir()
+    (top / "benchmarks/__init__.py").touch()
+    (top / "benchmarks/training.py").write_text(TRAINING)
     for name in ("_build.py", "core/__init__.py"):
         shutil.copy(ROOT / "impl/blockwright" / name, package / name)
     (package / "__init__.py").write_text("from blockwright._build import build_info as build_info\n")
@@ -174,7 +174,7 @@ def test_a_profile_guided_core_is_trained_or_an_error(scratch: Path) -> None:
     assert (how(), running(scratch)) == ("optimized", ("compiled", ".so"))
 
     # No training, or another compiler: an error, and what was there stays.
-    training = scratch / "impl/blockwright/bench/training.py"
+    training = scratch / "benchmarks/training.py"
     training.write_text("raise SystemExit(3)\n")
     failed = build(scratch, BLOCKWRIGHT_PGO="1", CC="gcc")
     refused = build(scratch, BLOCKWRIGHT_PGO="1", CC="/bin/false")

@@ -1,13 +1,14 @@
-"""Long histories of worlds too large to visit whole: random walks, and a state machine that Hypothesis drives.
+"""Long histories of worlds too large to visit whole: a state machine that Hypothesis drives, and random walks.
 
-Both draw from the actions that the scope allows: first a kind of action, then one of that kind. After each action the
-whole states are compared and the model examines itself; the laws of states, which cost more than all the rest in large
-states, are checked now and then. Now and then the model is copied, too, and must not follow its copy.
+The gates run the machine, which shrinks what it finds; a walk is cheaper, for those that look for one fault in many
+worlds (mutants, policies). Both draw from the actions that the scope allows: first a kind of action, then one of that
+kind. After each action the whole states are compared and the model examines itself; the laws of states, which cost more
+than all the rest in large states, are checked every few actions. The model is also copied every few actions, and must
+not follow its copy.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from random import Random
 from typing import Any, Generic
 
@@ -109,13 +110,6 @@ def walk(world: World[S, M], seed: int, steps: int) -> History[S, M]:
 def walked(world: World[S, M], seed: int, steps: int) -> Counter[str]:
     """Take a random walk, up to a `HistoryError`, and return how often what happened."""
     return walk(world, seed, steps).fired
-
-
-def long_runs(world: World[S, M], lengths: tuple[int, int, int, int], derandomize: bool) -> list[Run]:
-    """Return what runs the state machine (its examples, their steps), and then random walks (their steps, how many)."""
-    examples, steps, length, walks = lengths
-    machine = partial(run_machine, world, examples, steps, derandomize)
-    return [machine, *(partial(walked, world, seed, length) for seed in range(walks))]
 
 
 def run_machine(world: World[S, M], examples: int, steps: int, derandomize: bool = True) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""The state machine and the random walk over scopes too large to visit whole."""
+"""The state machine over scopes too large to visit whole."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -6,7 +6,7 @@ from functools import partial
 from blockwright._terminal import Advance
 from blockwright_spec.manager.outcomes import Reason
 
-from ..checker.history import Run, long_runs
+from ..checker.history import Run, run_machine
 from ..checker.parallel import in_order
 from ..gates import GateResult, Profile, factory_of
 from ..rows import ran
@@ -16,15 +16,15 @@ from .fitting import capabilities_of, walkable
 from .scopes import Scope, large_scopes
 from .world import Factory, KVCacheWorld
 
-LENGTHS = {"quick": (2, 20, 100, 1), "pr": (15, 40, 600, 1), "nightly": (2000, 100, 10_000, 20)}
-"""Per profile: examples of the machine, steps of each, steps of a walk, walks."""
+LENGTHS = {"quick": (2, 60), "pr": (5, 120), "nightly": (2000, 200)}
+"""Per profile: examples of the machine, and the steps of each."""
 CALLS = frozenset(kind.__name__ for kind in ACTIONS) | frozenset(Reason.__members__)
 """What happens once in each call (a batch may both serve and refuse); the rest of what is counted is particular."""
 
 
 def size(profile: Profile) -> int:
     """Count the runs."""
-    return 2 * len(chosen(profile))
+    return len(chosen(profile))
 
 
 def chosen(profile: Profile) -> list[Scope]:
@@ -34,18 +34,18 @@ def chosen(profile: Profile) -> list[Scope]:
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Run both for every large scope, in parallel processes."""
-    calls = [(kind, profile, each) for each in chosen(profile) for kind in ("machine", "walk")]
-    return in_order(histories, calls, [each.name for _, _, each in calls], profile.jobs, progress)
+    """Run the machine for every large scope, in parallel processes."""
+    calls = [(profile, each) for each in chosen(profile)]
+    return in_order(histories, calls, [each.name for _, each in calls], profile.jobs, progress)
 
 
-def histories(kind: str, profile: Profile, scope: Scope) -> GateResult:
-    """Run the state machine of a scope, or take its walks."""
+def histories(profile: Profile, scope: Scope) -> GateResult:
+    """Run the state machine of a scope."""
     world = KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
-    machine, *walks = long_runs(world, LENGTHS[profile.name], profile.name != "nightly")
-    return row(kind, scope, world.factory, [machine] if kind == "machine" else walks)
+    machine = partial(run_machine, world, *LENGTHS[profile.name], profile.name != "nightly")
+    return row(scope, world.factory, [machine])
 
 
-def row(kind: str, scope: Scope, factory: Factory, runs: Iterable[Run]) -> GateResult:
+def row(scope: Scope, factory: Factory, runs: Iterable[Run]) -> GateResult:
     """Return the row of some runs: what happened, and the history of a violation."""
-    return ran(kind, scope.name, runs, CALLS.__contains__, partial(way, scope, factory))
+    return ran("machine", scope.name, runs, CALLS.__contains__, partial(way, scope, factory))

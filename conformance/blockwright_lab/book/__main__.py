@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     if not args.check:
-        for name, data in made(reported):
+        for name, data in made(reported, args.folder):
             files.write(args.folder, name, data)
         return 0
     faults = list(checked(args.folder, reported))
@@ -39,13 +39,14 @@ def main(arguments: list[str] | None = None) -> int:
     return int(bool(faults))
 
 
-def made(reported: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def made(reported: Any, folder: Path | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Return each file and what belongs into it; that of the gates only where there is a report."""
     yield "spaces", spaces.data()
     yield "examples", examples.data()
     if reported is not None:
-        yield "gates", report.gates(reported)
-        yield "known_bugs", report.known_bugs(reported)
+        before = {name: files.read(folder, name) if folder else None for name in ("gates", "known_bugs")}
+        yield "gates", report.gates(reported, before["gates"])
+        yield "known_bugs", report.known_bugs(reported, before["known_bugs"])
 
 
 def checked(folder: Path, reported: Any) -> Iterator[str]:

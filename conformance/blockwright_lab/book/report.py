@@ -5,6 +5,7 @@ from typing import Any
 
 from blockwright_conformance.block_tables.scopes import PAGED_PROFILES
 from blockwright_conformance.command import LOCKSTEP
+from blockwright_conformance.gates import gates as all_gates
 from blockwright_conformance.kv_cache.scopes import PROFILES
 from blockwright_conformance.offload.scopes import CHAIN_PROFILES, TIER_PROFILES
 
@@ -39,17 +40,31 @@ def joined(reports: list[Row]) -> Row | None:
     return {**reports[0], "build": "; ".join(builds), "gates": rows}
 
 
-def gates(report: Row) -> Row:
-    """Return what is kept of a report: the rows without their traces."""
+def gates(report: Row, before: Row | None = None) -> Row:
+    """Return the kept part of a report: the rows without their traces, and what was known of gates that it did not run.
+
+    `before`: what was kept of the last report; gates of profile `nightly` are not in every report.
+    """
     rows = [{name: row[name] for name in KEPT if row.get(name)} for row in report["gates"]]
+    kinds = {row["kind"] for row in rows}
+    rows += [row for row in (before["rows"] if before else ()) if row["kind"] not in kinds and has_way(row["kind"])]
     transitions = sum(row["transitions"] for row in report["gates"] if row["kind"] in LOCKSTEP)
     return {"profile": report["profile"], "build": report["build"], "transitions": transitions, "rows": rows}
 
 
-def known_bugs(report: Row) -> Row:
-    """Return what was seen of each known bug: who caught it, how soon, the shortest way, and what a model suffers."""
+def has_way(kind: str) -> bool:
+    """Return whether some gate still gives rows of a kind."""
+    return any(kind in way.kinds for gate in all_gates().values() for way in gate.ways)
+
+
+def known_bugs(report: Row, before: Row | None = None) -> Row:
+    """Return what was seen of each known bug: the law, how soon, the shortest way, and the damage to a model.
+
+    `before`: what was kept of the last report; the damage stays as it was there unless gate `damage` was run.
+    """
     kept = ("law", "detail", "states", "transitions", "seconds", "trace")
-    harm = {bug_of(row): row["detail"] for row in report["gates"] if row["kind"] == "damage"}
+    harm = {name: row["damage"] for name, row in (before or {}).items()}
+    harm |= {bug_of(row): row["detail"] for row in report["gates"] if row["kind"] == "damage"}
     known = {bug.id for bug in BUGS}
     rows = [row for row in report["gates"] if row["kind"] == "known-bugs" and bug_of(row) in known]
     return {bug_of(row): {**{name: row[name] for name in kept}, "damage": harm.get(bug_of(row))} for row in rows}

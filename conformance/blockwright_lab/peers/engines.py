@@ -28,7 +28,6 @@ MODULES = {
     "vllm-0.11.0": "vllm_releases",
     "vllm-offload-0.33.0": "offload_runs",
     "vllm-offload-0.11.0": "offload_runs",
-    "sglang-0.5.23": "radix_runs",
 }
 """The module of this package that holds each engine, in its `ENGINES`."""
 

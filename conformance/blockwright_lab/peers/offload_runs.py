@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from blockwright.bench.published import Published
+from benchmarks.published import Published
 from blockwright_conformance.capabilities import Finding
 from blockwright_conformance.checker.diagnose import diagnose
 from blockwright_conformance.checker.explore import Explorer, Node, Result

@@ -2,7 +2,7 @@
 
 The modules that manage memory (manager, coordinator, managers of single kinds, pool, hashing, request) are executed as
 published. What they import besides (torch, distributed, multimodal, ...) is replaced while they load by stand-ins that
-are never called, as `blockwright.bench.published` says. Nothing of vLLM is part of this distribution.
+are never called, as `benchmarks.published` says. Nothing of vLLM is part of this distribution.
 """
 
 import importlib
@@ -14,10 +14,10 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
-from blockwright.bench.peers import vllm as vllm_peer
-from blockwright.bench.peers import vllm_offload as vllm_offload_peer
-from blockwright.bench.peers import vllm_paging as vllm_paging_peer
-from blockwright.bench.published import Published
+from benchmarks.peers import vllm as vllm_peer
+from benchmarks.peers import vllm_offload as vllm_offload_peer
+from benchmarks.peers import vllm_paging as vllm_paging_peer
+from benchmarks.published import Published
 from blockwright_conformance.kv_cache.blockwright import EXTRAS, hash_unit
 from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sinks, Sliding
@@ -151,7 +151,7 @@ def quiet() -> None:
 
 @cache
 def load(version: str, peer_path: Path) -> VllmEngine:
-    """Load a release from the folder that ``python -m blockwright.bench.peers.fetch`` filled.
+    """Load a release from the folder that ``python -m benchmarks.peers.fetch`` filled.
 
     Raises InvalidArgumentError if the folder holds no unpacked copy of it.
     """

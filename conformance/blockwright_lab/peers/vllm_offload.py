@@ -22,9 +22,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, Self
 from unittest.mock import patch
 
-from blockwright.bench.peers import vllm as vllm_peer
-from blockwright.bench.peers import vllm_offload as vllm_offload_peer
-from blockwright.bench.published import Published
+from benchmarks.peers import vllm as vllm_peer
+from benchmarks.peers import vllm_offload as vllm_offload_peer
+from benchmarks.published import Published
 from blockwright_conformance.offload.tier_adapter import TierUnderTest
 from blockwright_spec.offload.tier_calls import TierReason
 from blockwright_spec.offload.tier_state import Key

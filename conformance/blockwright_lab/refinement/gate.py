@@ -1,12 +1,11 @@
 """The gate `refinement`: every transition of parts one to three comes to steps of the block machine, or to none.
 
 It needs no implementation. The machine is also explored by itself: its invariants hold in every state of a small pool,
-and each of the moves that it allows there is made by some part, so that it allows nothing in vain. Wrong machines and
-wrong mappings are noticed.
+and each of the moves that it allows there is made by some part, so that it allows nothing in vain. That wrong machines
+and wrong mappings are noticed is a gate of its own (`mutants`).
 """
 
 import gc
-import time
 from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
@@ -16,12 +15,11 @@ from blockwright_conformance.checker.parallel import in_order
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import LIMIT
 
-from .mutants import mutants, noticed
 from .parts import PARTS
 from .small_pool import Explored, explored
 from .steps import Move
 
-KIND, MUTANTS = "refinement", "bent"
+KIND = "refinement"
 
 EXTENT: dict[str, tuple[int | None, int]] = {"quick": (2, 60), "pr": (5, 700), "nightly": (None, LIMIT)}
 """Per profile: how many states of each level of a scope are left from, and after how many transitions it ends."""
@@ -44,11 +42,11 @@ def scopes(profile: Profile) -> list[tuple[str, str]]:
 
 
 def size(profile: Profile) -> int:
-    return len(scopes(profile)) + (0 if profile.scope else sum(1 for _ in mutants()))
+    return len(scopes(profile))
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Follow each part through its scopes, and try the mutants; with a scope that is named only that one."""
+    """Follow each part through its scopes; with a scope that is named only that one."""
     own, calls = explored(), [(part, name, profile.name) for part, name in scopes(profile)]
     found: dict[str, dict[str, Followed]] = {part: {} for part, _, _ in calls}
     for (part, name, _), followed in zip(
@@ -59,7 +57,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     if profile.scope:
         return rows
     moves = sum((each.moves for scope in found.values() for each in scope.values()), Counter[Move]())
-    return [small_pool(own), *rows, coverage(own, moves), noticing(own, progress)]
+    return [small_pool(own), *rows, coverage(own, moves)]
 
 
 def follow(part: str, scope: str, profile: str) -> Followed:
@@ -107,18 +105,3 @@ def coverage(own: Explored, moves: Counter[Move]) -> GateResult:
     )
     tried, passed = len(own.moves | moves.keys()), len(own.moves & moves.keys())
     return replace(row, law=law, detail="; ".join(faults), fired=fired, tried=tried, passed=passed)
-
-
-def noticing(own: Explored, progress: Advance) -> GateResult:
-    started, tried, alive = time.perf_counter(), 0, []
-    for mutant in mutants():
-        tried += 1
-        if not noticed(mutant, own):
-            alive.append(mutant.name)
-        progress(1, mutant.name)
-    counts, detail = (
-        (0, 0, len(alive), time.perf_counter() - started),
-        f"not noticed: {', '.join(alive)}" if alive else "",
-    )
-    law, passed = "MUTANT-1" if alive else "", tried - len(alive)
-    return GateResult(MUTANTS, "wrong machines and mappings", "all", *counts, law, detail, tried=tried, passed=passed)

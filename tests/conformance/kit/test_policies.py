@@ -24,7 +24,7 @@ from blockwright import (
 )
 from blockwright.cli import main
 from blockwright.errors import EvictionPolicyError, InterruptedCallError, InvalidArgumentError, UnsupportedError
-from blockwright.replay.keeping import TailLru
+from blockwright.policies import TailLru
 from blockwright_conformance import ConformanceError, run_conformance
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.scopes import POLICIES, scope

@@ -3,7 +3,7 @@
 How: prompts that share prefixes of all lengths, some under a salt, go through one hasher, key by key or all at once;
 the reference is a hasher with the same secret that has seen nothing. How much is recalled is asked of a chain.
 
-Not covered: which keys these are (test_hashing.py); how much faster that is (`blockwright bench --only tokens`).
+Not covered: which keys these are (test_hashing.py); how much faster that is (`python -m benchmarks --only tokens`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 How: every layout and dtype, one and several device blocks per block, both ways of copying, against the plain loop over
 `HostPool.caches`, whose own layout is checked against the elements in their order; wrong specs are refused before
 anything moves; a copy is held up to see that a transfer is cancelled, or out of time, between blocks.
-Not covered: a GPU (test_host_cuda.py), and speed (`blockwright.bench.offload.host`).
+Not covered: a GPU (test_host_cuda.py), and speed (`benchmarks.offload.host`).
 """
 
 import gc

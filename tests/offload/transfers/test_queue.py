@@ -2,7 +2,7 @@
 
 How: a handler whose parts are functions that the test holds up with events; the same handler under a storm of
 transfers, cancellations and closing from several threads, after which the counts must add up.
-Not covered: room and time (test_jobs.py), how fast it is (`blockwright.bench.offload.media`), and what real parts move
+Not covered: room and time (test_jobs.py), how fast it is (`benchmarks.offload.media`), and what real parts move
 (test_host.py, test_media.py).
 """
 

@@ -40,7 +40,7 @@ def confirm(name: str, peer_path: Path | None = None) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m blockwright_lab.peers.confirm", description=__doc__)
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"scripts (default: all): {', '.join(NAMES)}")
-    parser.add_argument("--peer-path", type=Path, metavar="DIR", help="the folder of `blockwright.bench.peers.fetch`")
+    parser.add_argument("--peer-path", type=Path, metavar="DIR", help="the folder of `benchmarks.peers.fetch`")
     args = parser.parse_args()
     silent = 0
     for name in args.names or NAMES:

@@ -1,6 +1,6 @@
 """Blocks between a device that is the CPU itself and a `HostPool`.
 
-Three facts, measured (see `blockwright.bench.offload.host`), choose the ways of copying:
+Three facts, measured (see `benchmarks.offload.host`), choose the ways of copying:
 
 - A plain copy of memory is the fastest there is, if stretches are long; a call of torch per stretch costs twice the
   time, and `index_copy_` a fifth more. So long stretches are moved by `memmove`, from several threads, which do not

@@ -1,0 +1,172 @@
+"""From raw tokens to blocks: a request is made of a list or an array, matched, and its hit adopted.
+
+Beside SGLang's prefix tree in Rust, as its engine uses it. Each sample asserts, outside the timed region, how long the
+hit was. A prompt is one token longer than its cached or cacheable part, which is whole blocks.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from benchmarks.measure import Sample, now, require, since
+from benchmarks.path import TOKENS, Path
+from benchmarks.sides import BLOCK_SIZE, MAX_MODEL_LEN, Ours, Tokens, as_array
+from blockwright import KVCacheManager, Request, SipHasher
+
+SIZES = {"2k": 2_048, "8k": 8_192, "32k": 32_768, "128k": 131_072}
+RUNS = 4
+"""Prompts of one repetition."""
+_LARGE = 24 << 20
+
+
+class Prefixes(Protocol):
+    """What a side does for prompts."""
+
+    def store(self, prompt: Any) -> None:
+        """Make a prompt and publish its whole blocks."""
+
+    def request(self, prompt: Any) -> Any:
+        """Return a request of raw tokens."""
+
+    def match(self, request: Any) -> tuple[Any, int]:
+        """Return what is cached of a request, and how many tokens that is."""
+
+    def adopt(self, request: Any, hit: Any, length: int) -> Any:
+        """Hold the hit; return what `drop` needs."""
+
+    def drop(self, request: Any, held: Any) -> None:
+        """Release what is held."""
+
+    def reset(self) -> None:
+        """Forget all prompts."""
+
+    def num_stored(self) -> int:
+        """Return the tokens that are cached."""
+
+
+class _Ours:
+    """A manager of Blockwright with room for one prompt that is stored, and one that runs."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self._manager: KVCacheManager = Ours().manager(2 * (num_tokens // BLOCK_SIZE + 2), MAX_MODEL_LEN)
+        self._stored: Any = None
+        self._hasher: SipHasher | None = None
+
+    def store(self, prompt: Any) -> None:
+        self._stored = Request("stored", prompt, hasher=self._hasher)
+        self._manager.allocate_slots(self._stored, self._stored.num_tokens)
+
+    def request(self, prompt: Any) -> Any:
+        return Request("arriving", prompt)
+
+    def match(self, request: Any) -> tuple[Any, int]:
+        return self._manager.get_computed_blocks(request)
+
+    def adopt(self, request: Any, hit: Any, length: int) -> Any:
+        return self._manager.allocate_slots(request, 1, length, hit)
+
+    def drop(self, request: Any, held: Any) -> None:
+        self._manager.free(request)
+
+    def reset(self) -> None:
+        if self._stored is not None:
+            self._manager.free(self._stored)
+        require(self._manager.reset_prefix_cache())
+        self._hasher = SipHasher()  # which has not seen the prompt that comes next, but another
+        require(len(Request("other", range(9 * BLOCK_SIZE), BLOCK_SIZE, hasher=self._hasher).block_hashes) == 9)
+
+    def num_stored(self) -> int:
+        request = self._stored
+        return len(self._manager.get_block_ids(request.request_id)[0]) * BLOCK_SIZE
+
+
+def arrive(side: Prefixes, prompt: Any, stored: Any, length: int) -> Sample:
+    """Time a new request, its match, and the adoption of what was found: one block more with us."""
+    if length:
+        side.store(stored)
+
+    def sample() -> float:
+        spent = 0
+        for _ in range(RUNS):
+            begin = now()
+            request = side.request(prompt)
+            hit, found = side.match(request)
+            held = side.adopt(request, hit, found)
+            spent += since(begin)
+            require(found == length and held is not None)
+            side.drop(request, held)
+        return spent / RUNS
+
+    return sample
+
+
+def again(side: Prefixes, prompt: Any, stored: Any, length: int) -> Sample:
+    """Time a further match of a request that has been matched before, as one that waits is."""
+    side.store(stored)
+    request = side.request(prompt)
+
+    def sample() -> float:
+        side.match(request)
+        begin = now()
+        for _ in range(RUNS):
+            found = side.match(request)
+        spent = since(begin)
+        require(found[1] == length)
+        return spent / RUNS
+
+    return sample
+
+
+def insert(side: Prefixes, prompt: Any, stored: Any, length: int) -> Sample:
+    """Time a prompt of which nothing is cached yet: from raw tokens to published blocks."""
+
+    def sample() -> float:
+        spent = 0
+        for _ in range(RUNS):
+            side.reset()
+            begin = now()
+            side.store(stored)
+            spent += since(begin)
+            require(side.num_stored() == length)
+        return spent / RUNS
+
+    return sample
+
+
+CASES: dict[str, tuple[str, Callable[..., Sample], float, float]] = {
+    "cached": ("all cached", arrive, 1, 1),
+    "half": ("half cached", arrive, 0.5, 1),
+    "new": ("not cached", arrive, 0, 2),
+    "again": ("matched again", again, 1, 2),
+    "insert": ("inserted", insert, 1, 1),
+}
+"""Of each: what it is called, how it is timed, what part of the prompt is cached, the ratio over the peer to reach."""
+
+
+def _path(case: str, form: str, size: str) -> Path:
+    title, sample, part, target = CASES[case]
+    count = SIZES[size]
+
+    def on(side: Prefixes, convert: Callable[[list[int]], Any]) -> Sample:
+        bytearray(_LARGE)  # freed at once: from then on the C library keeps what is freed, as in a process of some age
+        prompt, length = Tokens().draw(count + 1), int(count * part)
+        return sample(side, convert(prompt), convert(prompt[:length]), length)
+
+    return Path(
+        f"tokens-{case}-{form}-{size}",
+        f"{count:,} tokens from {'a list' if form == 'list' else 'an array'}, {title}",
+        "prompt",
+        target,
+        lambda: on(_Ours(count), list if form == "list" else as_array),
+        lambda peer: on(peer.tree(count), list if form == "list" else peer.array),
+        system=TOKENS,
+    )
+
+
+def all_paths() -> list[Path]:
+    """Return the table's lines, in order."""
+    return [
+        _path(case, form, size)
+        for case in CASES
+        for form in (("list", "array") if case != "again" else ("array",))
+        for size in SIZES
+    ]
