@@ -116,6 +116,7 @@ def count_each(
 def check_one(state: State, request: Request, new: i64, ahead: i64, drafts: i64, ask: Ask, fresh: set[str]) -> None:
     """Check a request of a batch that is served later."""
     tables = tables_of(state, request)
+    is_new = tables is None
     if tables is None:
         if request._request_id in fresh:
             raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
@@ -132,9 +133,9 @@ def check_one(state: State, request: Request, new: i64, ahead: i64, drafts: i64,
     ask.ahead = ahead
     ask.drafts = drafts
     check_ask(state, request, tables, ask)
-    if tables is None:  # before anything changes, so that the error of one request leaves the others as they were
-        fits(state, request, tables, ask)
-        refuse_never(state, request, tables, ask)
+    if is_new:  # before anything changes, so that the error of one request leaves the others as they were
+        fits(state, request, None, ask)
+        refuse_never(state, request, None, ask)
 
 
 def take_back(state: State, batch: list[Request], start: i64) -> None:
