@@ -92,8 +92,11 @@ build-quick: $(READY)
 	@$(CURRENT) || $(COMPILE)
 	@$(KIND)
 
-# Tests that read the source, make wheels, or are about the specification, the gates or the documents run once, too.
-TESTS_ONCE := spec packaging conformance docs style
+# What is not compiled is the same in either build: tests of the specification, the gates, documents, wheels, benchmarks,
+# media of offloading and operators in torch run once. Those of the core, of a worker's rows, of block tables and tiers,
+# and of what drives these (interrupts, connector, replay, observe), run on both.
+TESTS_ONCE := spec packaging conformance docs style benchmarks cli offload/stores offload/transfers \
+	$(addprefix device/test_,$(addsuffix .py,attention copies examples fused plan plan_serves refusals storage))
 IGNORED_PURE := $(if $(findstring tests/,$(PYTEST_ARGS)),,$(addprefix --ignore tests/,$(TESTS_ONCE)))
 
 test: build ## run all tests on the compiled core, and then on the uncompiled one (some once)
