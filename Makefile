@@ -36,12 +36,11 @@ COMPILE := BLOCKWRIGHT_DEVELOPMENT=$(BLOCKWRIGHT_DEVELOPMENT) $(RUN)/python setu
 # The gates that check the checks (first = "nightly" in gates.toml): by night, and before a release.
 CHECKS := places damage mutants bent spec
 
-# Gates that read or change source give the same answer in either build, and so do those of the specification alone, and
-# the faults of disks and servers, whose code is not compiled: they run once. Profile 'pr' explores every scope on the
-# compiled core, which is what ships, and those of 'quick' on the uncompiled one: the same source, run by CPython.
-# 'nightly' explores every scope on both.
-ONCE := refinement proofs choices known-bugs faults numerics $(CHECKS)
-SKIPPED_PURE := $(if $(findstring --gate,$(CONFORM_ARGS)),,$(addprefix --skip ,$(ONCE)))
+# The gates that ask compiled code run on both builds; the others read or change source, or ask the specification alone or
+# code that is not compiled: once. Profile 'pr' goes through every scope on the compiled core, which is what ships, and
+# through those of 'quick' on the uncompiled one: the same source, run by CPython. 'nightly' goes through all on both.
+BOTH := lockstep machine policies paged offload worker movement
+GATES_PURE := $(if $(findstring --gate,$(CONFORM_ARGS)),,$(addprefix --gate ,$(BOTH)))
 PURE_PROFILE := $(if $(findstring --,$(CONFORM_ARGS)),$(PROFILE),$(patsubst pr,quick,$(PROFILE)))
 
 # The compiled core is explored with the specification compiled as well, where there is a compiler; the uncompiled core
@@ -136,7 +135,7 @@ conform: build
 	@mkdir -p build
 	$(if $(EXPLORER),$(RUN)/python -m blockwright_lab.explorer $(EXPLORER))
 	$(RUN)/blockwright conform --profile $(PROFILE) $(if $(EXPLORER),--explorer $(EXPLORER)) --json build/conform-compiled.json $(CONFORM_ARGS)
-	$(PURE) $(RUN)/blockwright conform --profile $(PURE_PROFILE) $(SKIPPED_PURE) --json build/conform-pure.json $(CONFORM_ARGS)
+	$(PURE) $(RUN)/blockwright conform --profile $(PURE_PROFILE) $(GATES_PURE) --json build/conform-pure.json $(CONFORM_ARGS)
 	$(RUN)/blockwright replay $(REPLAY_ARGS)
 endif
 

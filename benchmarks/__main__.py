@@ -15,7 +15,6 @@ _REPEAT = 15
 
 
 def parser_of() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Time the public API of this build, path by path: medians of interleaved repetitions, in ns.",
@@ -40,7 +39,6 @@ def parser_of() -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print the tables; return 0, or 1 if `--require` is given and a target is missed."""
     # Imported late: the command line starts without them.
     from benchmarks import report, scaling
     from benchmarks.floor import Floor
@@ -153,7 +151,6 @@ def _sizes(build: str) -> tuple[int, ...]:
 
 
 def _measured(path: Any, peer: Any, floor: Any, repeat: int) -> Any:
-    """Measure one path on all sides in turn."""
     from benchmarks.measure import interleaved
     from benchmarks.report import Row
 
@@ -169,7 +166,6 @@ def _measured(path: Any, peer: Any, floor: Any, repeat: int) -> Any:
 
 
 def main() -> int:
-    """Run the command line; return the exit code: 2 for an argument that is wrong."""
     try:
         return run(parser_of().parse_args())
     except InvalidArgumentError as error:

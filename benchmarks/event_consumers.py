@@ -159,7 +159,6 @@ def call(path: str, data: object = None) -> str:
 
 @contextmanager
 def indexer(folder: str) -> Iterator[None]:
-    """Run Dynamo's indexer."""
     code = f'import dynamo._core as core; core.run_kv_indexer(["--port", "{PORT}", "--threads", "1"])'
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": folder}, **quiet)
@@ -200,7 +199,6 @@ def indexed(trace: Path, folder: str, form: str, count: int) -> str:
 
 
 def main() -> None:
-    """Feed each consumer that is there, and print how each ended."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trace", type=Path)
     parser.add_argument("--events", type=int, default=100_000)

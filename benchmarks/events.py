@@ -20,7 +20,6 @@ _REQUESTS, _STEPS, _RUNS = 256, 160, 9
 
 
 def step_seconds(tells: bool) -> float:
-    """Return the mean time of a decode step."""
     config = KVCacheConfig(num_blocks=60_000, kv_cache_groups=[KVCacheGroupSpec(["layers"], _SPEC)])
     manager = KVCacheManager(config, max_model_len=100_000, enable_kv_cache_events=tells)
     stream, requests, hasher = EventStream(), [], Sha256Hasher(b"seed")
@@ -58,7 +57,6 @@ def block_seconds(batch: list[KVCacheEvent], use: Callable[[list[KVCacheEvent]],
 
 
 def main() -> None:
-    """Measure and print."""
     from blockwright.observe.wire import Encoder, kinds_of
 
     runs = [(step_seconds(False), step_seconds(True)) for _ in range(_RUNS)]

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from benchmarks import paths
+from benchmarks import groups, paths
 from benchmarks.measure import Sample, require
 from blockwright.errors import InvalidArgumentError
 
@@ -39,7 +39,7 @@ class Floor:
     def sample(self, name: str) -> Sample:
         """Return one repetition of the path, in the shape of its Python twin."""
         if name == "decode":
-            return lambda: _checked(self._library.floor_decode(paths.BATCH, paths.STEPS, paths.PROMPT))
+            return lambda: _checked(self._library.floor_decode(groups.BATCH, groups.STEPS, paths.PROMPT))
         if name == "churn":
             shape = (paths.CHURN_POOL, paths.CHURN_REQUESTS, paths.CHURN_LONG, 1)
             return lambda: _checked(self._library.floor_churn(*shape))

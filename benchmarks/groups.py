@@ -78,7 +78,6 @@ class Decoding:
                 self.requests[i] = self._started(request.num_computed_tokens - LIFE)
 
     def advance(self) -> None:
-        """Count the token that each request has computed."""
         for request in self.requests:
             request.num_computed_tokens += 1
 
@@ -94,8 +93,17 @@ class Decoding:
 
 
 def decode_each(side: Side) -> Sample:
+    return each_call(Decoding(side, side.manager(pool_size(), MAX_MODEL_LEN, WINDOWS)))
+
+
+def decode_batch(side: Ours, overlap_steps: bool = False) -> Sample:
+    manager = side.manager(pool_size(), MAX_MODEL_LEN, WINDOWS, overlap_steps)
+    run = Decoding(side, manager, overlap_steps)
+    return in_flight(run) if overlap_steps else one_call(run)
+
+
+def each_call(run: Any) -> Sample:
     """Time a decode step as one `allocate_slots(request, 1)` for each request."""
-    run = Decoding(side, side.manager(pool_size(), MAX_MODEL_LEN, WINDOWS))
     allocate_slots = run.manager.allocate_slots
 
     def sample() -> float:
@@ -113,27 +121,29 @@ def decode_each(side: Side) -> Sample:
     return sample
 
 
-def decode_batch(side: Ours, overlap_steps: bool = False) -> Sample:
-    """Time a decode step as one `allocate_slots_batch` for all requests, perhaps while the step before is in flight.
-
-    Steps in flight are started, and settled once the next step has its slots; both are in the time.
-    """
-    run = Decoding(side, side.manager(pool_size(), MAX_MODEL_LEN, WINDOWS, overlap_steps), overlap_steps)
-    manager = run.manager
+def one_call(run: Any) -> Sample:
+    """Time a decode step as one `allocate_slots_batch` for all requests."""
 
     def sample() -> float:
         run.start()
         spent = 0
         for _ in range(STEPS):
             begin = now()
-            step = manager.allocate_slots_batch(run.requests, 1)
+            step = run.manager.allocate_slots_batch(run.requests, 1)
             spent += since(begin)
             require(step.num_served == BATCH)
             run.advance()
         run.finish()
         return spent / (STEPS * BATCH)
 
-    def sample_in_flight() -> float:
+    return sample
+
+
+def in_flight(run: Decoding) -> Sample:
+    """Time the same with one more step in flight: each is started, and settled once the next has its slots."""
+    manager = run.manager
+
+    def sample() -> float:
         run.start()
         spent = last = 0
         for _ in range(STEPS):
@@ -152,7 +162,7 @@ def decode_batch(side: Ours, overlap_steps: bool = False) -> Sample:
         run.finish(num_unsettled=1)
         return spent / (STEPS * BATCH)
 
-    return sample_in_flight if overlap_steps else sample
+    return sample
 
 
 def num_needed(windows: Windows, num_blocks: int) -> int:
@@ -162,7 +172,6 @@ def num_needed(windows: Windows, num_blocks: int) -> int:
 
 
 def lookup(side: Side, windows: Windows, num_blocks: int) -> Sample:
-    """Time `get_computed_blocks` of a long hit, per block that the hit needs, summed over the groups."""
     ids = Tokens().draw(num_blocks * BLOCK_SIZE + 1)
     manager = side.manager(len(windows) * (num_blocks + 1) + 1, MAX_MODEL_LEN, windows)
     writer, request = side.request("writer", ids), side.request("reader", ids)
@@ -182,7 +191,6 @@ def lookup(side: Side, windows: Windows, num_blocks: int) -> Sample:
 
 
 def prefill(side: Side, windows: Windows, num_blocks: int) -> Sample:
-    """Time `allocate_slots` of a whole long prompt in an empty pool, per block and group."""
     request = side.request("long", Tokens().draw(num_blocks * BLOCK_SIZE))
     manager = side.manager(len(windows) * num_blocks + 1, MAX_MODEL_LEN, windows)
 
@@ -199,7 +207,6 @@ def prefill(side: Side, windows: Windows, num_blocks: int) -> Sample:
 
 
 def miss(side: Ours, windows: Windows, num_blocks: int) -> Sample:
-    """Time the arrival of a long prompt that is not cached: its request is made, and looked up; per block."""
     prompt = as_array(Tokens().draw(num_blocks * BLOCK_SIZE))
     manager = side.manager(2, MAX_MODEL_LEN, windows)
 

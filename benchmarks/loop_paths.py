@@ -104,7 +104,6 @@ class Loop:
 
 
 def loop(side: StepSide, part: int | None = None) -> Sample:
-    """Time a step of the loop, or one part of it."""
     run = Loop(side)
 
     def sample() -> float:
@@ -129,6 +128,5 @@ def _path(name: str, title: str, target: float, part: int | None) -> Path:
 
 
 def all_paths() -> list[Path]:
-    """Return the table's lines, in order."""
     whole = _path("whole", f"an engine's loop: {groups.BATCH} requests, {ARRIVALS} come and go", WHOLE, None)
     return [whole, *(_path(name, title, LEAST, at) for at, (name, title) in enumerate(PARTS.items()))]

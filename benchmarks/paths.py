@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks import groups, loop_paths, step_paths, token_paths
+from benchmarks.groups import BATCH, STEPS
 from benchmarks.measure import Sample, now, require, since
 from benchmarks.offload import paths as offload_paths
 from benchmarks.paging import paths as paging_paths
@@ -31,10 +32,6 @@ from benchmarks.sides import (
 
 LONG = 8_192
 """Blocks of the long request."""
-BATCH = 256
-"""Running requests of a decode step."""
-STEPS = 128
-"""Decode steps of one repetition: each request passes eight block boundaries."""
 PROMPT = 64
 """Shortest prompt of a decoding request; the others are up to 15 tokens longer, so that blocks fill in turn."""
 CHURN_POOL, CHURN_REQUESTS, CHURN_LONG = 8_192, 16, 1_024
@@ -83,46 +80,14 @@ class _Decoding:
 
 
 def decode_each(side: Side) -> Sample:
-    """Time a decode step as one `allocate_slots(request, 1)` for each request."""
-    run = _Decoding(side)
-    allocate_slots = run.manager.allocate_slots
-
-    def sample() -> float:
-        run.start()
-        spent = 0
-        for _ in range(STEPS):
-            begin = now()
-            for request in run.requests:
-                allocate_slots(request, 1)
-            spent += since(begin)
-            run.advance()
-        run.finish()
-        return spent / (STEPS * BATCH)
-
-    return sample
+    return groups.each_call(_Decoding(side))
 
 
 def decode_batch(side: Side) -> Sample:
-    """Time a decode step as one `allocate_slots_batch` for all requests."""
-    run = _Decoding(side)
-
-    def sample() -> float:
-        run.start()
-        spent = 0
-        for _ in range(STEPS):
-            begin = now()
-            step = run.manager.allocate_slots_batch(run.requests, 1)
-            spent += since(begin)
-            require(step.num_served == BATCH)
-            run.advance()
-        run.finish()
-        return spent / (STEPS * BATCH)
-
-    return sample
+    return groups.one_call(_Decoding(side))
 
 
 def append_token(side: Side) -> Sample:
-    """Time what an engine does to a request after a decode step: count it, append the token, hash full blocks."""
     tokens = Tokens()
     prompts = [tokens.draw(PROMPT + i % BLOCK_SIZE) for i in range(BATCH)]
     outputs = [tokens.draw(BATCH) for _ in range(STEPS)]
@@ -159,7 +124,6 @@ class _LongHit:
 
 
 def lookup(side: Side) -> Sample:
-    """Time `get_computed_blocks` of a long hit."""
     run = _LongHit(side)
 
     def sample() -> float:
@@ -175,7 +139,6 @@ def lookup(side: Side) -> Sample:
 
 
 def adopt(side: Side) -> Sample:
-    """Time `allocate_slots` of one new token behind a long hit, whose blocks wait in the free queue."""
     run = _LongHit(side)
 
     def sample() -> float:
@@ -193,7 +156,6 @@ def adopt(side: Side) -> Sample:
 
 
 def release(side: Side) -> Sample:
-    """Time `free` of a request that alone holds its blocks."""
     run = _LongHit(side)
 
     def sample() -> float:
@@ -211,7 +173,6 @@ def release(side: Side) -> Sample:
 
 
 def prefill(side: Side) -> Sample:
-    """Time `allocate_slots` of a whole long prompt in an empty pool: take every block and publish it."""
     request = side.request("long", Tokens().draw(LONG * BLOCK_SIZE))
     manager = side.manager(LONG + 16, MAX_MODEL_LEN)
 
@@ -228,7 +189,6 @@ def prefill(side: Side) -> Sample:
 
 
 def churn(side: Side) -> Sample:
-    """Time look up (a miss), admit and release in a full pool, where each block taken evicts another's content."""
     tokens = Tokens()
     requests = [side.request(f"r{i}", tokens.draw(CHURN_LONG * BLOCK_SIZE)) for i in range(CHURN_REQUESTS)]
     manager = side.manager(CHURN_POOL + 1, MAX_MODEL_LEN)
@@ -253,7 +213,6 @@ def churn(side: Side) -> Sample:
 
 
 def churn_shared(side: Side) -> Sample:
-    """Time the same of many small requests, each of another tenant; where tenants have shares, half the pool is so."""
     tokens = Tokens()
     requests = [side.request(f"r{i}", tokens.draw(SHARED_LONG * BLOCK_SIZE)) for i in range(2 * TENANTS)]
     manager = side.manager(CHURN_POOL + 1, MAX_MODEL_LEN)
@@ -273,7 +232,6 @@ def churn_shared(side: Side) -> Sample:
 
 
 def hashing(side: Side, convert: Callable[[list[int]], Any]) -> Sample:
-    """Time the construction of requests and the hashing of all their blocks."""
     tokens = Tokens()
 
     def sample() -> float:
@@ -343,7 +301,6 @@ def _many_groups(
 
 
 def all_paths() -> list[Path]:
-    """Return the table's lines, in order."""
     to_numpy = as_numpy()
     return [
         Path("decode", "decode step, one call each", "request", 40, _of(decode_each), decode_each),

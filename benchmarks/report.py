@@ -49,7 +49,6 @@ class Verdict:
 
     @property
     def met(self) -> bool | None:
-        """Whether the value stays within its target; None without a target."""
         return None if self.target is None else self.value <= self.target
 
 
@@ -70,7 +69,6 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the ratio reaches its target; None without a target or a peer."""
         if self.ratio is None or self.path.target is None:
             return None
         return self.ratio >= self.path.target
@@ -92,7 +90,6 @@ class Row:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """What is judged of this row besides the ratio."""
         return [verdict for verdict in (self.limit, self.growth) if verdict is not None]
 
 
@@ -142,7 +139,6 @@ def configuration_line(config: dict[str, Any], system: str) -> str:
 
 
 def print_paths(rows: Sequence[Row], config: dict[str, Any]) -> None:
-    """Print the tables of the paths on stdout, one for each system, then what is judged besides."""
     for system, title in TITLES.items():
         of_system = [row for row in rows if row.path.system == system]
         if of_system:
@@ -151,7 +147,6 @@ def print_paths(rows: Sequence[Row], config: dict[str, Any]) -> None:
 
 
 def _print_system(rows: Sequence[Row], config: dict[str, Any], system: str, title: str) -> None:
-    """Print the table of one system."""
     peers = system in config["vllm"]
     floors = any(row.floor for row in rows)
     columns = ["path", "per"]
@@ -174,7 +169,6 @@ def _print_system(rows: Sequence[Row], config: dict[str, Any], system: str, titl
 
 
 def print_scaling(scales: Sequence[scaling.Scale], verdicts: Sequence[Verdict]) -> None:
-    """Print the tables of growth and of memory on stdout."""
     sizes = [f"{scale.num_blocks:,}" for scale in scales]
     growth = [f"x {size}" for size in sizes[1:]]
     table = []
@@ -191,7 +185,6 @@ def print_scaling(scales: Sequence[scaling.Scale], verdicts: Sequence[Verdict]) 
 
 
 def print_verdicts(verdicts: Sequence[Verdict]) -> None:
-    """Print a line for each."""
     for verdict in verdicts:
         target = "" if verdict.target is None else f", target at most {verdict.target:g}: {_met(verdict.met)}"
         print(f"{verdict.name}: {verdict.value:.2f}{target}")
@@ -232,7 +225,6 @@ def _growth(first: Mapping[str, float], other: Mapping[str, float], name: str) -
 def as_data(
     config: dict[str, Any], rows: Sequence[Row], scales: Sequence[scaling.Scale], verdicts: Sequence[Verdict]
 ) -> dict[str, Any]:
-    """Return the whole run as data for a JSON file; times in ns."""
     return {
         "configuration": config,
         "paths": [

@@ -230,7 +230,6 @@ class _Pool:
 
 
 def _bare_arrays(num_blocks: int, tables: list[list[int]]) -> dict[str, float]:
-    """Time reads at the ids of the tables from bare arrays, one cache line or less each. Empty without numpy."""
     try:
         import numpy
     except ImportError:

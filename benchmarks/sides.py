@@ -52,13 +52,11 @@ class Ours:
     """Blockwright, as installed."""
 
     def __init__(self, hasher: Any = None) -> None:
-        """Take the block hasher of all requests; None is the default hasher."""
         self._hasher = hasher
 
     def manager(
         self, num_blocks: int, max_model_len: int, windows: Windows = (None,), overlap_steps: bool = False
     ) -> KVCacheManager:
-        """Return a new manager."""
         return KVCacheManager(self.config(num_blocks, windows), max_model_len, overlap_steps=overlap_steps)
 
     def config(self, num_blocks: int, windows: Windows) -> KVCacheConfig:
@@ -67,13 +65,11 @@ class Ours:
         return KVCacheConfig(num_blocks, groups)
 
     def request(self, request_id: str, prompt_token_ids: Any) -> Request:
-        """Return a new request, hashed though nobody has asked for a key yet."""
         request = self.arriving(request_id, prompt_token_ids)
         self.hash_filled(request)
         return request
 
     def arriving(self, request_id: str, prompt_token_ids: Any) -> Request:
-        """Return a new request as an engine makes it."""
         return Request(request_id, prompt_token_ids, BLOCK_SIZE, hasher=self._hasher)
 
     def hash_filled(self, request: Any) -> None:
@@ -85,7 +81,6 @@ class Ours:
         """Nothing to tell."""
 
     def advance(self, requests: Sequence[Any], token_ids: list[int]) -> None:
-        """Count the token that each request has computed and append the next, in one call."""
         append_output_token_ids_batch(requests, token_ids, 1)
 
 
@@ -97,7 +92,6 @@ class SharedOurs(Ours):
     """Blockwright with equal shares for tenants, to each of which requests belong in turn."""
 
     def __init__(self, shared: int) -> None:
-        """Take the blocks that all shares come to."""
         super().__init__()
         self._shares = {f"tenant {number}": shared // TENANTS for number in range(TENANTS)}
         self._salts = itertools.cycle(self._shares)
@@ -105,16 +99,13 @@ class SharedOurs(Ours):
     def manager(
         self, num_blocks: int, max_model_len: int, windows: Windows = (None,), overlap_steps: bool = False
     ) -> KVCacheManager:
-        """Return a new manager."""
         return KVCacheManager(self.config(num_blocks, windows), max_model_len, shares=self._shares)
 
     def arriving(self, request_id: str, prompt_token_ids: Any) -> Request:
-        """Return a new request of the next tenant."""
         return Request(request_id, prompt_token_ids, BLOCK_SIZE, cache_salt=next(self._salts))
 
 
 def _kind(window: int | None) -> FullAttentionSpec | SlidingWindowSpec:
-    """Return what the layers of a group declare."""
     if window is None:
         return FullAttentionSpec(BLOCK_SIZE, num_kv_heads=8, head_size=128, dtype="bfloat16")
     return SlidingWindowSpec(BLOCK_SIZE, num_kv_heads=8, head_size=128, dtype="bfloat16", sliding_window=window)
@@ -138,12 +129,10 @@ class Tokens:
 
 
 def as_list(ids: list[int]) -> Any:
-    """Return a list of ints, as a tokenizer hands over."""
     return list(ids)
 
 
 def as_array(ids: list[int]) -> Any:
-    """Return an `array('i')`."""
     return array("i", ids)
 
 

@@ -53,7 +53,6 @@ class Stepping:
         self._rows = list(self.requests)
 
     def advance(self) -> None:
-        """Count the token that each request has computed."""
         self._batch.advance()
 
     def finish(self) -> None:
@@ -71,7 +70,6 @@ class Stepping:
 
 
 def step(side: StepSide, shortest: int = groups.SHORTEST) -> Sample:
-    """Time a decode step on both sides of an engine: the scheduler's and the worker's."""
     run = Stepping(side, shortest, STEPS)
     worker = run.worker
 
@@ -91,7 +89,6 @@ def step(side: StepSide, shortest: int = groups.SHORTEST) -> Sample:
 
 
 def write(side: StepSide) -> Sample:
-    """Time the worker's part of a decode step."""
     run = Stepping(side, groups.SHORTEST, WRITES)
     worker = run.worker
 
@@ -112,7 +109,6 @@ def write(side: StepSide) -> Sample:
 
 
 def all_paths() -> list[Path]:
-    """Return the table's lines, in order."""
     needs = ("torch", "numpy")
     return [
         Path(

@@ -42,7 +42,6 @@ class OursStep(Ours):
     """Blockwright, as installed: `KVCacheManager` and `blockwright.device.InputBatch`."""
 
     def worker(self, num_blocks: int, max_model_len: int, windows: Windows, num_rows: int) -> StepWorker:
-        """Return a new manager with its input batch."""
         return _OursWorker(self, num_blocks, max_model_len, windows, num_rows)
 
 
@@ -67,20 +66,16 @@ class _OursWorker:
         self._batch.add_request(request.request_id, self.manager.get_blocks(request.request_id))
 
     def schedule(self, requests: Sequence[Any]) -> Any:
-        """Allocate a slot for each request in one call, and take the copies that forks may need."""
         return self.manager.allocate_slots_batch(requests, 1), self.manager.take_copies()
 
     def write(self, requests: Sequence[Any], scheduled: Any) -> None:
-        """Update the inputs from what the call answered."""
         allocation, copies = scheduled
         self._inputs = self._batch.step(requests, 1, allocation, copies)
 
     def entries(self, group: int, row: int, begin: int, end: int) -> list[int]:
-        """Return some entries of a row of a group's block table."""
         entries: list[int] = self._inputs.block_tables[group][row, begin:end].tolist()
         return entries
 
     def slots(self, group: int, count: int) -> list[int]:
-        """Return the first slots of the last step."""
         slots: list[int] = self._inputs.slot_mapping[group][:count].tolist()
         return slots

@@ -69,7 +69,6 @@ class Loop:
         self._steps += 1
 
     def _begin(self) -> int:
-        """Let a request begin; return how many tokens were not cached."""
         self._serial += 1
         size = self._random.choice(PROMPTS)
         stem = self._random.choice(self._stems[size])
@@ -85,7 +84,6 @@ class Loop:
         return num_new
 
     def _end(self) -> None:
-        """Let a running request end."""
         at = self._random.randrange(len(self._running))
         request = self._running[at]
         self._running[at] = self._running[-1]
@@ -118,7 +116,6 @@ def measure(num_blocks: int, num_calls: int, rounds: int) -> Times:
 
 
 def rows(times: Times) -> Iterable[list[str]]:
-    """Return a line of the table for each kind."""
     for kind, taken in sorted(times.items()):
         ordered = sorted(taken)
         points = (ordered[len(ordered) // 2], ordered[len(ordered) * 999 // 1000], ordered[-1])
@@ -126,7 +123,6 @@ def rows(times: Times) -> Iterable[list[str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tails", description="Time the longest calls.")
     parser.add_argument("--blocks", type=int, default=1_000_000, help="blocks of the pool (default %(default)s)")
     parser.add_argument("--calls", type=int, default=10_000_000, help="calls of a round (default %(default)s)")

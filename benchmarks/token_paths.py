@@ -80,7 +80,6 @@ class _Ours:
 
 
 def arrive(side: Prefixes, prompt: Any, stored: Any, length: int) -> Sample:
-    """Time a new request, its match, and the adoption of what was found: one block more with us."""
     if length:
         side.store(stored)
 
@@ -100,7 +99,6 @@ def arrive(side: Prefixes, prompt: Any, stored: Any, length: int) -> Sample:
 
 
 def again(side: Prefixes, prompt: Any, stored: Any, length: int) -> Sample:
-    """Time a further match of a request that has been matched before, as one that waits is."""
     side.store(stored)
     request = side.request(prompt)
 
@@ -117,8 +115,6 @@ def again(side: Prefixes, prompt: Any, stored: Any, length: int) -> Sample:
 
 
 def insert(side: Prefixes, prompt: Any, stored: Any, length: int) -> Sample:
-    """Time a prompt of which nothing is cached yet: from raw tokens to published blocks."""
-
     def sample() -> float:
         spent = 0
         for _ in range(RUNS):
@@ -163,7 +159,6 @@ def _path(case: str, form: str, size: str) -> Path:
 
 
 def all_paths() -> list[Path]:
-    """Return the table's lines, in order."""
     return [
         _path(case, form, size)
         for case in CASES

@@ -53,12 +53,10 @@ class WithoutTorch(Ours):
     """Blockwright without torch: `StepSide`."""
 
     def worker(self, num_blocks: int, max_model_len: int, windows: Windows, num_rows: int) -> _Replica:
-        """Return a new manager with its rows."""
         return _Replica(self, num_blocks, max_model_len, windows, num_rows)
 
 
 def main() -> None:
-    """Run every path; each checks that its work was done."""
     side = WithoutTorch()
     for path in all_paths():
         if not path.needs:

@@ -88,7 +88,6 @@ class Side:
             home.KVCacheManager = own
 
     def step(self) -> None:
-        """Time a step: schedule it, and take its output; what the worker does is not counted."""
         start = time.thread_time_ns()
         output = self.scheduler.schedule()
         spent = time.thread_time_ns() - start
@@ -101,7 +100,6 @@ class Side:
         self.times.append((spent + time.thread_time_ns() - start) / 1000)
 
     def admit(self, request: Any) -> None:
-        """Time a request's admission: its first step, and what the scheduler needs to know it."""
         self.scheduler.add_request(request)
         self.step()
 
@@ -155,7 +153,6 @@ def admission(folder: Path, kinds: list[Any], length: int, repetitions: int) -> 
 
 
 def main() -> None:
-    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--models", type=Path, default=Path("build/models"))
     parser.add_argument("--requests", type=int, default=256)

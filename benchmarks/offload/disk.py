@@ -34,7 +34,6 @@ READ = "plain file, read"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what this benchmark can be told."""
     parser.add_argument("--blocks", metavar="N", type=int, default=32, help="blocks moved (default %(default)s)")
     parser.add_argument("--mib", metavar="N", type=int, default=8, help="MiB in a block (default %(default)s)")
     parser.add_argument("--batch", metavar="N", type=int, default=16, help="blocks in a call (default %(default)s)")
@@ -44,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print the table; return 1 if `--require` is given and the target is missed."""
     num_bytes = args.blocks * args.mib << 20
     written, found = memoryview(bytearray(os.urandom(num_bytes))), memoryview(bytearray(num_bytes))
     turns: list[dict[str, float]] = []

@@ -32,13 +32,11 @@ SHAPE = (16, 32, 128)  # tokens, heads, head size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what this benchmark can be told."""
     parser.add_argument("--blocks", metavar="N", type=int, default=256, help="blocks moved (default %(default)s)")
     parser.add_argument("--threads", metavar="N", type=int, default=torch.get_num_threads(), help="for all sides")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print the table; return 1 if `--require` is given and a target is missed."""
     torch.set_num_threads(args.threads)
     count = args.blocks
     memory = torch.ones(TENSORS, 2 * count, *SHAPE, dtype=torch.bfloat16)

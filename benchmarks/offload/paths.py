@@ -32,7 +32,6 @@ class OursOffload:
     """`blockwright.offload`, as installed."""
 
     def manager(self, num_blocks: int) -> Any:
-        """Return a new manager over so many places in the host's memory, without events."""
         # Imported late: it is not part of what other paths measure.
         from blockwright.offload import CPUBackend, LRUOffloadingManager
 
@@ -55,7 +54,6 @@ class Run:
         return self.sets[0]
 
     def store_all(self) -> None:
-        """Store the other set."""
         for keys in self.turn():
             self.manager.prepare_store(keys)
             self.manager.complete_store(keys)
@@ -68,7 +66,6 @@ class Run:
 
 
 def life(side: OffloadSide) -> Sample:
-    """Time all that is asked about a block from its store to the end of a load."""
     run = Run(side)
     manager = run.manager
 
@@ -90,7 +87,6 @@ def life(side: OffloadSide) -> Sample:
 
 
 def store_evicting(side: OffloadSide) -> Sample:
-    """Time `prepare_store` and `complete_store` of blocks that each evict another."""
     run = Run(side)
     manager = run.manager
 
@@ -108,7 +104,6 @@ def store_evicting(side: OffloadSide) -> Sample:
 
 
 def store_failing(side: OffloadSide) -> Sample:
-    """Time `prepare_store` of blocks for which places are free, and `complete_store` of a store that failed."""
     run = Run(side)
     manager = run.manager = side.manager(PLACES)
     calls = run.sets[0]
@@ -129,7 +124,6 @@ def store_failing(side: OffloadSide) -> Sample:
 
 
 def _each_stored(side: OffloadSide, call: Callable[[Any, list[bytes]], object]) -> Sample:
-    """Time something that is done to blocks that are stored."""
     run = Run(side)
     manager = run.manager
     calls = run.sets[0]
@@ -146,18 +140,14 @@ def _each_stored(side: OffloadSide, call: Callable[[Any, list[bytes]], object]) 
 
 
 def lookup(side: OffloadSide) -> Sample:
-    """Time `lookup` of blocks that are ready."""
     return _each_stored(side, lambda manager, keys: manager.lookup(keys))
 
 
 def touch(side: OffloadSide) -> Sample:
-    """Time `touch`."""
     return _each_stored(side, lambda manager, keys: manager.touch(keys))
 
 
 def load(side: OffloadSide) -> Sample:
-    """Time `prepare_load` and `complete_load`."""
-
     def both(manager: Any, keys: list[bytes]) -> None:
         manager.prepare_load(keys)
         manager.complete_load(keys)
@@ -170,7 +160,6 @@ def _line(name: str, title: str, target: float | None, make: Callable[[Any], Sam
 
 
 def all_paths() -> list[Path]:
-    """Return the table's lines, in order."""
     return [
         _line("life", "store, touch, look up, load; each evicting", TARGET, life),
         _line("store", "store that fails, places free", None, store_failing),

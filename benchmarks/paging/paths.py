@@ -17,7 +17,6 @@ TARGET = 10
 
 
 def allocate(side: PagingSide, caching: bool) -> Sample:
-    """Time `allocate` of sequences whose content is new."""
     run = runs.Run(side, caching, [runs.LENGTH] * runs.SEQUENCES, runs.SEQUENCES * runs.PER_SEQUENCE, 1)
     manager = run.manager
 
@@ -36,7 +35,6 @@ def allocate(side: PagingSide, caching: bool) -> Sample:
 
 
 def append(side: PagingSide, caching: bool) -> Sample:
-    """Time `append_slots` of one token for each running sequence."""
     run = runs.Decoding(side, caching)
     append_slots = run.manager.append_slots
 
@@ -57,7 +55,6 @@ def append(side: PagingSide, caching: bool) -> Sample:
 
 
 def step(side: PagingSide, caching: bool) -> Sample:
-    """Time all that an engine of this design asks for each running sequence of a decode step."""
     run = runs.Decoding(side, caching)
     manager = run.manager
 
@@ -81,7 +78,6 @@ def step(side: PagingSide, caching: bool) -> Sample:
 
 
 def fork(side: PagingSide, caching: bool) -> Sample:
-    """Time `fork`."""
     run = runs.Forking(side, caching)
     manager = run.manager
 
@@ -101,7 +97,6 @@ def fork(side: PagingSide, caching: bool) -> Sample:
 
 
 def write_shared(side: PagingSide, caching: bool) -> Sample:
-    """Time `append_slots` to a forked sequence, whose half-full last block is shared and thus copied."""
     run = runs.Forking(side, caching)
     manager = run.manager
 
@@ -125,7 +120,6 @@ def write_shared(side: PagingSide, caching: bool) -> Sample:
 
 
 def release(side: PagingSide, caching: bool) -> Sample:
-    """Time `free` of sequences that alone hold their blocks, their access time recorded."""
     run = runs.Run(side, caching, [runs.LENGTH] * runs.SEQUENCES, runs.SEQUENCES * runs.PER_SEQUENCE, 1)
     free = run.manager.free
 
@@ -144,7 +138,6 @@ def release(side: PagingSide, caching: bool) -> Sample:
 
 
 def swap(side: PagingSide, caching: bool, width: int) -> Sample:
-    """Time `swap_out` and `swap_in` of a group, per entry of its tables."""
     run = runs.Swapping(side, caching, width)
     manager = run.manager
 
@@ -171,7 +164,6 @@ def swap(side: PagingSide, caching: bool, width: int) -> Sample:
 def _lines(
     name: str, title: str, unit: str, target: float | None, make: Callable[..., Sample], **more: Any
 ) -> list[Path]:
-    """Return the path without and with prefix caching."""
     return [
         Path(
             f"paging-{name}{suffix}",
@@ -187,7 +179,6 @@ def _lines(
 
 
 def all_paths() -> list[Path]:
-    """Return the table's lines, in order."""
     return [
         *_lines("append", "append a token", "sequence", TARGET, append),
         *_lines("step", "decode step: ask, append, table, access time", "sequence", None, step),

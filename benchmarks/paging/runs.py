@@ -34,7 +34,6 @@ class Run:
         self.groups: list[BenchGroup] = []
 
     def empty(self) -> None:
-        """Free all and forget cached content."""
         for group in self.groups:
             for seq in group.seqs:
                 self.manager.free(seq)
@@ -46,7 +45,6 @@ class Run:
         ]
 
     def start(self) -> None:
-        """Begin anew with all sequences running."""
         self.empty()
         for group in self.groups:
             self.manager.allocate(group)

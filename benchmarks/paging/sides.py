@@ -34,7 +34,6 @@ class OursPaging:
         self.swapped: Any = SequenceStatus.SWAPPED
 
     def manager(self, num_gpu_blocks: int, num_cpu_blocks: int, enable_caching: bool) -> Any:
-        """Return a new manager without a watermark."""
         return self._manager(BLOCK_SIZE, num_gpu_blocks, num_cpu_blocks, watermark=0.0, enable_caching=enable_caching)
 
 
@@ -54,7 +53,6 @@ class BenchSequence:
         return self.token_ids
 
     def get_len(self) -> int:
-        """Return their number."""
         return len(self.token_ids)
 
     def get_num_computed_tokens(self) -> int:
@@ -70,7 +68,6 @@ class BenchSequence:
         return None
 
     def append(self, token_id: int) -> None:
-        """Take the token of a decode step; all tokens before it are computed."""
         self.num_computed_tokens = len(self.token_ids)
         self.token_ids.append(token_id)
 
@@ -94,6 +91,5 @@ class BenchGroup:
         """Return the encoder's sequence: none."""
 
     def mark(self, status: Any) -> None:
-        """Give all sequences a status, as an engine does after the call that changed it."""
         for seq in self.seqs:
             seq.status = status

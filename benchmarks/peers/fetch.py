@@ -98,7 +98,6 @@ def _move(source: Path, destination: Path) -> None:
 
 
 def main() -> int:
-    """Run the command line; return the exit code: 0 fetched or already there, 2 could not."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.fetch", description=__doc__.split("\n")[0])
     parser.add_argument("folder", metavar="DIR", type=Path, help="where to put the files; then: bench --peer-path DIR")
     folder: Path = parser.parse_args().folder

@@ -97,16 +97,13 @@ class SglangTree:
         return node, lock.to_dec_params()
 
     def drop(self, tokens: Any, held: Any) -> None:
-        """Give the prefix back."""
         self._tree.dec_lock_ref(*held)
 
     def reset(self) -> None:
-        """Empty the tree."""
         self._tree.reset()
         self._root = self._tree.root_node_handle(None)
 
     def num_stored(self) -> int:
-        """Return the tokens in the tree."""
         return int(self._tree.full_evictable_size())
 
 
@@ -139,7 +136,6 @@ class SglangPeer:
             raise InvalidArgumentError("peer_path: SGLang would use its tree in Python here")
 
     def tree(self, num_tokens: int) -> SglangTree:
-        """Return an empty tree for so many tokens."""
         torch = self._base.torch
         slots = torch.arange(num_tokens, dtype=torch.int32)
         return SglangTree(self._tree_type(self._params), self._base, self._key, slots)

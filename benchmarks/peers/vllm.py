@@ -71,7 +71,6 @@ class VllmPeer:
         self._params = _SamplingParams()
 
     def manager(self, num_blocks: int, max_model_len: int, windows: Windows = (None,)) -> Any:
-        """Return its `KVCacheManager` over `num_blocks` blocks (the null block included), with prefix caching."""
         groups = [
             self._interface.KVCacheGroupSpec([f"layers.{i}"], self._kind(window)) for i, window in enumerate(windows)
         ]
@@ -85,14 +84,12 @@ class VllmPeer:
         )
 
     def _kind(self, window: int | None) -> Any:
-        """Return its declaration of a layer."""
         shape = {"block_size": self.block_size, "num_kv_heads": 8, "head_size": 128, "dtype": "bfloat16"}
         if window is None:
             return self._interface.FullAttentionSpec(**shape)
         return self._interface.SlidingWindowSpec(**shape, sliding_window=window)
 
     def request(self, request_id: str, prompt_token_ids: Any) -> Any:
-        """Return its `Request`, block hashes computed by its own SHA-256 block hasher. Takes a list of ints."""
         return self._request(request_id, prompt_token_ids, self._params, None, block_hasher=self._hasher)
 
     def hash_filled(self, request: Any) -> None:
@@ -103,12 +100,10 @@ class VllmPeer:
         request.status = self._running
 
     def advance(self, requests: Sequence[Any], token_ids: list[int]) -> None:
-        """Count the token that each request has computed and append the next, as its scheduler does."""
         for request, token in zip(requests, token_ids, strict=True):
             request.num_computed_tokens += 1
             request.append_output_token_ids(token)
 
 
 def load(peer_path: Path, block_size: int = 16) -> VllmPeer:
-    """Load vLLM's manager from the folder that `fetch_peers` filled. Raises as `Published.load` does."""
     return PUBLISHED.load(peer_path, lambda: VllmPeer(block_size))

@@ -35,10 +35,8 @@ class VllmOffloadPeer:
         self._backend: Any = importlib.import_module("vllm.v1.kv_offload.backends.cpu").CPUBackend
 
     def manager(self, num_blocks: int) -> Any:
-        """Return a new manager over so many places in the host's memory, without events."""
         return self._manager(self._backend(self.block_size, num_blocks))
 
 
 def load(peer_path: Path, block_size: int = 16) -> VllmOffloadPeer:
-    """Load vLLM's manager from the folder that `fetch_peers` filled. Raises as `Published.load` does."""
     return PUBLISHED.load(peer_path, lambda: VllmOffloadPeer(block_size))

@@ -54,12 +54,10 @@ class VllmPagingPeer:
         self.swapped: Any = status.SWAPPED
 
     def manager(self, num_gpu_blocks: int, num_cpu_blocks: int, enable_caching: bool) -> Any:
-        """Return a new manager without a watermark."""
         return self._manager(
             self.block_size, num_gpu_blocks, num_cpu_blocks, watermark=0.0, enable_caching=enable_caching
         )
 
 
 def load(peer_path: Path, block_size: int = 16) -> VllmPagingPeer:
-    """Load vLLM's block manager from the folder that `fetch_peers` filled. Raises as `Published.load` does."""
     return PUBLISHED.load(peer_path, lambda: VllmPagingPeer(block_size))

@@ -39,12 +39,10 @@ class VllmStepPeer(VllmPeer):
     version = f"{TABLES.version}, slots of {MAPPING.version}"
 
     def __init__(self, block_size: int, tables: Any, mapping: Any) -> None:
-        """Take the two modules of block tables: that of this release, and that whose slot mapping is numpy."""
         super().__init__(block_size)
         self._tables, self._mapping = tables, mapping
 
     def worker(self, num_blocks: int, max_model_len: int, windows: Windows, num_rows: int) -> "VllmWorker":
-        """Return a new manager with its worker's tables, for at most `num_rows` requests of so many tokens."""
         manager = self.manager(num_blocks, max_model_len, windows)
         width = -(-max_model_len // self.block_size)
         groups = len(windows)
@@ -81,11 +79,9 @@ class VllmWorker:
         self._num_scheduled_tokens = numpy.ones(num_rows, dtype=numpy.int32)
 
     def add(self, row: int, request: Any, replaced: Any) -> None:
-        """Write the request's blocks into the row."""
         self.tables.add_row(self.manager.get_block_ids(request.request_id), row)
 
     def schedule(self, requests: Sequence[Any]) -> Any:
-        """Allocate a slot for each request; return the new block ids of each, None if there are none."""
         allocate_slots = self.manager.allocate_slots
         return [allocate_slots(request, 1).get_block_ids(allow_none=True) for request in requests]
 
@@ -104,12 +100,10 @@ class VllmWorker:
             self.compute_slot_mapping(table, rows, positions)
 
     def entries(self, group: int, row: int, begin: int, end: int) -> list[int]:
-        """Return some entries of a row of a group's block table."""
         entries: list[int] = self.tables[group].get_cpu_tensor()[row, begin:end].tolist()
         return entries
 
     def slots(self, group: int, count: int) -> list[int]:
-        """Return the first slots of the last step."""
         slots: list[int] = self.tables[group].slot_mapping.gpu[:count].tolist()
         return slots
 

@@ -2,8 +2,8 @@
 
 How: tokens are changed one at a time; a longer sequence answers for its beginnings; weights are compared between
 precisions; one session of the real parts is computed as without a cache.
-Not covered: requests in chunks, beside each other, with drafts and in lower precisions, which the gate `numerics` and
-test_numerics.py compare with it.
+Not covered: requests in chunks, beside each other, with drafts and in lower precisions, which the gate `numerics`
+compares with it.
 """
 
 import ast
