@@ -12,7 +12,7 @@ from ..gates import GateResult, Profile, factory_of
 from ..rows import ran
 from .actions import ACTIONS
 from .counterexample.adapter_calls import way
-from .fitting import capabilities_of, walkable
+from .fitting import capabilities_of, fitting
 from .scopes import Scope, large_scopes
 from .world import Factory, KVCacheWorld
 
@@ -30,7 +30,7 @@ def size(profile: Profile) -> int:
 def chosen(profile: Profile) -> list[Scope]:
     """Return the large scopes that are asked for, without the calls that the manager says it does not have."""
     scopes = [each for each in large_scopes() if profile.scope in each.name]
-    return scopes if profile.is_ours else walkable(scopes, capabilities_of(factory_of(profile.implementation)))
+    return scopes if profile.is_ours else fitting(scopes, capabilities_of(factory_of(profile.implementation)))
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:

@@ -10,8 +10,9 @@ from typing import Any
 from blockwright._terminal import print_table, progress
 from blockwright.errors import InvalidArgumentError
 
-from ..kv_cache.fitting import fitted, lacking
+from ..kv_cache.fitting import fitting, lacking
 from ..kv_cache.scopes import FOR_OTHERS, Scope
+from ..others import lacks as without
 from .judge import Judgement, judge
 from .process import ProcessError, ProcessFactory
 from .records import Vector, write
@@ -120,8 +121,8 @@ def _vectors(args: argparse.Namespace, factory: ProcessFactory) -> tuple[list[Ve
         if args.files:
             raise InvalidArgumentError("--scope: makes vectors; leave it out to run those of files")
         scopes = _scopes(args)
-        can = [scope for scope in scopes if not lacks[scope.name]]
-        vectors = [vector for scope in can for vector in made(fitted(scope, factory.capabilities), args.limit)]
+        vectors = [each for scope in fitting(scopes, factory.capabilities) for each in made(scope, args.limit)]
+        lacks = without(scopes, factory.capabilities)
         names = [scope.name for scope in scopes]
     else:
         try:
