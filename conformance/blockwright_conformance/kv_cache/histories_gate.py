@@ -1,7 +1,6 @@
 """The state machine and the random walk over scopes too large to visit whole."""
 
 from collections.abc import Iterable
-from functools import partial
 
 from blockwright._terminal import Advance
 from blockwright_spec.manager.outcomes import Reason
@@ -11,10 +10,9 @@ from ..checker.parallel import in_order
 from ..gates import GateResult, Profile, factory_of
 from ..rows import ran
 from .actions import ACTIONS
-from .counterexample.adapter_calls import way
 from .fitting import capabilities_of, fitting
 from .scopes import Scope, large_scopes
-from .world import Factory, KVCacheWorld
+from .world import KVCacheWorld
 
 LENGTHS = {"quick": (2, 20, 100, 1), "pr": (15, 40, 600, 1), "nightly": (2000, 100, 10_000, 20)}
 """Per profile: examples of the machine, steps of each, steps of a walk, walks."""
@@ -43,9 +41,9 @@ def histories(kind: str, profile: Profile, scope: Scope) -> GateResult:
     """Run the state machine of a scope, or take its walks."""
     world = KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
     machine, *walks = long_runs(world, LENGTHS[profile.name], profile.name != "nightly")
-    return row(kind, scope, world.factory, [machine] if kind == "machine" else walks)
+    return row(kind, world, [machine] if kind == "machine" else walks)
 
 
-def row(kind: str, scope: Scope, factory: Factory, runs: Iterable[Run]) -> GateResult:
+def row(kind: str, world: KVCacheWorld, runs: Iterable[Run]) -> GateResult:
     """Return the row of some runs: what happened, and the history of a violation."""
-    return ran(kind, scope.name, runs, CALLS.__contains__, partial(way, scope, factory))
+    return ran(kind, world.scope.name, runs, CALLS.__contains__, world.script)

@@ -106,10 +106,14 @@ def _judge(args: argparse.Namespace) -> int:
             for vector in vectors:
                 judged.append((vector, judge(factory, vector)))
                 advance(1, vector.scope)
+                if factory.connection.failed:
+                    break
     finally:
         factory.close()
     if not judged:
         raise InvalidArgumentError(f"--run: {factory.connection.name} can do none of these scopes: {left_out}")
+    if factory.connection.failed and len(judged) < len(vectors):
+        left_out = f"{len(vectors) - len(judged):,} vectors, since the manager's process failed; {left_out}"
     return _print(factory.connection.name, judged, left_out)
 
 
@@ -131,7 +135,7 @@ def _vectors(args: argparse.Namespace, factory: ProcessFactory) -> tuple[list[Ve
             raise InvalidArgumentError(f"FILE: {error}") from error
         names = list(dict.fromkeys(vector.scope for vector in read))
         vectors = [vector for vector in read if not lacks.get(vector.scope)]
-    return vectors, "; ".join(f"{name} ({', '.join(lacks[name])})" for name in names if lacks.get(name))
+    return vectors, "; ".join(f"{name} (lacks {', '.join(lacks[name])})" for name in names if lacks.get(name))
 
 
 def _print(name: str, judged: Sequence[tuple[Vector, Judgement]], left_out: str) -> int:
@@ -147,7 +151,7 @@ def _print(name: str, judged: Sequence[tuple[Vector, Judgement]], left_out: str)
     footer = f"{len(judged):,} vectors, {sum(bool(judgement.fault) for _, judgement in judged):,} failed"
     print_table(f"blockwright vectors, manager {name}", _COLUMNS, rows, footer)
     if left_out:
-        print(f"\nleft out, for what the manager does not do: {left_out}")
+        print(f"\nleft out: {left_out}")
     for each in shortest:
         print(f"\n{history(*each)}")
     return int(bool(shortest))
