@@ -40,6 +40,9 @@ DISTRIBUTIONS: Final = {"z3": "z3-solver"}
 MANY: Final = 20
 """Of more rows than this, those that hold and need no word are only counted."""
 
+LONG: Final = 400
+"""Characters of a fault that are printed; the report has all."""
+
 LOCKSTEP: Final = ("lockstep", "paged", "offload", "worker")
 """The rows whose transitions are all that can be reached, each executed on the implementation."""
 
@@ -272,11 +275,12 @@ def _print(
     title = f"blockwright conform, profile {profile.name}"
     if cells:
         print_table(f"{title}: rows", _COLUMNS, cells)
-    for row in rows:
-        if row.violations:
-            print(f"\n{row.kind}, {row.scope}: {row.law}: {row.detail}")
-            if row.script:
-                print(f"\n{row.script}")
+    broken = [row for row in rows if row.violations]
+    for row in broken:
+        print(f"\n{row.kind}, {row.scope}: {row.law}: {row.detail[:LONG]}{'...' * (len(row.detail) > LONG)}")
+    for row in sorted((row for row in broken if row.script), key=lambda row: len(row.script))[:1]:
+        more = " (--json has those of the others)" * (len(broken) > 1)
+        print(f"\nThe shortest counterexample{more}, a test to be run as it is:\n\n{row.script}")
     if left:
         columns = ("what the manager does not declare", "scopes left out", "for this alone")
         print_table(f"{title}: {len(left):,} scopes left out (--json lists them)", columns, reasons(left))

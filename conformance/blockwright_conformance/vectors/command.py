@@ -106,14 +106,14 @@ def _judge(args: argparse.Namespace) -> int:
             for vector in vectors:
                 judged.append((vector, judge(factory, vector)))
                 advance(1, vector.scope)
-                if factory.connection.failed:
+                if factory.connection.is_silent:
                     break
     finally:
         factory.close()
     if not judged:
         raise InvalidArgumentError(f"--run: {factory.connection.name} can do none of these scopes: {left_out}")
-    if factory.connection.failed and len(judged) < len(vectors):
-        left_out = f"{len(vectors) - len(judged):,} vectors, since the manager's process failed; {left_out}"
+    if len(judged) < len(vectors):
+        left_out = f"{len(vectors) - len(judged):,} vectors, since the manager no longer answers; {left_out}"
     return _print(factory.connection.name, judged, left_out)
 
 

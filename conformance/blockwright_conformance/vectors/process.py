@@ -47,10 +47,12 @@ class Connection:
     """A process that manages blocks, and which adapter spoke to it last.
 
     After a failure its answers can no longer be told apart: the process is killed, and every later call fails at once.
+    Where it did not just keep silent, which costs time, the factory starts another for the next manager.
     """
 
     def __init__(self, command: str) -> None:
-        self.command, self.speaker, self.unread, self.errors, self.failed = command, 0, b"", b"", ""
+        self.command, self.speaker, self.unread, self.errors = command, 0, b"", b""
+        self.failed, self.is_silent = "", False
         try:
             self.process = subprocess.Popen(
                 shlex.split(command),
@@ -96,6 +98,7 @@ class Connection:
         while len(answers) < len(lines):
             left = deadline - time.monotonic()
             if left <= 0:
+                self.is_silent = True
                 self.fail(f"no answer to {lines[len(answers)]!r} in {TIMEOUT:g} s")
             for key, _ in self.selector.select(left):
                 if key.fileobj is self.input:
@@ -242,6 +245,8 @@ class ProcessFactory:
         return self.connection.capabilities
 
     def __call__(self, config: Config) -> ProcessAdapter:
+        if self.connection.failed and not self.connection.is_silent:
+            self.connection = Connection(self.command)
         return ProcessAdapter(self.connection, config)
 
     def close(self) -> None:

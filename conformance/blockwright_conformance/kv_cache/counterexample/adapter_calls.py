@@ -38,6 +38,9 @@ SENTENCES: Final[dict[str, str]] = {
 QUIET = frozenset(("copy", "observe"))
 """Calls that are not written down, except those of the last action."""
 
+RUN: Final = 'if __name__ == "__main__":', "    test_counterexample()"
+"""The end of a test, for whoever runs it without pytest."""
+
 ANYTHING: Final = object()
 """What is expected of an answer that is not judged."""
 
@@ -64,9 +67,12 @@ class Made(NamedTuple):
 def way(world: Any, actions: Sequence[Any], fault: str) -> str:
     """Return a test that performs a history on a new manager of a world and asserts what the specification says."""
     factory, config = world.factory, world.scope.config
-    adapter: Any = factory(config)
-    written = Written(adapter)
+    written = Written()
     lines = [f"adapter = {written.maker(factory)}({written.text(config)})"]
+    try:
+        adapter = written.adapter = factory(config)
+    except Exception:  # as it will when the test is run
+        return written.test(world.scope.name, lines, fault)
     recorder, state = Recorder(adapter, written), world.initial()
     for action in actions[:-1]:
         state = act(world, recorder, state, action).outcome.state
@@ -82,11 +88,7 @@ def way(world: Any, actions: Sequence[Any], fault: str) -> str:
         lines += written.judged(partial(asked, state))
     if not written.fails and fault:
         lines.append(f"raise AssertionError({fault!r})")
-    laws = [name for name in dict.fromkeys(NAMED.findall(fault)) if name in SENTENCES]
-    head = [f"# {world.scope.name}: {fault}", *(f"# {name}: {SENTENCES[name]}" for name in laws)] if fault else []
-    body = [f"    {each}" for each in lines]
-    end = ["", "", 'if __name__ == "__main__":', "    test_counterexample()"]
-    return "\n".join([*head, *written.imports(), "", "", "def test_counterexample():", *body, *end])
+    return written.test(world.scope.name, lines, fault)
 
 
 def due(world: Any, state: State, action: Any, outcome: Any, call: Made) -> Any:
@@ -138,12 +140,19 @@ class Recorder:
 class Written:
     """Calls of an adapter, the lines that make them again, and what those import."""
 
-    def __init__(self, adapter: Any) -> None:
-        self.adapter = adapter
+    def __init__(self) -> None:
+        self.adapter: Any = None
         self.calls: list[Made] = []
         self.prompts: dict[str, Any] = {}
         self.names: set[tuple[str, str]] = set()
         self.is_loud, self.fails = False, False
+
+    def test(self, scope: str, lines: list[str], fault: str) -> str:
+        """Return the text of a test; above it the fault, and the sentence of each law that it names."""
+        laws = [name for name in dict.fromkeys(NAMED.findall(fault)) if name in SENTENCES]
+        head = [f"# {scope}: {fault}", *(f"# {name}: {SENTENCES[name]}" for name in laws)] if fault else []
+        body = ["def test_counterexample():", *(f"    {each}" for each in lines)]
+        return "\n".join([*head, *self.imports(), "", "", *body, "", "", *RUN])
 
     def imports(self) -> list[str]:
         """Return the lines that import what the others name."""
