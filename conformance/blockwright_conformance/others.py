@@ -111,7 +111,8 @@ def kind_met(kind: str, scopes: Sequence[Scope], groups: bool) -> Met:
         how.append(f"{length} {', '.join(each for each in PLACES if each in places)} a block")
         missing += [f"no {length} {each} a block" for each in PLACES[kind == "chunked" :] if each not in places]
     how.append(", ".join(sorted(company)))
-    missing += [f"never {each}" for each in ("alone", "with other groups")[: 1 + groups] if each not in company]
+    wanted = ("with other groups",) if kind == "cross" else ("alone", "with other groups")[: 1 + groups]
+    missing += [f"never {each}" for each in wanted if each not in company]
     return Met(f"kind {kind}", count, "; ".join(how), "; ".join(missing))
 
 

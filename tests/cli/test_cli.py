@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -122,20 +121,16 @@ def test_the_package_declares_its_commands() -> None:
     assert {"bench", "conform"} <= set(declared)
 
 
-def test_the_program_starts_fast_and_without_heavy_packages() -> None:
+def test_the_program_starts_without_heavy_packages() -> None:
+    """Start-up takes what its imports take."""
     heavy = {"torch", "numpy", "rich", "matplotlib", "hypothesis", "blockwright_spec", "blockwright_conformance"}
+    heavy |= {"asyncio", "multiprocessing", "msgspec", "prometheus_client", "valkey", "fsspec", "zmq"}
     code = (
         "import sys; from blockwright.cli import main; code = main(['replay', '--help']); "
         f"print(sorted({heavy!r} & set(sys.modules))); sys.exit(code)"
     )
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        seconds.append(time.perf_counter() - start)
-        assert done.stdout.splitlines()[-1] == "[]"
-    # About 0.15 s; the bound is loose because the machine may be busy.
-    assert min(seconds) < 1.0
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

@@ -64,10 +64,8 @@ class Connection:
             )
         except (OSError, ValueError, IndexError) as error:
             raise ProcessError(f"cannot run {command!r}: {error}") from error
-        self.input, self.output, self.log = self.process.stdin, self.process.stdout, self.process.stderr
-        assert self.input is not None
-        assert self.output is not None
-        assert self.log is not None
+        pipes: Any = self.process.stdin, self.process.stdout, self.process.stderr
+        self.input, self.output, self.log = pipes
         self.selector = selectors.DefaultSelector()
         for pipe in (self.output, self.log):
             self.selector.register(pipe, selectors.EVENT_READ)
@@ -90,10 +88,6 @@ class Connection:
         waiting = "".join(f"{line}\n" for line in lines).encode()
         answers: list[str] = []
         deadline = time.monotonic() + TIMEOUT
-        if any(key.fileobj is self.output for key, _ in self.selector.select(0)) and (
-            self.read(lines[0]) or self.unread
-        ):
-            self.fail(f"a line that nothing had asked for came before {lines[0]!r}")
         self.listen(bool(waiting))
         while len(answers) < len(lines):
             left = deadline - time.monotonic()
@@ -111,6 +105,12 @@ class Connection:
             if len(answers) > len(lines) or (len(answers) == len(lines) and self.unread):
                 self.fail(f"more than one line came back for {lines[-1]!r}")
         return answers
+
+    def expect_silence(self, line: str) -> None:
+        """Fail if the process has spoken since it was last asked, or has ended."""
+        came = not self.failed and any(key.fileobj is self.output for key, _ in self.selector.select(0))
+        if came and (self.read(line) or self.unread):
+            self.fail(f"a line that nothing had asked for came before {line!r}")
 
     def listen(self, writes: bool) -> None:
         """Wait until the process takes more input, too, or no longer."""
@@ -208,7 +208,9 @@ class ProcessAdapter(ByCalls):
         if self.number == 0 or connection.speaker != self.number:
             connection.speaker += 1
             self.number, before = connection.speaker, self.history
-        answers = connection.ask([*before, *lines])
+        asked = [*before, *lines]
+        connection.expect_silence(asked[0])
+        answers = connection.ask(asked)
         if before and answers[0] != "ok":
             raise ProcessError(f"{connection.command}: expected ok to {before[0]!r}, found {answers[0]!r}")
         return answers[len(before) :]

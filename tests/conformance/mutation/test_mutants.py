@@ -241,6 +241,4 @@ def sleeping() -> str:
 def test_a_fork_tells_what_it_did() -> None:
     assert in_fork(lambda: "done", 30) == ("done", True)
     assert in_fork(lambda: [""][1], 30) == (json.dumps(("", "IndexError: list index out of range")), True)
-    started = time.monotonic()
     assert in_fork(sleeping, 0.2) == ("", False)
-    assert time.monotonic() - started < 30
