@@ -92,7 +92,7 @@ def test_the_way_to_a_fault_is_a_shortest_one() -> None:
 
 @pytest.mark.parametrize(
     ("name", "call"),
-    [("B20", "allocate_slots("), ("D05", "KVCacheManager("), ("B02", "pool.free_blocks(")],
+    [("B20", "adapter.allocate("), ("D05", "BlockwrightAdapter("), ("B02", "pool.free_blocks(")],
 )
 def test_every_bug_tells_its_way_as_calls(name: str, call: str) -> None:
     row = shown(BY_ID[name])
@@ -115,7 +115,7 @@ def test_a_bug_caught_by_another_law_fails() -> None:
     row = shown(replace(BY_ID["B20"], law="HIT-2"))
     assert row.violations == 1
     assert "HIT-2 was to catch it" in row.detail
-    assert "r0 = Request" in row.script
+    assert "adapter.send('r0'" in row.script
 
 
 def test_a_bug_that_runs_on_and_on_fails() -> None:

@@ -42,9 +42,9 @@ class Faulty(BlockwrightAdapter):
 
 
 class Idle:
-    # Hands out the same three blocks whatever it is asked, and declares no call, so that no scope is run.
+    # Hands out the same three blocks whatever it is asked, and declares no feature, so that no scope is run.
 
-    capabilities = Capabilities(kinds=frozenset({"full"}), features=frozenset({"caching"}))
+    capabilities = Capabilities(kinds=frozenset({"full"}))
 
     def __init__(self, config):
         pass
@@ -289,7 +289,7 @@ def test_conform_fails_a_manager_that_no_scope_is_run_on(tmp_path: Path) -> None
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert report["violations"] == 1
     assert {each.name for each in FOR_OTHERS["pr"]} <= report["left_out"].keys()
-    assert report["left_out"]["mamba, block 1: put off"] == ["kind mamba", "call chunks", "call later", "call trim"]
+    assert report["left_out"]["mamba, block 1: put off"] == ["kind mamba", "feature caching"]
     one = conform(tmp_path, "--impl", "faulty:Idle", "--gate", "machine", "--profile", "quick")
     assert one.returncode == 1
     assert "no scope was run" in one.stdout
@@ -299,12 +299,12 @@ def test_pytest_fails_a_manager_that_no_scope_is_run_on(tmp_path: Path) -> None:
     done = run_kit(tmp_path, "--blockwright-impl", "faulty:Idle")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "no scope was run: the manager declares too little" in done.stdout
-    assert "  call chunks\n" in done.stdout
+    assert "  feature caching\n" in done.stdout
     assert f"1 failed, 1 passed, {len(FOR_OTHERS['pr'])} skipped" in done.stdout
 
 
 def test_run_conformance_fails_a_manager_that_no_scope_is_run_on() -> None:
-    few = Capabilities(kinds=frozenset({"full"}), features=frozenset({"caching"}))
+    few = Capabilities(kinds=frozenset({"full"}))
     with pytest.raises(ValueError, match="the manager declares too little; the nearest scope, 'full, "):
         run_conformance(BlockwrightAdapter, few)
 

@@ -228,7 +228,10 @@ class Written:
                 known = self.named(kind.__module__, kind.__name__)
                 self.named("contextlib", "suppress")
                 return [f"with suppress({known}): {call.line}  # {said}"]
-            return self.failing(f"{call.line}  # must not raise; raises {kind.__name__}: {said}")
+            line = f"assert {call.line} == {wanted}" if isinstance(wanted, tuple | bool) else call.line
+            if wanted is None:
+                line = f"assert {call.line} is None"
+            return self.failing(f"{line}  # raises {kind.__name__}: {said}")
         if lines := () if wanted is ANYTHING else tuple(self.asserted(call, wanted)):
             return self.failing(*lines)
         if call.name == "observe":
