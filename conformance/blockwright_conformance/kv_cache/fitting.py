@@ -76,11 +76,11 @@ def check_names(declared: Capabilities) -> None:
         if isinstance(names, str):
             raise ValueError(f"capabilities: {what}: expected a set of names, not the text {names!r}")
         wrong += [
-            f"{name!r} is none of the {what}; {hint(name, known)}"
+            f"{name!r} is none of the {what} ({hint(name, known)})"
             for name in sorted(frozenset(names) - known.keys(), key=str)
         ]
     if wrong:
-        raise ValueError(f"capabilities: {'. '.join(wrong)}")
+        raise ValueError(f"capabilities: {', '.join(wrong)}")
 
 
 def hint(name: object, known: Iterable[str]) -> str:
