@@ -92,7 +92,7 @@ def test_the_way_to_a_fault_is_a_shortest_one() -> None:
 
 @pytest.mark.parametrize(
     ("name", "call"),
-    [("B20", "adapter.allocate("), ("D05", "BlockwrightAdapter("), ("B02", "pool.free_blocks(")],
+    [("B20", "adapter.allocate("), ("D05", "assert adapter.find("), ("B02", "pool.free_blocks(")],
 )
 def test_every_bug_tells_its_way_as_calls(name: str, call: str) -> None:
     row = shown(BY_ID[name])
