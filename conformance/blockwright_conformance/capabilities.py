@@ -19,7 +19,7 @@ class Capabilities:
 
     Attributes:
         kinds: layers, tiers or trees that it knows, by name ("full", "sliding", "lru", ...).
-        calls: optional calls that it answers (`scopes.CALLS` names those of a KV-cache manager).
+        calls: optional calls that it answers. `kv_cache.fitting.NAMES` has the names of a KV-cache manager.
         features: what of a configuration it understands ("caching", "eagle", "groups", "block sizes", ...).
         shows: fields of its part's `Observation` that it fills; the others are not compared.
         absent: for whatever it lacks, of any of these, why: shown beside what was left out.

@@ -25,8 +25,9 @@ from .capabilities import Deviation
 from .checker.compiled import trouble
 from .expected_failures import expected_of, judged
 from .gates import OURS, GateResult, Profile, factory_of, gate, gates, lacking
+from .kv_cache.fitting import capabilities_of, fitting
 from .kv_cache.scopes import PROFILES
-from .others import THEIR_GATES, left_out, not_run, reasons, unusable
+from .others import THEIR_GATES, Met, asked, lacks, met, not_run, reasons, unusable
 from .summary import COLUMNS as SUMMARY
 from .summary import as_data, counted
 from .summary import cells as summary
@@ -38,6 +39,9 @@ DISTRIBUTIONS: Final = {"z3": "z3-solver"}
 
 MANY: Final = 20
 """Of more rows than this, those that hold and need no word are only counted."""
+
+LONG: Final = 400
+"""Characters of a fault that are printed; the report has all."""
 
 LOCKSTEP: Final = ("lockstep", "paged", "offload", "worker")
 """The rows whose transitions are all that can be reached, each executed on the implementation."""
@@ -109,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError("--expected: is of the manager that --impl names; name one, or leave --expected out")
     expected = _expected(args.expected)
     names = wanted(["proofs"] if args.proofs else ["policies"] if args.policy else args.gate, args.skip, profile)
-    left = {} if profile.is_ours else left_out(names, profile)
+    left, declared = _others(names, profile)
     _check_packages(names, profile)
     started, rows = time.perf_counter(), []
     for name in names:
@@ -119,15 +123,23 @@ def run(args: argparse.Namespace) -> int:
     seconds = time.perf_counter() - started
     if not rows and not left:
         raise InvalidArgumentError(f"--scope: no scope of profile {profile.name} contains {profile.scope!r}")
-    rows = judged(rows, expected, not (args.gate or args.skip or profile.scope))
+    is_whole = not (args.gate or args.skip or profile.scope)
+    rows = judged(rows, expected, is_whole)
     if not profile.is_ours:
-        rows += not_run(names, profile, rows)
-    report = _report(profile, rows, seconds, left)
+        rows += not_run(names, profile, rows, is_whole)
+    report = _report(profile, rows, seconds, left) | {"met": [each._asdict() for each in declared]}
     if args.json is not None:
         _write(args.json, report)
     if args.json != Path("-"):
-        _print(profile, rows, seconds, left)
+        _print(profile, rows, seconds, left, declared)
     return int(any(row.violations for row in rows))
+
+
+def _others(names: list[str], profile: Profile) -> tuple[dict[str, list[str]], list[Met]]:
+    """Return the scopes that a manager of another make is not put through, and what the others meet of it."""
+    can = None if profile.is_ours else capabilities_of(factory_of(profile.implementation))
+    scopes = [] if can is None else asked(names, profile)
+    return lacks(scopes, can), [] if can is None else met(fitting(scopes, can), can)
 
 
 def wanted(only: list[str] | None, but: list[str] | None, profile: Profile) -> list[str]:
@@ -174,7 +186,8 @@ def _check_packages(names: list[str], profile: Profile) -> None:
         packages = sorted({package for each in missing.values() for package in each})
         skips = " ".join(f"--skip {name}" for name in missing)
         raise InvalidArgumentError(
-            f"--gate: {', '.join(missing)} cannot run without {' and '.join(packages)}; "
+            f"{'gate' if len(missing) == 1 else 'gates'} {', '.join(missing)} cannot run without "
+            f"{' and '.join(packages)}; "
             f"pip install {' '.join(DISTRIBUTIONS.get(each, each) for each in packages)}, or leave them out: {skips}"
         )
 
@@ -248,7 +261,9 @@ def folded(rows: list[GateResult]) -> list[GateResult]:
     return ones + rows
 
 
-def _print(profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]]) -> None:
+def _print(
+    profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]], declared: list[Met]
+) -> None:
     """Print the rows (of many, those that say something), the shortest way to each broken law, and the totals."""
     shown = rows if profile.proofs else folded(rows)
     if len(shown) > MANY and not profile.proofs:
@@ -260,14 +275,17 @@ def _print(profile: Profile, rows: list[GateResult], seconds: float, left: dict[
     title = f"blockwright conform, profile {profile.name}"
     if cells:
         print_table(f"{title}: rows", _COLUMNS, cells)
-    for row in rows:
-        if row.violations:
-            print(f"\n{row.kind}, {row.scope}: {row.law}: {row.detail}")
-            if row.script:
-                print(f"\n{row.script}")
+    broken = [row for row in rows if row.violations]
+    for row in broken:
+        print(f"\n{row.kind}, {row.scope}: {row.law}: {row.detail[:LONG]}{'...' * (len(row.detail) > LONG)}")
+    for row in sorted((row for row in broken if row.script), key=lambda row: len(row.script))[:1]:
+        more = " (--json has those of the others)" * (len(broken) > 1)
+        print(f"\nThe shortest counterexample{more}, a test to be run as it is:\n\n{row.script}")
     if left:
         columns = ("what the manager does not declare", "scopes left out", "for this alone")
         print_table(f"{title}: {len(left):,} scopes left out (--json lists them)", columns, reasons(left))
+    if declared:
+        print_table(f"{title}: what the manager declares", Met._fields, [tuple(map(str, each)) for each in declared])
     print_table(f"{title}: totals", SUMMARY, summary(rows), verdict(profile, rows, seconds))
 
 

@@ -15,11 +15,11 @@ from blockwright.policies import policy_named
 from .capabilities import Capabilities, Deviation, Verdict, judge
 from .expected_failures import expected_of, findings, said
 from .gates import GateResult, factory_of
-from .kv_cache.fitting import capabilities_of, fitted, lacking
+from .kv_cache.fitting import capabilities_of, check_names, fitting
 from .kv_cache.gate import judged
 from .kv_cache.scopes import FOR_OTHERS, POLICIES
 from .kv_cache.world import Factory
-from .others import none_fits
+from .others import lacks, none_fits
 from .policies import PolicyManagers
 
 
@@ -75,9 +75,11 @@ def run_conformance(
     else:
         make = factory_of(factory) if isinstance(factory, str) else factory  # type: ignore[assignment]
     can = capabilities if capabilities is not None else capabilities_of(make)
+    if can is not None:
+        check_names(can)
     scopes = [each for each in (FOR_OTHERS[profile] if policy is None else POLICIES) if scope in each.name]
-    left_out = {each.name: words for each in scopes if (words := lacking(each, can))}
-    rows = tuple([judged(fitted(each, can), make) for each in scopes if each.name not in left_out])
+    left_out = lacks(scopes, can)
+    rows = tuple([judged(each, make) for each in fitting(scopes, can)])
     if not rows:
         why = f": {none_fits(scopes, can)}" if scopes else ""
         raise ValueError(f"scope: no scope of profile {profile} that the manager can do contains {scope!r}{why}")

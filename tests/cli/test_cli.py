@@ -123,6 +123,7 @@ def test_the_package_declares_its_commands() -> None:
 
 def test_the_program_starts_without_heavy_packages() -> None:
     heavy = {"torch", "numpy", "rich", "matplotlib", "hypothesis", "blockwright_spec", "blockwright_conformance"}
+    heavy |= {"asyncio", "multiprocessing", "msgspec", "prometheus_client", "valkey", "fsspec", "zmq"}
     code = (
         "import sys; from blockwright.cli import main; code = main(['replay', '--help']); "
         f"print(sorted({heavy!r} & set(sys.modules))); sys.exit(code)"

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from blockwright_conformance.kv_cache.fitting import NAMES
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
     path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")) if not path.is_relative_to(ROOT / "docs/book")
@@ -23,6 +25,9 @@ DOCUMENTS = sorted(
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?:\$ )?(?:\w+=\S+ )*(make|blockwright)((?: [a-z][a-z-]*)+)", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+SECTION = re.compile(r"^\*\*(\w+)\*\*:(.*?)(?=^\*\*|\Z)", re.MULTILINE | re.DOTALL)
+ROW = re.compile(r"^\| `([^`]+)` \| (.*) \|$", re.MULTILINE)
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -93,6 +98,13 @@ def generated() -> frozenset[str]:
     pytest.importorskip("sphinx")
     pages = importlib.import_module("blockwright_book.pages")
     return frozenset(name for name, _ in pages.every())
+
+
+def test_every_name_that_an_adapter_may_declare_is_listed_with_its_meaning() -> None:
+    page = (ROOT / "docs/how-to/ci.md").read_text(encoding="utf-8")
+    section = page.partition("### What you may declare")[2].partition("\n### ")[0]
+    listed = {what.lower(): dict(ROW.findall(text)) for what, text in SECTION.findall(section)}
+    assert listed == NAMES
 
 
 @pytest.mark.parametrize(

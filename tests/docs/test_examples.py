@@ -45,7 +45,7 @@ def test_the_engine_loop_says_the_same_in_any_pool() -> None:
 
 
 def test_the_toy_managers_page_says_what_its_commands_print() -> None:
-    """Its counterexample runs as printed, too, up to the error that it ends with."""
+    """Its counterexample is a test, which fails as it is printed."""
     page = (TOY / "README.md").read_text(encoding="utf-8")
     commands = re.findall(r"```sh\n(.*?)\n```\n\n```text\n(.*?)```", page, re.DOTALL)
     assert len(commands) == 3
@@ -58,6 +58,7 @@ def test_the_toy_managers_page_says_what_its_commands_print() -> None:
         assert (done.returncode == 0) == ("Nothing is violated" in wanted)
     script = next(wanted for _, wanted in commands if "raises KeyError" in wanted)
     done = subprocess.run([sys.executable, "-c", script], cwd=TOY, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
     assert done.stderr.rstrip().endswith("KeyError: 'dictionary is empty'")
     adapter = (TOY / "adapter.py").read_text(encoding="utf-8")
     assert len([each for each in adapter.splitlines() if each.strip()]) <= 60

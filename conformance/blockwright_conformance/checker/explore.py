@@ -75,15 +75,23 @@ class Explorer(Generic[S, M]):
         """Visit everything, up to the first fault; the collector rests, since nothing here forms cycles."""
         started, result = time.perf_counter(), self.result
         with collector_resting():
-            root = Node(self.world.initial(), None if self.alone else self.world.model())
-            self.seen.add(self.world.digest(root.state))
-            self.judge_state(root)
-            frontier = [root]
+            frontier = self.begun()
             while frontier and result.violation is None and result.transitions != self.max_transitions:
                 frontier = list(self.level(frontier))
                 result.depth += bool(frontier)
             result.states, result.seconds = len(self.seen), time.perf_counter() - started
         return result
+
+    def begun(self) -> list[Node[S, M]]:
+        """Return the first frontier; a model that cannot be made is a violation."""
+        try:
+            root = Node(self.world.initial(), None if self.alone else self.world.model())
+        except Exception as error:
+            self.fail(*named(error), None)
+            return []
+        self.seen.add(self.world.digest(root.state))
+        self.judge_state(root)
+        return [root]
 
     def level(self, frontier: list[Node[S, M]]) -> Iterator[Node[S, M]]:
         """Yield the new states one action beyond the frontier's; the models of the frontier are dropped behind."""

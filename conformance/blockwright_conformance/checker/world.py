@@ -148,9 +148,9 @@ class World(ABC, Generic[S, M]):
 
     # ---- for readers
 
-    @abstractmethod
     def opening(self) -> list[str]:
         """Return the lines of a counterexample before its first action: imports, and a model that is made."""
+        return []
 
     def lines(self, state: S, action: Any, outcome: Outcome[S]) -> list[str]:
         """Return the lines of an action."""

@@ -13,7 +13,6 @@ from blockwright_spec.manager.state import Absent, Hit, State, Waiting, is_loadi
 from blockwright_spec.reads import Prefix
 
 from .adapter import Found, ManagerAdapter
-from .counterexample.script import call, counting, looking, sending
 from .outcome import ManagerOutcome
 from .parts import Reply, allocate, chunks, hit_of, is_idle, looked_up, name_of, sent, settled, when
 from .scopes import Scope
@@ -101,16 +100,6 @@ class Admit(NamedTuple):
             adapter.forget(name)
         return reply
 
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        name = name_of(self.slot)
-        hit = f", length_{name}, hit_{name}" if self.asked else ""
-        return [
-            *sending(state, self.slot, self.prefix),
-            *([looking(name)] if self.asked else []),
-            call(name, self.step(), hit, outcome, self.planned),
-            *counting(self.slot, outcome),
-        ]
-
 
 class Find(NamedTuple):
     """Send a request if it is not there, look it up, and keep the hit for later."""
@@ -132,9 +121,6 @@ class Find(NamedTuple):
         if isinstance(state.requests[self.slot], Absent):
             adapter.send(name, self.prefix)
         return Reply(hit=adapter.find(name))
-
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        return [*sending(state, self.slot, self.prefix), looking(name_of(self.slot))]
 
 
 class AdmitHeld(NamedTuple):
@@ -159,11 +145,6 @@ class AdmitHeld(NamedTuple):
         name, hit = name_of(self.slot), Found(request.hit.length, request.hit.tables)
         return allocate(adapter, name, 0, Step(self.new), hit, name if hit.length else None)._replace(hit=None)
 
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        name, held = name_of(self.slot), state.requests[self.slot]
-        hit = f", length_{name}, hit_{name}" if isinstance(held, Waiting) and held.hit.length else ""
-        return [call(name, Step(self.new), hit, outcome), *counting(self.slot, outcome)]
-
 
 class Release(NamedTuple):
     """End a request; nothing happens to one that is not there."""
@@ -186,9 +167,6 @@ class Release(NamedTuple):
         adapter.free(name)
         adapter.forget(name)
 
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        return [*sending(state, self.slot), f"manager.free({name_of(self.slot)})"]
-
 
 class Preempt(NamedTuple):
     """Take a running request's blocks and have it wait."""
@@ -205,7 +183,3 @@ class Preempt(NamedTuple):
 
     def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.free(name_of(self.slot))
-
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        name = name_of(self.slot)
-        return [f"manager.free({name})", f"{name}.num_computed_tokens = 0"]

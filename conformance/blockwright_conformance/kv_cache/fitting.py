@@ -1,15 +1,20 @@
 """Which scopes a manager can be put through, by what it declares that it can do.
 
-A factory may carry its `Capabilities` as an attribute; without, the manager is taken to do everything.
+A factory may carry its `Capabilities` as an attribute; without one, the manager is taken to do everything. A scope that
+needs a kind of layer or a feature of its configuration that is not declared is left out. Everything else that is not
+declared is left out *of* the scope: the engine does not make the call, drafts no token, sends no salt. So the scopes of
+a manager follow from what it declares, however little that is.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any
 
 from blockwright_spec.reads import Mamba
 
 from ..capabilities import Capabilities, Needs
-from .scopes import Scope, kind_and_lengths
+from .scopes import FILE, Scope, kind_and_lengths
 
 FEATURES: dict[str, Callable[[Scope], object]] = {
     "caching": lambda scope: scope.config.caching,
@@ -27,7 +32,10 @@ FEATURES: dict[str, Callable[[Scope], object]] = {
     "encoder": lambda scope: scope.encoder,
     "extra keys": lambda scope: any(extra for extra, _ in scope.prompts),
 }
-"""The words for features, and which scopes need them; those for calls are `scopes.CALLS`."""
+"""Which scopes need a feature, by the name of the feature."""
+
+NAMES: dict[str, dict[str, str]] = {what: FILE[what] for what in ("kinds", "calls", "features")}
+"""Everything that a manager may declare, with its meaning."""
 
 
 def keeps_draft_states(scope: Scope) -> bool:
@@ -50,12 +58,35 @@ def capabilities_of(factory: object) -> Capabilities | None:
     """Return what the managers of a factory can do, or None for everything.
 
     Raises:
-        ValueError: what it declares is no `Capabilities`.
+        ValueError: what it declares is no `Capabilities`, or names something unknown.
     """
     declared = getattr(factory, "capabilities", None)
     if declared is not None and not isinstance(declared, Capabilities):
         raise ValueError(f"capabilities: expected a Capabilities, not {declared!r}")
+    if declared is not None:
+        check_names(declared)
     return declared
+
+
+def check_names(declared: Capabilities) -> None:
+    """Raise a ValueError that gives the nearest known name for each unknown one."""
+    wrong = []
+    for what, known in NAMES.items():
+        names = getattr(declared, what)
+        if isinstance(names, str):
+            raise ValueError(f"capabilities: {what}: expected a set of names, not the text {names!r}")
+        wrong += [
+            f"{name!r} is none of the {what} ({hint(name, known)})"
+            for name in sorted(frozenset(names) - known.keys(), key=str)
+        ]
+    if wrong:
+        raise ValueError(f"capabilities: {', '.join(wrong)}")
+
+
+def hint(name: object, known: Iterable[str]) -> str:
+    """Suggest the nearest of the known names, or list them all."""
+    near = get_close_matches(str(name), sorted(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
 
 
 def lacking(scope: Scope, capabilities: Capabilities | None) -> list[str]:
@@ -67,15 +98,33 @@ def lacking(scope: Scope, capabilities: Capabilities | None) -> list[str]:
 
 
 def fitted(scope: Scope, capabilities: Capabilities | None) -> Scope:
-    """Return a scope without the optional calls that a manager does not have."""
-    return scope if capabilities is None else replace(scope, calls=scope.calls & capabilities.calls)
+    """Return a scope without the calls, drafts, lookahead, extra keys and watermark that a manager does not declare."""
+    if capabilities is None:
+        return scope
+    can = capabilities.features
+    changes: dict[str, Any] = {"calls": scope.calls & capabilities.calls}
+    if "drafts" not in can:
+        changes["drafts"] = 0
+    if "lookahead" not in can:
+        changes["lookaheads"] = (0,)
+    if "extra keys" not in can:
+        changes["prompts"] = tuple(dict.fromkeys((0, tokens) for _, tokens in scope.prompts))
+    if "watermark" not in can:
+        changes["config"] = replace(scope.config, watermark=0)
+    dropped = sorted(scope.calls - capabilities.calls - QUESTIONS)
+    return replace(scope, name=scope.name + (f", without {' '.join(dropped)}" if dropped else ""), **changes)
 
 
 def fitting(scopes: Iterable[Scope], capabilities: Capabilities | None) -> list[Scope]:
-    """Return the scopes that a manager can be put through whole, questions aside."""
-    return [fitted(each, capabilities) for each in scopes if not lacking(each, capabilities)]
-
-
-def walkable(scopes: Iterable[Scope], capabilities: Capabilities | None) -> list[Scope]:
-    """Return the scopes that a manager can be put through once the engine leaves out calls that it does not have."""
-    return fitting([fitted(each, capabilities) for each in scopes], capabilities)
+    """Return what can be run of some scopes, each fitted; one that asks no more than another is not run twice."""
+    able = [each for scope in scopes if not lacking(each := fitted(scope, capabilities), capabilities)]
+    if capabilities is None:
+        return able
+    asked: dict[Scope, list[frozenset[str]]] = {}
+    kept = set()
+    for each in sorted(able, key=lambda each: len(each.calls), reverse=True):
+        sets = asked.setdefault(replace(each, name="", calls=frozenset()), [])
+        if not any(each.calls <= calls for calls in sets):
+            sets.append(each.calls)
+            kept.add(each.name)
+    return [each for each in able if each.name in kept]

@@ -7,7 +7,6 @@ from ..checker.explore import Result
 from ..gates import GateResult, Profile, factory_of
 from ..rows import LIMIT, Exploration, explored
 from .blockwright import BlockwrightAdapter
-from .counterexample.adapter_calls import way
 from .fitting import capabilities_of, fitting
 from .scopes import FOR_OTHERS, PROFILES, Scope
 from .world import EVERYTHING, Factory, KVCacheWorld, explorer
@@ -29,8 +28,9 @@ class Lockstep(Exploration):
 
     def report(self, result: Result, factory: Factory = BlockwrightAdapter) -> GateResult:
         found = result.violation
-        calls = way(result.scope, factory, found.actions, f"{found.law}: {found.detail}") if found else ""
-        return explored(self.kind, result, calls)
+        world = KVCacheWorld(result.scope, factory)
+        test = world.script(found.actions, f"{found.law}: {found.detail}") if found else ""
+        return explored(self.kind, result, test)
 
 
 def weight(each: Scope) -> tuple[int, int, int]:

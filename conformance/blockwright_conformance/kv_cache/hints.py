@@ -11,7 +11,6 @@ from blockwright_spec.manager.state import Running, State
 from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
-from .counterexample.script import expects
 from .outcome import ManagerOutcome
 from .parts import name_of, settled
 from .scopes import Scope
@@ -43,10 +42,6 @@ class Retain(NamedTuple):
     def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.retain(name_of(self.slot), self.tokens, self.priority, self.until)
 
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        arguments = f"{name_of(self.slot)}, {self.tokens}, {self.priority}, {self.until}"
-        return [f"manager.retain({arguments}){expects(outcome)}"]
-
 
 def is_told(scope: Scope, request: Running) -> bool:
     """Return whether something was said of a request; only some scopes say more than one thing."""
@@ -76,9 +71,6 @@ class ReleasePrefix(NamedTuple):
     def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.release_prefix(name_of(self.slot), self.first)
 
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        return [f"manager.release_prefix({name_of(self.slot)}, {self.first}){expects(outcome)}"]
-
 
 class Tick(NamedTuple):
     """Say what time it is."""
@@ -100,6 +92,3 @@ class Tick(NamedTuple):
 
     def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.advance_time(self.now)
-
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        return [f"manager.advance_time({self.now}){expects(outcome)}"]

@@ -11,10 +11,9 @@ from ..checker.parallel import in_order
 from ..gates import GateResult, Profile, factory_of
 from ..rows import ran
 from .actions import ACTIONS
-from .counterexample.adapter_calls import way
-from .fitting import capabilities_of, walkable
+from .fitting import capabilities_of, fitting
 from .scopes import Scope, large_scopes
-from .world import Factory, KVCacheWorld
+from .world import KVCacheWorld
 
 LENGTHS = {"quick": (2, 60), "pr": (5, 120), "nightly": (2000, 200)}
 """Per profile: examples of the machine, and the steps of each."""
@@ -30,7 +29,7 @@ def size(profile: Profile) -> int:
 def chosen(profile: Profile) -> list[Scope]:
     """Return the large scopes that are asked for, without the calls that the manager says it does not have."""
     scopes = [each for each in large_scopes() if profile.scope in each.name]
-    return scopes if profile.is_ours else walkable(scopes, capabilities_of(factory_of(profile.implementation)))
+    return scopes if profile.is_ours else fitting(scopes, capabilities_of(factory_of(profile.implementation)))
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
@@ -43,9 +42,9 @@ def histories(profile: Profile, scope: Scope) -> GateResult:
     """Run the state machine of a scope."""
     world = KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
     machine = partial(run_machine, world, *LENGTHS[profile.name], profile.name != "nightly")
-    return row(scope, world.factory, [machine])
+    return row(world, [machine])
 
 
-def row(scope: Scope, factory: Factory, runs: Iterable[Run]) -> GateResult:
+def row(world: KVCacheWorld, runs: Iterable[Run]) -> GateResult:
     """Return the row of some runs: what happened, and the history of a violation."""
-    return ran("machine", scope.name, runs, CALLS.__contains__, partial(way, scope, factory))
+    return ran("machine", world.scope.name, runs, CALLS.__contains__, world.script)

@@ -36,7 +36,7 @@ def refusals(outcome: ManagerOutcome, reply: Reply, adapter: ManagerAdapter) -> 
     when = refusal.reason.value[0] if refusal else None
     wrong = when is When.INVALID or (refusal and refusal.reason is Reason.TOO_LONG and error is not None)
     if wrong and error is None:
-        return [f"refusal: accepted, or refused for now; the call is wrong: {refusal}"]
+        return [f"refusal: accepted, or refused for now, and the call is wrong: {refusal}"]
     if error is not None and not wrong:
         return [f"refusal: called wrong ({type(error).__name__}: {error}); expected {refusal or 'success'}"]
     if refusal and refusal.reason is Reason.HIT_STALE and not isinstance(error, adapter.stale):

@@ -13,7 +13,6 @@ from blockwright_spec.manager.state import Running, State, draft_states
 from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
-from .counterexample.script import call, counting, expects
 from .outcome import ManagerOutcome, outcome_of
 from .parts import Reply, allocate, chunks, computed_of, is_idle, is_untimely, name_of, settled, wanted, when
 from .scopes import Scope
@@ -94,10 +93,6 @@ class Grow(NamedTuple):
         plan = plan_growth(state, self.slot, computed, step) if self.planned else None
         return allocate(adapter, name_of(self.slot), computed, step, plan=plan)
 
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        line = call(name_of(self.slot), self.step(), "", outcome, self.planned)
-        return [line, *counting(self.slot, outcome)]
-
 
 class GrowEach(NamedTuple):
     """Give several running requests slots in one call: pairs of slot and new tokens, in order."""
@@ -135,14 +130,6 @@ class GrowEach(NamedTuple):
         served, whole = adapter.allocate_each(asks, self.lookahead)
         return Reply(not whole, None, None, served)
 
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        names = ", ".join(name_of(slot) for slot, _ in self.asks)
-        news = [new for _, new in self.asks]
-        lines = [f"manager.allocate_slots_batch([{names}], {news}, {self.lookahead}){expects(outcome)}"]
-        for slot, _ in self.asks[: len(outcome.steps)]:
-            lines.append(f"{name_of(slot)}.num_computed_tokens = {computed_of(outcome.state, slot)}")
-        return lines
-
 
 class Append(NamedTuple):
     """Append output tokens; the first `accepted` of them were drafts that the last step computed."""
@@ -170,9 +157,6 @@ class Append(NamedTuple):
 
     def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.append(name_of(self.slot), self.tokens)
-
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        return [f"{name_of(self.slot)}.append_output_token_ids({list(self.tokens)})", *counting(self.slot, outcome)]
 
 
 class Publish(NamedTuple):
@@ -208,9 +192,6 @@ class Publish(NamedTuple):
     def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.publish(name_of(self.slot), self.end)
 
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        return [f"manager.cache_blocks({name_of(self.slot)}, {self.end})"]
-
 
 class Trim(NamedTuple):
     """Null the entries dead at `end` tokens."""
@@ -240,6 +221,3 @@ class Trim(NamedTuple):
 
     def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.trim(name_of(self.slot), self.end)
-
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        return [f"manager.remove_skipped_blocks({name_of(self.slot)}, {self.end})"]

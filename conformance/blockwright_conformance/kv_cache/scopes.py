@@ -200,5 +200,23 @@ PROFILES: dict[str, tuple[Scope, ...]] = {
 """The scopes of each profile."""
 POLICIES = tuple([of_row(*row) for row in FILE["scopes"]["policies"]])
 """The scopes of somebody's own policy, in every profile; random histories of the last."""
-FOR_OTHERS: dict[str, tuple[Scope, ...]] = {**PROFILES, "pr": EVERY}
+
+
+def derived() -> tuple[Scope, ...]:
+    """Return scopes for managers of other makes: each kind of layer at every size, alone and beside another group."""
+    rows, found = FILE["derived"], []
+    for names in rows["layers"]:
+        ((kind, size),) = layers(names)
+        found += [of_row(names, *row) for row in rows["alone"][str(size)]]
+        others = rows["partners"] if kind_and_lengths(kind)[0] in rows["partnered"] else ()
+        found += [of_row(f"{each} + {names}", *rows["beside"]) for each in others]
+    return (*found, *(of_row(*row) for row in rows["rows"]))
+
+
+DERIVED = derived()
+FOR_OTHERS: dict[str, tuple[Scope, ...]] = {
+    "quick": (*DERIVED, *PROFILES["quick"]),
+    "pr": (*DERIVED, *EVERY),
+    "nightly": (*DERIVED, *PROFILES["nightly"]),
+}
 """The same for managers of other makes: who cannot do all may need a scope whose events others of our scopes meet."""

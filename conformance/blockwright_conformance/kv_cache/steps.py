@@ -13,7 +13,6 @@ from blockwright_spec.manager.state import Absent, Running, State, is_loading
 from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
-from .counterexample.script import counting, expects, making, sending
 from .outcome import ManagerOutcome
 from .parts import Reply, absent, computed_of, is_untimely, name_of, sent, settled
 from .scopes import Scope
@@ -33,9 +32,6 @@ class Reset(NamedTuple):
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
         return Reply(refused=not adapter.reset())
 
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        return [f"manager.reset_prefix_cache(){expects(outcome)}"]
-
 
 class Start(NamedTuple):
     """Start a step."""
@@ -53,9 +49,6 @@ class Start(NamedTuple):
 
     def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.start()
-
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        return ["step = manager.start_step()" if state.config.added.overlaps else "manager.new_step_starts()"]
 
 
 class Settle(NamedTuple):
@@ -87,12 +80,6 @@ class Settle(NamedTuple):
     def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.settle(tuple([(name_of(slot), count) for slot, count in self.rejected]))
 
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        rejected = {name_of(slot): count for slot, count in self.rejected}
-        step = "manager.steps_in_flight[0]" if state.flights else "1"
-        line = f"manager.settle_step({step}{f', {rejected}' if rejected else ''}){expects(outcome)}"
-        return [line, *(line for slot, _ in self.rejected for line in counting(slot, outcome))]
-
 
 class FinishLoad(NamedTuple):
     """End a load, of which `came` tokens came."""
@@ -120,13 +107,6 @@ class FinishLoad(NamedTuple):
 
     def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.finish_load(name_of(self.slot), self.came)
-
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        name = name_of(self.slot)
-        lines = [*sending(state, self.slot), f"manager.finish_load({name}, {self.came}){expects(outcome)}"]
-        if outcome.refusal or isinstance(outcome.state.requests[self.slot], Running):
-            return lines + counting(self.slot, outcome)
-        return [*lines, f"{name}.num_computed_tokens = 0"]
 
 
 class Fork(NamedTuple):
@@ -175,15 +155,6 @@ class Fork(NamedTuple):
             adapter.forget(name)
         return reply
 
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        name, child, one = name_of(self.slot), name_of(self.child), state.requests[self.slot]
-        lines = sending(state, self.slot)
-        if isinstance(state.requests[self.child], Absent):
-            same = isinstance(one, Running) and one.prefix == self.prefix
-            lines.append(f'{child} = {name}.fork("{child}")' if same else making(state, child, self.prefix))
-            lines += [] if same else [f"{child}.num_computed_tokens = {name}.num_computed_tokens"]
-        return [*lines, f"manager.fork({name}, {child}){expects(outcome)}"]
-
 
 class TakeCopies(NamedTuple):
     """Ask what is to be copied."""
@@ -203,6 +174,3 @@ class TakeCopies(NamedTuple):
         copies = adapter.take_copies()
         if copies != wanted:
             raise AssertionError(f"COPY-1: expected the copies {wanted}, found {copies}")
-
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        return [f"manager.take_copies(){expects(outcome)}"]

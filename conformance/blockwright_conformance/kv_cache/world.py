@@ -1,6 +1,6 @@
 """The world of the manager: one scope of it, with the manager that is put through it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from blockwright_spec.law import Law
@@ -16,7 +16,7 @@ from .actions import ACTIONS, GrowEach, enabled, meaning, perform
 from .adapter import ManagerAdapter, Observation
 from .blockwright import BlockwrightAdapter
 from .counterexample import diagnose
-from .counterexample.script import IMPORTS, constructor
+from .counterexample.adapter_calls import way
 from .outcome import ManagerOutcome
 from .parts import Reply, names_of
 from .scopes import Scope
@@ -123,8 +123,9 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         model.check()
         return lockstep.examine(model, state, self.scope.prompts, self.scope.calls)
 
-    def opening(self) -> list[str]:
-        return [IMPORTS + constructor(self.scope.config)]
+    def script(self, actions: Sequence[Any], fault: str = "") -> str:
+        """Return a test: the calls of the manager's adapter, with what is wrong at their end as assertions."""
+        return way(self, actions, fault)
 
     def symptoms(
         self, model: ManagerAdapter, state: State, action: Any, compared: Compared

@@ -13,7 +13,6 @@ from blockwright_spec.manager.state import Hit, Running, State, certain, recurre
 from blockwright_spec.reads import Prefix
 
 from .adapter import Found, ManagerAdapter
-from .counterexample.script import call, looking, making
 from .outcome import ManagerOutcome
 from .parts import OTHER, Reply, allocate, computed_of, hit_of, looked_up, name_of, sent, settled
 from .scopes import Scope
@@ -80,12 +79,6 @@ class WrongStep(NamedTuple):
             adapter.forget(name)
         return reply
 
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        name = name_of(self.slot)
-        lines = [] if isinstance(state.requests[self.slot], Running) else [making(state, name, self.prefix)]
-        claim = f"{name}.num_computed_tokens = {self.computed}"
-        return [*lines, claim, call(name, self.step(), "", outcome)]
-
 
 class WrongHit(NamedTuple):
     """Admit an absent request with the hit of another prefix, or of another length: `claimed` tokens."""
@@ -129,15 +122,6 @@ class WrongHit(NamedTuple):
         adapter.forget(name)
         return reply._replace(hit=None)
 
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        name, new = name_of(self.slot), len(self.prefix[1]) - self.claimed
-        return [
-            making(state, OTHER, self.other),
-            looking(OTHER),
-            making(state, name, self.prefix),
-            call(name, Step(new), f", {self.claimed}, hit_{OTHER}", outcome),
-        ]
-
 
 class LateHit(NamedTuple):
     """Give a running request a hit."""
@@ -160,10 +144,3 @@ class LateHit(NamedTuple):
         reply = allocate(adapter, name_of(self.slot), computed_of(state, self.slot), Step(1), hit, OTHER)
         adapter.forget(OTHER)
         return reply._replace(hit=None)
-
-    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        return [
-            making(state, OTHER, self.prefix),
-            looking(OTHER),
-            call(name_of(self.slot), Step(1), f", length_{OTHER}, hit_{OTHER}", outcome),
-        ]

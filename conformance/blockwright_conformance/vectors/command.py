@@ -10,8 +10,9 @@ from typing import Any
 from blockwright._terminal import print_table, progress
 from blockwright.errors import InvalidArgumentError
 
-from ..kv_cache.fitting import fitted, lacking
+from ..kv_cache.fitting import fitting, lacking
 from ..kv_cache.scopes import FOR_OTHERS, Scope
+from ..others import lacks as without
 from .judge import Judgement, judge
 from .process import ProcessError, ProcessFactory
 from .records import Vector, write
@@ -105,10 +106,14 @@ def _judge(args: argparse.Namespace) -> int:
             for vector in vectors:
                 judged.append((vector, judge(factory, vector)))
                 advance(1, vector.scope)
+                if factory.connection.is_silent:
+                    break
     finally:
         factory.close()
     if not judged:
         raise InvalidArgumentError(f"--run: {factory.connection.name} can do none of these scopes: {left_out}")
+    if len(judged) < len(vectors):
+        left_out = f"{len(vectors) - len(judged):,} vectors, since the manager no longer answers; {left_out}"
     return _print(factory.connection.name, judged, left_out)
 
 
@@ -120,8 +125,8 @@ def _vectors(args: argparse.Namespace, factory: ProcessFactory) -> tuple[list[Ve
         if args.files:
             raise InvalidArgumentError("--scope: makes vectors; leave it out to run those of files")
         scopes = _scopes(args)
-        can = [scope for scope in scopes if not lacks[scope.name]]
-        vectors = [vector for scope in can for vector in made(fitted(scope, factory.capabilities), args.limit)]
+        vectors = [each for scope in fitting(scopes, factory.capabilities) for each in made(scope, args.limit)]
+        lacks = without(scopes, factory.capabilities)
         names = [scope.name for scope in scopes]
     else:
         try:
@@ -130,7 +135,7 @@ def _vectors(args: argparse.Namespace, factory: ProcessFactory) -> tuple[list[Ve
             raise InvalidArgumentError(f"FILE: {error}") from error
         names = list(dict.fromkeys(vector.scope for vector in read))
         vectors = [vector for vector in read if not lacks.get(vector.scope)]
-    return vectors, "; ".join(f"{name} ({', '.join(lacks[name])})" for name in names if lacks.get(name))
+    return vectors, "; ".join(f"{name} (lacks {', '.join(lacks[name])})" for name in names if lacks.get(name))
 
 
 def _print(name: str, judged: Sequence[tuple[Vector, Judgement]], left_out: str) -> int:
@@ -146,7 +151,7 @@ def _print(name: str, judged: Sequence[tuple[Vector, Judgement]], left_out: str)
     footer = f"{len(judged):,} vectors, {sum(bool(judgement.fault) for _, judgement in judged):,} failed"
     print_table(f"blockwright vectors, manager {name}", _COLUMNS, rows, footer)
     if left_out:
-        print(f"\nleft out, for what the manager does not do: {left_out}")
+        print(f"\nleft out: {left_out}")
     for each in shortest:
         print(f"\n{history(*each)}")
     return int(bool(shortest))

@@ -10,19 +10,25 @@ import functools
 import os
 import selectors
 import shlex
+import signal
 import subprocess
 import time
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from blockwright_spec.manager.state import Config
 
 from ..capabilities import Capabilities
 from ..kv_cache.adapter import Observation
+from ..kv_cache.fitting import check_names
 from .calls import STALE, Answer, ByCalls, Call
 from .wire import WireError, answer_of, call_line, config_line, hello_of, state_of
 
 TIMEOUT = 10.0
 """Seconds that an answer may take."""
+LONGEST = 1 << 20
+"""Bytes of the longest answer."""
+TAIL = 1000
+"""Bytes of standard error that are kept, for the message when the process fails."""
 
 
 class RefusedError(Exception):
@@ -38,68 +44,142 @@ class ProcessError(ValueError):
 
 
 class Connection:
-    """A process that manages blocks, and which adapter spoke to it last."""
+    """A process that manages blocks, and which adapter spoke to it last.
+
+    After a failure its answers can no longer be told apart: the process is killed, and every later call fails at once.
+    Where it did not just keep silent, which costs time, the factory starts another for the next manager.
+    """
 
     def __init__(self, command: str) -> None:
-        self.command, self.speaker, self.unread = command, 0, b""
+        self.command, self.speaker, self.unread, self.errors = command, 0, b"", b""
+        self.failed, self.is_silent = "", False
         try:
             self.process = subprocess.Popen(
-                shlex.split(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
+                shlex.split(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
             )
         except (OSError, ValueError, IndexError) as error:
             raise ProcessError(f"cannot run {command!r}: {error}") from error
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.input, self.output = self.process.stdin, self.process.stdout
-        os.set_blocking(self.input.fileno(), False)
+        pipes: Any = self.process.stdin, self.process.stdout, self.process.stderr
+        self.input, self.output, self.log = pipes
         self.selector = selectors.DefaultSelector()
-        self.selector.register(self.output, selectors.EVENT_READ)
+        for pipe in (self.output, self.log):
+            self.selector.register(pipe, selectors.EVENT_READ)
+        for pipe in (self.input, self.output, self.log):
+            os.set_blocking(pipe.fileno(), False)
         try:
             self.name, self.capabilities, self.follows_policy = hello_of(self.ask(["hello 1"])[0])
-        except Exception:
+            check_names(self.capabilities)
+        except ValueError as error:
+            self.close()
+            raise error if isinstance(error, ProcessError) else ProcessError(f"{command}: {error}") from error
+        except BaseException:
             self.close()
             raise
 
     def ask(self, lines: list[str]) -> list[str]:
-        """Send lines, and return as many that come back, in time."""
+        """Send lines, and return the same number of lines that come back, in time."""
+        if self.failed:
+            raise ProcessError(self.failed)
         waiting = "".join(f"{line}\n" for line in lines).encode()
         answers: list[str] = []
         deadline = time.monotonic() + TIMEOUT
+        self.listen(bool(waiting))
         while len(answers) < len(lines):
-            waiting = self.send(waiting)
-            if not self.selector.select(0.0 if waiting else deadline - time.monotonic()):
-                if time.monotonic() >= deadline:
-                    raise ProcessError(f"{self.command}: no answer to {lines[len(answers)]!r} in {TIMEOUT:.0f} s")
-                continue
-            came = os.read(self.output.fileno(), 1 << 16)
-            if not came:
-                raise ProcessError(f"{self.command}: ended before it answered {lines[len(answers)]!r}")
-            *whole, self.unread = (self.unread + came).split(b"\n")
-            answers += [line.decode(errors="replace").rstrip("\r") for line in whole]
-        if len(answers) > len(lines) or self.unread:
-            raise ProcessError(f"{self.command}: more than one line came back for {lines[-1]!r}")
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self.is_silent = True
+                self.fail(f"no answer to {lines[len(answers)]!r} in {TIMEOUT:g} s")
+            for key, _ in self.selector.select(left):
+                if key.fileobj is self.input:
+                    waiting = self.send(waiting)
+                    self.listen(bool(waiting))
+                elif key.fileobj is self.log:
+                    self.heed()
+                else:
+                    answers += self.read(lines[min(len(answers), len(lines) - 1)])
+            if len(answers) > len(lines) or (len(answers) == len(lines) and self.unread):
+                self.fail(f"more than one line came back for {lines[-1]!r}")
         return answers
 
+    def expect_silence(self, line: str) -> None:
+        """Fail if the process has spoken since it was last asked, or has ended."""
+        came = not self.failed and any(key.fileobj is self.output for key, _ in self.selector.select(0))
+        if came and (self.read(line) or self.unread):
+            self.fail(f"a line that nothing had asked for came before {line!r}")
+
+    def listen(self, writes: bool) -> None:
+        """Wait until the process takes more input, too, or no longer."""
+        is_waiting = self.input in self.selector.get_map()
+        if writes and not is_waiting:
+            self.selector.register(self.input, selectors.EVENT_WRITE)
+        elif is_waiting and not writes:
+            self.selector.unregister(self.input)
+
+    def read(self, line: str) -> list[str]:
+        """Return the whole lines that have come."""
+        came = self.part(self.output)
+        if came is None:
+            return []
+        if not came:
+            self.fail(f"ended {'within a line' if self.unread else 'before it answered'} {line!r}")
+        *whole, self.unread = (self.unread + came).split(b"\n")
+        if len(self.unread) > LONGEST or any(len(each) > LONGEST for each in whole):
+            self.fail(f"more than {LONGEST:,} bytes without a line's end in the answer to {line!r}")
+        return [each.decode(errors="replace").rstrip("\r") for each in whole]
+
+    def heed(self) -> None:
+        """Keep the end of what the process writes to standard error."""
+        came = self.part(self.log)
+        self.errors = (self.errors + (came or b""))[-TAIL:]
+        if came == b"":
+            self.selector.unregister(self.log)
+
+    @staticmethod
+    def part(pipe: Any) -> bytes | None:
+        """Return what has come through a pipe; nothing at its end, None where it may still come."""
+        try:
+            return os.read(pipe.fileno(), 1 << 16)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
     def send(self, waiting: bytes) -> bytes:
-        if not waiting:
-            return waiting
         try:
             return waiting[os.write(self.input.fileno(), waiting) :]
         except BlockingIOError:
             return waiting
-        except BrokenPipeError:  # what it said before it ended is still to be read
+        except OSError:  # what it said before it ended is still to be read
             return b""
+
+    def fail(self, what: str) -> NoReturn:
+        """End the process, and raise what went wrong, with its last words."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(0.1)
+        code = self.process.poll()
+        ended = "" if code is None else f"; exit status {code}"
+        if self.log in self.selector.get_map():
+            self.heed()
+        words = self.errors.decode(errors="replace").strip()
+        self.failed = f"{self.command}: {what}{ended}" + (f"; on its standard error: {words}" if words else "")
+        self.close()
+        raise ProcessError(self.failed)
 
     def close(self) -> None:
         self.selector.close()
-        for pipe in (self.input, self.output):
+        for pipe in (self.input, self.output, self.log):
             with contextlib.suppress(OSError):
                 pipe.close()
-        try:
-            self.process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(0.0 if self.failed else 1.0)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 class ProcessAdapter(ByCalls):
@@ -128,7 +208,9 @@ class ProcessAdapter(ByCalls):
         if self.number == 0 or connection.speaker != self.number:
             connection.speaker += 1
             self.number, before = connection.speaker, self.history
-        answers = connection.ask([*before, *lines])
+        asked = [*before, *lines]
+        connection.expect_silence(asked[0])
+        answers = connection.ask(asked)
         if before and answers[0] != "ok":
             raise ProcessError(f"{connection.command}: expected ok to {before[0]!r}, found {answers[0]!r}")
         return answers[len(before) :]
@@ -165,6 +247,8 @@ class ProcessFactory:
         return self.connection.capabilities
 
     def __call__(self, config: Config) -> ProcessAdapter:
+        if self.connection.failed and not self.connection.is_silent:
+            self.connection = Connection(self.command)
         return ProcessAdapter(self.connection, config)
 
     def close(self) -> None:

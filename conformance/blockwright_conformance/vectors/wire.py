@@ -20,7 +20,10 @@ NOTHING, NO_TABLE = "-", "none"
 
 
 class WireError(ValueError):
-    """A line that is not one of the protocol."""
+    """A line that is not one of the protocol; of a long one the message shows the beginning."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text if len(text) <= 400 else f"{text[:400]}...")
 
 
 def listed(numbers: Iterable[int]) -> str:

@@ -14,12 +14,11 @@ from blockwright import BatchAllocation, Request
 from blockwright.device.inputs import InputBatch, StepInputs
 from blockwright.errors import BlockwrightError
 from blockwright_spec.manager.state import Copy
-from blockwright_spec.reads import Mamba
+from blockwright_spec.reads import Kind, Mamba
 from blockwright_spec.worker.inputs import GroupInputs, Inputs, Work
 from blockwright_spec.worker.rows import Row
 
-from ..kv_cache.blockwright import kv_cache_config
-from ..kv_cache.counterexample.script import declaration
+from ..kv_cache.blockwright import declared, kv_cache_config
 from ..kv_cache.lockstep import replaced
 from ..kv_cache.parts import name_of
 from .actions import BatchResult, Places
@@ -227,6 +226,13 @@ def allocation_of(result: list[tuple[str, Any, Any, Any]], groups: int, number: 
     new, new_ends, nulled, nulled_ends = (vec[i32](each) for each in flat)
     buffers = new, new_ends, nulled, nulled_ends, vec[i32](entries)
     return BatchAllocation(len(result), None, *buffers, number, names)
+
+
+def declaration(kind: Kind, block_size: int) -> str:
+    """Return the expression that declares a layer."""
+    name, arguments = declared(kind, block_size)
+    words = ", ".join(f"{word}={value!r}" for word, value in arguments.items())
+    return f"{name}({words})".replace("'", '"')
 
 
 def opening(scope: WorkerScope) -> list[str]:

@@ -72,7 +72,8 @@ class Place:
             return Seen((), 0, "", result.states, result.transitions)
         rearm()
         laws = (found.law,) if judged else diagnose(self.world(package), found.actions).laws
-        script = self.world().script(found.actions, found.detail)
+        rearm()
+        script = self.world(package).script(found.actions, found.detail)
         return Seen(laws, len(found.actions), found.detail, result.states, result.transitions, script)
 
 

@@ -54,7 +54,7 @@ def test_the_state_machine_finds_and_shrinks_a_fault() -> None:
     def history() -> Counter[str]:
         return run_machine(KVCacheWorld(LARGE[0], LosesABlock), examples=20, steps=12)
 
-    reported = row(LARGE[0], LosesABlock, [history])
+    reported = row(KVCacheWorld(LARGE[0], LosesABlock), [history])
     assert (reported.violations, reported.law) == (1, "REF-0")
     assert reported.script.count("adapter.free(") == 1
     assert reported.script.count("adapter.") < 30, "the history is shrunk"

@@ -11,7 +11,9 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +22,9 @@ from blockwright_conformance.capabilities import Capabilities, Deviation, Standi
 from blockwright_conformance.expected_failures import expected_of, judged
 from blockwright_conformance.gates import GateResult
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
-from blockwright_conformance.kv_cache.fitting import fitting, lacking, walkable
-from blockwright_conformance.kv_cache.scopes import FOR_OTHERS, large_scopes
+from blockwright_conformance.kv_cache.fitting import fitting, lacking
+from blockwright_conformance.kv_cache.scopes import FOR_OTHERS, LAYERS, large_scopes
+from blockwright_conformance.others import met
 
 FAULTY = """
 from blockwright_conformance.capabilities import Capabilities
@@ -39,9 +42,9 @@ class Faulty(BlockwrightAdapter):
 
 
 class Idle:
-    # Hands out the same three blocks whatever it is asked, and declares no call, so that no scope is run.
+    # Hands out the same three blocks whatever it is asked, and declares no feature, so that no scope is run.
 
-    capabilities = Capabilities(kinds=frozenset({"full"}), features=frozenset({"caching"}))
+    capabilities = Capabilities(kinds=frozenset({"full"}))
 
     def __init__(self, config):
         pass
@@ -98,8 +101,9 @@ def test_a_difference_raises_with_the_calls_and_the_law() -> None:
     text = str(caught.value)
     assert text.startswith(f"{SMALL}: REF-0: tables: expected")
     assert "(breaks TRIM-1)" in text
-    assert "\nadapter = Faulty(Config(groups=(Group(kind=Sliding(window=3), block_size=2),)," in text
-    assert "\nadapter.trim('r0', " in text
+    assert "\n# TRIM-1: " in text
+    assert "\n    adapter = Faulty(Config(groups=(Group(kind=Sliding(window=3), block_size=2),)," in text
+    assert "\n    assert shown.tables == " in text
 
 
 def test_expected_failures_are_strict_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,15 +157,38 @@ def test_a_manager_is_put_through_what_it_can_do() -> None:
     can = Capabilities(frozenset({"full"}), frozenset({"chunks", "batch"}), frozenset({"caching"}))
     assert [each.name for each in fitting(scopes, can) if "explain" in each.calls or "plan" in each.calls] == []
     assert "full, block 1: batches" in {each.name for each in fitting(scopes, can)}
-    assert lacking(next(each for each in scopes if "life" in each.name), can) == [
-        "call preempt",
-        "call reset",
-        "call trim",
-    ]
-    walks = Capabilities(
-        frozenset({"full"}), frozenset({"chunks"}), frozenset({"caching", "drafts", "lookahead", "extra keys"})
-    )
-    assert [each.calls for each in walkable(large_scopes(), walks)] == [frozenset({"chunks"})]
+    life = next(each for each in scopes if "life" in each.name)
+    assert lacking(life, can) == ["call preempt", "call reset", "call trim"]
+    walks = Capabilities(frozenset({"full"}), frozenset({"chunks"}), frozenset({"caching"}))
+    assert {each.calls for each in fitting(large_scopes(), walks)} == {frozenset({"chunks"})}
+
+
+def test_scopes_follow_from_what_is_declared() -> None:
+    """However little is declared, each kind is met at both sizes, and no two scopes ask the same."""
+    for kind in LAYERS:
+        for calls in (frozenset[str](), frozenset({"chunks", "preempt"})):
+            few = {"uncached", "encoder"} if kind == "cross" else {"caching"}
+            kinds = {kind, "full"} if kind == "cross" else {kind}
+            can = Capabilities(frozenset(kinds), calls, frozenset(few | {"groups", "block sizes"}))
+            for profile in FOR_OTHERS:
+                scopes = fitting(FOR_OTHERS[profile], can)
+                assert [each.name for each in met(scopes, can) if each.missing] == [], profile
+                assert len({replace(each, name="") for each in scopes}) == len(scopes)
+
+
+@pytest.mark.parametrize(
+    ("what", "names", "fault"),
+    [
+        ("kinds", {"full", "slidng"}, "'slidng' is none of the kinds .did you mean 'sliding'"),
+        ("calls", {"chunk"}, "did you mean 'chunks'"),
+        ("features", {"cacheing"}, "did you mean 'caching'"),
+        ("calls", {"zzz"}, "'zzz' is none of the calls .known: adopt, batch, "),
+        ("kinds", "full", "expected a set of names, not the text 'full'"),
+    ],
+)
+def test_unknown_names_are_refused_with_the_nearest(what: str, names: Any, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        run_conformance(BlockwrightAdapter, Capabilities(**{what: names}))
 
 
 def test_rows_of_a_report_are_judged() -> None:
@@ -262,7 +289,7 @@ def test_conform_fails_a_manager_that_no_scope_is_run_on(tmp_path: Path) -> None
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert report["violations"] == 1
     assert {each.name for each in FOR_OTHERS["pr"]} <= report["left_out"].keys()
-    assert report["left_out"]["mamba, block 1: put off"] == ["kind mamba", "call chunks", "call later", "call trim"]
+    assert report["left_out"]["mamba, block 1: put off"] == ["kind mamba", "feature caching"]
     one = conform(tmp_path, "--impl", "faulty:Idle", "--gate", "machine", "--profile", "quick")
     assert one.returncode == 1
     assert "no scope was run" in one.stdout
@@ -272,12 +299,12 @@ def test_pytest_fails_a_manager_that_no_scope_is_run_on(tmp_path: Path) -> None:
     done = run_kit(tmp_path, "--blockwright-impl", "faulty:Idle")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "no scope was run: the manager declares too little" in done.stdout
-    assert "  call chunks\n" in done.stdout
+    assert "  feature caching\n" in done.stdout
     assert f"1 failed, 1 passed, {len(FOR_OTHERS['pr'])} skipped" in done.stdout
 
 
 def test_run_conformance_fails_a_manager_that_no_scope_is_run_on() -> None:
-    few = Capabilities(kinds=frozenset({"full"}), features=frozenset({"caching"}))
+    few = Capabilities(kinds=frozenset({"full"}))
     with pytest.raises(ValueError, match="the manager declares too little; the nearest scope, 'full, "):
         run_conformance(BlockwrightAdapter, few)
 

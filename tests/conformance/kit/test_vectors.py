@@ -9,9 +9,11 @@ Not covered: managers in other languages (`test_c_manager`); every scope.
 """
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from blockwright_conformance.vectors.records import Vector, line_of, read, vecto
 from blockwright_conformance.vectors.samples import FOLDER, NAMES, file_name, made, samples
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.state import Config, Table
+from blockwright_spec.reads import Full, Group
 
 SERVED = f"{sys.executable} -m blockwright_conformance.vectors.serve"
 
@@ -273,6 +276,34 @@ def test_answers_are_read_as_written() -> None:
 def test_a_program_that_does_not_speak_the_protocol_is_told(command: str, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         ProcessFactory(command)
+
+
+HELLO = """import sys, time
+sys.stdin.readline()
+print("hello 1 me kinds=full features=caching", flush=True)
+"""
+WRONG = {
+    "more than 1,048,576 bytes without": "sys.stdin.readline()\nwhile True: print(end=9999 * 'x')",
+    "more than one line came back|nothing had asked for": "while True: print()",
+    "no answer to 'new .*on its standard error: y": "while True: print(end=9999 * 'y', file=sys.stderr)",
+    "no answer to 'new ": "time.sleep(1000)",
+    "ended within a line .*exit status 3": "sys.stdin.readline(); print(end='o', flush=True); sys.exit(3)",
+    "expected ok to 'new ": "sys.stdin.readline(); print('hit 0 -', flush=True); time.sleep(1000)",
+}
+"""What a manager does after it has said what it is, by the message that it ends in."""
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_whatever_a_process_does_ends_in_a_message(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def greeted(program: str) -> None:
+        monkeypatch.setattr("blockwright_conformance.vectors.process.TIMEOUT", 60.0)
+        with closing(ProcessFactory(f"{sys.executable} -c {shlex.quote(program)}")) as factory:
+            if fault.startswith("no answer"):
+                monkeypatch.setattr("blockwright_conformance.vectors.process.TIMEOUT", 1.0)
+            factory(Config((Group(Full(), 1),), 4, 4))
+
+    with pytest.raises(ProcessError, match=fault):
+        greeted(HELLO + WRONG[fault])
 
 
 def test_a_silent_program_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,7 +163,7 @@ def test_threads_share_syncs(path: Path) -> None:
     file, begun, go_on = Slow(Folder(path), "file", 8), Slow.begun, Slow.go_on
     threads = [threading.Thread(target=file.sync) for _ in range(5)]
     threads[0].start()
-    begun.wait(5)
+    begun.wait(60)
     for thread in threads[1:]:
         thread.start()
     while file._syncs_asked < 5:
@@ -185,7 +185,7 @@ class Slow(BlockFile):
     def sync_now(self) -> None:
         Slow.count += 1
         Slow.begun.set()
-        Slow.go_on.wait(5)
+        Slow.go_on.wait(60)
 
 
 def test_a_slot_that_is_being_written_is_neither_read_nor_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -35,17 +35,35 @@ from blockwright_lab.media.server import LocalServer, free_port
 
 KEY, DATA = b"\x01" * 32, bytes(range(200))
 SECRET = "open-sesame"
+PATIENT = {"timeout": 60.0, "lookup_timeout": 60.0, "connect_timeout": 60.0}
 QUICK = {"timeout": 0.2, "lookup_timeout": 0.1, "connect_timeout": 0.2}
-SLACK = 1.0
+"""Seconds that calls may take: where a server answers, however busy the machine is, and where it never will."""
 
 
 @contextmanager
 def opened(target: Any, **options: Any) -> Iterator[ValkeyStore]:
-    store = ValkeyStore(target, OURS, **QUICK | options)
+    store = ValkeyStore(target, OURS, **PATIENT | options)
     try:
         yield store
     finally:
         store.close()
+
+
+def eventually(holds: Callable[[], object]) -> bool:
+    """Wait for something to hold, for as long as a very busy machine may take."""
+    end = time.monotonic() + 120.0
+    while time.monotonic() < end:
+        if holds():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def is_stored(store: ValkeyStore) -> bool:
+    """Put the data, and say whether it is read back."""
+    with suppress(StoreUnavailableError):
+        store.put(KEY, None, parts(DATA))
+    return read(store, KEY, 200) == DATA
 
 
 def everything_about(error: BaseException) -> str:
@@ -121,15 +139,11 @@ def test_the_store_is_used_again_after_a_restart() -> None:
         server.stop()
         assert read(store, KEY, 200) is None
         assert server.start()
-        end = time.monotonic() + 5.0
-        while not store.leading([KEY]) and time.monotonic() < end:
-            with suppress(StoreUnavailableError):
-                store.put(KEY, None, parts(DATA))
-        assert read(store, KEY, 200) == DATA
+        assert eventually(lambda: is_stored(store))
 
 
 def test_a_trickle_of_bytes_does_not_hold_a_caller() -> None:
-    """Each byte arrives within the timeout of a socket, and all of them take minutes."""
+    """Each byte arrives within the timeout of a socket, and they never end: that the call returns shows the bound."""
 
     def trickle(listener: socket.socket) -> None:
         with suppress(OSError), listener, listener.accept()[0] as link:
@@ -143,25 +157,21 @@ def test_a_trickle_of_bytes_does_not_hold_a_caller() -> None:
     port = listener.getsockname()[1]
     thread = threading.Thread(target=trickle, args=(listener,))
     thread.start()
-    began = time.monotonic()
-    with opened(f"valkey://127.0.0.1:{port}") as store:
+    with opened(f"valkey://127.0.0.1:{port}", **QUICK) as store:
         assert read(store, KEY, 100) is None
-    assert time.monotonic() - began < 0.2 + SLACK
     thread.join()
 
 
 @pytest.mark.parametrize("fault", ["drop replies", "delay replies"])
 def test_calls_end_in_time(fault: str, server: LocalServer) -> None:
-    with FaultProxy(server.port) as proxy, opened(f"valkey://127.0.0.1:{proxy.port}", failures=100) as store:
-        store.ping()
+    """The fault lasts until the test ends it: that the calls return shows the bound."""
+    with FaultProxy(server.port) as proxy, opened(f"valkey://127.0.0.1:{proxy.port}", failures=100, **QUICK) as store:
+        assert eventually(lambda: is_stored(store))
         proxy.fault = fault
-        for call, most in ((lambda: store.leading([KEY]), 0.1), (lambda: read(store, KEY, 200), 0.2)):
-            began = time.monotonic()
-            call()
-            assert time.monotonic() - began < most + SLACK
+        store.leading([KEY])
+        read(store, KEY, 200)
         proxy.fault = ""
-        store.put(KEY, None, parts(DATA))
-        assert read(store, KEY, 200) == DATA
+        assert eventually(lambda: is_stored(store))
 
 
 def test_a_full_server_refuses_and_still_serves() -> None:
@@ -207,7 +217,7 @@ class Moody(MemoryFileSystem):  # type: ignore[misc]
         if isinstance(self.mood, Exception):
             raise self.mood
         if self.mood is not None:
-            self.mood.wait(10.0)
+            self.mood.wait(60.0)
 
 
 def test_a_file_system_that_fails() -> None:
@@ -233,15 +243,12 @@ def test_a_file_system_that_hangs() -> None:
     store = FileSystemStore(fs, OURS, root="/moody", timeout=0.1, lookup_timeout=0.05, threads=2, failures=100)
     store.put(KEY, None, parts(DATA))
     fs.mood = released
-    began = time.monotonic()
     for _ in range(4):  # two in threads that hang, two for which none is left
         assert store.leading([KEY]) == 0
         assert read(store, KEY, 200) is None
-    assert time.monotonic() - began < 0.6 + SLACK
     fs.mood = None
     released.set()
-    time.sleep(0.05)
-    assert read(store, KEY, 200) == DATA
+    assert eventually(lambda: read(store, KEY, 200) == DATA)
     store.close()
 
 
@@ -287,7 +294,7 @@ class TestTheFaultRun:
 
     def test_sees_a_store_that_stays_away(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("blockwright_lab.media.faults.RECOVERY", 0.3)
-        monkeypatch.setattr("blockwright_lab.media.faults.BACKOFF", 5.0)
+        monkeypatch.setattr("blockwright_lab.media.faults.BACKOFF", 1e6)
         monkeypatch.setattr("blockwright_lab.media.faults.time.sleep", lambda _: None)
         assert "of no use" in store_run("store: refuse", "quick").detail
 

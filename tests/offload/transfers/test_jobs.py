@@ -14,7 +14,7 @@ from blockwright.offload import jobs
 from blockwright.offload.jobs import Job, JobQueue
 
 PAIR = ("GPU", "CPU")
-LONG = 5.0  # seconds after which what should not wait is given up
+LONG = 60.0  # seconds after which what should not wait is given up
 
 
 class Clock:

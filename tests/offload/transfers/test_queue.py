@@ -28,7 +28,7 @@ from blockwright.offload.tiers.interfaces import CPULoadStoreSpec, GPULoadStoreS
 from blockwright.offload.worker import TransferSpec
 
 PAIR = ("GPU", "CPU")
-LONG = 20.0  # seconds after which a test that should not wait is given up
+LONG = 60.0  # seconds after which a test that should not wait is given up
 
 
 class Work(LoadStoreSpec):
