@@ -176,9 +176,9 @@ def refusals(count: int) -> None:
     new = Request("new", [1] * 500, 4)
     for _ in range(count // 10):
         assert manager.allocate_slots(new, 100) is None
-        for wrong in (lambda: manager.allocate_slots(new, 500), lambda: manager.allocate_slots(request, -1)):
+        for refused, num_tokens in ((new, 500), (request, -1)):
             with contextlib.suppress(BlockwrightError):
-                wrong()
+                manager.allocate_slots(refused, num_tokens)
                 raise AssertionError("accepted")
 
 
