@@ -718,7 +718,11 @@ class KVCacheManager:
     def remove_skipped_blocks(
         self, request_id: str, processed_computed_tokens: int, num_prompt_tokens: int | None = None
     ) -> None:
-        """Give back what no token from `processed_computed_tokens` on reads."""
+        """Give back what no token from the last computed one on reads, before a request's blocks are handed over.
+
+        vLLM gives back what no token from `processed_computed_tokens` on reads. The engine that takes the blocks over
+        computes the last of these tokens again, and may need one block more. `num_prompt_tokens` only matters to R-SWA.
+        """
         request = self._running.get(request_id)
         if request is None or not self._trims or request._blockwright.loading is not None:
             return
@@ -726,7 +730,7 @@ class KVCacheManager:
         if processed_computed_tokens > twin.written:
             twin.learn(request, processed_computed_tokens)
             self._catch_up(twin, processed_computed_tokens)
-        self.core.remove_skipped_blocks(twin.request, processed_computed_tokens)
+        self.core.remove_skipped_blocks(twin.request, max(0, processed_computed_tokens - 1))
         twin.certain = max(twin.certain, processed_computed_tokens)
 
     def evict_blocks(self, block_ids: set[int]) -> None:
