@@ -32,7 +32,16 @@ def test_requests_are_handed_over(connector: str, groups: str, models_folder: Pa
     for name, tokens in theirs.tokens.items():
         own = ours.tokens.get(name, [])
         assert own[: len(tokens)] == tokens[: len(own)]
-    assert {name for name in theirs.finished} == {name for name in ours.finished}
+    assert set(theirs.finished) == set(ours.finished)
+
+
+def test_the_last_token_of_a_prompt_finds_its_window(models_folder: Path) -> None:
+    from tests.engines import transfers
+
+    kinds = _kinds("full sliding")
+    ends = transfers.pair(models_folder, True, kinds, 120, "NixlConnector")
+    assert transfers.hand_over(ends, "NixlConnector", 4, 300)[-1] == (119, 119)
+    assert ends[1].loads > 20
 
 
 @pytest.mark.parametrize("lazy", [False, True])
@@ -60,3 +69,27 @@ def test_the_host_holds_what_it_says(groups: str, lazy: bool, models_folder: Pat
     theirs, ours = sides
     assert ours.stored >= theirs.stored * 2 // 3 > 0
     assert ours.loaded >= theirs.loaded * 2 // 3 > 0
+
+
+@pytest.mark.parametrize("groups", ["full", "full sliding"])
+def test_a_store_holds_what_it_saves(groups: str, models_folder: Path) -> None:
+    from tests.engines import stub, transfers
+
+    kinds = _kinds(groups)
+    config = {
+        "kv_connector": "MooncakeStoreConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"enable_lookup": False, "save_decode_cache": True},
+    }
+    blocks = 40 * len(kinds)
+    sides = [
+        transfers.Store(stub.scheduler(models_folder, ours, kinds, blocks, connector=config), kinds)
+        for ours in (False, True)
+    ]
+    stub.walk(sides, 1, 300, 16, exact=False)
+    print(groups, [(side.saved, side.hits) for side in sides])
+    for side in sides:
+        for _ in range(10):
+            side.step()
+        assert side.num_free == blocks - 1
+    assert sides[1].saved >= sides[0].saved * 2 // 3 > 0

@@ -1,7 +1,8 @@
 """vLLM's own connectors with workers that move the contents of slots as the schedulers' sides say.
 
 `Prefill` and `Decode` are the two ends of a connector that hands requests over (NIXL by pull and push, Mooncake), and
-`Host` is one engine that offloads to the host (`SimpleCPUOffloadConnector`). What a request reads is checked as in `stub`.
+`Host` is one engine that offloads to the host (`SimpleCPUOffloadConnector`), `Store` one that saves to a Mooncake store.
+What a request reads is checked as in `stub`.
 """
 
 import copy
@@ -13,6 +14,7 @@ from typing import Any
 
 from tests.engines import stub
 from tests.engines.connector import draw
+from vllm.distributed.kv_transfer.kv_connector.v1.mooncake.store.data import MooncakeStoreWorkerMetadata
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadWorkerMetadata
 
@@ -233,3 +235,53 @@ class Host(stub.Side):
         for source, target in self.after:
             self.host[target] = copy.deepcopy(self.worker.slots[source])
         return output
+
+
+class Store(stub.Side):
+    """An engine whose `MooncakeStoreConnector` saves blocks, which it holds until they have been read.
+
+    Attributes:
+        saved: blocks so far.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.saved = 0
+        self.saving: list[tuple[int, int, dict[int, Any]]] = []
+
+    def step(self) -> Any:
+        """Run a step, then begin its saves: what they read must stay as it is until they end."""
+        output = super().step()
+        books = self.scheduler.connector.connector_scheduler
+        for each in output.kv_connector_metadata.requests:
+            blocks = books._pinned_saves.get(each.store_job_id, ((),))[0]
+            if each.can_save and all(job != each.store_job_id for _, job, _ in self.saving):
+                held = {}
+                for group, table in enumerate(each.block_ids):  # what lies behind the tokens is still written
+                    size = self.worker.kinds[group].block_size
+                    for block in table[: each.token_len_chunk // size]:
+                        if block in blocks:
+                            held[block] = copy.deepcopy(self.worker.slots[block])
+                self.saving.append((self.steps + 1 + draw(f"{each.store_job_id}", "time", 5), each.store_job_id, held))
+        return output
+
+    def _transfer(self, output: Any) -> KVConnectorOutput:
+        self.steps += 1
+        ended: dict[int, int] = {}
+        for each in [each for each in self.saving if each[0] <= self.steps]:
+            self.saving.remove(each)
+            _, job, held = each
+            for block, (group, slots) in held.items():
+                assert self.worker.slots[block] == (group, slots)
+            self.saved += len(held)
+            ended[job] = 1
+        return KVConnectorOutput(
+            finished_recving=set(), kv_connector_worker_meta=MooncakeStoreWorkerMetadata(completed_saves=ended)
+        )
+
+    def check(self) -> None:
+        """Check the manager's state: beside requests, the blocks are held that the connector's books name."""
+        core = getattr(self.scheduler.kv_cache_manager, "core", None)
+        if core is not None:
+            pinned = self.scheduler.connector.connector_scheduler._pinned_saves.values()
+            core.check(Counter(block for blocks, _ in pinned for block in blocks))
