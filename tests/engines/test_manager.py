@@ -141,6 +141,22 @@ def test_ranks_share_the_tokens_of_a_block_where_vllm_shards_it() -> None:
         _manager([stub.full(), stub.sliding(40)], dcp_world_size=2)
 
 
+@pytest.mark.parametrize("caching", [True, False])
+def test_a_model_without_a_cache_needs_no_block(caching: bool) -> None:
+    from tests.engines import stub
+
+    manager = _manager([], 1, enable_caching=caching, enable_kv_cache_events=caching)
+    request = stub.request("r", TOKENS, 16, 1)
+    hit, length, boundary = manager.get_computed_blocks(request)
+    assert (hit.get_block_ids(), length, boundary) == ((), 0, 0)
+    assert manager.allocate_slots(request, 100, full_sequence_must_fit=True).get_block_ids() == ()
+    assert (manager.get_block_ids("r"), manager.get_blocks("r").blocks, manager.usage) == ((), (), 0.0)
+    manager.cache_blocks(request, 100)
+    manager.free(request)
+    assert manager.reset_prefix_cache()
+    assert manager.take_events() == manager.take_new_block_ids() == []
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -184,18 +200,29 @@ def test_a_match_unit_below_a_state_s_block_is_refused_by_name(models_folder: Pa
         manager.bind(None, settings, False)
 
 
+_SAID = "BLOCKWRIGHT_VLLM is set, and Blockwright cannot be imported"
+
+
+@pytest.mark.without_vllm
 @pytest.mark.parametrize("broken", ["blockwright", "blockwright.core.manager", "blockwright.engines.vllm.surface"])
-def test_a_plug_in_that_cannot_be_imported_ends_the_engine(broken: str, tmp_path: Path) -> None:
+def test_a_plug_in_that_cannot_be_imported_is_an_error(broken: str) -> None:
+    code = f"import sys; sys.modules[{broken!r}] = None; import blockwright_vllm; blockwright_vllm.register()"
+    for switch in ("1", "0"):
+        env = os.environ | {"BLOCKWRIGHT_VLLM": switch}
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+        assert (done.returncode, _SAID in done.stderr) == ((1, True) if switch == "1" else (0, False))
+
+
+def test_vllm_does_not_go_on_without_the_plug_in(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    declared = (root / "pyproject.toml").read_text().split('"vllm.general_plugins"]\n')[1].split("\n")[0]
     known = tmp_path / "blockwright-0.dist-info"
     known.mkdir()
     (known / "METADATA").write_text("Metadata-Version: 2.1\nName: blockwright\nVersion: 0\n")
-    root = Path(__file__).resolve().parents[2]
-    declared = (root / "pyproject.toml").read_text().split('"vllm.general_plugins"]\n')[1].split("\n")[0]
     (known / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{declared.replace(chr(34), '')}\n")
-    code = f"import sys; sys.modules[{broken!r}] = None; from vllm.plugins import load_general_plugins as load; load()"
+    code = "import sys; sys.modules['blockwright'] = None; from vllm.plugins import load_general_plugins as load; load()"
     paths = os.pathsep.join([str(tmp_path), str(root / "impl")])
-    for switch, status in (("1", 1), ("0", 0)):
-        env = os.environ | {"PYTHONPATH": paths, "BLOCKWRIGHT_VLLM": switch, "VLLM_PLUGINS": "blockwright"}
-        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
-        assert done.returncode == status, done.stderr[-2000:]
-        assert ("BLOCKWRIGHT_VLLM is set, and Blockwright cannot be imported" in done.stderr) == bool(status)
+    env = os.environ | {"PYTHONPATH": paths, "BLOCKWRIGHT_VLLM": "1", "VLLM_PLUGINS": "blockwright"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert _SAID in done.stderr

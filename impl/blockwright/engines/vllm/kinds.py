@@ -112,7 +112,7 @@ def layer_spec(spec: Any) -> Any:
 def translated(config: Any, dcp_world_size: int) -> KVCacheConfig:
     """Return vLLM's `KVCacheConfig` as Blockwright's.
 
-    A model without any cache (encoders) has a group that never takes a block, since the manager needs one.
+    A model without any cache (encoders) gets a group that is never asked for a block, since the manager needs one.
 
     Args:
         config: vLLM's.
@@ -152,7 +152,7 @@ def translated(config: Any, dcp_world_size: int) -> KVCacheConfig:
             own = FullAttentionSpec(own.block_size * dcp_world_size, **_LAYER)
         groups.append(KVCacheGroupSpec([f"{number}"], own))
     if not groups:
-        return KVCacheConfig(2, [KVCacheGroupSpec(["none"], CrossAttentionSpec(1, **_LAYER))])
+        return KVCacheConfig(2, [KVCacheGroupSpec(["none"], FullAttentionSpec(16, **_LAYER))])
     return KVCacheConfig(config.num_blocks, groups)
 
 
