@@ -5,6 +5,88 @@ from typing import Any
 
 import pytest
 
+from blockwright.errors import UnsupportedError
+
+
+CONNECTOR = """
+from tests.engines.connector import Connector as Base
+
+
+class Connector(Base):
+    def bind_gpu_block_pool(self, gpu_block_pool):
+        self._gpu_block_pool = gpu_block_pool
+
+    def take_events(self):
+        pool = self._gpu_block_pool
+        for number, block in enumerate(pool.free_block_queue.iter_blocks_after(None)):
+            if number == 3:
+                return [block.prev_free_block, pool.evict_blocks({1})]
+        return ()
+"""
+
+
+@pytest.mark.without_vllm
+def test_the_table_of_the_guide_is_the_scan_s() -> None:
+    from blockwright.engines.vllm import connectors, surface
+
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "vllm.md").read_text()
+    assert connectors.table(surface.known()) in guide
+
+
+def test_what_is_served_is_there(models_folder: Path) -> None:
+    from tests.engines import stub
+    from tests.engines.connector import draw
+
+    from blockwright.engines.vllm.connectors import SERVED
+
+    scheduler = stub.scheduler(models_folder, True, [stub.full()], 20, loads={})
+    manager = scheduler.kv_cache_manager
+    name = next(f"r{number}" for number in range(99) if draw(f"r{number}", "offer", 4) == 0)  # nothing is loaded for it
+    request = stub.request(name, list(range(3, 40)), 16, 5)
+    scheduler.add_request(request)
+    scheduler.schedule()
+    pool = manager.block_pool
+    holders = {
+        "manager": manager,
+        "coordinator": manager.coordinator,
+        "group": manager.coordinator.single_type_managers[0],
+        "pool": pool,
+        "queue": pool.free_block_queue,
+        "block": pool.blocks[1],
+    }
+    own = manager.get_blocks(name)
+    for blocks in (own, manager.empty_kv_cache_blocks):
+        for served in SERVED:
+            kind, attribute = served.split("(")[0].split(".")
+            assert hasattr((holders | {"blocks": blocks})[kind], attribute), served
+    ids = manager.get_block_ids(name)[0]
+    assert own.get_block_ids(group_ids=[0, 0]) == (ids, ids)
+    assert own.get_unhashed_block_ids_all_groups() == [ids[2:]]
+    assert [pool.blocks[block].block_hash for block in ids] == [
+        *(each + b"\0\0\0\0" for each in request.block_hashes),
+        None,
+    ]
+    walk = pool.free_block_queue.iter_blocks_after(None)
+    first = [next(walk), next(walk)]
+    assert [block.block_id for block in first] == manager.core.block_pool.free_block_ids()[:2]
+    rest = pool.free_block_queue.iter_blocks_after(first[0])
+    assert [first[0], *rest] == [pool.blocks[block] for block in manager.core.block_pool.free_block_ids()]
+
+
+def test_a_connector_that_reads_more_is_refused_by_name(
+    models_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.engines import stub
+
+    (tmp_path / "reads_more.py").write_text(CONNECTOR)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = {"kv_connector": "Connector", "kv_role": "kv_both", "kv_connector_module_path": "reads_more"}
+    config["kv_connector_extra_config"] = {"is_async": False, "leaves_last": False}  # type: ignore[assignment]
+    stub.scheduler(models_folder, False, [stub.full()], 20, connector=config)
+    message = r"the connector Connector reads block\.prev_free_block, pool\.evict_blocks, which is not supported"
+    with pytest.raises(UnsupportedError, match=message):
+        stub.scheduler(models_folder, True, [stub.full()], 20, connector=config)
+
 
 def _kinds(groups: str) -> list[Any]:
     from tests.engines import stub
