@@ -1,8 +1,8 @@
 """Blockwright's plug-in of vLLM, in a package of its own that can always be imported.
 
-vLLM goes on without a plug-in whose module cannot be imported, and only writes a line into its log. It does not go on if
-the plug-in's function raises. So this module imports nothing of Blockwright before it is called: an installation that
-does not work then ends the engine, instead of leaving it with another manager than the one that was asked for.
+vLLM goes on without a plug-in that cannot be imported, and only writes a line into its log. It does not go on if the
+plug-in's function raises. So this module imports nothing of Blockwright before it is called: an installation that does
+not work then ends the engine, instead of leaving it with another manager than the one that was asked for.
 """
 
 import os
@@ -21,7 +21,7 @@ def register() -> None:
         from blockwright.engines.vllm import plugin
     except Exception as error:
         raise RuntimeError(
-            f"BLOCKWRIGHT_VLLM is set, and Blockwright cannot be imported ({type(error).__name__}: {error}): install it "
-            "again, or unset BLOCKWRIGHT_VLLM to serve with vLLM's own manager"
+            f"BLOCKWRIGHT_VLLM is set, and Blockwright cannot be imported ({type(error).__name__}: {error}): install "
+            "it again, or unset BLOCKWRIGHT_VLLM to serve with vLLM's own manager"
         ) from error
     plugin.register()

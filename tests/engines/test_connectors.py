@@ -7,7 +7,6 @@ import pytest
 
 from blockwright.errors import UnsupportedError
 
-
 CONNECTOR = """
 from tests.engines.connector import Connector as Base
 
@@ -100,8 +99,8 @@ def test_requests_are_handed_over(connector: str, groups: str, models_folder: Pa
     from tests.engines import transfers
 
     kinds, free, ends = _kinds(groups), [], []
-    for ours in (False, True):
-        both = transfers.pair(models_folder, ours, kinds, 60 * len(kinds), connector)
+    for has_ours in (False, True):
+        both = transfers.pair(models_folder, has_ours, kinds, 60 * len(kinds), connector)
         free.append(transfers.hand_over(both, connector, 3, 300, window=40 * (len(kinds) - 1)))
         ends.append(both[1])
     theirs, ours = ends

@@ -19,7 +19,10 @@ def _manager(kinds: list[Any], blocks: int = 60, config: dict[str, Any] | None =
 
     groups = [interface.KVCacheGroupSpec([f"layers.{number}"], kind) for number, kind in enumerate(kinds)]
     memory = interface.KVCacheConfig(
-        num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups, **{"prefix_cache_retention_interval": 0} | (config or {})
+        num_blocks=blocks,
+        kv_cache_tensors=[],
+        kv_cache_groups=groups,
+        **{"prefix_cache_retention_interval": 0} | (config or {}),
     )
     return KVCacheManager(memory, max_model_len=1000, hash_block_size=16, **options)
 
@@ -176,7 +179,7 @@ def test_fields_that_are_newer_than_the_adapter_are_refused_by_name() -> None:
 
     newer = dataclasses.make_dataclass("FullAttentionSpec", [("block_size", int), ("something_new", int, 0)])
     require_known("group 0", newer(16))
-    with pytest.raises(UnsupportedError, match="group 0: something_new=1 .* newer than the adapter"):
+    with pytest.raises(UnsupportedError, match=r"group 0: something_new=1 .* newer than the adapter"):
         require_known("group 0", newer(16, 1))
 
 
@@ -220,7 +223,9 @@ def test_vllm_does_not_go_on_without_the_plug_in(tmp_path: Path) -> None:
     known.mkdir()
     (known / "METADATA").write_text("Metadata-Version: 2.1\nName: blockwright\nVersion: 0\n")
     (known / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{declared.replace(chr(34), '')}\n")
-    code = "import sys; sys.modules['blockwright'] = None; from vllm.plugins import load_general_plugins as load; load()"
+    code = (
+        "import sys; sys.modules['blockwright'] = None; from vllm.plugins import load_general_plugins as load; load()"
+    )
     paths = os.pathsep.join([str(tmp_path), str(root / "impl")])
     env = os.environ | {"PYTHONPATH": paths, "BLOCKWRIGHT_VLLM": "1", "VLLM_PLUGINS": "blockwright"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)

@@ -1,7 +1,8 @@
 """Another release's schedulers over the same manager: its published Python files beside the libraries installed here.
 
-Everything of `test_start`, `test_manager`, `test_connectors` and `test_schedules` is run once more in a process of its own, in which ``import vllm`` finds
-the files that `make bench-peers` has fetched. Not covered: its engine, which needs the libraries of its own release.
+Everything of `test_start`, `test_manager`, `test_connectors` and `test_schedules` is run once more in a process of its
+own, in which ``import vllm`` finds the files that `make bench-peers` has fetched. Not covered: its engine, which needs
+the libraries of its own release.
 """
 
 import os

@@ -30,7 +30,10 @@ def test_what_changed_is_said_in_words() -> None:
     ]
     assert surface.changes(before, before) == []
     before |= {"settings": ["block_size"], "connectors": {"Old": ["pool.touch"]}}
-    after = before | {"settings": ["block_size", "unit"], "connectors": {"Old": ["pool.touch", "pool.evict"], "New": []}}
+    after = before | {
+        "settings": ["block_size", "unit"],
+        "connectors": {"Old": ["pool.touch", "pool.evict"], "New": []},
+    }
     assert surface.changes(before, after) == ["cache_config.unit is read", "the connector Old reads pool.evict"]
 
 

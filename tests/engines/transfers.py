@@ -1,7 +1,7 @@
 """vLLM's own connectors with workers that move the contents of slots as the schedulers' sides say.
 
-`Prefill` and `Decode` are the two ends of a connector that hands requests over (NIXL by pull and push, Mooncake), and
-`Host` is one engine that offloads to the host (`SimpleCPUOffloadConnector`), `Store` one that saves to a Mooncake store.
+`Prefill` and `Decode` are the two ends of a connector that hands requests over (NIXL by pull and push, Mooncake).
+`Host` is an engine that offloads to the host (`SimpleCPUOffloadConnector`), `Store` one that saves to a Mooncake store.
 What a request reads is checked as in `stub`.
 """
 

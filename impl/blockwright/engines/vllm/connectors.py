@@ -84,7 +84,8 @@ class _Reader(ast.NodeVisitor):
             self.visit(statement)
         self._kinds = outer
 
-    visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self.visit_FunctionDef(node)  # type: ignore[arg-type]
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         outer, self._owned = self._owned, _made_in(node)
@@ -110,12 +111,10 @@ class _Reader(ast.NodeVisitor):
         self._loop(node.target, node.iter)
         self.generic_visit(node)
 
-    def _comprehend(self, node: Any) -> None:
-        for each in node.generators:
+    def generic_visit(self, node: ast.AST) -> None:
+        for each in getattr(node, "generators", ()):  # of a comprehension: bound before what it makes is read
             self._loop(each.target, each.iter)
-        self.generic_visit(node)
-
-    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _comprehend
+        super().generic_visit(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         kind = self._kind(node.value)
@@ -132,7 +131,7 @@ class _Reader(ast.NodeVisitor):
         elif isinstance(function, ast.Name) and function.id == "getattr" and len(node.args) > 1:
             kind, name = self._kind(node.args[0]), node.args[1]
             if kind is not None and not kind.endswith("*") and isinstance(name, ast.Constant):
-                self.names.add(f"{kind}.{name.value}")
+                self.names.add(f"{kind}.{name.value!s}")
         self.generic_visit(node)
 
     @staticmethod
@@ -145,12 +144,13 @@ class _Reader(ast.NodeVisitor):
 
     def _loop(self, target: ast.expr, source: ast.expr) -> None:
         if isinstance(source, ast.Call) and isinstance(source.func, ast.Name) and source.args:
-            if source.func.id == "enumerate" and isinstance(target, ast.Tuple):
-                target, source = target.elts[1], source.args[0]
-            elif source.func.id in ("reversed", "list", "tuple", "sorted"):
-                source = source.args[0]
+            name, source = source.func.id, source.args[0]
+            if name == "enumerate" and isinstance(target, ast.Tuple):
+                target = target.elts[1]
+            elif name not in ("reversed", "list", "tuple", "sorted"):
+                return self._bind(target, None)
         kind = self._kind(source)
-        self._bind(target, kind[:-1] if kind is not None and kind.endswith("*") else None)
+        return self._bind(target, kind[:-1] if kind is not None and kind.endswith("*") else None)
 
     def _bind(self, target: ast.expr, kind: str | None) -> None:
         if isinstance(target, ast.Name):
@@ -243,9 +243,9 @@ def connectors_of(package: Path) -> dict[str, list[str]]:
             homes[name] = _file_of(package, module)
     for file in (package / _FACTORY).parent.glob("v1/*/connector.py"):  # some are named by their module alone
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and "KVConnectorBase_V1" in map(ast.unparse, node.bases):
-                if "Base" not in node.name:
-                    homes.setdefault(node.name, file)
+            bases = map(ast.unparse, node.bases) if isinstance(node, ast.ClassDef) else ()
+            if isinstance(node, ast.ClassDef) and "KVConnectorBase_V1" in bases and "Base" not in node.name:
+                homes.setdefault(node.name, file)
     return {name: needs(package, [file]) for name, file in sorted(homes.items()) if file is not None}
 
 
@@ -274,12 +274,13 @@ def require_served(connector: Any) -> None:
 
 
 def table(releases: dict[str, Any]) -> str:
-    """Return the connectors of some releases as a table: what each reads, by `surface.json`, and whether it is served."""
+    """Return the connectors of some releases, as in `surface.json`, as a table of what they read."""
     names = sorted({name for surface in releases.values() for name in surface["connectors"]}, key=str.lower)
     lines = ["| connector | reads, beside `block_pool` | |", "|---|---|---|"]
     for name in names:
-        found = {release: surface["connectors"][name] for release, surface in releases.items() if name in surface["connectors"]}
-        reads = sorted({each.split("(")[0] if each.startswith("pool.") else each for own in found.values() for each in own})
+        found = {key: each["connectors"][name] for key, each in releases.items() if name in each["connectors"]}
+        every = {each for own in found.values() for each in own}
+        reads = sorted({each.split("(")[0] if each.startswith("pool.") else each for each in every})
         lacking = missing(reads)
         kept = [f"`{each}`" for each in lacking or reads if each != "manager.block_pool"]
         some = "" if len(found) == len(releases) else f" ({', '.join(found)})"
