@@ -65,6 +65,11 @@ def test_what_is_served_is_there(models_folder: Path) -> None:
         *(each + b"\0\0\0\0" for each in request.block_hashes),
         None,
     ]
+    found = manager.coordinator.single_type_managers[0].block_pool.get_cached_block(request.block_hashes[1], [0])
+    assert found == [pool.blocks[ids[1]]]
+    assert pool.get_cached_block(b"\0" * 32, [0]) is None
+    with pytest.raises(UnsupportedError, match=r"block_pool\.evict_blocks is not supported"):
+        getattr(pool, "evict_blocks", None)
     walk = pool.free_block_queue.iter_blocks_after(None)
     first = [next(walk), next(walk)]
     assert [block.block_id for block in first] == manager.core.block_pool.free_block_ids()[:2]

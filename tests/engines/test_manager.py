@@ -100,6 +100,22 @@ def test_a_hit_is_no_longer_than_asked(kinds: str) -> None:
     manager.core.check({})
 
 
+def test_each_group_s_own_hit_is_as_vllm_s_coordinator_counts_it() -> None:
+    from tests.engines import stub
+    from vllm.v1.core.kv_cache_coordinator import HybridKVCacheCoordinator
+
+    manager = _manager([stub.full(), stub.sliding(40)])
+    request = _admitted(manager, "r", TOKENS)
+    manager.free(request)
+    assert isinstance(manager.coordinator, HybridKVCacheCoordinator)
+    hits = manager.coordinator.find_longest_cache_hit_per_group
+    assert [hits(request.block_hashes, most)[1] for most in (99, 70, 5)] == [(96, 96), (64, 64), (0, 0)]
+    other = _admitted(manager, "s", [7] * 880)  # the full layers' blocks are taken first, from the end
+    assert hits(request.block_hashes, 99)[1] != (96, 96)
+    manager.free(other)
+    manager.core.check({})
+
+
 @pytest.mark.parametrize(
     "options",
     [{"num_new_computed_tokens": 16}, {"num_external_computed_tokens": 16}, {"num_encoder_tokens": 3}],

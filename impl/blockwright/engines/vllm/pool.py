@@ -134,6 +134,8 @@ class Pool:
         Raises:
             UnsupportedError: always.
         """
+        if name.startswith("__"):
+            raise AttributeError(name)
         raise UnsupportedError(f"block_pool.{name} is not supported under Blockwright: unset BLOCKWRIGHT_VLLM")
 
     def keep_hashes(self) -> None:
