@@ -80,6 +80,12 @@ def _llama4() -> Any:
     )
 
 
+def _bert() -> Any:
+    return transformers.BertConfig(
+        **_SIZES | {"num_attention_heads": 2, "max_position_embeddings": 512}, architectures=["BertModel"]
+    )
+
+
 MODELS: dict[str, Callable[[], Any]] = {
     "llama": _llama,
     "gemma2": _gemma2,
@@ -87,6 +93,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "deepseek": _deepseek,
     "qwen3_next": _qwen3_next,
     "llama4": _llama4,
+    "bert": _bert,
 }
 
 
@@ -97,7 +104,13 @@ def make(name: str, folder: Path) -> Path:
         config = MODELS[name]()
         config.initializer_range = 0.2
         torch.manual_seed(7)
-        model = transformers.AutoModelForCausalLM.from_config(config)
+        maker = transformers.AutoModel if name == "bert" else transformers.AutoModelForCausalLM
+        model = maker.from_config(config)
+        if name == "bert":  # vLLM's pooling wants a tokenizer, though tokens are given
+            home.mkdir(parents=True, exist_ok=True)
+            words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(495))]
+            (home / "vocab.txt").write_text("\n".join(words))
+            transformers.BertTokenizerFast(str(home / "vocab.txt")).save_pretrained(home)
         model.to(torch.bfloat16 if name == "qwen3_next" else torch.float32).save_pretrained(home)
     return home
 

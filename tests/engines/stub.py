@@ -28,6 +28,7 @@ from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
+    KVCacheTensor,
     MambaSpec,
     SlidingWindowSpec,
 )
@@ -81,9 +82,13 @@ def scheduler(
     caching: bool = True,
     events: bool = False,
     loads: dict[str, Any] | None = None,
+    connector: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
-    """Return one of vLLM's schedulers over a pool of these groups, with its own manager or ours."""
+    """Return one of vLLM's schedulers over a pool of these groups, with its own manager or ours.
+
+    `loads` configures the connector beside this file, `connector` one of vLLM's own.
+    """
     settings = {
         "model": str(models.make("llama", folder)),
         "skip_tokenizer_init": True,
@@ -115,22 +120,26 @@ def scheduler(
     if any(isinstance(kind, MambaSpec) for kind in kinds):
         config.cache_config.mamba_cache_mode = "align" if caching else "none"
     if loads is not None:
+        connector = {
+            "kv_connector": "Connector",
+            "kv_role": "kv_both",
+            "kv_connector_module_path": "tests.engines.connector",
+            "kv_connector_extra_config": {"is_async": False, "leaves_last": False} | loads,
+            "kv_load_failure_policy": loads.get("policy", "recompute"),
+        }
+    if connector is not None:
         from vllm.config import KVTransferConfig
 
-        policy = {"kv_load_failure_policy": loads.get("policy", "recompute")}
-        config.kv_transfer_config = KVTransferConfig(
-            kv_connector="Connector",
-            kv_role="kv_both",
-            kv_connector_module_path="tests.engines.connector",
-            kv_connector_extra_config={"is_async": False, "leaves_last": False} | loads,
-            **policy,
-        )
+        config.kv_transfer_config = KVTransferConfig(**{"kv_load_failure_policy": "recompute"} | connector)
     if events:
         from vllm.config import KVEventsConfig
 
         config.kv_events_config = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
     groups = [KVCacheGroupSpec([f"layers.{number}"], kind) for number, kind in enumerate(kinds)]
-    memory = KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+    names = [name for group in groups for name in group.layer_names]
+    size = kinds[0].page_size_bytes if kinds else 0
+    tensors = [KVCacheTensor(size=size * num_blocks, layers=names, layer_stride=0, block_stride=size)] if kinds else []
+    memory = KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=tensors, kv_cache_groups=groups)
     theirs = AsyncScheduler if is_async else Scheduler
     own = schedulers.AsyncScheduler if is_async else schedulers.Scheduler
     return (own if ours else theirs)(
@@ -338,9 +347,16 @@ class Side:
         self.under_way: list[tuple[int, Any, int, int, Any]] = []
         self.tried: set[str] = set()
         self.errors: set[str] = set()
+        self.finished: dict[str, Any] = {}
         self.steps = 0
 
-    def _load(self) -> KVConnectorOutput | None:
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be taken."""
+        count: int = self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        return count
+
+    def _transfer(self, output: Any) -> KVConnectorOutput | None:
         """Run the connector's loads: at once, or, asynchronously, some steps later; some fail, once for a request."""
         connector = self.scheduler.connector
         if connector is None:
@@ -378,7 +394,7 @@ class Side:
         """Schedule and run a step; take the output of the oldest one in flight."""
         output = self.scheduler.schedule()
         self.preemptions += len(output.preempted_req_ids or ())
-        loaded = self._load()
+        loaded = self._transfer(output)
         lost = set() if loaded is None or loaded.finished_recving is not None else loaded.invalid_block_ids
         try:
             result = self.worker.run(output, lost)
@@ -390,11 +406,19 @@ class Side:
             self.settle()
         return output
 
+    def check(self) -> None:
+        """Check the manager's state, if it is ours."""
+        core = getattr(self.scheduler.kv_cache_manager, "core", None)
+        if core is not None:
+            core.check({})
+
     def settle(self) -> None:
         """Take the output of the oldest step in flight."""
         output, result = self.queue.popleft()
         for outputs in self.scheduler.update_from_output(output, result).values():
             for each in outputs.outputs:
+                if each.finish_reason is not None:
+                    self.finished[each.request_id] = each
                 self.tokens.setdefault(each.request_id, []).extend(each.new_token_ids)
                 if each.finish_reason == FinishReason.ERROR:
                     self.errors.add(each.request_id)
@@ -447,9 +471,7 @@ def walk(
         if exact and any(each.num_scheduled_tokens != outputs[0].num_scheduled_tokens for each in outputs):
             raise AssertionError(f"step {number}: {[each.num_scheduled_tokens for each in outputs]}")
         for side in sides:
-            core = getattr(side.scheduler.kv_cache_manager, "core", None)
-            if core is not None:
-                core.check({})
+            side.check()
         alive = [name for name in alive if any(name in side.scheduler.requests for side in sides)]
     for side in sides:
         for _ in range(3000):

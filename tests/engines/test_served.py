@@ -102,6 +102,23 @@ def test_the_same_tokens_come_out(name: str, models_folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_model_without_a_cache_is_served(models_folder: Path) -> None:
+    from tests.engines import models, served
+    from vllm import LLM
+
+    options: dict[str, Any] = {"runner": "pooling", "enforce_eager": True, "dtype": "float32"}
+    found = []
+    for scheduler in ({}, {"scheduler_cls": served.OURS}):
+        llm = LLM(str(models.make("bert", models_folder)), **options, **scheduler)
+        try:
+            outputs = llm.embed(served.prompts(3, 8), use_tqdm=False)
+            found.append([each.outputs.embedding for each in outputs])
+        finally:
+            llm.llm_engine.engine_core.shutdown()
+    assert found[0] == found[1]
+
+
+@pytest.mark.slow
 def test_a_disk_serves_a_restarted_engine(models_folder: Path, tmp_path: Path) -> None:
     from tests.engines import served
 

@@ -29,6 +29,12 @@ def test_what_changed_is_said_in_words() -> None:
         "free() has the new arguments when, why",
     ]
     assert surface.changes(before, before) == []
+    before |= {"settings": ["block_size"], "connectors": {"Old": ["pool.touch"]}}
+    after = before | {
+        "settings": ["block_size", "unit"],
+        "connectors": {"Old": ["pool.touch", "pool.evict"], "New": []},
+    }
+    assert surface.changes(before, after) == ["cache_config.unit is read", "the connector Old reads pool.evict"]
 
 
 @pytest.mark.without_vllm
@@ -42,7 +48,7 @@ def test_an_unknown_release_is_compared_and_refused_by_name(tmp_path: Path) -> N
 def test_the_installed_release_is_as_recorded() -> None:
     package, version = surface.installed()
     recorded = surface.known()
-    found = surface.surface_of(package)
+    found = surface.whole_surface_of(package)
     if version in recorded:
         assert found == recorded[version]
     else:

@@ -7,8 +7,9 @@ views are made only when asked for.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from typing import final
+from typing import SupportsIndex, final
 
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
@@ -51,15 +52,41 @@ class KVCacheBlocks:
         """Views of the blocks, a list per group. O(blocks)."""
         return tuple([self._pool.views(ids) for ids in self.ids])
 
-    def get_block_ids(self, allow_none: bool = False) -> tuple[list[int], ...] | None:
-        """Return the ids, a list per group; None if there are none at all and `allow_none`. O(blocks)."""
-        if allow_none and not any([len(ids) for ids in self.ids]):
+    def get_block_ids(
+        self, allow_none: bool = False, *, group_ids: Sequence[SupportsIndex] | None = None
+    ) -> tuple[list[int], ...] | None:
+        """Return the ids, a list per group; None if there are none at all and `allow_none`. O(blocks).
+
+        Args:
+            allow_none: see above.
+            group_ids: numbers of the groups to return, in this order; None returns all.
+
+        Raises:
+            InvalidArgumentError: there is no such group.
+        """
+        groups = self.ids
+        if group_ids is not None:
+            size: int = len(groups)
+            groups = []
+            for group in group_ids:
+                number = operator.index(group) if hasattr(group, "__index__") and not isinstance(group, bool) else -1
+                if not 0 <= number < size:
+                    raise InvalidArgumentError(f"group_ids: must be within 0..{size - 1}, not {group!r}")
+                groups.append(self.ids[number])
+        if allow_none and not any([len(ids) for ids in groups]):
             return None
-        return tuple([[int(block) for block in ids] for ids in self.ids])
+        return tuple([[int(block) for block in ids] for ids in groups])
 
     def get_unhashed_block_ids(self) -> list[int]:
         """Return the ids of the first group's blocks that are neither null nor published. O(blocks)."""
-        return [int(block) for block in self.ids[0] if block != 0 and not self._pool.is_published(i64(block))]
+        return self._unhashed(self.ids[0])
+
+    def get_unhashed_block_ids_all_groups(self) -> list[list[int]]:
+        """Return the ids of the blocks that are neither null nor published, a list per group. O(blocks)."""
+        return [self._unhashed(ids) for ids in self.ids]
+
+    def _unhashed(self, ids: vec[i32]) -> list[int]:
+        return [int(block) for block in ids if block != 0 and not self._pool.is_published(i64(block))]
 
     def new_empty(self) -> KVCacheBlocks:
         """Return an object of the same groups without blocks."""

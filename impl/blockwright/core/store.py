@@ -145,6 +145,20 @@ class BlockStore:
         low, high, _ = self._index.key(block)
         return word_bytes(low, high)
 
+    def block_group(self, block: i64) -> int | None:
+        """Return the group whose prefix one block carries, or None where it is not published. O(1)."""
+        if not self._index.has_key(block):
+            return None
+        return int(self._index.key(block)[2])
+
+    def free_block_after(self, block: i64) -> int | None:
+        """Return the block that follows a free one in the queue, the first one for block 0; None after the last. O(1).
+
+        Eviction candidates that go by a `CandidateOrder` are in no queue and are not among them.
+        """
+        following = int(self._next[block]) if block == 0 or self._ref[block] == 0 else 0
+        return following or None
+
     def is_published(self, block: i64) -> bool:
         """Return whether a block carries a key. O(1)."""
         return self._index.has_key(block)

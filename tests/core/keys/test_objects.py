@@ -84,7 +84,8 @@ ERRORS = [
     for error in vars(all_errors).values()
     if isinstance(error, type)
     and issubclass(error, BlockwrightError)
-    and error not in (EventGapError, InvariantError, TooLittleMemoryError)  # of more arguments than a message
+    and error
+    not in (EventGapError, InvariantError, NeverFitsError, TooLittleMemoryError)  # of more arguments than a message
 ]
 
 

@@ -52,6 +52,19 @@ def test_blocks() -> None:
     assert [block.is_null for block in blocks.blocks[0]] == [True, False, False, False]
     assert blocks.get_block_ids() == blocks.get_block_ids(allow_none=True) == ([0, 2, 3, 4],)
     assert blocks.get_unhashed_block_ids() == [4]
+    assert blocks.get_unhashed_block_ids_all_groups() == [[4]]
+    assert blocks.get_block_ids(group_ids=[0, 0]) == ([0, 2, 3, 4],) * 2
+    assert blocks.get_block_ids(True, group_ids=[]) is None
+    for group in (1, -1, True, "a"):
+        with pytest.raises(InvalidArgumentError, match=r"group_ids: must be within 0\.\.0"):
+            blocks.get_block_ids(group_ids=[group])  # type: ignore[list-item]
+    pool = manager.block_pool
+    assert [pool.block_group(block) for block in (0, 2, 4)] == [None, 0, None]
+    walk = [pool.free_block_after(0)]
+    while walk[-1] is not None:
+        walk.append(pool.free_block_after(walk[-1]))
+    assert walk == [*pool.free_block_ids(), None]
+    assert pool.free_block_after(4) is None
     empty = blocks.new_empty()
     assert empty.get_block_ids() == ([],)
     assert empty.get_block_ids(allow_none=True) is None

@@ -150,7 +150,7 @@ def test_only_what_fits_is_committed() -> None:
     ]
     assert [type(plan) for plan in plans] == [NotNow, Never]
     assert [repr(plan) for plan in plans] == [
-        "NotNow('r', num_missing_blocks=2)",
+        "NotNow('r', num_missing_blocks=2, num_free_blocks=5)",
         "Never('r', '31 tokens, max_model_len is 30')",
     ]
     for plan in plans:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -22,9 +23,56 @@ _LAYER: dict[str, Any] = {"num_kv_heads": 1, "head_size": 1, "dtype": "uint8"}
 """Sizes of a layer's page are vLLM's own business: the bookkeeping needs block sizes and windows alone."""
 
 
+WORKERS_OWN = frozenset(
+    "alignment block_stride_alignment cache_dtype_str cache_role dtype dtypes head_size head_size_v "
+    "is_draft is_index_group_leader kv_quant_mode mamba_type max_tp_shards model_version non_causal "
+    "non_causal_multi_token_decode num_head_slots num_heads num_kv_heads page_size_padded prefill_checkpoint_alignment "
+    "shapes state_content_bytes storage_block_size tokens_per_state topk_buffer_width tp_replicated "
+    "enable_kv_transfer is_eagle_group kv_cache_spec layer_names "
+    "cache_hit_alignment_tokens hash_block_size kv_cache_groups kv_cache_layout kv_cache_tensors kv_tp_replicas "
+    "num_blocks".split()
+)
+"""Fields of vLLM's declarations that decide how a block is laid out, or that reach the manager in another way."""
+
+_READ = frozenset(
+    "attention_chunk_size block_size dcp_sharded host_resident kv_cache_specs mamba_cache_mode "
+    "num_prefill_checkpoint_blocks num_speculative_blocks prefix_cache_retention_interval role sliding_window".split()
+)
+"""Fields that are read here, and served or refused by their value."""
+
+_ONLY: dict[str, tuple[Any, str]] = {
+    "bounded_replay": (False, "windows that are replayed after a hit"),
+    "extra_retained_tokens": (0, "blocks that are kept beyond a sliding window, for drafts of several modules"),
+    "hisparse_host_block_stride": (None, "blocks on the host (HiSparse)"),
+    "hisparse_host_num_blocks": (None, "blocks on the host (HiSparse)"),
+    "hisparse_shared_host_pool": (False, "blocks on the host (HiSparse)"),
+    "prefix_cacheable": (True, "layers that are left out of prefix caching"),
+    "prefix_replay_tokens": (0, "windows that are replayed after a hit"),
+}
+"""Fields, and properties, that are served with one value alone, and what any other asks for."""
+
+
+def require_known(place: str, declared: Any) -> None:
+    """Return if every field of a declaration of vLLM's is served with the value that it has.
+
+    Raises:
+        UnsupportedError: one is not, or is newer than the adapter and not at its default; names it.
+    """
+    for name, (value, what) in _ONLY.items():
+        found = getattr(declared, name, value)
+        if found != value:
+            raise UnsupportedError(f"{place}: {name}={found!r} ({what}) is not supported under Blockwright")
+    for each in dataclasses.fields(declared):
+        if each.name not in WORKERS_OWN | _READ | set(_ONLY):
+            found = getattr(declared, each.name)
+            if found != each.default:
+                raise UnsupportedError(
+                    f"{place}: {each.name}={found!r} is not supported under Blockwright: this release of vLLM is newer "
+                    "than the adapter. Unset BLOCKWRIGHT_VLLM to serve this model with vLLM's own manager"
+                )
+
+
 def _window(spec: Any) -> KVCacheSpec:
-    if getattr(spec, "extra_retained_tokens", 0):
-        raise UnsupportedError("sliding window: extra_retained_tokens keeps blocks beyond the window; not supported")
     return SlidingWindowSpec(spec.block_size, sliding_window=spec.sliding_window, **_LAYER)
 
 
@@ -61,12 +109,25 @@ def layer_spec(spec: Any) -> Any:
     return spec
 
 
-def translated(config: Any) -> KVCacheConfig:
+def translated(config: Any, dcp_world_size: int) -> KVCacheConfig:
     """Return vLLM's `KVCacheConfig` as Blockwright's.
+
+    A model without any cache (encoders) gets a group that is never asked for a block, since the manager needs one.
+
+    Args:
+        config: vLLM's.
+        dcp_world_size: ranks that share the tokens of a block, of those layers that vLLM shards between them.
 
     Raises:
         UnsupportedError: a kind or an option that the manager does not serve; names it.
     """
+    require_known("KVCacheConfig", config)
+    interval = getattr(config, "prefix_cache_retention_interval", None)
+    if interval:
+        raise UnsupportedError(
+            f"prefix_cache_retention_interval={interval} is not supported under Blockwright, which publishes every "
+            "block that a hit can need: start vLLM without --prefix-cache-retention-interval"
+        )
     groups: list[KVCacheGroupSpec] = []
     for number, group in enumerate(config.kv_cache_groups):
         spec = layer_spec(group.kv_cache_spec)
@@ -79,7 +140,19 @@ def translated(config: Any) -> KVCacheConfig:
         role = str(getattr(getattr(group, "role", None), "value", "default"))
         if getattr(group, "host_resident", False) or role.lower() != "default":
             raise UnsupportedError(f"group {number}: blocks on the host (HiSparse, role {role}) are not supported")
-        groups.append(KVCacheGroupSpec([f"{number}"], _KINDS[name](spec)))
+        for declared in (group, group.kv_cache_spec, spec):
+            require_known(f"group {number}", declared)
+        own = _KINDS[name](spec)
+        if dcp_world_size > 1 and getattr(group.kv_cache_spec, "dcp_sharded", not isinstance(own, MambaSpec)):
+            if not isinstance(own, FullAttentionSpec):
+                raise UnsupportedError(
+                    f"group {number}: {name} under decode context parallelism is not supported unless each rank has "
+                    "all of it: start vLLM with --decode-context-parallel-size 1"
+                )
+            own = FullAttentionSpec(own.block_size * dcp_world_size, **_LAYER)
+        groups.append(KVCacheGroupSpec([f"{number}"], own))
+    if not groups:
+        return KVCacheConfig(2, [KVCacheGroupSpec(["none"], FullAttentionSpec(16, **_LAYER))])
     return KVCacheConfig(config.num_blocks, groups)
 
 

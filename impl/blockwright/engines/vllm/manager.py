@@ -12,16 +12,20 @@ back are never counted as certain.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from vllm.v1.core.kv_cache_coordinator import HybridKVCacheCoordinator
 from vllm.v1.metrics.stats import PrefixCacheStats
 from vllm.v1.request import RequestStatus
 
-from blockwright import Fits, KVCacheBlocks
+from blockwright import Fits, GivenHasher, KVCacheBlocks, Request
 from blockwright import KVCacheManager as Manager
+from blockwright.engines.vllm import connectors
 from blockwright.engines.vllm.events import Events
 from blockwright.engines.vllm.kinds import layer_spec, next_trim, translated
+from blockwright.engines.vllm.pool import Pool
 from blockwright.engines.vllm.requests import FOR_EVER, NEVER, Twin
 from blockwright.errors import UnsupportedError
 from blockwright.kinds import CrossAttentionSpec, MambaSpec
@@ -36,8 +40,9 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
 """Options of vLLM's constructor that the manager serves with these values alone, and the remedy."""
 
 
+@HybridKVCacheCoordinator.register
 class _Coordinator(SimpleNamespace):
-    """What vLLM and its connectors read of vLLM's coordinator."""
+    """What vLLM and its connectors read of vLLM's coordinator; some ask whether it is one of several groups."""
 
     @property
     def full_attention_group_id(self) -> int:
@@ -64,13 +69,19 @@ class _NoBlocks:
         self.blocks: tuple[list[Any], ...] = tuple([] for _ in range(num_groups))
         self.ids: list[list[int]] = [[] for _ in range(num_groups)]
 
-    def get_block_ids(self, allow_none: bool = False) -> tuple[list[int], ...] | None:
+    def get_block_ids(
+        self, allow_none: bool = False, *, group_ids: Sequence[int] | None = None
+    ) -> tuple[list[int], ...] | None:
         """Return no ids, a list per group; None if `allow_none`."""
-        return None if allow_none else tuple([] for _ in self.ids)
+        return None if allow_none else tuple([] for _ in (self.ids if group_ids is None else group_ids))
 
     def get_unhashed_block_ids(self) -> list[int]:
         """Return no ids."""
         return []
+
+    def get_unhashed_block_ids_all_groups(self) -> list[list[int]]:
+        """Return no ids, a list per group."""
+        return [[] for _ in self.ids]
 
     def new_empty(self) -> _NoBlocks:
         """Return no blocks."""
@@ -114,9 +125,10 @@ class KVCacheManager:
             if name != "scheduler_block_size" and value not in values:
                 shown = f"={value!r}" if isinstance(value, int) else ""
                 raise UnsupportedError(f"{name}{shown} is not supported under Blockwright: {remedy}")
-        config = translated(kv_cache_config)
-        self._specs = [group.kv_cache_spec for group in config.kv_cache_groups]
         groups = kv_cache_config.kv_cache_groups
+        config = translated(kv_cache_config, dcp_world_size)
+        caches, enable_caching = enable_caching, enable_caching and bool(groups)
+        self._specs = [group.kv_cache_spec for group in config.kv_cache_groups][: len(groups)]
         self._has_states = enable_caching and any(isinstance(spec, MambaSpec) for spec in self._specs)
         if self._has_states and any(
             getattr(layer_spec(group.kv_cache_spec), "mamba_cache_mode", "align") != "align" for group in groups
@@ -128,23 +140,23 @@ class KVCacheManager:
             max_model_len,
             enable_caching,
             use_eagle=self.use_eagle and enable_caching,
-            enable_kv_cache_events=enable_kv_cache_events,
-            dcp_world_size=dcp_world_size,
+            enable_kv_cache_events=enable_kv_cache_events and enable_caching,
             raise_never_fits=False,
         )
         self.kv_cache_config = kv_cache_config
         self.num_kv_cache_groups = len(groups)
         self.max_model_len = max_model_len
-        self.enable_caching = enable_caching
+        self.enable_caching = caches
+        self._caches = enable_caching
         self.enable_kv_cache_events = enable_kv_cache_events
         self.log_stats = log_stats
         self.prefix_cache_stats = PrefixCacheStats() if log_stats else None
         self.mamba_shared_prefix_checkpoint = False
         self.watermark_blocks = int(watermark * kv_cache_config.num_blocks)
-        self.block_pool = self.core.block_pool
         self.empty_kv_cache_blocks: Any = _NoBlocks(len(groups))
-        self._sizes = [manager.block_size for manager in self.core.managers]
-        self._unit = min(self._sizes)
+        self._sizes = [manager.block_size for manager in self.core.managers][: len(groups)]
+        self._unit = min(self._sizes, default=1)
+        self.block_pool = Pool(self.core.block_pool, self._sizes, self._publish_for_readers)
         self._state_sizes = [
             size for spec, size in zip(self._specs, self._sizes, strict=True) if isinstance(spec, MambaSpec)
         ]
@@ -160,51 +172,72 @@ class KVCacheManager:
         self._due: dict[str, Any] = {}
         self._left: list[tuple[int, Any]] = []
         self._events = (
-            Events(self.core, groups, self._sizes, hash_block_size or self._unit) if enable_kv_cache_events else None
+            Events(self.core, groups, self._sizes, hash_block_size or self._unit)
+            if enable_kv_cache_events and enable_caching
+            else None
         )
         self.coordinator = _Coordinator(
             single_type_managers=tuple(
-                SimpleNamespace(block_size=size, kv_cache_spec=group.kv_cache_spec, kv_cache_group_id=number)
+                SimpleNamespace(
+                    block_size=size,
+                    kv_cache_spec=group.kv_cache_spec,
+                    kv_cache_group_id=number,
+                    block_pool=self.block_pool,
+                )
                 for number, (size, group) in enumerate(zip(self._sizes, groups, strict=True))
             ),
             block_pool=self.block_pool,
             enable_partial_hash_hits=False,
             get_num_blocks_to_allocate=self._num_blocks_to_allocate,
+            find_longest_cache_hit_per_group=self._hits_per_group,
         )
 
-    def require_steps_in_turn(self) -> None:
-        """Return if steps may be scheduled before those before them have run.
+    def bind(self, connector: Any, cache_config: Any, is_async: bool) -> None:
+        """Check, once its scheduler is made, that the manager can serve it, and serve its connector from now on.
+
+        Args:
+            connector: the scheduler's, None if it has none.
+            cache_config: vLLM's.
+            is_async: whether steps are scheduled before those before them have run.
 
         Raises:
-            UnsupportedError: there are recurrent layers; their states would be found before they are there.
+            UnsupportedError: it cannot; names what, and the remedy.
         """
-        if any(isinstance(spec, MambaSpec) for spec in self._specs):
+        if is_async and any(isinstance(spec, MambaSpec) for spec in self._specs):
             raise UnsupportedError(
                 "recurrent layers with asynchronous scheduling are not supported under Blockwright: start vLLM with "
                 "--no-async-scheduling"
             )
+        unit = getattr(cache_config, "prefix_match_unit", None)
+        if unit is not None and self._has_states and unit < min(self._state_sizes):
+            raise UnsupportedError(
+                f"prefix_match_unit={unit}: hits that end inside a block of recurrent layers are not supported under "
+                "Blockwright: start vLLM without it"
+            )
+        if connector is not None:
+            connectors.require_served(connector)
+            self.block_pool.keep_hashes()
 
     # ------------------------------------------------------------------ lookup
 
     def get_computed_blocks(
         self, request: Any, max_cache_hit_length: int | None = None
     ) -> tuple[KVCacheBlocks, int, int]:
-        """Return the hit, its tokens, and where a prefix ends that other layers have and the recurrent ones lack.
-
-        The scheduler bounds hits for auxiliary outputs alone, which are refused when it is made.
-        """
-        if not self.enable_caching or request.skip_reading_prefix_cache:
+        """Return the hit, its tokens, and where a prefix ends that other layers have and the recurrent ones lack."""
+        if not self._caches or request.skip_reading_prefix_cache:
             return self.empty_kv_cache_blocks, 0, 0
-        if not self._has_states:  # there a step must have run before what it left is found
-            self._publish_due()
+        self._publish_for_readers()
         twin = self._twin(request)
         twin.learn(request, request.num_tokens)
-        hit, length = self.core.get_computed_blocks(twin.request)
+        own = twin.request
+        if max_cache_hit_length is not None and max_cache_hit_length < request.num_tokens - 1:
+            own = self._prefix(request.block_hashes, request.all_token_ids[: max(0, max_cache_hit_length) + 1])
+        hit, length = self.core.get_computed_blocks(own)
         if self._events is not None and length and getattr(request, "kv_cache_report_mode", "") == "full":
             self._events.repeat(request, length)
         boundary = 0
         if self._has_states:
-            longest = max(group.num_tokens for group in self.core.explain_hit(twin.request).groups)
+            longest = max(group.num_tokens for group in self.core.explain_hit(own).groups)
             boundary = longest if longest > length else 0
         return hit, length, boundary
 
@@ -212,15 +245,38 @@ class KVCacheManager:
         self, request: Any, max_cache_hit_length: int | None = None
     ) -> tuple[KVCacheBlocks, int, int, bool]:
         """Return the hit that all layers have: a connector brings what lies beyond it."""
-        return *self.get_computed_blocks(request), False
+        return *self.get_computed_blocks(request, max_cache_hit_length), False
+
+    def _prefix(self, hashes: Any, tokens: list[int]) -> Request:
+        """Return a request that only asks: what is the hit of these tokens, the last of which is left to compute?"""
+        return Twin.request_of("asks", tokens, self._hash_block_size, GivenHasher(hashes))
+
+    def _hits_per_group(self, block_hashes: Any, max_cache_hit_length: int) -> tuple[None, tuple[int, ...]]:
+        """Return the hit that each group has alone, as the offloading connector asks vLLM's coordinator.
+
+        The blocks, which vLLM returns first, are read by nobody.
+        """
+        self._publish_for_readers()
+        own = self._prefix(block_hashes, [0] * (max_cache_hit_length + 1))
+        return None, tuple(group.num_tokens for group in self.core.explain_hit(own).groups)
 
     def truncate_computed_blocks(self, blocks: KVCacheBlocks, num_computed_tokens: int) -> KVCacheBlocks:
-        """Return the hit itself: it ends on a block of every group, so there is no tail to cut off."""
+        """Return the hit itself: it ends on a block of every group, so there is no tail to cut off.
+
+        Raises:
+            UnsupportedError: another length than the hit's.
+        """
+        length = max([len(ids) * size for ids, size in zip(blocks.ids, self._sizes, strict=True)], default=0)
+        if num_computed_tokens != length:
+            raise UnsupportedError(
+                f"truncate_computed_blocks: a hit of {length} tokens cannot be cut to {num_computed_tokens} under "
+                "Blockwright; no release that was tried does this"
+            )
         return blocks
 
     def record_prefix_cache_stats(self, request: Any, num_hits: int) -> None:
         """Count the lookup of a request that was admitted."""
-        if self.prefix_cache_stats is not None and self.enable_caching and not request.skip_reading_prefix_cache:
+        if self.prefix_cache_stats is not None and self._caches and not request.skip_reading_prefix_cache:
             self.prefix_cache_stats.record(
                 num_tokens=request.num_tokens, num_hits=num_hits, preempted=request.num_preemptions > 0
             )
@@ -234,7 +290,7 @@ class KVCacheManager:
 
     def estimate_cached_tokens(self, request: Any) -> int:
         """Return the leading tokens of a request that are published in every group."""
-        if not self.enable_caching or request.request_id not in self._running:
+        if not self._caches or request.request_id not in self._running:
             return 0
         self._publish(request, min(request._blockwright.due, request.num_computed_tokens))
         published = self.core.num_published(request.request_id)
@@ -267,17 +323,29 @@ class KVCacheManager:
         """Give a request slots for its next tokens; return the new blocks, None: not now."""
         stop = request.num_computed_tokens + num_new_tokens
         try:
-            if stop <= request._blockwright_quiet:
+            if stop <= request._blockwright_quiet and not full_sequence_must_fit:
                 return self.empty_kv_cache_blocks
             twin = request._blockwright
-            if stop <= twin.table and not self._has_states:  # it fills a block
+            if (
+                stop <= twin.table and not self._has_states and not delay_cache_blocks and not full_sequence_must_fit
+            ):  # it fills a block
                 self._note_filled(request, twin, min(stop, request.num_tokens), twin.table)
                 return self.empty_kv_cache_blocks
         except AttributeError:
             self._twin(request)
+        if not self._sizes:  # nothing is kept, so nothing is needed
+            request._blockwright_quiet = FOR_EVER
+            return self.empty_kv_cache_blocks
         if has_scheduled_reqs and self.watermark_blocks and request.status != RequestStatus.RUNNING:
             reserved_blocks += self.watermark_blocks
         if request.request_id in self._running:
+            self._require_no_more(request, num_new_computed_tokens, num_external_computed_tokens, num_encoder_tokens)
+            if full_sequence_must_fit:
+                whole = self._num_blocks_to_allocate(request.request_id, min(request.num_tokens, self.max_model_len))
+                if whole + reserved_blocks > self.core.block_pool.num_free:
+                    return None
+            if delay_cache_blocks:
+                self._publish(request, min(request._blockwright.due, request.num_computed_tokens))
             blocks = self._continue(request, stop, num_lookahead_tokens, reserved_blocks)
             if blocks is None and self._trim_late():
                 blocks = self._continue(request, stop, num_lookahead_tokens, reserved_blocks)
@@ -292,10 +360,33 @@ class KVCacheManager:
                 num_encoder_tokens,
                 full_sequence_must_fit,
                 reserved_blocks,
+                delay_cache_blocks,
             )
+        if delay_cache_blocks and num_new_tokens and blocks is not None:
+            self._hold(request)
         if self._zeroes and blocks is not None:
             self._note_new(blocks, skip_zeroing_group_ids)
         return blocks
+
+    @staticmethod
+    def _require_no_more(request: Any, length: int, external: int, encoder: int) -> None:
+        """Refuse for a running request what only a new one may bring."""
+        for name, count in (
+            ("num_new_computed_tokens", length),
+            ("num_external_computed_tokens", external),
+            ("num_encoder_tokens", encoder),
+        ):
+            if count:
+                raise UnsupportedError(
+                    f"request {request.request_id!r} runs already: {name}={count} is not supported under Blockwright"
+                    + ("; use a connector that loads synchronously" if encoder else "")
+                )
+
+    def _hold(self, request: Any) -> None:
+        """Publish nothing of the step that was just given slots before the next call says so."""
+        self._due.pop(request.request_id, None)
+        request._blockwright.due = 0
+        request._blockwright.fill = request._blockwright_quiet = NEVER
 
     def _continue(self, request: Any, stop: int, ahead: int, reserve: int) -> Any:
         """Serve a running request whose step needs a block, or lets an entry die."""
@@ -330,15 +421,14 @@ class KVCacheManager:
         own.num_computed_tokens = begin
         if reserve:
             plan = self.core.plan(own, end - begin, num_lookahead_tokens=ahead)
-            if not isinstance(plan, Fits) or plan.num_blocks + reserve > self.block_pool.num_free:
+            if not isinstance(plan, Fits) or plan.num_blocks + reserve > self.core.block_pool.num_free:
                 return None
         blocks = self.core.allocate_slots(own, end - begin, 0, None, ahead, is_later)
         if blocks is None:
             return None
         if not is_later:
             twin.published = max(twin.published, begin - begin % self._unit)
-            if self._events is not None:
-                self._tell(request)
+            self._tell(request, twin.published)
         self._note_step(request, twin, begin, end, ahead)
         return blocks
 
@@ -351,7 +441,7 @@ class KVCacheManager:
             known = twin.learn(request, settled)
             self._catch_up(twin, settled, False)
             twin.published = max(twin.published, min(settled, known) // self._unit * self._unit)
-            self._tell(request)
+            self._tell(request, twin.published)
         else:
             self._publish(request, due)
             if is_more:
@@ -398,11 +488,11 @@ class KVCacheManager:
 
     def _note_filled(self, request: Any, twin: Twin, sure: int, table: int) -> None:
         """Note that `sure` known tokens have slots, and set the bounds of steps that change nothing."""
-        if sure >= twin.fill and self.enable_caching and sure > twin.published:
+        if sure >= twin.fill and self._caches and sure > twin.published:
             twin.due = sure
             self._due[request.request_id] = request
         twin.table = table
-        twin.fill = (sure // self._unit + 1) * self._unit if self.enable_caching else FOR_EVER
+        twin.fill = (sure // self._unit + 1) * self._unit if self._caches else FOR_EVER
         request._blockwright_quiet = table if table < twin.fill else twin.fill - 1
 
     def _admit(
@@ -416,8 +506,19 @@ class KVCacheManager:
         encoder: int,
         is_whole: bool,
         reserve: int,
+        is_delayed: bool,
     ) -> KVCacheBlocks | None:
         """Start a request, or a load for it."""
+        if not new and not is_delayed:
+            raise UnsupportedError(
+                f"request {request.request_id!r}: delay_cache_blocks=False with a hit or a load and no token to "
+                "compute (replay of a window) is not supported under Blockwright"
+            )
+        if new and is_delayed and external and self._trims:
+            raise UnsupportedError(
+                f"request {request.request_id!r}: delay_cache_blocks=True with a load and new tokens in one step is "
+                "not supported under Blockwright where layers have windows: use a connector that loads asynchronously"
+            )
         if external and new and self._trims and self.num_kv_cache_groups == 1:  # of several, vLLM refuses what failed
             raise UnsupportedError(
                 f"request {request.request_id!r}: a synchronous load into layers with windows alone; if it failed, "
@@ -438,7 +539,7 @@ class KVCacheManager:
                 length,
                 hit,
                 ahead,
-                bool(external),
+                is_delayed or bool(external),
                 num_encoder_tokens=encoder,
                 full_sequence_must_fit=is_whole,
                 reserved_blocks=reserve,
@@ -449,13 +550,12 @@ class KVCacheManager:
         if not new:
             twin.loading = (length, external)
             return blocks
-        is_held = bool(external) and not self._trims
+        is_held = is_delayed or (bool(external) and not self._trims)
         twin.published = length if is_held else min(stop, own.num_tokens)
         self._note_step(request, twin, length if is_held else length + external, stop, ahead)
         if is_held:
-            self._due.pop(request.request_id, None)
-            twin.fill = request._blockwright_quiet = NEVER
-        self._tell(request)
+            self._hold(request)
+        self._tell(request, twin.published)
         return blocks
 
     def _is_left_this_step(self, request: Any, length: int) -> bool:
@@ -521,6 +621,11 @@ class KVCacheManager:
             self._publish(request, request._blockwright.due)
         self._due.clear()
 
+    def _publish_for_readers(self) -> None:
+        """Publish what a lookup or a connector may find; a recurrent state only once the step that left it has run."""
+        if not self._has_states:
+            self._publish_due()
+
     def _publish(self, request: Any, count: int) -> None:
         """Publish the first tokens of a running request, which are known and were given slots."""
         twin: Twin = request._blockwright
@@ -535,7 +640,7 @@ class KVCacheManager:
             self.core.cache_blocks(twin.request, count)
             twin.certain = max(twin.certain, count)
             twin.published = count
-            self._tell(request)
+            self._tell(request, count)
 
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
         """Say that so many tokens are computed: the end of a load, or of a step, whose blocks lookups may find."""
@@ -550,9 +655,9 @@ class KVCacheManager:
         if self._end_load(twin, max(0, min(num_computed_tokens - length, external))):
             twin.published = min(length + external, twin.request.num_tokens - 1)  # the last token is computed again
             self._note_step(request, twin, twin.published, twin.published, 0)
-            self._tell(request)
+            self._tell(request, twin.published)
             return
-        self._tell(request)
+        self._tell(request, length + external)
         own = twin.request
         hit, found = self.core.get_computed_blocks(own)
         if found and self.core.allocate_slots(own, 0, found, hit) is not None:
@@ -571,10 +676,18 @@ class KVCacheManager:
         twin.forget()
         return False
 
-    def _tell(self, request: Any) -> None:
-        """Turn the manager's events into vLLM's while it is known whose blocks they are about."""
+    def _tell(self, request: Any, count: int) -> None:
+        """Keep what readers of the blocks just published need, while it is known whose they are.
+
+        They are within the first `count` tokens of the request: events name them, a connector asks for their hashes.
+        """
         if self._events is not None:
             self._events.drain(request)
+        if self.block_pool.keeps_hashes:
+            twin: Twin = request._blockwright
+            units = count // (self._hash_block_size or self._unit)
+            self.block_pool.note(request.block_hashes[twin.noted : units])
+            twin.noted = max(twin.noted, units)
 
     # ------------------------------------------------------------------ release
 
@@ -606,7 +719,11 @@ class KVCacheManager:
     def remove_skipped_blocks(
         self, request_id: str, processed_computed_tokens: int, num_prompt_tokens: int | None = None
     ) -> None:
-        """Give back what no token from `processed_computed_tokens` on reads."""
+        """Give back what no token from the last computed one on reads, before a request's blocks are handed over.
+
+        vLLM gives back what no token from `processed_computed_tokens` on reads. The engine that takes the blocks over
+        computes the last of these tokens again, and may need one block more. `num_prompt_tokens` only matters to R-SWA.
+        """
         request = self._running.get(request_id)
         if request is None or not self._trims or request._blockwright.loading is not None:
             return
@@ -614,7 +731,7 @@ class KVCacheManager:
         if processed_computed_tokens > twin.written:
             twin.learn(request, processed_computed_tokens)
             self._catch_up(twin, processed_computed_tokens)
-        self.core.remove_skipped_blocks(twin.request, processed_computed_tokens)
+        self.core.remove_skipped_blocks(twin.request, max(0, processed_computed_tokens - 1))
         twin.certain = max(twin.certain, processed_computed_tokens)
 
     def evict_blocks(self, block_ids: set[int]) -> None:
@@ -623,7 +740,7 @@ class KVCacheManager:
         Raises:
             UnsupportedError: it was, because steps are in flight.
         """
-        if any(self.block_pool.is_published(block) for block in block_ids):
+        if any(self.core.block_pool.is_published(block) for block in block_ids):
             raise UnsupportedError(
                 "evict_blocks: a synchronous load failed after its blocks were found; use a connector that loads "
                 "asynchronously, or --no-async-scheduling"
@@ -711,8 +828,25 @@ class KVCacheManager:
         """Return no partial blocks for connectors."""
         return []
 
-    def _num_blocks_to_allocate(self, request_id: str, num_tokens: int, **_: Any) -> int:
-        """Return the blocks that a request still needs for so many tokens, as the scheduler reserves them for loads."""
+    def _num_blocks_to_allocate(
+        self,
+        request_id: str,
+        num_tokens: int,
+        new_computed_blocks: Sequence[Sequence[Any]] = (),
+        num_encoder_tokens: int = 0,
+        apply_admission_cap: bool = True,
+        **_: Any,
+    ) -> int:
+        """Return the blocks that a request still needs for so many tokens, as the scheduler reserves them for loads.
+
+        What else vLLM passes only matters to recurrent layers with checkpoints and to drafts beside their states,
+        which are refused.
+        """
+        if any(new_computed_blocks) or num_encoder_tokens or not apply_admission_cap:
+            raise UnsupportedError(
+                "get_num_blocks_to_allocate: is only supported under Blockwright as the scheduler calls it, for a "
+                "request that brings no blocks and no encoder tokens, with the cap"
+            )
         missing = 0
         held = self.get_block_ids(request_id)
         for ids, spec, size, group in zip(

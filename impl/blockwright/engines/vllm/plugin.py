@@ -24,7 +24,9 @@ _NAME = "KVCacheManager"
 
 
 def register() -> None:
-    """Serve every scheduler of this process with Blockwright's manager, if the switch is on; vLLM calls it at start.
+    """Serve every scheduler of this process with Blockwright's manager, if the switch is on.
+
+    vLLM calls it at start, by way of `blockwright_vllm`.
 
     Raises:
         UnsupportedError: another plug-in has replaced vLLM's manager, or this release of vLLM is not supported.
@@ -76,9 +78,9 @@ def _watch(scheduler: Any, ahead: type, known: tuple[type, ...]) -> None:
         manager = self.kv_cache_manager
         if os.environ.get(SWITCH, "") not in ("", "0") and type(manager) not in known:
             raise _both(type(manager))
-        ask = getattr(manager, "require_steps_in_turn", None)
-        if ask is not None and isinstance(self, ahead):
-            ask()
+        bind = getattr(manager, "bind", None)
+        if bind is not None:
+            bind(self.connector, self.cache_config, isinstance(self, ahead))
 
     asking._asks = True  # type: ignore[attr-defined]
     scheduler.__init__ = asking

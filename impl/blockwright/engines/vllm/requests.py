@@ -31,24 +31,32 @@ class Twin:
         trim: from when on a further table entry is not read.
         table: a step that ends beyond it needs the manager.
         loading: tokens of the hit under a load, and of the load; None where none is under way.
+        noted: hashes that were kept for a connector, by their number.
     """
 
-    __slots__ = ("certain", "cover", "due", "fill", "loading", "published", "request", "table", "trim", "written")
+    __slots__ = (
+        "certain", "cover", "due", "fill", "loading", "noted", "published", "request", "table", "trim", "written"
+    )  # fmt: skip
 
     def __init__(self, request: Any, hash_block_size: int | None) -> None:
         """Make the manager's request of one of vLLM's."""
         tokens, hasher = request.all_token_ids[:], GivenHasher(request.block_hashes)
-        try:
-            self.request = Request(request.request_id, tokens, hash_block_size, hasher=hasher)
-        except InvalidArgumentError:
-            self.request = Request(request.request_id, _masked(tokens), hash_block_size, hasher=hasher)
+        self.request = self.request_of(request.request_id, tokens, hash_block_size, hasher)
         self.forget()
+
+    @staticmethod
+    def request_of(name: str, tokens: list[int], hash_block_size: int | None, hasher: GivenHasher) -> Request:
+        """Return the manager's request of tokens, placeholders among them."""
+        try:
+            return Request(name, tokens, hash_block_size, hasher=hasher)
+        except InvalidArgumentError:
+            return Request(name, _masked(tokens), hash_block_size, hasher=hasher)
 
     def forget(self) -> None:
         """Hold nothing."""
         self.table = self.fill = NEVER
         self.trim = FOR_EVER
-        self.cover = self.written = self.certain = self.due = self.published = 0
+        self.cover = self.written = self.certain = self.due = self.published = self.noted = 0
         self.loading: tuple[int, int] | None = None
         self.request.num_computed_tokens = 0
 

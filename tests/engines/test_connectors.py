@@ -1,0 +1,181 @@
+"""vLLM's own connectors over both managers: the schedulers' sides are real, the workers move contents as they say."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.errors import UnsupportedError
+
+CONNECTOR = """
+from tests.engines.connector import Connector as Base
+
+
+class Connector(Base):
+    def bind_gpu_block_pool(self, gpu_block_pool):
+        self._gpu_block_pool = gpu_block_pool
+
+    def take_events(self):
+        pool = self._gpu_block_pool
+        for number, block in enumerate(pool.free_block_queue.iter_blocks_after(None)):
+            if number == 3:
+                return [block.prev_free_block, pool.evict_blocks({1})]
+        return ()
+"""
+
+
+@pytest.mark.without_vllm
+def test_the_table_of_the_guide_is_the_scan_s() -> None:
+    from blockwright.engines.vllm import connectors, surface
+
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "vllm.md").read_text()
+    assert connectors.table(surface.known()) in guide
+
+
+def test_what_is_served_is_there(models_folder: Path) -> None:
+    from tests.engines import stub
+    from tests.engines.connector import draw
+
+    from blockwright.engines.vllm.connectors import SERVED
+
+    scheduler = stub.scheduler(models_folder, True, [stub.full()], 20, loads={})
+    manager = scheduler.kv_cache_manager
+    name = next(f"r{number}" for number in range(99) if draw(f"r{number}", "offer", 4) == 0)  # nothing is loaded for it
+    request = stub.request(name, list(range(3, 40)), 16, 5)
+    scheduler.add_request(request)
+    scheduler.schedule()
+    pool = manager.block_pool
+    holders = {
+        "manager": manager,
+        "coordinator": manager.coordinator,
+        "group": manager.coordinator.single_type_managers[0],
+        "pool": pool,
+        "queue": pool.free_block_queue,
+        "block": pool.blocks[1],
+    }
+    own = manager.get_blocks(name)
+    for blocks in (own, manager.empty_kv_cache_blocks):
+        for served in SERVED:
+            kind, attribute = served.split("(")[0].split(".")
+            assert hasattr((holders | {"blocks": blocks})[kind], attribute), served
+    ids = manager.get_block_ids(name)[0]
+    assert own.get_block_ids(group_ids=[0, 0]) == (ids, ids)
+    assert own.get_unhashed_block_ids_all_groups() == [ids[2:]]
+    assert [pool.blocks[block].block_hash for block in ids] == [
+        *(each + b"\0\0\0\0" for each in request.block_hashes),
+        None,
+    ]
+    found = manager.coordinator.single_type_managers[0].block_pool.get_cached_block(request.block_hashes[1], [0])
+    assert found == [pool.blocks[ids[1]]]
+    assert pool.get_cached_block(b"\0" * 32, [0]) is None
+    with pytest.raises(UnsupportedError, match=r"block_pool\.evict_blocks is not supported"):
+        getattr(pool, "evict_blocks", None)
+    walk = pool.free_block_queue.iter_blocks_after(None)
+    first = [next(walk), next(walk)]
+    assert [block.block_id for block in first] == manager.core.block_pool.free_block_ids()[:2]
+    rest = pool.free_block_queue.iter_blocks_after(first[0])
+    assert [first[0], *rest] == [pool.blocks[block] for block in manager.core.block_pool.free_block_ids()]
+
+
+def test_a_connector_that_reads_more_is_refused_by_name(
+    models_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.engines import stub
+
+    (tmp_path / "reads_more.py").write_text(CONNECTOR)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = {"kv_connector": "Connector", "kv_role": "kv_both", "kv_connector_module_path": "reads_more"}
+    config["kv_connector_extra_config"] = {"is_async": False, "leaves_last": False}  # type: ignore[assignment]
+    stub.scheduler(models_folder, False, [stub.full()], 20, connector=config)
+    message = r"the connector Connector reads block\.prev_free_block, pool\.evict_blocks, which is not supported"
+    with pytest.raises(UnsupportedError, match=message):
+        stub.scheduler(models_folder, True, [stub.full()], 20, connector=config)
+
+
+def _kinds(groups: str) -> list[Any]:
+    from tests.engines import stub
+
+    return [kind for word in groups.split() for kind in stub.KINDS[word]()]
+
+
+@pytest.mark.parametrize("groups", ["full", "full sliding"])
+@pytest.mark.parametrize("connector", ["NixlConnector", "NixlPushConnector", "MooncakeConnector"])
+def test_requests_are_handed_over(connector: str, groups: str, models_folder: Path) -> None:
+    from tests.engines import transfers
+
+    kinds, free, ends = _kinds(groups), [], []
+    for has_ours in (False, True):
+        both = transfers.pair(models_folder, has_ours, kinds, 60 * len(kinds), connector)
+        free.append(transfers.hand_over(both, connector, 3, 300, window=40 * (len(kinds) - 1)))
+        ends.append(both[1])
+    theirs, ours = ends
+    print(connector, groups, [(side.loads, side.failed, side.hits) for side in ends])
+    assert ours.loads > 20
+    assert ours.failed > 5
+    assert free[0][-1] == free[1][-1] == (60 * len(kinds) - 1,) * 2
+    if groups == "full":
+        assert free[0] == free[1]
+    for name, tokens in theirs.tokens.items():
+        own = ours.tokens.get(name, [])
+        assert own[: len(tokens)] == tokens[: len(own)]
+    assert set(theirs.finished) == set(ours.finished)
+
+
+def test_the_last_token_of_a_prompt_finds_its_window(models_folder: Path) -> None:
+    from tests.engines import transfers
+
+    kinds = _kinds("full sliding")
+    ends = transfers.pair(models_folder, True, kinds, 120, "NixlConnector")
+    assert transfers.hand_over(ends, "NixlConnector", 4, 300)[-1] == (119, 119)
+    assert ends[1].loads > 20
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("groups", ["full", "full sliding"])
+def test_the_host_holds_what_it_says(groups: str, lazy: bool, models_folder: Path) -> None:
+    from tests.engines import stub, transfers
+
+    kinds = _kinds(groups)
+    config = {
+        "kv_connector": "SimpleCPUOffloadConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"cpu_bytes_to_use": 200 * kinds[0].page_size_bytes, "lazy_offload": lazy},
+    }
+    blocks = 30 * len(kinds)
+    sides = [
+        transfers.Host(stub.scheduler(models_folder, ours, kinds, blocks, connector=config), kinds)
+        for ours in (False, True)
+    ]
+    stub.walk(sides, 1, 300, 16, exact=False)
+    print(groups, lazy, [(side.stored, side.loaded, side.hits) for side in sides])
+    for side in sides:
+        for _ in range(10):
+            side.step()
+        assert side.num_free == blocks - 1
+    theirs, ours = sides
+    assert ours.stored >= theirs.stored * 2 // 3 > 0
+    assert ours.loaded >= theirs.loaded * 2 // 3 > 0
+
+
+@pytest.mark.parametrize("groups", ["full", "full sliding"])
+def test_a_store_holds_what_it_saves(groups: str, models_folder: Path) -> None:
+    from tests.engines import stub, transfers
+
+    kinds = _kinds(groups)
+    config = {
+        "kv_connector": "MooncakeStoreConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"enable_lookup": False, "save_decode_cache": True},
+    }
+    blocks = 40 * len(kinds)
+    sides = [
+        transfers.Store(stub.scheduler(models_folder, ours, kinds, blocks, connector=config), kinds)
+        for ours in (False, True)
+    ]
+    stub.walk(sides, 1, 300, 16, exact=False)
+    print(groups, [(side.saved, side.hits) for side in sides])
+    for side in sides:
+        for _ in range(10):
+            side.step()
+        assert side.num_free == blocks - 1
+    assert sides[1].saved >= sides[0].saved * 2 // 3 > 0
