@@ -137,7 +137,11 @@ def put_into_units(library: Extension) -> None:
     import mypyc
 
     written = sorted(map(Path, library.sources), key=lambda path: path.name.startswith("__native"))
-    runtime = [Path(mypyc.__file__).parent / "lib-rt" / "CPy.h", ROOT / "setup.py", *sorted((ROOT / "native").glob("*.*"))]
+    runtime = [
+        Path(mypyc.__file__).parent / "lib-rt" / "CPy.h",
+        ROOT / "setup.py",
+        *sorted((ROOT / "native").glob("*.*")),
+    ]
     headers = [path.read_text(encoding="utf-8") for path in sorted(BUILD.glob("blockwright/**/*.h"))]
     first, *others = [name.replace("/", "___") for name in record["COMPILED"]]
     unit_of = {

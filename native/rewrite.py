@@ -155,11 +155,13 @@ def guarded(text: str, owner: str, function: Function, module: str) -> str:
     signature = c_text("; ".join(f"{name}: {annotation}" for name, annotation in pairs))
     described = f"{signature}, {c_text(module)}"
     if any(isinstance(each, ast.Attribute) and each.attr == "setter" for each in function.decorator_list):
+        described = f"{c_text(f'{function.name}: {pairs[0][1]}')}, {c_text(module)}"
         head = rf"static int\n(\w*___{owner}_set_{function.name})\([^)]*\)\n\{{.*?\n\}}\n"
         return re.sub(head, lambda found: setter_guarded(found, described), text, flags=re.DOTALL)
     path = f"___{owner}___{function.name}" if owner else f"___{function.name}"
     fast = r"PyObject \*self, PyObject \*const \*args, size_t nargs, PyObject \*kwnames"
-    head = rf"( *)PyObject \*(CPyPy_\w+{path})\(({fast}|PyObject \*self, PyObject \*args, PyObject \*kw)\) \{{\n.*?\n\1\}}\n"
+    slow = r"PyObject \*self, PyObject \*args, PyObject \*kw"
+    head = rf"( *)PyObject \*(CPyPy_\w+{path})\(({fast}|{slow})\) \{{\n.*?\n\1\}}\n"
     return re.sub(head, lambda found: wrapper_guarded(found, pairs, described), text, flags=re.DOTALL)
 
 
@@ -207,21 +209,21 @@ def wrapper_guarded(found: re.Match[str], pairs: list[tuple[str, str]], describe
     if "goto blockwright_enter;" not in body:
         return text
     enter = "Blockwright_EnterFast" if is_fast else "Blockwright_EnterInit"
-    return f"{body}{indent[:-4]}blockwright_enter: ;\n{indent}    return {enter}({name}, {given}, {described});\n{indent}{end}"
+    return f"{body}blockwright_enter: ;\n{indent}    return {enter}({name}, {given}, {described});\n{indent}{end}"
 
 
 TESTS = {
-    "int | Sequence[int]": "PyLong_CheckExact({0}) || PyList_CheckExact({0})",  # of each request of a step: each is read
+    "int | Sequence[int]": "PyLong_CheckExact({0}) || PyList_CheckExact({0})",
     "Sequence[Request]": "PyList_CheckExact({0})",
+    "Sequence[int]": "PyList_CheckExact({0})",
+    "Iterable[bytes]": "PyList_CheckExact({0})",
     "Sequence[object]": "PyList_CheckExact({0})",
     "Iterable[object]": "PyList_CheckExact({0})",
     "float": "PyFloat_CheckExact({0})",
     "list[int]": "Blockwright_IsInts({0})",
-    "Sequence[int]": "Blockwright_IsInts({0})",
     "Iterable[int]": "Blockwright_IsInts({0})",
     "list[bytes]": "Blockwright_IsBytes({0})",
     "Sequence[bytes]": "Blockwright_IsBytes({0})",
-    "Iterable[bytes]": "Blockwright_IsBytes({0})",
     "list[list[int]]": "Blockwright_IsIntLists({0})",
     "Mapping[str, int]": "Blockwright_IsCounts({0})",
     "None": "{0} == Py_None",

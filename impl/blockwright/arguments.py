@@ -24,8 +24,9 @@ from typing import Any, Final
 
 from blockwright.errors import InvalidArgumentError
 
-PER_STEP: Final = ("Sequence[Request]", "int | Sequence[int]")
-"""Annotations of what a step passes for all its requests. A list passes unread: the call reads each item anyway."""
+UNREAD: Final = ("Sequence[Request]", "int | Sequence[int]", "Sequence[int]", "Iterable[bytes]")
+"""Annotations of what may be long: requests of a step and their counts, tokens, hashes. Their items are not read here,
+because the call checks each one as it reads it; it also knows arrays, tensors and buffers."""
 
 INTERNAL: Final = frozenset({"i64", "i32", "u8", "vec"})
 """Types of compiled code alone: a function that takes one is called by this package only, and has no door."""
@@ -56,11 +57,11 @@ def whole(value: object) -> int | None:
     """Return an integer, one of numpy or torch included, as an exact `int`; None for a `bool` or anything else."""
     if type(value) is int:
         return value
-    if isinstance(value, bool):
+    if isinstance(value, bool) or getattr(value, "ndim", 0) != 0:  # a tensor of one element has an index, too
         return None
     try:
         return int(operator.index(value))  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):  # no index; an array or tensor with several elements
+    except (TypeError, ValueError, RuntimeError):  # no index, or none of an integer
         return None
 
 
@@ -78,7 +79,7 @@ def shown(value: object) -> str:
 # ---------------------------------------------------------------------- what an annotation admits
 
 
-class _Misfit(Exception):
+class _MisfitError(Exception):
     """A value does not fit; its message says what would have been expected."""
 
 
@@ -87,7 +88,7 @@ class Kind:
 
     Attributes:
         expected: what to pass, in words.
-        convert: returns a value in the form that the call takes, or raises `_Misfit`.
+        convert: returns a value in the form that the call takes, or raises `_MisfitError`.
         exact: types whose instances need not be looked at.
     """
 
@@ -124,17 +125,17 @@ def _simple(form: type, expected: str, fits: Callable[[Any], Any]) -> Kind:
 def _integer(value: object) -> int:
     found = whole(value)
     if found is None:
-        raise _Misfit
+        raise _MisfitError
     return found
 
 
 def _number(value: Any) -> float:
     if isinstance(value, (bool, str)) or not (hasattr(type(value), "__float__") or hasattr(type(value), "__index__")):
-        raise _Misfit
+        raise _MisfitError
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
-        raise _Misfit from None
+        raise _MisfitError from None
 
 
 def _derives(value: object, base: type) -> bool:
@@ -144,7 +145,7 @@ def _derives(value: object, base: type) -> bool:
 def _instance(expected: str, test: Callable[[Any], bool], exact: frozenset[type] = frozenset()) -> Kind:
     def convert(value: object) -> object:
         if not test(value):
-            raise _Misfit
+            raise _MisfitError
         return value
 
     return Kind(expected, convert, exact)
@@ -156,9 +157,8 @@ def _class(form: Any) -> Kind:
         return _ANYTHING
     if not getattr(form, "_is_protocol", False):
         name = form.__name__
-        remedy = f"; {_REMEDIES[name]}" if name in _REMEDIES else ""
         article = "an" if name[0] in "AEIOU" else "a"
-        return _instance(f"{article} {name}{remedy}", lambda value: isinstance(value, form), frozenset({form}))
+        return _instance(f"{article} {name}", lambda value: isinstance(value, form), frozenset({form}))
     bases = [base for base in form.__mro__ if getattr(base, "_is_protocol", False) and base is not typing.Protocol]
     names = {name for base in bases for name in {*vars(base), *vars(base).get("__annotations__", {})}}
     members = sorted(name for name in names if not name.startswith("_"))
@@ -172,7 +172,7 @@ def _union(kinds: Sequence[Kind]) -> Kind:
         for kind in kinds:
             try:
                 return kind.convert(value)
-            except _Misfit as reason:
+            except _MisfitError as reason:
                 reasons.append(reason)
         raise max(reasons, key=lambda reason: len(reason.args))  # one that points at an item
 
@@ -200,16 +200,16 @@ def _items(origin: Any, arguments: tuple[Any, ...]) -> Kind:
 
     def convert(value: Any) -> object:
         if isinstance(value, (str, bytes, bytearray, abc.Mapping)):
-            raise _Misfit
+            raise _MisfitError
         if target is None and item is _ANYTHING and isinstance(value, abc.Collection):
             return value
         try:
             found = list(value)
         except TypeError:
-            raise _Misfit from None
+            raise _MisfitError from None
         same = type(value) is target if target else isinstance(value, abc.Sequence)
-        for position, each in enumerate(found):
-            if type(each) not in item.exact:
+        if not item.exact.issuperset(map(type, found)):
+            for position, each in enumerate(found):
                 found[position] = _item(item, each, position)
                 same = same and found[position] is each
         return value if same else found if target is None else target(found)
@@ -220,18 +220,20 @@ def _items(origin: Any, arguments: tuple[Any, ...]) -> Kind:
 def _item(kind: Kind, value: object, position: object) -> object:
     try:
         return kind.convert(value)
-    except _Misfit as misfit:
+    except _MisfitError as misfit:
         place = f"[{position!r}]"
         if misfit.args:
-            raise _Misfit(place + misfit.args[0], *misfit.args[1:]) from None
-        raise _Misfit(place, kind.expected, value) from None
+            raise _MisfitError(place + misfit.args[0], *misfit.args[1:]) from None
+        raise _MisfitError(place, kind.expected, value) from None
 
 
 def _tuple(kinds: Sequence[Kind]) -> Kind:
     def convert(value: Any) -> object:
         if not isinstance(value, (tuple, list)) or len(value) != len(kinds):
-            raise _Misfit
-        found = tuple(_item(kind, each, position) for position, (kind, each) in enumerate(zip(kinds, value)))
+            raise _MisfitError
+        found = tuple(
+            _item(kind, each, position) for position, (kind, each) in enumerate(zip(kinds, value, strict=True))
+        )
         return value if isinstance(value, tuple) and all(map(operator.is_, value, found)) else found
 
     return Kind(f"a tuple of ({', '.join(kind.expected for kind in kinds)})", convert)
@@ -239,8 +241,8 @@ def _tuple(kinds: Sequence[Kind]) -> Kind:
 
 def _mapping(origin: type, keys: Kind, values: Kind) -> Kind:
     def convert(value: Any) -> object:
-        if not isinstance(value, origin):
-            raise _Misfit
+        if not isinstance(value, abc.Mapping) or not isinstance(value, origin):
+            raise _MisfitError
         found = {_item(keys, key, key): _item(values, each, key) for key, each in value.items()}
         same = all(map(operator.is_, value, found)) and all(map(operator.is_, value.values(), found.values()))
         return value if same else found
@@ -278,8 +280,8 @@ class _Names(dict[str, Any]):
 
 def _annotated(module: str, annotation: Any) -> Kind:
     """Return what an annotation admits, as its module means it."""
-    if annotation in PER_STEP:
-        return _per_step(_kind_of(eval(annotation, {}, _Names(module))))
+    if annotation in UNREAD:
+        return _unread(_kind_of(eval(annotation, {}, _Names(module))), "int |" in annotation)
     try:
         form = eval(annotation, {}, _Names(module)) if isinstance(annotation, str) else annotation
         return _kind_of(form)
@@ -287,16 +289,17 @@ def _annotated(module: str, annotation: Any) -> Kind:
         return _ANYTHING
 
 
-def _per_step(kind: Kind) -> Kind:
-    """Return a kind that lets a list pass unread, and also an iterable whose items the call reads."""
+def _unread(kind: Kind, or_integer: bool) -> Kind:
+    """Return a kind like another, which leaves the items of anything that has some to the call."""
 
     def convert(value: object) -> object:
-        if isinstance(value, abc.Iterable) and not isinstance(value, (str, bytes, bytearray, abc.Mapping)):
-            try:
-                return list(value)
-            except TypeError:  # an array without a dimension
-                pass
-        return kind.convert(value)
+        found = whole(value) if or_integer else None
+        if found is not None:
+            return found
+        has_items = hasattr(value, "__iter__") or hasattr(value, "numpy")
+        if not has_items or isinstance(value, (str, bytes, bytearray, abc.Mapping)):
+            raise _MisfitError
+        return value
 
     return Kind(kind.expected, convert, kind.exact | {list})
 
@@ -332,9 +335,10 @@ def _admit(name: str, kind: Kind, value: object) -> Any:
         return value
     try:
         return kind.convert(value)
-    except _Misfit as misfit:
+    except _MisfitError as misfit:
         place, expected, found = misfit.args or ("", kind.expected, value)
-    raise InvalidArgumentError(f"{name}{place}: must be {expected}, not {shown(found)}") from None
+    remedy = "".join(f"; {text}" for of, text in _REMEDIES.items() if of in expected.split())
+    raise InvalidArgumentError(f"{name}{place}: must be {expected}, not {shown(found)}{remedy}") from None
 
 
 def guard(namespace: dict[str, Any], names: Sequence[str]) -> None:
@@ -364,11 +368,14 @@ def _guard_class(found: type) -> None:
         elif isinstance(member, (classmethod, staticmethod)) and isinstance(member.__func__, types.FunctionType):
             setattr(found, name, type(member)(_door(member.__func__)))
         elif isinstance(member, property) and isinstance(member.fset, types.FunctionType):
-            setattr(found, name, member.setter(_door(member.fset)))
+            setattr(found, name, member.setter(_door(member.fset, named=name)))
 
 
-def _door(function: types.FunctionType, owner: type | None = None) -> Any:
-    """Return a function that checks its arguments and calls another; the same one where there is nothing to check."""
+def _door(function: types.FunctionType, owner: type | None = None, named: str | None = None) -> Any:
+    """Return a function that checks its arguments and calls another; the same one where there is nothing to check.
+
+    What sets a property has the value `named` as that, whatever the function calls it.
+    """
     code = function.__code__
     annotations = {name: text for name, text in function.__annotations__.items() if name != "return"}
     words = {word for text in annotations.values() for word in re.findall(r"\w+", str(text))}
@@ -377,24 +384,25 @@ def _door(function: types.FunctionType, owner: type | None = None) -> Any:
     built: list[Callable[..., object]] = []
 
     @wraps(function)
-    def door(*given: object, **named: object) -> object:
+    def door(*given: object, **more: object) -> object:
         if not built:
-            built.append(wraps(function)(_built(function, annotations)))
+            built.append(wraps(function)(_built(function, annotations, named)))
             if owner is not None and vars(owner).get(function.__name__) is door:
                 setattr(owner, function.__name__, built[0])
-        return built[0](*given, **named)
+        return built[0](*given, **more)
 
     return door
 
 
-def _built(function: Any, annotations: Mapping[str, Any]) -> Callable[..., object]:
+def _built(function: Any, annotations: Mapping[str, Any], named: str | None) -> Callable[..., object]:
     """Write the door of one function out: exact types pass by one test each, the rest goes to `_admit`."""
     code = function.__code__
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     positional = parameters[: code.co_argcount]
     kinds = {name: _annotated(function.__module__, text) for name, text in annotations.items()}
     kinds = {name: kind for name, kind in kinds.items() if kind is not _ANYTHING}
-    defaults = dict(zip(positional[len(positional) - len(function.__defaults__ or ()) :], function.__defaults__ or ()))
+    given = function.__defaults__ or ()
+    defaults = dict(zip(positional[len(positional) - len(given) :], given, strict=True))
     defaults |= function.__kwdefaults__ or {}
     heads = [f"{name}=_default_{name}" if name in defaults else name for name in parameters]
     stars = [*heads[: code.co_posonlyargcount], *(["/"] if code.co_posonlyargcount else [])]
@@ -405,7 +413,7 @@ def _built(function: Any, annotations: Mapping[str, Any]) -> Callable[..., objec
     for name in kinds:
         optional = f"{name} is not _default_{name} and " if name in defaults else ""
         lines.append(f"    if {optional}type({name}) not in _exact_{name}:")
-        lines.append(f"        {name} = _admit({name!r}, _kind_{name}, {name})")
+        lines.append(f"        {name} = _admit({(named or name)!r}, _kind_{name}, {name})")
     lines.append(f"    return _function({', '.join(passed)})")
     scope: dict[str, Any] = {"_function": function, "_admit": _admit}
     scope |= {f"_default_{name}": value for name, value in defaults.items()}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError
-from blockwright.kinds import KVCacheSpec, require_positive
+from blockwright.kinds import KVCacheSpec
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class KVCacheConfig:
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        require_positive("num_blocks", self.num_blocks)
+        integer("num_blocks", self.num_blocks, 1)
         if self.num_blocks < 2:
             raise InvalidArgumentError(
                 f"num_blocks: block 0 is the null block, so at least 2 are needed, not {self.num_blocks}"

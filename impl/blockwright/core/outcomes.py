@@ -8,11 +8,12 @@ views are made only when asked for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import cast, final
 
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
+from blockwright.arguments import integer
 from blockwright.core.index import zeros32
 from blockwright.core.pool import BlockPool, KVCacheBlock
 from blockwright.core.request import MAX_LENGTH, Request
@@ -399,8 +400,8 @@ def counts_of(name: str, given: int | Sequence[int], size: i64) -> vec[i64]:
         count: i64 = count_of(name, given)
         return vec[i64]([count] * size) if count > 0 else vec[i64]()
     counts = vec[i64](capacity=size)
-    for each in given:
-        counts = append(counts, count_of(name, each))
+    for each in cast("Sequence[object]", given):
+        counts = append(counts, item_count(name, each))
     if i64(len(counts)) != size:
         raise InvalidArgumentError(f"{name}: {len(counts)} counts for {size} requests; give one each, or one for all")
     return counts
@@ -413,9 +414,15 @@ def all_or_each(name: str, given: int | Sequence[int], size: i64) -> tuple[i64, 
     return 0, counts_of(name, given, size)
 
 
-def count_of(name: str, given: int) -> i64:
-    """Return a count, checked to be an integer in a safe range."""
-    count = int(given) if isinstance(given, int) else -1  # an exact one, which runs no foreign code any more
+def count_of(name: str, count: int) -> i64:
+    """Return a count that the door has made an exact integer, checked to be in a safe range."""
     if count < 0 or count > MAX_LENGTH:
-        raise InvalidArgumentError(f"{name}: must be an integer within 0..{MAX_LENGTH}, not {given!r}")
+        return integer(name, count)
     return count
+
+
+def item_count(name: str, given: object) -> i64:
+    """Return one count of several, which the door has not read, checked to be an integer in a safe range."""
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= MAX_LENGTH:
+        return given
+    return integer(name, given)

@@ -9,17 +9,17 @@ from typing import Any, final
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
+from blockwright.arguments import integer
 from blockwright.core.block_hash import hash_words
 from blockwright.core.candidates.chosen import ChosenOrder, EvictionPolicy
 from blockwright.core.candidates.order import CandidateOrder, Wish
 from blockwright.core.candidates.retained import FOR_GOOD, RetentionOrder, check_shares
 from blockwright.core.index import zeros32
 from blockwright.core.journal import Eviction, Journal, Losses
-from blockwright.core.request import MAX_LENGTH, Request, units_per_block
+from blockwright.core.request import Request, units_per_block
 from blockwright.core.store import BlockStore
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError, UnsupportedError
 from blockwright.events import KVCacheEvent
-from blockwright.kinds import require_positive
 
 MAX_BLOCKS = 2**30
 
@@ -284,7 +284,7 @@ class BlockPool(BlockStore):
         low, high = hash_words(block_hash)
         found = []
         for group in group_ids:
-            require_group(group)
+            integer("kv_cache_group_id", group)
             block = self._index.find(low, high, group)
             if block == 0:
                 return None
@@ -310,8 +310,8 @@ class BlockPool(BlockStore):
         """
         if not self.enable_caching:
             return
-        require_positive("block_size", block_size)
-        require_group(kv_cache_group_id)
+        integer("block_size", block_size, 1)
+        integer("kv_cache_group_id", kv_cache_group_id)
         self.require_whole()
         units = self.units_for(request, block_size)
         ids = self.ids_of(blocks)
@@ -507,9 +507,3 @@ class KVCacheBlock:
     def __repr__(self) -> str:
         """Describe the block in one line."""
         return f"KVCacheBlock({self._id}, ref_cnt={self.ref_cnt}, published={self.block_hash is not None})"
-
-
-def require_group(group: int) -> None:
-    """Raise `InvalidArgumentError` unless `group` can be the number of a group."""
-    if isinstance(group, bool) or not 0 <= group <= MAX_LENGTH:
-        raise InvalidArgumentError(f"kv_cache_group_id: must be within 0..{MAX_LENGTH}, not {group!r}")
