@@ -7,6 +7,7 @@ The work is done by `GroupTables`; here it gets the names, arguments and meaning
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
@@ -14,9 +15,8 @@ from mypy_extensions import i32, i64
 from blockwright.core.block_hash import hash_words
 from blockwright.core.group import ONE_STATE, ROW, GroupTables, layout_for, rule_for
 from blockwright.core.index import cut_to, zeros32
-from blockwright.core.outcomes import count_of
 from blockwright.core.pool import BlockPool, KVCacheBlock
-from blockwright.core.request import MAX_LENGTH, BlockKeys, Request, exact_text
+from blockwright.core.request import MAX_LENGTH, BlockKeys, Request, count_of, exact_text, item_count
 from blockwright.core.state import GroupTable
 from blockwright.core.window import Probe, common_hit
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, UnknownRequestError, UnsupportedError
@@ -321,15 +321,14 @@ class SingleTypeKVCacheManager(GroupTables):
             low, high = hash_words(block_hash)
             words = append(words, low)
             words = append(words, high)
-        empty: list[list[KVCacheBlock]] = [[] for _ in kv_cache_group_ids]
+        groups = [item_count("kv_cache_group_id", group) for group in cast("Sequence[object]", kv_cache_group_ids)]
+        empty: list[list[KVCacheBlock]] = [[] for _ in groups]
         if layout_for(kv_cache_spec, block_pool.enable_caching) == ONE_STATE or not block_pool.enable_caching:
             return tuple(empty)
         rule = rule_for(kv_cache_spec)
-        for group in kv_cache_group_ids:
-            count_of("kv_cache_group_id", group)
         keys = BlockKeys(words, 1, None)
         margin: i64 = 1 if use_eagle else 0
-        probes = [Probe(block_pool, keys, group, size, length, margin) for group in kv_cache_group_ids]
+        probes = [Probe(block_pool, keys, group, size, length, margin) for group in groups]
         hit = common_hit([rule for _ in probes], probes, size, length)
         first = rule.first_needed(hit) // size
         return tuple([block_pool.views(probe.entries(hit, rule.sinks, first)) for probe in probes])

@@ -13,10 +13,9 @@ from typing import cast, final
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
-from blockwright.arguments import integer
 from blockwright.core.index import zeros32
 from blockwright.core.pool import BlockPool, KVCacheBlock
-from blockwright.core.request import MAX_LENGTH, Request
+from blockwright.core.request import Request, count_of, item_count
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 
 
@@ -412,17 +411,3 @@ def all_or_each(name: str, given: int | Sequence[int], size: i64) -> tuple[i64, 
     if isinstance(given, int):
         return count_of(name, given), vec[i64]()
     return 0, counts_of(name, given, size)
-
-
-def count_of(name: str, count: int) -> i64:
-    """Return a count that the door has made an exact integer, checked to be in a safe range."""
-    if count < 0 or count > MAX_LENGTH:
-        return integer(name, count)
-    return count
-
-
-def item_count(name: str, given: object) -> i64:
-    """Return one count of several, which the door has not read, checked to be an integer in a safe range."""
-    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= MAX_LENGTH:
-        return given
-    return integer(name, given)

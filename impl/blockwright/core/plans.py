@@ -9,9 +9,9 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from blockwright.core.group import LAST_STATE, GroupTables, layout_for
-from blockwright.core.outcomes import Ask, Fits, Never, NotNow, Plan, count_of
+from blockwright.core.outcomes import Ask, Fits, Never, NotNow, Plan
 from blockwright.core.pool import BlockPool
-from blockwright.core.request import Request
+from blockwright.core.request import Request, count_of
 from blockwright.core.state import RequestTables, State
 from blockwright.kinds import KVCacheSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, final
+from typing import Any, cast, final
 
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
@@ -16,7 +16,7 @@ from blockwright.core.candidates.order import CandidateOrder, Wish
 from blockwright.core.candidates.retained import FOR_GOOD, RetentionOrder, check_shares
 from blockwright.core.index import zeros32
 from blockwright.core.journal import Eviction, Journal, Losses
-from blockwright.core.request import Request, units_per_block
+from blockwright.core.request import Request, count_of, item_count, units_per_block
 from blockwright.core.store import BlockStore
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError, UnsupportedError
 from blockwright.events import KVCacheEvent
@@ -283,9 +283,8 @@ class BlockPool(BlockStore):
         self.require_whole()
         low, high = hash_words(block_hash)
         found = []
-        for group in group_ids:
-            integer("kv_cache_group_id", group)
-            block = self._index.find(low, high, group)
+        for group in cast("Sequence[object]", group_ids):
+            block = self._index.find(low, high, item_count("group_ids", group))
             if block == 0:
                 return None
             found.append(KVCacheBlock(self, block))
@@ -311,7 +310,7 @@ class BlockPool(BlockStore):
         if not self.enable_caching:
             return
         integer("block_size", block_size, 1)
-        integer("kv_cache_group_id", kv_cache_group_id)
+        count_of("kv_cache_group_id", kv_cache_group_id)
         self.require_whole()
         units = self.units_for(request, block_size)
         ids = self.ids_of(blocks)

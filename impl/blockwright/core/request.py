@@ -18,6 +18,7 @@ from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i32_le, w
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
+from blockwright.arguments import integer
 from blockwright.core.block_hash import DEFAULT_HASHER, BlockHasher, HashChain, next_length
 from blockwright.core.index import zeros64
 from blockwright.errors import InvalidArgumentError, UnsupportedError
@@ -621,6 +622,20 @@ def _checked_items(mm_items: Sequence[MultiModalItem], num_prompt: i64) -> list[
             raise InvalidArgumentError(f"mm_items: {item!r} does not lie within the prompt of {size} tokens")
         items.append(MultiModalItem(exact_text(item.identifier), offset, length))
     return sorted(items, key=lambda item: (item.offset, item.identifier))
+
+
+def count_of(name: str, count: int) -> i64:
+    """Return a count that the door has made an exact integer, checked to be in a safe range."""
+    if count < 0 or count > MAX_LENGTH:
+        return integer(name, count)
+    return count
+
+
+def item_count(name: str, given: object) -> i64:
+    """Return one count of several, which the door has not read, checked to be an integer in a safe range."""
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= MAX_LENGTH:
+        return given
+    return integer(name, given)
 
 
 def no_request(found: object) -> InvalidArgumentError:

@@ -12,8 +12,7 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from blockwright.arguments import integer
-from blockwright.core.outcomes import count_of
-from blockwright.core.request import exact_text
+from blockwright.core.request import count_of, exact_text
 from blockwright.core.self_check.pool import demand
 from blockwright.errors import (
     BlockwrightError,

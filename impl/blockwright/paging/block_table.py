@@ -16,8 +16,7 @@ from typing import final
 from mypy_extensions import i64
 
 from blockwright.arguments import integer
-from blockwright.core.outcomes import count_of
-from blockwright.core.request import MAX_TOKEN_ID
+from blockwright.core.request import MAX_TOKEN_ID, count_of
 from blockwright.core.self_check.pool import demand
 from blockwright.errors import BlockwrightError, InvalidArgumentError, NoFreeBlocksError
 from blockwright.paging.interfaces import Block, Device, DeviceAwareBlockAllocator
@@ -78,7 +77,7 @@ class BlockTable:
             self.update(_blocks)
 
     @staticmethod
-    def get_num_required_blocks(token_ids: Sequence[int], block_size: int, num_lookahead_slots: int = 0) -> int:
+    def get_num_required_blocks(token_ids: Sequence[object], block_size: int, num_lookahead_slots: int = 0) -> int:
         """Return how many blocks hold some tokens and lookahead slots. O(1).
 
         Example:
@@ -96,9 +95,9 @@ class BlockTable:
             InvalidArgumentError: it holds blocks already, there are no tokens, or one is out of range.
             NoFreeBlocksError: not enough blocks are free; nothing is held.
         """
+        tokens = checked(token_ids)
         if self._blocks:
             raise InvalidArgumentError("token_ids: the table is allocated already; append to it")
-        tokens = checked(token_ids)
         if not tokens:
             raise InvalidArgumentError("token_ids: a table starts with a token at least")
         size = int(self._size)
@@ -394,9 +393,9 @@ class BlockTable:
 
     def get_unseen_token_ids(self, ids: Sequence[int]) -> list[int]:
         """Return the tokens of a sequence that are not written yet, of all its `ids`. O(unseen tokens)."""
-        return list(ids[int(self._num_full) :])
+        return checked(ids[int(self._num_full) :])[:]
 
-    def get_num_blocks_touched_by_append_slots(self, token_ids: Sequence[int], num_lookahead_slots: int) -> int:
+    def get_num_blocks_touched_by_append_slots(self, token_ids: Sequence[object], num_lookahead_slots: int) -> int:
         """Return how many blocks an append writes or takes at most. O(1).
 
         ``1 + ceil((n + lookahead - first_chunk) / block_size)``, where the first chunk is what is left of the block
