@@ -12,6 +12,7 @@ A range is no part of an annotation: calls check it themselves, by `integer` whe
 from __future__ import annotations
 
 import builtins
+import inspect
 import operator
 import re
 import sys
@@ -37,6 +38,7 @@ VARIADIC: Final = 0x0C
 _REMEDIES: Final = {
     "Request": "make one by Request(id, token_ids)",
     "KVCacheBlocks": "get_computed_blocks returns the blocks and the number of their tokens; pass each by itself",
+    "KVCacheGroupSpec": "say which layers declare a kind by KVCacheGroupSpec(layer_names, kv_cache_spec)",
     "KVCacheConfig": "describe the pool and its groups by KVCacheConfig(num_blocks, kv_cache_groups)",
 }
 
@@ -360,6 +362,11 @@ def _guard_class(found: type) -> None:
     """Put a door before each public method that a class itself defines, its constructor, and what sets a property."""
     if issubclass(found, (BaseException, tuple)) or getattr(found, "_is_protocol", False):
         return
+    if isinstance(vars(found).get("__new__"), staticmethod) and isinstance(found.__init__, types.FunctionType):
+        shown = inspect.signature(
+            found.__init__
+        )  # a class with a `__new__` to copy by is still made by its constructor
+        found.__signature__ = shown.replace(parameters=[*shown.parameters.values()][1:])  # type: ignore[attr-defined]
     for name, member in list(vars(found).items()):
         if name.startswith("_") and name != "__init__":
             continue

@@ -18,7 +18,7 @@ from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i32_le, w
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
-from blockwright.arguments import integer
+from blockwright.arguments import integer, whole
 from blockwright.core.block_hash import DEFAULT_HASHER, BlockHasher, HashChain, next_length
 from blockwright.core.index import zeros64
 from blockwright.errors import InvalidArgumentError, UnsupportedError
@@ -617,8 +617,8 @@ def _checked_items(mm_items: Sequence[MultiModalItem], num_prompt: i64) -> list[
     for item in mm_items:
         if not isinstance(item.identifier, str) or not item.identifier:
             raise InvalidArgumentError(f"mm_items: an item needs a non-empty string as identifier, {item!r} has none")
-        offset, length = operator.index(item.offset), operator.index(item.length)
-        if offset < 0 or length < 1 or offset + length > size:
+        offset, length = whole(item.offset), whole(item.length)
+        if offset is None or length is None or offset < 0 or length < 1 or offset + length > size:
             raise InvalidArgumentError(f"mm_items: {item!r} does not lie within the prompt of {size} tokens")
         items.append(MultiModalItem(exact_text(item.identifier), offset, length))
     return sorted(items, key=lambda item: (item.offset, item.identifier))
