@@ -92,15 +92,25 @@ def class_described(text: str, node: ast.ClassDef) -> str:
     return text
 
 
-def parameters(function: Function, first: str = "", typed: bool = False) -> str:
-    """Return the parameters of a method without `self`; without types as `inspect` reads them."""
+def parameters(function: Function, first: str = "") -> str:
+    """Return the parameters of a method without `self` and types, as `inspect` reads them: defaults are literals."""
     arguments = ast.parse(ast.unparse(function)).body[0].args  # type: ignore[attr-defined]
-    positional = arguments.posonlyargs or arguments.args
     for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-        each.annotation = each.annotation if typed else None
-    positional.pop(0)
+        each.annotation = None
+    arguments.defaults = [shown_default(each) for each in arguments.defaults]
+    arguments.kw_defaults = [each and shown_default(each) for each in arguments.kw_defaults]
+    (arguments.posonlyargs or arguments.args).pop(0)
     rest = ast.unparse(arguments)
     return f"{first}, {rest}" if first and rest else first or rest
+
+
+def shown_default(default: ast.expr) -> ast.expr:
+    """Return a default that `inspect` can read; an ellipsis for one that has a name."""
+    try:
+        ast.literal_eval(default)
+    except ValueError:
+        return ast.Constant(...)
+    return default
 
 
 def explained(function: Function) -> str:

@@ -412,7 +412,7 @@ class Request:
         """Tokens whose KV data is computed; the engine sets it after each step.
 
         Raises:
-            InvalidArgumentError: what is set is no integer (the compiled core: TypeError), or has more than 63 bits.
+            InvalidArgumentError: what is set is no integer, or has more than 63 bits.
         """
         return self._num_computed
 
@@ -615,9 +615,10 @@ def _checked_items(mm_items: Sequence[MultiModalItem], num_prompt: i64) -> list[
     size = int(num_prompt)
     items: list[MultiModalItem] = []
     for item in mm_items:
-        if not isinstance(item.identifier, str) or not item.identifier:
+        given: Any = item  # its fields may be of any type
+        if not isinstance(given.identifier, str) or not given.identifier:
             raise InvalidArgumentError(f"mm_items: an item needs a non-empty string as identifier, {item!r} has none")
-        offset, length = whole(item.offset), whole(item.length)
+        offset, length = whole(given.offset), whole(given.length)
         if offset is None or length is None or offset < 0 or length < 1 or offset + length > size:
             raise InvalidArgumentError(f"mm_items: {item!r} does not lie within the prompt of {size} tokens")
         items.append(MultiModalItem(exact_text(item.identifier), offset, length))

@@ -134,7 +134,7 @@ def replay(
 def _require_positive(pool_sizes: Sequence[int], step_tokens: int | None, check_every: int | None) -> None:
     if not pool_sizes:
         raise InvalidArgumentError("pool_sizes: must name at least one number of blocks")
-    named = [("blocks", size) for size in pool_sizes] + [("step_tokens", step_tokens), ("check_every", check_every)]
+    named = [("pool_sizes", size) for size in pool_sizes] + [("step_tokens", step_tokens), ("check_every", check_every)]
     for name, value in named:
         if value is not None:
             integer(name, value, 1)

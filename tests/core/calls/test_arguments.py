@@ -130,6 +130,13 @@ def input_batch() -> Any:
     return InputBatch(FITTING["KVCacheConfig"](), max_num_requests=2, max_num_tokens=9, max_model_len=60)
 
 
+class First:
+    """An eviction policy."""
+
+    def choose(self, candidates: Any) -> Any:
+        return candidates[0]
+
+
 MADE: dict[str, Callable[[], Any]] = {
     "BlockPool": lambda: BlockPool(9, explain_evictions=True),
     "KVCacheManager": lambda: manager_of(full(), 9, 60),
@@ -182,6 +189,7 @@ FITTING: dict[str, Callable[[], Any]] = {
     "object": lambda: [1],
     "Any": object,
     "MultiModalItem": lambda: blockwright.MultiModalItem("i", 0, 1),
+    "EvictionPolicy": First,
     "BlockHint": offload.BlockHint,
     "Device": lambda: paging.Device.GPU,
     "SequenceStatus": lambda: paging.SequenceStatus.RUNNING,

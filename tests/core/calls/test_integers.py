@@ -190,7 +190,7 @@ NOT_INTEGERS: list[object] = [None, "x", "1", 1.5, 1.0, b"1", [1], (), {}, 1j, o
 SERVED: dict[str, list[object]] = {  # what means something else there
     "request.block_size": [None],
     "request.append": [[1], ()],
-    **dict.fromkeys(("request.token", "request.append.token", "append.token"), [True, False]),  # tokens, as ever
+    **{name: [True, False] for name in ("request.token", "request.append.token", "append.token")},
     "batch.new": [[1]],
     "batch.lookahead": [[1]],
 }
