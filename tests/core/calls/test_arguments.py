@@ -28,6 +28,7 @@ from tests.core.support import SHA256, chunked, cross, full, group_of, mamba, ma
 import blockwright
 from blockwright import BlockPool, Request, offload, paging
 from blockwright.errors import InvalidArgumentError
+from blockwright.replay import Trace
 from blockwright.replay.keeping import Keeping, Lru
 from blockwright.replay.offloaded import OffloadOptions
 
@@ -208,7 +209,7 @@ FITTING: dict[str, Callable[[], Any]] = {
     "OffloadingManager": MADE["LRUOffloadingManager"],
     "Keeping": lambda: Keeping("lru", Lru),
     "OffloadOptions": lambda: OffloadOptions(9),
-    "Trace": lambda: blockwright.replay.Trace("t", "x", (), 0.0),
+    "Trace": lambda: Trace("t", "x", (), 0.0),
     **MADE,
 }
 for package in PACKAGES:
@@ -316,6 +317,10 @@ CALLS = {
 }
 
 
+def object_of(kind: Any) -> Any:
+    return kind.__new__(kind)
+
+
 def made(call: Call) -> Callable[..., Any]:
     """Return the call, bound to an object of its class."""
     if call.owner is None:
@@ -326,7 +331,7 @@ def made(call: Call) -> Callable[..., Any]:
     found = inspect.getattr_static(call.owner, call.name)
     if isinstance(found, (staticmethod, classmethod)) or not inspect.isroutine(found) or call.owner.__name__ in UNMADE:
         return getattr(call.owner, call.name)  # type: ignore[no-any-return]
-    maker = MADE.get(call.owner.__name__, lambda: call.owner.__new__(call.owner))
+    maker = MADE.get(call.owner.__name__, partial(object_of, call.owner))
     return getattr(maker(), call.name)  # type: ignore[no-any-return]
 
 
