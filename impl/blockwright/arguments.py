@@ -266,21 +266,21 @@ _SIMPLE: Final[dict[Any, Kind]] = {
 }
 
 
+_PACKAGE: Final = vars(sys.modules[__name__.partition(".")[0]])
+
+
 class _Names(dict[str, Any]):
     """The names that annotations of a module use; a name that is only imported for type checkers admits anything."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: Mapping[str, Any]) -> None:
         super().__init__()
-        self._places = [vars(sys.modules[name]) for name in (module, "blockwright") if name in sys.modules]
+        self._places = (module, _PACKAGE, vars(builtins), vars(typing))
 
     def __missing__(self, name: str) -> Any:
-        for place in (*self._places, vars(builtins), vars(typing)):
-            if name in place:
-                return place[name]
-        return Any
+        return next((place[name] for place in self._places if name in place), Any)
 
 
-def _annotated(module: str, annotation: Any) -> Kind:
+def _annotated(module: Mapping[str, Any], annotation: Any) -> Kind:
     """Return what an annotation admits, as its module means it."""
     if annotation in UNREAD:
         return _unread(_kind_of(eval(annotation, {}, _Names(module))), "int |" in annotation)
@@ -326,7 +326,9 @@ def admitted(signature: str, module: str, given: tuple[object, ...], named: Mapp
     kinds = _signatures.get((signature, module))
     if kinds is None:
         pairs = [each.split(": ", 1) for each in signature.split("; ")]
-        kinds = _signatures[signature, module] = {name: _annotated(module, text) for name, text in pairs}
+        kinds = _signatures[signature, module] = {
+            name: _annotated(vars(sys.modules[module]), text) for name, text in pairs
+        }
     values = [_admit(name, kinds[name], value) for name, value in zip(kinds, given, strict=False)]
     return values + [_admit(name, kinds[name], value) for name, value in named.items()]
 
@@ -406,7 +408,7 @@ def _built(function: Any, annotations: Mapping[str, Any], named: str | None) -> 
     code = function.__code__
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     positional = parameters[: code.co_argcount]
-    kinds = {name: _annotated(function.__module__, text) for name, text in annotations.items()}
+    kinds = {name: _annotated(function.__globals__, text) for name, text in annotations.items()}
     kinds = {name: kind for name, kind in kinds.items() if kind is not _ANYTHING}
     given = function.__defaults__ or ()
     defaults = dict(zip(positional[len(positional) - len(given) :], given, strict=True))
