@@ -12,7 +12,6 @@ environment decides:
   `benchmarks.training` runs, then by these counts. Where that fails, it is an error.
 """
 
-import ast
 import hashlib
 import os
 import re
@@ -44,9 +43,6 @@ GCC = ("-fno-semantic-interposition", "-fvisibility=hidden", "-fwrapv", "-w")
 FLAGS = () if sys.platform == "win32" else GCC  # there integers wrap without being told
 COUNTING = ("-fprofile-generate",)
 COUNTED = ("-fprofile-use", "-fprofile-partial-training")  # what was not trained is compiled as without a profile
-# What runs once, when a module is imported, is a tenth of the code, in long functions: optimizing them takes its time.
-# (Of gcc's other ways to say so, `optimize("O0")` compiles functions around it to slower code.)
-ONCE = "" if sys.platform == "win32" else "__attribute__((cold)) "
 # Modules that show and check, or only say what others have to bring, are no faster for being optimized; nor are those
 # whose calls come once per transfer, not once per block or step.
 COLD = re.compile(
@@ -59,6 +55,7 @@ REQUIRED = (os.environ.get("BLOCKWRIGHT_REQUIRE_COMPILED") == "1" or PROFILE_GUI
 EDITABLE = "editable_wheel" in sys.argv or "develop" in sys.argv
 BUILDING = not {"egg_info", "dist_info", "sdist", "clean"} & set(sys.argv)
 
+rewrite = runpy.run_path(str(ROOT / "native/rewrite.py"), run_name="blockwright_rewrite")
 record = runpy.run_path(str(ROOT / "impl/blockwright/_build.py"), run_name="blockwright_build_record")
 SOURCES = record["source_digests"](ROOT / "impl/blockwright")  # before they are read: one edited meanwhile is stale
 
@@ -140,7 +137,11 @@ def put_into_units(library: Extension) -> None:
     import mypyc
 
     written = sorted(map(Path, library.sources), key=lambda path: path.name.startswith("__native"))
-    runtime = [Path(mypyc.__file__).parent / "lib-rt" / "CPy.h", ROOT / "setup.py"]
+    runtime = [
+        Path(mypyc.__file__).parent / "lib-rt" / "CPy.h",
+        ROOT / "setup.py",
+        *sorted((ROOT / "native").glob("*.*")),
+    ]
     headers = [path.read_text(encoding="utf-8") for path in sorted(BUILD.glob("blockwright/**/*.h"))]
     first, *others = [name.replace("/", "___") for name in record["COMPILED"]]
     unit_of = {
@@ -154,7 +155,7 @@ def put_into_units(library: Extension) -> None:
         unit_of |= dict.fromkeys(filter(lambda path: COLD.search(path.name), written), "cold")
     library.sources = []
     for name in dict.fromkeys(unit_of.values()):
-        parts = [documented(path) for path in written if unit_of[path] == name]
+        parts = [prepared(path) for path in written if unit_of[path] == name]
         text = "".join([path.read_text(encoding="utf-8") for path in parts])
         called = set(re.findall(r"\bCPy(?:Def|Py)_\w+", text))
         seen = re.sub(
@@ -171,6 +172,7 @@ def put_into_units(library: Extension) -> None:
         library.sources.append(str(unit))
         UNITS[str(unit)] = [*parts, *runtime, unit]
     library.depends = [str(path) for parts in UNITS.values() for path in parts]
+    library.include_dirs.append(str(ROOT / "native"))
     library.include_dirs.append(str(BUILD / Path(*GROUP.split(".")).parent))  # where mypyc writes the group's headers
 
 
@@ -200,83 +202,16 @@ def write_changed(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def documented(path: Path) -> Path:
-    """Return a copy of a module's C beside it, in which public classes and functions have their docstrings.
-
-    mypyc drops them, and with them the keywords that a class takes: `help` would show nothing. They are constant text
-    in the library, and cost no time. What is no module's C is returned as it is.
-    """
-    module = path.stem.removeprefix("__native_").replace("___", "/")
-    source = ROOT / "impl" / f"{module}.py"
+def prepared(path: Path) -> Path:
+    """Return a copy of a module's C beside it, changed by `native/rewrite.py`; what is no module's C, as it is."""
+    module = path.stem.removeprefix("__native_").replace("___", ".")
+    source = ROOT / "impl" / f"{module.replace('.', '/')}.py"
     if not path.name.startswith("__native_") or not source.exists():
         return path
-    text = path.read_text(encoding="utf-8")
-    text = re.sub(r"^(?=char CPyDef_\w+_____top_level__\(void\) \{)", ONCE, text, flags=re.MULTILINE)
-    tree = ast.parse(source.read_text(encoding="utf-8"))
-    text = described(text, r"\w*module_methods", tree.body)
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            text = described(text, rf"\w*___{node.name}_(?:methods|getseters)", node.body)
-            text = class_described(text, node)
     twin = path.with_name(f"documented{path.name}")
-    write_changed(twin, text)
+    text = path.read_text(encoding="utf-8")
+    write_changed(twin, rewrite["rewritten"](text, source.read_text(encoding="utf-8"), module))
     return twin
-
-
-def described(text: str, table: str, body: list[ast.stmt]) -> str:
-    """Give the public functions and properties of one table of C their docstrings (a property, that of its getter)."""
-    functions = [node for node in body[::-1] if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
-    docs = {node.name: c_text(said) for node in functions if (said := ast.get_docstring(node))}
-
-    def method(entry: re.Match[str]) -> str:
-        return f'{entry[1]}"{entry[3] or ""}" {docs[entry[2]]}' if entry[2] in docs else entry[0]
-
-    def accessor(entry: re.Match[str]) -> str:
-        return f"{entry[1]}{docs[entry[2]]}, NULL" if entry[2] in docs else entry[0]
-
-    def filled(found: re.Match[str]) -> str:
-        entries = re.sub(r'(\{"(\w+)",[^}]*PyDoc_STR\()(?:NULL|"((?:[^"\\]|\\.)*)")', method, found[0])
-        return re.sub(r'(\{"(\w+)",\s*\(getter\)\w+,\s*(?:\(setter\)\w+|NULL),\s*)NULL, NULL', accessor, entries)
-
-    return re.sub(rf"static Py(?:MethodDef|GetSetDef) {table}\[\] = \{{.*?\n\}};", filled, text, flags=re.DOTALL)
-
-
-def class_described(text: str, node: ast.ClassDef) -> str:
-    """Give a class its docstring, and the parameters that it is made with.
-
-    A class that stays one of Python's (a named tuple, an enumeration) is told its docstring where the module makes it.
-    """
-    init = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
-    said = ast.get_docstring(node) or ""
-    literal = c_text(f"{node.name}({parameters(init[0]) if init else ''})\n--\n\n{said}")
-    line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-    places = (
-        (rf'(\.tp_name = "{node.name}",[^;]*?\.tp_doc = PyDoc_STR\()(?:NULL|"(?:[^"\\]|\\.)*")', literal),
-        (
-            r"(= )CPyStatics\[\d+\](?=; /\* 'mypyc filler docstring' \*/(?:\n.*){5}\"<module>\", "
-            rf"(?:{line}|{node.lineno}),)",
-            f"PyUnicode_FromString({c_text(said)})",
-        ),
-    )
-    for place, new in places:
-        text = re.sub(place, lambda found: found[1] + new, text)  # noqa: B023
-    return text
-
-
-def parameters(function: ast.FunctionDef) -> str:
-    """Return the parameters of a method without `self` and types, as `inspect` reads them."""
-    arguments = function.args
-    for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-        each.annotation = None
-    (arguments.posonlyargs or arguments.args).pop(0)
-    return ast.unparse(arguments)
-
-
-def c_text(text: str) -> str:
-    """Return a string literal of C."""
-    data = text.encode("ascii", "backslashreplace").decode()
-    escaped = data.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("?", "\\?")
-    return f'"{escaped}"'
 
 
 def core_extensions() -> list[Extension]:

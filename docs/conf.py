@@ -33,6 +33,7 @@ myst_heading_anchors = 3
 myst_substitutions = numbers.substitutions()
 
 autodoc_member_order = "bysource"
+autoclass_content = "both"  # the parameters of a constructor stand in its own docstring
 autodoc_default_options = {"members": True}
 
 # Not documented here: other packages, and what the public names are built on.

@@ -3,6 +3,7 @@
 Importing it loads neither torch nor numpy.
 """
 
+from blockwright import arguments as _arguments
 from blockwright._build import BuildInfo, build_info
 from blockwright.config import KVCacheConfig, KVCacheGroupSpec
 from blockwright.core.batch import append_output_token_ids_batch
@@ -81,3 +82,5 @@ __all__ = [
     "get_manager_for_kv_cache_spec",
     "siphash128",
 ]
+
+_arguments.guard(globals(), __all__)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError
-from blockwright.kinds import KVCacheSpec, require_positive
+from blockwright.kinds import KVCacheSpec
 
 
 @dataclass(frozen=True)
@@ -20,14 +21,6 @@ class KVCacheGroupSpec:
 
     layer_names: Sequence[str]
     kv_cache_spec: KVCacheSpec
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        if isinstance(self.layer_names, str):
-            raise InvalidArgumentError(
-                f"layer_names: must be a sequence of names, not the name {self.layer_names!r}; "
-                f"pass [{self.layer_names!r}]"
-            )
 
     @classmethod
     def of(cls, layers: Mapping[str, KVCacheSpec]) -> KVCacheGroupSpec:
@@ -65,17 +58,11 @@ class KVCacheConfig:
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        require_positive("num_blocks", self.num_blocks)
+        integer("num_blocks", self.num_blocks, 1)
         if self.num_blocks < 2:
             raise InvalidArgumentError(
                 f"num_blocks: block 0 is the null block, so at least 2 are needed, not {self.num_blocks}"
             )
-        for group in self.kv_cache_groups:
-            if not isinstance(group, KVCacheGroupSpec):
-                raise InvalidArgumentError(
-                    f"kv_cache_groups: must hold KVCacheGroupSpecs, not {type(group).__name__}; say which layers "
-                    "declare a kind by KVCacheGroupSpec(layer_names, kv_cache_spec)"
-                )
         names = [name for group in self.kv_cache_groups for name in group.layer_names]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InvalidArgumentError(f"kv_cache_groups: layers {twice} stand in several groups, or twice in one")

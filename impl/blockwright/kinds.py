@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError
 
 _BITS = {
@@ -34,12 +35,6 @@ def dtype_size(dtype: object) -> int:
     return _BITS[name] // 8
 
 
-def require_positive(name: str, value: object) -> None:
-    """Raise `InvalidArgumentError` unless `value` is an `int` within 1 .. 2**31 - 1 (and not a `bool`)."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
-        raise InvalidArgumentError(f"{name}: must be an integer within 1..{2**31 - 1}, not {value!r}")
-
-
 @dataclass(frozen=True)
 class KVCacheSpec:
     """Base of all layer kinds.
@@ -52,7 +47,7 @@ class KVCacheSpec:
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        require_positive("block_size", self.block_size)
+        integer("block_size", self.block_size, 1)
 
     @property
     def page_size_bytes(self) -> int:
@@ -77,8 +72,8 @@ class AttentionSpec(KVCacheSpec):
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
-        require_positive("num_kv_heads", self.num_kv_heads)
-        require_positive("head_size", self.head_size)
+        integer("num_kv_heads", self.num_kv_heads, 1)
+        integer("head_size", self.head_size, 1)
         dtype_size(self.dtype)
 
     @property
@@ -106,9 +101,8 @@ class SlidingWindowSpec(AttentionSpec):
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
-        require_positive("sliding_window", self.sliding_window)
-        if self.sink_len != 0 or isinstance(self.sink_len, bool):
-            require_positive("sink_len", self.sink_len)
+        integer("sliding_window", self.sliding_window, 1)
+        integer("sink_len", self.sink_len)
 
 
 @dataclass(frozen=True)
@@ -124,7 +118,7 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
-        require_positive("attention_chunk_size", self.attention_chunk_size)
+        integer("attention_chunk_size", self.attention_chunk_size, 1)
         if self.attention_chunk_size % self.block_size:
             raise InvalidArgumentError(
                 f"block_size: must divide attention_chunk_size {self.attention_chunk_size}, "
@@ -149,8 +143,7 @@ class MambaSpec(KVCacheSpec):
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
-        if self.num_speculative_blocks != 0:
-            require_positive("num_speculative_blocks", self.num_speculative_blocks)
+        integer("num_speculative_blocks", self.num_speculative_blocks)
         if len(self.shapes) != len(self.dtypes):
             raise InvalidArgumentError(
                 f"dtypes: needs one element type per shape, got {len(self.dtypes)} for {len(self.shapes)} shapes"
@@ -159,7 +152,7 @@ class MambaSpec(KVCacheSpec):
             dtype_size(dtype)
         for shape in self.shapes:
             for size in shape:
-                require_positive("shapes", size)
+                integer("shapes", size, 1)
 
     @property
     def page_size_bytes(self) -> int:

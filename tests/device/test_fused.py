@@ -137,7 +137,7 @@ def test_refusals() -> None:
     other = random_step(spec, [(3, 2)], num_heads=1, dtype=torch.float32, poison=0.0)
     with pytest.raises(InvalidArgumentError, match="mask is of another step"):
         flex_paged_attention(*args, **options, mask=flex_mask(*arguments(other)[0]))
-    with pytest.raises(InvalidArgumentError, match="mask is a int; make it with flex_mask"):
+    with pytest.raises(InvalidArgumentError, match="mask: must be a FlexMask or None, not 3"):
         flex_paged_attention(*args, **options, mask=3)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="scale=nan: pass a finite number"):
         flex_paged_attention(*args, **options, scale=float("nan"))

@@ -172,7 +172,6 @@ WRONG: dict[str, tuple[Callable[[Running], object], type[Exception], str]] = {
     "add two states": (blocks([], [], [1, 2], []), InvalidArgumentError, "2 blocks of 'r9' in group 2"),
     "add a block of another pool": (blocks([], [60], [], []), BlockError, "60 of 'r9' in group 1 is no block"),
     "add a negative block": (blocks([], [], [], [-1]), BlockError, "-1 of 'r9' in group 3"),
-    "add what is no block": (blocks([], [], [], ["1"]), BlockError, "'1' of 'r9' in group 3"),
     "add too many drafts": (
         lambda run: run.batch.add_request("r1", (), [[], [], [1, 2, 3], []]), InvalidArgumentError, "3 blocks for",
     ),
@@ -192,7 +191,6 @@ WRONG: dict[str, tuple[Callable[[Running], object], type[Exception], str]] = {
     "slots of states": (lambda run: run.batch.slots("r0", 2, 0, 1), UnsupportedError, "group 2 hold states"),
     "slots in no order": (lambda run: run.batch.slots("r0", 3, 2, 1), InvalidArgumentError, "start, stop"),
     "slots beyond the encoder": (lambda run: run.batch.slots("r0", 3, 3, 5), BlockError, "position 4 of 'r0'"),
-    "requests that are none": (lambda run: run.batch.step(7, 3), InvalidArgumentError, "requests: must be those"),
     "no requests": (lambda run: run.batch.apply(None, run.allocation), InvalidArgumentError, "requests: must be"),
     "apply nothing": (lambda run: run.batch.apply(run.requests, None), InvalidArgumentError, "allocation: must be"),
     "step with no allocation": (
@@ -204,45 +202,23 @@ WRONG: dict[str, tuple[Callable[[Running], object], type[Exception], str]] = {
     "a truth for a count": (step(new=True), InvalidArgumentError, "num_new_tokens: must be an integer"),
     "a truth among counts": (step(new=[3, 3, True]), InvalidArgumentError, "num_new_tokens: must be an integer"),
     "computed that is a truth": (step(pick=at(2, num_computed_tokens=True)), InvalidArgumentError, "num_computed"),
-    "no copies": (step(copies=None), InvalidArgumentError, "copies: must be lists, not None"),
-    "copies that are no pairs": (step(copies=[[3], [], [], []]), BlockError, "copies: 3 in group 0 is no pair"),
-    "copies of three": (step(copies=[[], [(1, 2, 3)], [], []]), BlockError, r"copies: \(1, 2, 3\) in group 1"),
-    "copies of truths": (step(copies=[[(True, 2)], [], [], []]), BlockError, r"copies: \(True, 2\) in group 0"),
-    "copies in no lists": (step(copies=[1, 2, 3, 4]), InvalidArgumentError, "copies: must be a list of pairs per"),
     "add what there was no room for": (
-        lambda run: run.batch.add_request("r9", None), InvalidArgumentError, "where the manager had no room",
+        lambda run: run.batch.add_request("r9", None), InvalidArgumentError, "block_ids: must be a KVCacheBlocks",
     ),
-    "add a flat list": (lambda run: run.batch.add_request("r9", [1, 2, 3, 4]), InvalidArgumentError, "must be a list"),
-    "add a number": (lambda run: run.batch.add_request("r9", 3), InvalidArgumentError, "block_ids: must be a list of"),
-    "add no drafts": (lambda run: run.batch.add_request("r9", (), None), InvalidArgumentError, "draft_block_ids: None"),
-    "add a text": (blocks("ab", [], [], []), InvalidArgumentError, "block_ids: must be a list of block ids"),
-    "add a truth": (blocks([True], [], [], []), BlockError, "block_ids: True of 'r9' in group 0"),
     "add a huge block": (blocks([2**70], [], [], []), BlockError, "of 'r9' in group 0 is no block"),
-    "add by a number": (lambda run: run.batch.add_request(9), InvalidArgumentError, "request_id: must be a non-empty"),
-    "add by nothing": (lambda run: run.batch.add_request(None), InvalidArgumentError, "request_id: must be a non-emp"),
     "add half an encoder": (
         lambda run: run.batch.add_request("r1", (), (), 1.5), InvalidArgumentError, "num_encoder_tokens: must be",
     ),
     "add a true encoder": (
         lambda run: run.batch.add_request("r1", (), (), True), InvalidArgumentError, "num_encoder_tokens: must be",
     ),
-    "remove nothing": (lambda run: run.batch.remove_request(None), UnknownRequestError, "None has no row"),
-    "remove a list": (lambda run: run.batch.remove_request([]), UnknownRequestError, r"\[\] has no row"),
-    "the row of a number": (lambda run: run.batch.row_of(3), UnknownRequestError, "3 has no row"),
-    "the blocks of nothing": (lambda run: run.batch.block_ids(None), UnknownRequestError, "None has no row"),
-    "swap nothing": (lambda run: run.batch.swap(None, 0), InvalidArgumentError, r"row: must be within 0\.\.3"),
     "swap a fraction": (lambda run: run.batch.swap(0, 1.0), InvalidArgumentError, r"other: must be .*, not 1\.0"),
     "swap a truth": (lambda run: run.batch.swap(0, True), InvalidArgumentError, "other: must be .*, not True"),
-    "move nowhere": (lambda run: run.batch.move_request("r0", None), InvalidArgumentError, "row: must be within"),
     "move onto another's, by numpy": (
         lambda run: run.batch.move_request("r0", np.int64(1)), InvalidArgumentError, "1 is that of 'r1'",
     ),
     "slots of a group by name": (lambda run: run.batch.slots("r0", "a", 0, 1), InvalidArgumentError, "group: must be"),
-    "slots of nothing": (lambda run: run.batch.slots(None, 0, 0, 1), UnknownRequestError, "None has no row"),
-    "slots of a fraction": (lambda run: run.batch.slots("r0", 0, 0.5, 1), InvalidArgumentError, "start, stop"),
-    "slots to nowhere": (lambda run: run.batch.slots("r0", 0, 0, None), InvalidArgumentError, "start, stop"),
     "slots without end": (lambda run: run.batch.slots("r0", 0, 0, 2**31 - 1), BlockError, "position 8 of 'r0'"),
-    "padding by a truth": (lambda run: run.last.padded(True, 3), InvalidArgumentError, "num_requests: must be within"),
     "padding below": (lambda run: run.last.padded(0, 3), InvalidArgumentError, "num_requests: must be within"),
     "padding beyond": (lambda run: run.last.padded(4, 65), InvalidArgumentError, "num_tokens: must be within"),
 }  # fmt: skip
@@ -277,11 +253,8 @@ def test_a_full_batch_takes_no_request_more() -> None:
         ({"max_model_len": 2**31}, "max_model_len"),
         ({"max_encoder_len": 0}, "max_encoder_len"),
         ({"config": None}, "config: must be a KVCacheConfig"),
-        ({"enable_caching": 1}, "enable_caching: must be a bool"),
-        ({"staged": "x"}, "staged: must be a bool or None"),
         ({"device": "meta"}, "device: .* have no memory"),
         ({"device": "nowhere"}, "device: torch knows none by 'nowhere'"),
-        ({"device": 1.5}, "device: torch knows none by 1.5"),
     ],
 )
 def test_wrong_limits(options: dict[str, Any], words: str) -> None:
@@ -290,9 +263,9 @@ def test_wrong_limits(options: dict[str, Any], words: str) -> None:
         InputBatch(**{"config": config_of(SPECS)} | right | options)
 
 
-@pytest.mark.parametrize("length", [-1, True, None, 1.5, "x", 2**31])
+@pytest.mark.parametrize("length", [-1, 2**31])
 def test_wrong_encoders_where_there_is_none(length: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="max_encoder_len: must be within 0"):
+    with pytest.raises(InvalidArgumentError, match="max_encoder_len: must be an integer within 0"):
         InputBatch(config_of([full(4)]), max_num_requests=4, max_num_tokens=8, max_model_len=16, max_encoder_len=length)
 
 

@@ -40,6 +40,7 @@ ABOVE = "from blockwright.core.two import fourfold\n\n\ndef eightfold(n: int) ->
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what a build needs, with two small modules for a core."""
     top = tmp_path_factory.mktemp("scratch")
+    shutil.copytree(ROOT / "native", top / "native")
     for name in ("setup.py", "pyproject.toml", "LICENSE"):
         shutil.copy(ROOT / name, top / name)
     (top / "README.md").write_text("# Scratch\n")

@@ -72,7 +72,7 @@ def test_the_null_block_is_counted_until_it_is_taken() -> None:
 
 
 def test_no_block_of_the_host_need_be() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"num_cpu_blocks: must be within 0\.\."):
+    with pytest.raises(InvalidArgumentError, match=r"num_cpu_blocks: must be an integer within 0\.\."):
         manager_of(num_cpu_blocks=-1)
 
 

@@ -25,11 +25,11 @@ def allocator(request: pytest.FixtureRequest) -> CpuGpuBlockAllocator:
     return CpuGpuBlockAllocator.create(request.param, num_gpu_blocks=8, num_cpu_blocks=4, block_size=4)
 
 
-@pytest.mark.parametrize("decoder", [[-2], [2**31], [1.5], ["a"]])
+@pytest.mark.parametrize("decoder", [[-2], [2**31]])
 def test_a_bad_token_of_the_decoder_loses_no_block_of_the_encoder(decoder: list[Any]) -> None:
     manager = SelfAttnBlockSpaceManager(4, 8, 0)
     group = SimpleSequenceGroup("r", [SimpleSequence(1, decoder)], SimpleSequence(2, [1, 2, 3]))
-    with pytest.raises((InvalidArgumentError, TypeError)):
+    with pytest.raises(InvalidArgumentError):
         manager.allocate(group)
     assert manager.get_num_free_gpu_blocks() == 8
     manager.check()
@@ -48,12 +48,12 @@ def test_two_waiting_sequences_with_one_id_are_refused() -> None:
 def test_a_bad_token_in_a_later_block_writes_nothing(allocator: CpuGpuBlockAllocator, bad: Any) -> None:
     table = BlockTable(4, allocator)
     for tokens in ([bad], [1, 2, 3, 4, bad]):
-        with pytest.raises((InvalidArgumentError, TypeError)):
+        with pytest.raises(InvalidArgumentError):
             table.allocate(tokens)
     assert allocator.get_num_free_blocks(Device.GPU) == 8
     table.allocate([1, 2, 3])
     for tokens in ([bad], [4, bad], [4, 5, 6, 7, 8, bad]):
-        with pytest.raises((InvalidArgumentError, TypeError)):
+        with pytest.raises(InvalidArgumentError):
             table.append_token_ids(tokens)
     assert [block.token_ids for block in table.blocks] == [[1, 2, 3]]
     table.check()

@@ -211,9 +211,9 @@ def test_arguments_are_checked() -> None:
     trace = trace_of([(1, 8)])
     for sizes, step, every, message in (
         ([], None, None, "pool_sizes: must name"),
-        ([0], None, None, "blocks: must be at least 1, not 0"),
-        ([4], 0, None, "step_tokens: must be at least 1, not 0"),
-        ([4], None, -1, "check_every: must be at least 1, not -1"),
+        ([0], None, None, "pool_sizes: must be an integer within 1..2147483647, not 0"),
+        ([4], 0, None, "step_tokens: must be an integer within 1..2147483647, not 0"),
+        ([4], None, -1, "check_every: must be an integer within 1..2147483647, not -1"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             replay(trace, full(4), sizes, step_tokens=step, check_every=every)

@@ -81,9 +81,10 @@ def count_each(
     i: i64 = 0
     while i < size:
         changes.num_seen = i + 1
-        request = batch[i]
-        if not isinstance(request, Request):
-            raise no_request(request)
+        asked = cast("list[object]", batch)[i]
+        if not isinstance(asked, Request):
+            raise no_request(asked)
+        request = asked
         if differs:
             new = count_at(news, i, each)
             ahead = count_at(aheads, i, 0)
@@ -298,9 +299,10 @@ def append_output_token_ids_batch(
     total: i64 = 0
     i: i64 = 0  # requests that may have changed
     try:
-        for request in batch:
-            if not isinstance(request, Request):
-                raise no_request(request)
+        for asked in cast("list[object]", batch):
+            if not isinstance(asked, Request):
+                raise no_request(asked)
+            request = asked
             output = request._output
             count = count_at(counts, i, each)
             if request._num_prompt + i64(len(output)) + count > MAX_LENGTH:

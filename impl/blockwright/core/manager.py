@@ -26,7 +26,7 @@ from blockwright.core.in_time.forks import fork, take_copies
 from blockwright.core.in_time.in_flight import finish_load, new_step_starts, settle_step, start_step
 from blockwright.core.journal import Eviction
 from blockwright.core.managers import SingleTypeKVCacheManager, get_manager_for_kv_cache_spec, refuse_eagle
-from blockwright.core.outcomes import Ask, BatchAllocation, KVCacheBlocks, Plan, all_or_each, count_of, counts_of
+from blockwright.core.outcomes import Ask, BatchAllocation, KVCacheBlocks, Plan, all_or_each, counts_of
 from blockwright.core.picture import Picture, picture_of
 from blockwright.core.plans import can_load, fits, planned, refuse_never
 from blockwright.core.pool import BlockPool
@@ -39,7 +39,7 @@ from blockwright.core.preconditions import (
     tables_of,
     tables_running,
 )
-from blockwright.core.request import MAX_LENGTH, Request
+from blockwright.core.request import MAX_LENGTH, Request, count_of
 from blockwright.core.self_check.tables import check_state
 from blockwright.core.state import Config, State
 from blockwright.core.transitions import commit, find, publish, release, reset, trim

@@ -6,8 +6,8 @@ The work is done by `GroupTables`; here it gets the names, arguments and meaning
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
+from typing import cast
 
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
@@ -15,8 +15,8 @@ from mypy_extensions import i32, i64
 from blockwright.core.block_hash import hash_words
 from blockwright.core.group import ONE_STATE, ROW, GroupTables, layout_for, rule_for
 from blockwright.core.index import cut_to, zeros32
-from blockwright.core.pool import BlockPool, KVCacheBlock, require_group
-from blockwright.core.request import MAX_LENGTH, BlockKeys, Request, exact_text
+from blockwright.core.pool import BlockPool, KVCacheBlock
+from blockwright.core.request import MAX_LENGTH, BlockKeys, Request, count_of, exact_text, item_count
 from blockwright.core.state import GroupTable
 from blockwright.core.window import Probe, common_hit
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, UnknownRequestError, UnsupportedError
@@ -73,7 +73,7 @@ class SingleTypeKVCacheManager(GroupTables):
                 "dcp_world_size: only full attention can share a block's tokens between ranks, not "
                 f"{type(kv_cache_spec).__name__}"
             )
-        require_group(kv_cache_group_id)
+        count_of("kv_cache_group_id", kv_cache_group_id)
         super().__init__(kv_cache_spec, block_pool, kv_cache_group_id, kv_cache_spec.block_size * dcp_world_size)
         self.kv_cache_spec = kv_cache_spec
         self.kv_cache_group_id = kv_cache_group_id
@@ -111,7 +111,7 @@ class SingleTypeKVCacheManager(GroupTables):
             InvalidArgumentError: a negative or oversized `num_tokens`.
             BlockError: a hit is no block of this pool.
         """
-        slots = _count("num_tokens", num_tokens)
+        slots = count_of("num_tokens", num_tokens)
         ids = self.block_pool.ids_of(new_computed_blocks)
         self.block_pool.require_whole()
         table = self._tables.get(request_id)
@@ -178,7 +178,7 @@ class SingleTypeKVCacheManager(GroupTables):
             InvalidArgumentError: a negative or oversized `num_tokens`, or an empty id.
             NoFreeBlocksError: too few are free; nothing changed.
         """
-        slots = _count("num_tokens", num_tokens)
+        slots = count_of("num_tokens", num_tokens)
         self.block_pool.require_whole()
         request_id = exact_text(request_id)
         if not request_id:
@@ -227,7 +227,7 @@ class SingleTypeKVCacheManager(GroupTables):
             UnknownRequestError: the request holds no blocks.
             InvalidArgumentError: the table or the request is shorter, or the request's block size does not fit.
         """
-        count = _count("num_tokens", num_tokens)
+        count = count_of("num_tokens", num_tokens)
         self.block_pool.require_whole()
         table = self._table(request.request_id)
         if self.entries_for(count) > i64(len(table.blocks)) or count > request.num_tokens:
@@ -315,21 +315,20 @@ class SingleTypeKVCacheManager(GroupTables):
         if block_pool.verifies_tokens:
             raise UnsupportedError("block_pool: it verifies tokens, bare hashes have none; use KVCacheManager")
         size: i64 = kv_cache_spec.block_size
-        length = min(_count("max_length", max_length), (i64(len(block_hashes)) + 1) * size - 1)
+        length = min(count_of("max_length", max_length), (i64(len(block_hashes)) + 1) * size - 1)
         words = vec[i64](capacity=2 * len(block_hashes))
         for block_hash in block_hashes:
             low, high = hash_words(block_hash)
             words = append(words, low)
             words = append(words, high)
-        empty: list[list[KVCacheBlock]] = [[] for _ in kv_cache_group_ids]
+        groups = [item_count("kv_cache_group_id", group) for group in cast("Sequence[object]", kv_cache_group_ids)]
+        empty: list[list[KVCacheBlock]] = [[] for _ in groups]
         if layout_for(kv_cache_spec, block_pool.enable_caching) == ONE_STATE or not block_pool.enable_caching:
             return tuple(empty)
         rule = rule_for(kv_cache_spec)
-        for group in kv_cache_group_ids:
-            require_group(group)
         keys = BlockKeys(words, 1, None)
         margin: i64 = 1 if use_eagle else 0
-        probes = [Probe(block_pool, keys, group, size, length, margin) for group in kv_cache_group_ids]
+        probes = [Probe(block_pool, keys, group, size, length, margin) for group in groups]
         hit = common_hit([rule for _ in probes], probes, size, length)
         first = rule.first_needed(hit) // size
         return tuple([block_pool.views(probe.entries(hit, rule.sinks, first)) for probe in probes])
@@ -342,7 +341,7 @@ class SingleTypeKVCacheManager(GroupTables):
         Raises:
             InvalidArgumentError: the table does not reach that far.
         """
-        count = _count("num_computed_tokens", num_computed_tokens)
+        count = count_of("num_computed_tokens", num_computed_tokens)
         self.block_pool.require_whole()
         table = self._tables.get(request_id)
         if table is None:
@@ -468,11 +467,3 @@ def get_manager_for_kv_cache_spec(
     if kind is CrossAttentionSpec:
         return CrossAttentionManager(kv_cache_spec, block_pool, kv_cache_group_id, dcp_world_size)
     raise UnsupportedError(f"kv_cache_spec: no manager for {kind.__name__}; use a kind of blockwright.kinds")
-
-
-def _count(name: str, value: int) -> i64:
-    """Return a token count, checked before any arithmetic."""
-    count = operator.index(value)
-    if isinstance(value, bool) or not 0 <= count <= MAX_LENGTH:
-        raise InvalidArgumentError(f"{name}: must be within 0..{MAX_LENGTH} tokens, not {value!r}")
-    return count

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import SupportsIndex, final
+from typing import SupportsIndex, cast, final
 
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.index import zeros32
 from blockwright.core.pool import BlockPool, KVCacheBlock
-from blockwright.core.request import MAX_LENGTH, Request
+from blockwright.core.request import Request, count_of, item_count
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 
 
@@ -460,8 +460,8 @@ def counts_of(name: str, given: int | Sequence[int], size: i64) -> vec[i64]:
         count: i64 = count_of(name, given)
         return vec[i64]([count] * size) if count > 0 else vec[i64]()
     counts = vec[i64](capacity=size)
-    for each in given:
-        counts = append(counts, count_of(name, each))
+    for each in cast("Sequence[object]", given):
+        counts = append(counts, item_count(name, each))
     if i64(len(counts)) != size:
         raise InvalidArgumentError(f"{name}: {len(counts)} counts for {size} requests; give one each, or one for all")
     return counts
@@ -472,11 +472,3 @@ def all_or_each(name: str, given: int | Sequence[int], size: i64) -> tuple[i64, 
     if isinstance(given, int):
         return count_of(name, given), vec[i64]()
     return 0, counts_of(name, given, size)
-
-
-def count_of(name: str, given: int) -> i64:
-    """Return a count, checked to be an integer in a safe range."""
-    count = int(given) if isinstance(given, int) else -1  # an exact one, which runs no foreign code any more
-    if count < 0 or count > MAX_LENGTH:
-        raise InvalidArgumentError(f"{name}: must be an integer within 0..{MAX_LENGTH}, not {given!r}")
-    return count

@@ -10,9 +10,9 @@ from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.group import LAST_STATE, GroupTables, layout_for
-from blockwright.core.outcomes import Ask, Fits, Never, NotNow, Plan, count_of
+from blockwright.core.outcomes import Ask, Fits, Never, NotNow, Plan
 from blockwright.core.pool import BlockPool
-from blockwright.core.request import MAX_LENGTH, Request
+from blockwright.core.request import MAX_LENGTH, Request, count_of
 from blockwright.core.state import RequestTables, State
 from blockwright.errors import NeverFitsError
 from blockwright.kinds import KVCacheSpec

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, final
+from typing import Any, cast, final
 
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
+from blockwright.arguments import integer
 from blockwright.core.block_hash import hash_words
 from blockwright.core.candidates.chosen import ChosenOrder, EvictionPolicy
 from blockwright.core.candidates.order import CandidateOrder, Wish
 from blockwright.core.candidates.retained import FOR_GOOD, RetentionOrder, check_shares
 from blockwright.core.index import zeros32
 from blockwright.core.journal import Eviction, Journal, Losses
-from blockwright.core.request import MAX_LENGTH, Request, units_per_block
+from blockwright.core.request import Request, count_of, item_count, units_per_block
 from blockwright.core.store import BlockStore
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError, UnsupportedError
 from blockwright.events import KVCacheEvent
-from blockwright.kinds import require_positive
 
 MAX_BLOCKS = 2**30
 
@@ -283,9 +283,8 @@ class BlockPool(BlockStore):
         self.require_whole()
         low, high = hash_words(block_hash)
         found = []
-        for group in group_ids:
-            require_group(group)
-            block = self._index.find(low, high, group)
+        for group in cast("Sequence[object]", group_ids):
+            block = self._index.find(low, high, item_count("group_ids", group))
             if block == 0:
                 return None
             found.append(KVCacheBlock(self, block))
@@ -310,8 +309,8 @@ class BlockPool(BlockStore):
         """
         if not self.enable_caching:
             return
-        require_positive("block_size", block_size)
-        require_group(kv_cache_group_id)
+        integer("block_size", block_size, 1)
+        count_of("kv_cache_group_id", kv_cache_group_id)
         self.require_whole()
         units = self.units_for(request, block_size)
         ids = self.ids_of(blocks)
@@ -507,9 +506,3 @@ class KVCacheBlock:
     def __repr__(self) -> str:
         """Describe the block in one line."""
         return f"KVCacheBlock({self._id}, ref_cnt={self.ref_cnt}, published={self.block_hash is not None})"
-
-
-def require_group(group: int) -> None:
-    """Raise `InvalidArgumentError` unless `group` can be the number of a group."""
-    if isinstance(group, bool) or not 0 <= group <= MAX_LENGTH:
-        raise InvalidArgumentError(f"kv_cache_group_id: must be within 0..{MAX_LENGTH}, not {group!r}")

@@ -18,6 +18,7 @@ from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i32_le, w
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
+from blockwright.arguments import integer, whole
 from blockwright.core.block_hash import DEFAULT_HASHER, BlockHasher, HashChain, next_length
 from blockwright.core.index import zeros64
 from blockwright.errors import InvalidArgumentError, UnsupportedError
@@ -411,7 +412,7 @@ class Request:
         """Tokens whose KV data is computed; the engine sets it after each step.
 
         Raises:
-            InvalidArgumentError: what is set is no integer (the compiled core: TypeError), or has more than 63 bits.
+            InvalidArgumentError: what is set is no integer, or has more than 63 bits.
         """
         return self._num_computed
 
@@ -614,13 +615,28 @@ def _checked_items(mm_items: Sequence[MultiModalItem], num_prompt: i64) -> list[
     size = int(num_prompt)
     items: list[MultiModalItem] = []
     for item in mm_items:
-        if not isinstance(item.identifier, str) or not item.identifier:
+        given: Any = item  # its fields may be of any type
+        if not isinstance(given.identifier, str) or not given.identifier:
             raise InvalidArgumentError(f"mm_items: an item needs a non-empty string as identifier, {item!r} has none")
-        offset, length = operator.index(item.offset), operator.index(item.length)
-        if offset < 0 or length < 1 or offset + length > size:
+        offset, length = whole(given.offset), whole(given.length)
+        if offset is None or length is None or offset < 0 or length < 1 or offset + length > size:
             raise InvalidArgumentError(f"mm_items: {item!r} does not lie within the prompt of {size} tokens")
         items.append(MultiModalItem(exact_text(item.identifier), offset, length))
     return sorted(items, key=lambda item: (item.offset, item.identifier))
+
+
+def count_of(name: str, count: int) -> i64:
+    """Return a count that the door has made an exact integer, checked to be in a safe range."""
+    if count < 0 or count > MAX_LENGTH:
+        return integer(name, count)
+    return count
+
+
+def item_count(name: str, given: object) -> i64:
+    """Return one count of several, which the door has not read, checked to be an integer in a safe range."""
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= MAX_LENGTH:
+        return given
+    return integer(name, given)
 
 
 def no_request(found: object) -> InvalidArgumentError:

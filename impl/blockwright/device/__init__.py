@@ -18,6 +18,7 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError("blockwright.device needs torch: pip install torch", name="torch") from error
 
+from blockwright.arguments import guard as _guard
 from blockwright.device.attention import paged_attention
 from blockwright.device.copies import copy_blocks, swap_blocks
 from blockwright.device.fused import FlexMask, flex_mask, flex_paged_attention
@@ -53,3 +54,5 @@ __all__ = [
     "swap_blocks",
     "write_kv",
 ]
+
+_guard(globals(), __all__)

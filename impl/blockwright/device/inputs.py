@@ -16,15 +16,15 @@ from typing import Any
 
 import torch
 
+from blockwright.arguments import integer, whole
 from blockwright.config import KVCacheConfig
 from blockwright.core.outcomes import KVCacheBlocks
-from blockwright.core.request import MAX_LENGTH
 from blockwright.device.planned import KVCachePlan
 from blockwright.device.staging import Staging, Tensors, Views, view_of
 from blockwright.errors import BlockError, InvalidArgumentError, UnknownStepError
-from blockwright.kinds import CrossAttentionSpec, require_positive
+from blockwright.kinds import CrossAttentionSpec
 from blockwright.worker.replica import TableReplica
-from blockwright.worker.rows import listed, whole
+from blockwright.worker.rows import listed
 
 Copies = Sequence[Sequence[tuple[int, int]]]
 
@@ -171,15 +171,15 @@ class InputBatch:
         Raises:
             InvalidArgumentError: names the argument.
         """
-        require_positive("max_num_requests", max_num_requests)
-        require_positive("max_num_tokens", max_num_tokens)
-        require_positive("max_model_len", max_model_len)
+        integer("max_num_requests", max_num_requests, 1)
+        integer("max_num_tokens", max_num_tokens, 1)
+        integer("max_model_len", max_model_len, 1)
         if not isinstance(config, KVCacheConfig):
             raise InvalidArgumentError(f"config: must be a KVCacheConfig, the manager's, not {config!r}")
         if any(isinstance(group.kv_cache_spec, CrossAttentionSpec) for group in config.kv_cache_groups):
-            require_positive("max_encoder_len", max_encoder_len)
-        elif type(max_encoder_len) is not int or not 0 <= max_encoder_len <= MAX_LENGTH:
-            raise InvalidArgumentError(f"max_encoder_len: must be within 0..{MAX_LENGTH}, not {max_encoder_len!r}")
+            integer("max_encoder_len", max_encoder_len, 1)
+        else:
+            integer("max_encoder_len", max_encoder_len)
         if not isinstance(enable_caching, bool):
             raise InvalidArgumentError(f"enable_caching: must be a bool, as the manager's, not {enable_caching!r}")
         if staged is not None and not isinstance(staged, bool):

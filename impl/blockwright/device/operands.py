@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import torch
 
+from blockwright.arguments import integer
 from blockwright.device.layout import is_injective
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import (
@@ -108,8 +109,8 @@ def require_bound(name: str, value: object) -> None:
     Raises:
         InvalidArgumentError: it is not.
     """
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise InvalidArgumentError(f"{name}={value!r}: pass a number of tokens that none exceeds, or None")
+    if value is not None:
+        integer(name, value)
 
 
 def require_scale(value: object) -> float:

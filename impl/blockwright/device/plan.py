@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from blockwright.arguments import integer
 from blockwright.config import KVCacheConfig, KVCacheGroupSpec
 from blockwright.device.pages import Layout, layouts_of
 from blockwright.device.planned import KINDS, GroupPlan, KVCachePlan, RequestLimits, bytes_text
 from blockwright.errors import InvalidArgumentError, TooLittleMemoryError, UnsupportedError
-from blockwright.kinds import CrossAttentionSpec, KVCacheSpec, require_positive
+from blockwright.kinds import CrossAttentionSpec, KVCacheSpec
 
 __all__ = ["GroupPlan", "KVCachePlan", "RequestLimits", "plan_kv_cache"]
 
@@ -289,10 +290,9 @@ def _told_apart(one: float, other: float) -> tuple[str, str]:
 def _check_limits(limits: RequestLimits) -> None:
     """Check counts of tokens and steps."""
     for name in ("max_model_len", "max_num_batched_tokens", "max_steps_in_flight"):
-        require_positive(name, getattr(limits, name))
+        integer(name, getattr(limits, name), 1)
     for name in ("max_num_encoder_tokens", "num_lookahead_tokens"):
-        if getattr(limits, name) != 0 or isinstance(getattr(limits, name), bool):
-            require_positive(name, getattr(limits, name))
+        integer(name, getattr(limits, name))
 
 
 def _check_layers(layers: Mapping[str, KVCacheSpec], limits: RequestLimits) -> None:
@@ -324,11 +324,10 @@ def _check_layers(layers: Mapping[str, KVCacheSpec], limits: RequestLimits) -> N
 
 def _check_choices(available: int, num_blocks: int | None, largest: int, width: int | None, unit: int) -> None:
     """Check what was chosen for the layout."""
-    if isinstance(available, bool) or not isinstance(available, int) or available < 0:
-        raise InvalidArgumentError(f"available_bytes: must be a number of bytes, not {available!r}")
-    require_positive("max_block_size", largest)
-    require_positive("page_alignment", unit)
+    integer("available_bytes", available, 0, 2**63 - 1)
+    integer("max_block_size", largest, 1)
+    integer("page_alignment", unit, 1)
     if width is not None:
-        require_positive("layers_per_group", width)
+        integer("layers_per_group", width, 1)
     if num_blocks is not None:
-        require_positive("num_blocks", num_blocks)
+        integer("num_blocks", num_blocks, 1)

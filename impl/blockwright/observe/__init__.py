@@ -6,8 +6,11 @@ and reads the formats of today's routers (extra ``events``: msgspec), `publisher
 Importing this package imports none of these.
 """
 
+from blockwright.arguments import guard as _guard
 from blockwright.core.seldom.record import Fact, RecordedManager
 from blockwright.observe.prefix_index import PrefixIndex
 from blockwright.observe.stream import Batch, EventStream, Snapshot
 
 __all__ = ["Batch", "EventStream", "Fact", "PrefixIndex", "RecordedManager", "Snapshot"]
+
+_guard(globals(), __all__)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from blockwright.arguments import guard
 from blockwright.core.candidates.order import BlockHint
 from blockwright.offload.connector import OffloadingConnector
 from blockwright.offload.results import ConnectorStats, LoadResult
@@ -103,9 +104,13 @@ def __getattr__(name: str) -> object:
     """Import what is only imported when it is named."""
     if name not in ON_DEMAND:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{ON_DEMAND[name]}"), name)
-    return found
+    globals()[name] = getattr(import_module(f"{__name__}.{ON_DEMAND[name]}"), name)
+    guard(globals(), [name])
+    return globals()[name]
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *ON_DEMAND})
+
+
+guard(globals(), [name for name in __all__ if name not in ON_DEMAND])

@@ -4,6 +4,7 @@ A sequence's `BlockTable` holds `Block` objects; an allocator per device counts 
 the tables of sequence groups on a GPU and a CPU. Compiled like the core, and importing neither torch nor numpy.
 """
 
+from blockwright.arguments import guard as _guard
 from blockwright.paging.block_manager import SelfAttnBlockSpaceManager
 from blockwright.paging.block_table import BlockTable
 from blockwright.paging.cpu_gpu import CpuGpuBlockAllocator
@@ -39,3 +40,5 @@ __all__ = [
     "SimpleSequence",
     "SimpleSequenceGroup",
 ]
+
+_guard(globals(), __all__)

@@ -11,7 +11,8 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from blockwright.core.request import exact_text
+from blockwright.arguments import integer
+from blockwright.core.request import count_of, exact_text
 from blockwright.core.self_check.pool import demand
 from blockwright.errors import (
     BlockwrightError,
@@ -21,8 +22,7 @@ from blockwright.errors import (
     UnknownRequestError,
     UnsupportedError,
 )
-from blockwright.kinds import require_positive
-from blockwright.paging.block_table import BlockTable, checked, require_count
+from blockwright.paging.block_table import BlockTable, checked
 from blockwright.paging.computed_blocks import ComputedBlocksTracker
 from blockwright.paging.cpu_gpu import CpuGpuBlockAllocator
 from blockwright.paging.interfaces import AllocStatus, Block, Device
@@ -85,11 +85,11 @@ class SelfAttnBlockSpaceManager:
         Raises:
             InvalidArgumentError: names the argument.
         """
-        require_count("num_cpu_blocks", num_cpu_blocks)
+        count_of("num_cpu_blocks", num_cpu_blocks)
         if not 0 <= watermark <= 1:
             raise InvalidArgumentError(f"watermark: must be within 0..1, not {watermark!r}")
         if sliding_window is not None:
-            require_positive("sliding_window", sliding_window)
+            integer("sliding_window", sliding_window, 1)
         kind = "prefix_caching" if enable_caching else "naive"
         allocator = CpuGpuBlockAllocator.create(kind, num_gpu_blocks, num_cpu_blocks, block_size)
         self.block_size: int = block_size
@@ -221,7 +221,7 @@ class SelfAttnBlockSpaceManager:
         Raises:
             UnknownRequestError: a running sequence has no table.
         """
-        require_count("num_lookahead_slots", num_lookahead_slots)
+        count_of("num_lookahead_slots", num_lookahead_slots)
         touched = self._null_to_come()
         for seq in seq_group.get_seqs(SequenceStatus.RUNNING):
             touched += self._num_touched(seq, self._table(seq), num_lookahead_slots)
@@ -312,7 +312,7 @@ class SelfAttnBlockSpaceManager:
         Raises:
             UnknownRequestError: a swapped sequence has no table.
         """
-        require_count("num_lookahead_slots", num_lookahead_slots)
+        count_of("num_lookahead_slots", num_lookahead_slots)
         return self._can_swap(seq_group.get_seqs(SequenceStatus.SWAPPED), Device.GPU, num_lookahead_slots)
 
     def can_swap_out(self, seq_group: SequenceGroup) -> bool:
@@ -426,7 +426,7 @@ class SelfAttnBlockSpaceManager:
         Raises:
             InvalidArgumentError: the number is out of range.
         """
-        require_count("token_chunk_size", token_chunk_size)
+        count_of("token_chunk_size", token_chunk_size)
         self.block_allocator.require_whole()
         chunk = operator.index(token_chunk_size)
         marks: list[tuple[BlockTable, int]] = []

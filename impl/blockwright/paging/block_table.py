@@ -15,10 +15,10 @@ from typing import final
 
 from mypy_extensions import i64
 
-from blockwright.core.request import MAX_LENGTH, MAX_TOKEN_ID
+from blockwright.arguments import integer
+from blockwright.core.request import MAX_TOKEN_ID, count_of
 from blockwright.core.self_check.pool import demand
 from blockwright.errors import BlockwrightError, InvalidArgumentError, NoFreeBlocksError
-from blockwright.kinds import require_positive
 from blockwright.paging.interfaces import Block, Device, DeviceAwareBlockAllocator
 from blockwright.paging.null_block import NullBlock
 from blockwright.paging.pool_allocator import PoolBlock
@@ -57,10 +57,10 @@ class BlockTable:
         Raises:
             InvalidArgumentError: names the argument.
         """
-        require_positive("block_size", block_size)
+        integer("block_size", block_size, 1)
         block_allocator.require_block_size(block_size)
         if max_block_sliding_window is not None:
-            require_positive("max_block_sliding_window", max_block_sliding_window)
+            integer("max_block_sliding_window", max_block_sliding_window, 1)
         self._size: i64 = block_size
         self._allocator: DeviceAwareBlockAllocator = block_allocator
         self._window: int | None = max_block_sliding_window
@@ -77,15 +77,15 @@ class BlockTable:
             self.update(_blocks)
 
     @staticmethod
-    def get_num_required_blocks(token_ids: Sequence[int], block_size: int, num_lookahead_slots: int = 0) -> int:
+    def get_num_required_blocks(token_ids: Sequence[object], block_size: int, num_lookahead_slots: int = 0) -> int:
         """Return how many blocks hold some tokens and lookahead slots. O(1).
 
         Example:
             >>> BlockTable.get_num_required_blocks([0] * 9, 4, 3), BlockTable.get_num_required_blocks([0] * 9, 4, 4)
             (3, 4)
         """
-        require_positive("block_size", block_size)
-        require_count("num_lookahead_slots", num_lookahead_slots)
+        integer("block_size", block_size, 1)
+        count_of("num_lookahead_slots", num_lookahead_slots)
         return -((len(token_ids) + num_lookahead_slots) // -block_size)
 
     def allocate(self, token_ids: Sequence[int], device: Device = Device.GPU, extra_hash: int | None = None) -> None:
@@ -95,9 +95,9 @@ class BlockTable:
             InvalidArgumentError: it holds blocks already, there are no tokens, or one is out of range.
             NoFreeBlocksError: not enough blocks are free; nothing is held.
         """
+        tokens = checked(token_ids)
         if self._blocks:
             raise InvalidArgumentError("token_ids: the table is allocated already; append to it")
-        tokens = checked(token_ids)
         if not tokens:
             raise InvalidArgumentError("token_ids: a table starts with a token at least")
         size = int(self._size)
@@ -393,15 +393,15 @@ class BlockTable:
 
     def get_unseen_token_ids(self, ids: Sequence[int]) -> list[int]:
         """Return the tokens of a sequence that are not written yet, of all its `ids`. O(unseen tokens)."""
-        return list(ids[int(self._num_full) :])
+        return checked(ids[int(self._num_full) :])[:]
 
-    def get_num_blocks_touched_by_append_slots(self, token_ids: Sequence[int], num_lookahead_slots: int) -> int:
+    def get_num_blocks_touched_by_append_slots(self, token_ids: Sequence[object], num_lookahead_slots: int) -> int:
         """Return how many blocks an append writes or takes at most. O(1).
 
         ``1 + ceil((n + lookahead - first_chunk) / block_size)``, where the first chunk is what is left of the block
         that the next token goes to.
         """
-        require_count("num_lookahead_slots", num_lookahead_slots)
+        count_of("num_lookahead_slots", num_lookahead_slots)
         return int(self.num_touched(len(token_ids), num_lookahead_slots))
 
     def num_touched(self, num_tokens: i64, num_lookahead_slots: i64) -> i64:
@@ -528,7 +528,7 @@ class BlockTable:
     def _require_growing(self, num_slots: int) -> None:
         """Raise `InvalidArgumentError` unless the table can grow by so many slots."""
         self._require_allocated()
-        require_count("num_lookahead_slots", num_slots)
+        count_of("num_lookahead_slots", num_slots)
         # law: PAGE-10
         if not self._allocator.is_on(self._blocks[-1], Device.GPU):
             raise InvalidArgumentError("table: its blocks are not on the GPU; swap them in first")
@@ -552,9 +552,3 @@ def checked(token_ids: Sequence[int]) -> list[int]:
     except TypeError as error:
         raise InvalidArgumentError("token_ids: must be integers") from error
     return tokens
-
-
-def require_count(name: str, value: int) -> None:
-    """Raise `InvalidArgumentError` unless a number of slots can be one."""
-    if not 0 <= value <= MAX_LENGTH:
-        raise InvalidArgumentError(f"{name}: must be within 0..{MAX_LENGTH}, not {value!r}")

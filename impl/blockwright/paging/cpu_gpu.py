@@ -6,9 +6,9 @@ from typing import final
 
 from mypy_extensions import i64
 
+from blockwright.arguments import integer
 from blockwright.core.self_check.pool import demand
 from blockwright.errors import BlockError, BlockwrightError, InvalidArgumentError
-from blockwright.kinds import require_positive
 from blockwright.paging.interfaces import Block, Device, DeviceAwareBlockAllocator
 from blockwright.paging.naive import NaiveBlockAllocator
 from blockwright.paging.null_block import NullBlock
@@ -55,9 +55,8 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
             InvalidArgumentError: names the argument; there must be a block of the GPU at least, and none of the CPU
                 need be.
         """
-        require_positive("num_gpu_blocks", num_gpu_blocks)
-        if num_cpu_blocks != 0:
-            require_positive("num_cpu_blocks", num_cpu_blocks)
+        integer("num_gpu_blocks", num_gpu_blocks, 1)
+        integer("num_cpu_blocks", num_cpu_blocks)
         if allocator_type == "naive":
             return CpuGpuBlockAllocator(
                 NaiveBlockAllocator(num_cpu_blocks, block_size, num_gpu_blocks),

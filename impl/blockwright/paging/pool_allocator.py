@@ -12,10 +12,10 @@ from librt.strings import BytesWriter, read_i64_le, write_i32_le
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
+from blockwright.arguments import integer
 from blockwright.core.block_hash import SipHasher, word_bytes
 from blockwright.core.request import MAX_TOKEN_ID
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError
-from blockwright.kinds import require_positive
 from blockwright.paging.device_pool import DevicePool
 from blockwright.paging.interfaces import Block, BlockAllocator
 from blockwright.paging.null_block import NullBlock
@@ -113,8 +113,8 @@ class PoolBlock(Block):
         Raises:
             InvalidArgumentError: more tokens than slots, or one is out of range.
         """
-        if block_size < 1 or isinstance(block_size, bool):
-            require_positive("block_size", block_size)
+        if block_size < 1:
+            integer("block_size", block_size, 1)
         if len(token_ids) > block_size:
             raise InvalidArgumentError(f"token_ids: a block has {block_size} slots, {len(token_ids)} tokens were given")
         self._prev: Block | None = prev_block
@@ -299,11 +299,9 @@ class PoolAllocator(BlockAllocator):
 
     def __init__(self, num_blocks: int, block_size: int, first_id: int, by_access: bool) -> None:
         """Make an allocator with every block free. O(num_blocks)."""
-        if isinstance(num_blocks, bool) or not isinstance(num_blocks, int) or not 0 <= num_blocks <= MAX_BLOCKS:
-            raise InvalidArgumentError(f"num_blocks: must be within 0..{MAX_BLOCKS}, not {num_blocks!r}")
-        if isinstance(first_id, bool) or not isinstance(first_id, int) or not 0 <= first_id <= MAX_BLOCKS:
-            raise InvalidArgumentError(f"first_id: must be within 0..{MAX_BLOCKS}, not {first_id!r}")
-        require_positive("block_size", block_size)
+        integer("num_blocks", num_blocks, 0, MAX_BLOCKS)
+        integer("first_id", first_id, 0, MAX_BLOCKS)
+        integer("block_size", block_size, 1)
         self._size: i64 = block_size
         self.pool = DevicePool(num_blocks, first_id, by_access)
         self.null: NullBlock | None = None

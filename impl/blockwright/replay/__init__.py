@@ -10,6 +10,7 @@ Example:
     True
 """
 
+from blockwright.arguments import guard as _guard
 from blockwright.replay.records import Trace, TraceRequest
 from blockwright.replay.simulate import PoolResult, ReplayResult, replay
 from blockwright.replay.traces import FORMATS, load_trace
@@ -26,3 +27,5 @@ __all__ = [
     "load_trace",
     "replay",
 ]
+
+_guard(globals(), __all__)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher, build_info
+from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec, MambaSpec
 from blockwright.observe import Fact, RecordedManager
@@ -134,10 +135,10 @@ def replay(
 def _require_positive(pool_sizes: Sequence[int], step_tokens: int | None, check_every: int | None) -> None:
     if not pool_sizes:
         raise InvalidArgumentError("pool_sizes: must name at least one number of blocks")
-    named = [("blocks", size) for size in pool_sizes] + [("step_tokens", step_tokens), ("check_every", check_every)]
+    named = [("pool_sizes", size) for size in pool_sizes] + [("step_tokens", step_tokens), ("check_every", check_every)]
     for name, value in named:
-        if value is not None and value < 1:
-            raise InvalidArgumentError(f"{name}: must be at least 1, not {value}")
+        if value is not None:
+            integer(name, value, 1)
 
 
 def _percentiles(counts: Sequence[int]) -> tuple[int, ...]:

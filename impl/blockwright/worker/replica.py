@@ -17,7 +17,7 @@ from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig
-from blockwright.core.request import MAX_LENGTH, Request
+from blockwright.core.request import MAX_LENGTH, Request, item_count
 from blockwright.errors import (
     BlockError,
     DuplicateRequestError,
@@ -159,7 +159,7 @@ class TableReplica(TableRows):
 
     def _number_of(self, allocation: Any) -> i64:
         """Return the number of an allocation, of one that comes after those that were applied; 0: it has none."""
-        number = _checked_count("allocation.number", getattr(allocation, "number", 0))
+        number = item_count("allocation.number", getattr(allocation, "number", 0))
         if 0 < number <= self._applied:
             raise InvalidArgumentError(
                 f"allocation: it is number {number} of its manager, and number {self._applied} was applied already; "
@@ -658,7 +658,7 @@ def _count(name: str, given: object, size: i64, counts: vec[i64]) -> None:
     """Write one count per request, each within what 64 bits hold safely."""
     i: i64 = 0
     if not isinstance(given, (list, tuple)) and whole(given) is not None:
-        count = _checked_count(name, given)
+        count = item_count(name, given)
         while i < size:
             counts[i] = count
             i += 1
@@ -667,18 +667,8 @@ def _count(name: str, given: object, size: i64, counts: vec[i64]) -> None:
     if i64(len(items)) != size:
         raise InvalidArgumentError(f"{name}: {len(items)} counts for {size} requests; give one each, or one for all")
     while i < size:
-        counts[i] = _checked_count(name, items[i])
+        counts[i] = item_count(name, items[i])
         i += 1
-
-
-def _checked_count(name: str, given: object) -> i64:
-    """Return a count, checked to be an integer in a safe range."""
-    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= MAX_LENGTH:
-        return given
-    count = whole(given)
-    if count is None or count < 0 or count > MAX_LENGTH:
-        raise InvalidArgumentError(f"{name}: must be an integer within 0..{MAX_LENGTH}, not {given!r}")
-    return count
 
 
 def _computed_of(request: object) -> int:

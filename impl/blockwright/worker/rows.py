@@ -9,13 +9,13 @@ without where there is no such copy, as nothing can fail any more.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from typing import Any, Final, final
 
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
+from blockwright.arguments import whole as other_whole
 from blockwright.config import KVCacheConfig
 from blockwright.core.group import ONE_STATE, ROW, layout_for
 from blockwright.core.request import MAX_LENGTH
@@ -484,16 +484,11 @@ class TableRows:
                 self._end = max(self._end, each + 1)
 
 
-def whole(given: Any) -> int | None:
-    """Return what stands for an integer, such as one of numpy; None for anything else, and for a bool."""
-    if isinstance(given, bool):
-        return None
-    if isinstance(given, int):
+def whole(given: object) -> int | None:
+    """Return an integer as `arguments.whole` does, an `int` without a call of Python; None for anything else."""
+    if isinstance(given, int) and not isinstance(given, bool):
         return given
-    try:
-        return operator.index(given)
-    except TypeError:
-        return None
+    return other_whole(given)
 
 
 def listed(name: str, given: Any, what: str) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from tests.core.support import COMPILED, admit, chunked, cross, full, manager_dump, manager_of, request_dump, started
+from tests.core.support import admit, chunked, cross, full, manager_dump, manager_of, request_dump, started
 
 from blockwright import (
     BlockPool,
@@ -59,9 +59,8 @@ def unchanged(manager: KVCacheManager, error: Errors, call: Callable[[], object]
 
 @pytest.mark.parametrize("name", ["", None, 5, b"r", ["r"], 1.5])
 def test_request_ids_are_names(name: Any) -> None:
-    with pytest.raises((InvalidArgumentError, TypeError)) as caught:
+    with pytest.raises(InvalidArgumentError, match="request_id"):
         Request(name, [1], 4)
-    assert "request_id" in str(caught.value) or COMPILED
 
 
 @pytest.mark.parametrize("name", ODD_NAMES, ids=range(len(ODD_NAMES)))
@@ -158,7 +157,6 @@ BAD_TOKENS: dict[str, object] = {
     "last of five": np.array([1, 1, 1, 1, -1], "i4"),
     "long array": np.array([2**40], "i8"),
     "two dimensions": np.ones((2, 2), "i4"),
-    "no dimension": np.array(3, "i4"),
     "floats": np.array([1.5]),
     "float": [1.5],
     "float array": array("d", [1.5]),
@@ -239,14 +237,14 @@ def test_bad_items(item: MultiModalItem) -> None:
 
 @pytest.mark.parametrize("identifier", [5, b"i", ("i",)])
 def test_item_identifiers_are_names(identifier: Any) -> None:
-    with pytest.raises((BlockwrightError, TypeError)):
+    with pytest.raises(BlockwrightError):
         Request("r", [1, 2, 3], 4, mm_items=[MultiModalItem(identifier, 0, 1)])
 
 
 @pytest.mark.parametrize("argument", ["cache_salt", "lora_name"])
 @pytest.mark.parametrize("value", [5, b"s", ["s"]])
 def test_identities_are_names(argument: str, value: Any) -> None:
-    with pytest.raises((BlockwrightError, TypeError, AttributeError)):
+    with pytest.raises(InvalidArgumentError, match=argument):
         Request("r", [1, 2, 3], 4, **{argument: value})
 
 
@@ -289,7 +287,7 @@ def test_batches_that_do_not_fit_together() -> None:
     for requests, news in wrong:
         unchanged(
             manager,
-            (TypeError, AttributeError, InvalidArgumentError),
+            InvalidArgumentError,
             lambda: manager.allocate_slots_batch(requests, news),  # noqa: B023
         )
     for requests, news in ((Raising(1), 1), (raising(1), 1), ([one, two], Raising(1)), ([one, two], raising(1))):
@@ -361,8 +359,6 @@ def test_bad_configurations() -> None:
             KVCacheManager(two, 9, watermark=watermark)
     with pytest.raises(InvalidArgumentError, match="publish_on_settlement"):
         KVCacheManager(two, 9, publish_on_settlement=True)
-    with pytest.raises(UnsupportedError, match="kv_cache_spec"):
-        KVCacheManager(KVCacheConfig(9, [KVCacheGroupSpec(["layers.0"], "full")]), 9)  # type: ignore[arg-type]
     for num_blocks in (0, 1, 2**30 + 1):
         with pytest.raises(InvalidArgumentError, match="num_blocks"):
             KVCacheManager(KVCacheConfig(num_blocks, [group]), 9)
@@ -373,9 +369,9 @@ def test_bad_configurations() -> None:
 
 
 def test_what_is_passed_in_the_place_of_something_else() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"layer_names: .* pass \['layers.0'\]"):
+    with pytest.raises(InvalidArgumentError, match=r"layer_names: must be a sequence.*'layers.0'"):
         KVCacheGroupSpec("layers.0", full())
-    with pytest.raises(InvalidArgumentError, match=r"kv_cache_groups: .* KVCacheGroupSpec\(layer_names"):
+    with pytest.raises(InvalidArgumentError, match=r"kv_cache_groups\[0\]: .* KVCacheGroupSpec\(layer_names"):
         KVCacheConfig(9, [full()])  # type: ignore[list-item]
     with pytest.raises(InvalidArgumentError, match="block_size: must be a number, 'manager' or None"):
         Request("r", [1], "4")
@@ -390,7 +386,7 @@ def test_what_is_passed_in_the_place_of_something_else() -> None:
         lambda: manager.cache_blocks(name, 0),
         lambda: manager.free(name),
     ):
-        assert "Request" in unchanged(manager, TypeError if COMPILED else InvalidArgumentError, call)
+        assert "Request" in unchanged(manager, InvalidArgumentError, call)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 16])
@@ -413,5 +409,5 @@ def test_block_sizes_that_do_not_match(size: int) -> None:
 
 @pytest.mark.parametrize("block_hash", [b"", b"x" * 15, "x" * 16, None, 5, bytearray(16)])
 def test_bad_hashes(block_hash: Any) -> None:
-    with pytest.raises((InvalidArgumentError, TypeError)):
+    with pytest.raises(InvalidArgumentError):
         BlockPool(9).get_cached_block(block_hash, [0])

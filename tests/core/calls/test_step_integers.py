@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.core.calls.test_integers import INSIDE, NOT_INTEGERS, OUTSIDE
-from tests.core.support import COMPILED, cross, full, mamba, manager_dump, manager_of, manager_over, request_dump
+from tests.core.support import cross, full, mamba, manager_dump, manager_of, manager_over, request_dump
 
 from blockwright import KVCacheManager, MambaSpec, Request
 from blockwright.errors import BlockwrightError, NeverFitsError
@@ -98,7 +98,7 @@ def is_refusal(name: str, error: BaseException | None) -> bool:
 
 @every_case
 def test_integers_in_range(name: str) -> None:
-    for value in (*INSIDE, True, False):
+    for value in INSIDE:
         error = attempt(name, value)
         idle = value == 0 and "num_new_tokens" in str(error)  # no tokens to compute and none to load
         assert error is None or idle or is_refusal(name, error), f"{value!r} gave {error!r}"
@@ -111,27 +111,18 @@ def test_integers_out_of_range(name: str) -> None:
         assert is_refusal(name, error), f"{value!r} gave {error!r}"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=pytest.mark.xfail(not COMPILED and name == "settle.step", strict=True, reason="takes 2.0 for 2"),
-        )
-        for name in CASES
-    ],
-)
+@every_case
 def test_no_integers(name: str) -> None:
     for value in (*NOT_INTEGERS, 2.0, float("nan"), float("inf")):
         if name.startswith("batch") and value in EMPTY:
             continue
         error = attempt(name, value)
-        assert isinstance(error, BlockwrightError | TypeError), f"{value!r} gave {error!r}"
+        assert isinstance(error, BlockwrightError), f"{value!r} gave {error!r}"
 
 
 @pytest.mark.parametrize("value", [None, "x", [], 1j, object()])
 def test_watermarks_are_numbers(value: Any) -> None:
-    with pytest.raises((BlockwrightError, TypeError)):
+    with pytest.raises(BlockwrightError):
         manager_of(full(), watermark=value)
 
 
@@ -144,7 +135,7 @@ def test_rejections_are_a_mapping_of_names() -> None:
     for odd in ([1], "flying", 5, {5: 0}, {None: 1}, {"flying": 1, 5: 1}, {5: 1, "x": 1}, [("flying",)], [(1, 2, 3)]):
         world = World()
         before = world.dump()
-        with pytest.raises((BlockwrightError, TypeError, ValueError)):
+        with pytest.raises(BlockwrightError):
             world.steps.settle_step(2, odd)  # type: ignore[arg-type]
         assert world.dump() == before
     world.steps.settle_step(2, {})

@@ -54,6 +54,7 @@ from blockwright.errors import (
     EventGapError,
     InvalidArgumentError,
     InvariantError,
+    NeverFitsError,
     TooLittleMemoryError,
     UnsupportedError,
 )

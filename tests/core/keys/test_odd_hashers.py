@@ -122,12 +122,6 @@ def test_hashers_that_return_no_bytes(digest: Any) -> None:
         Request("r", [1] * 8, 4, hasher=FunctionHasher(lambda parent, data: digest, is_collision_resistant=True))
 
 
-@pytest.mark.parametrize("hasher", [5, "sha256", FunctionHasher, object()])
-def test_hashers_that_are_none(hasher: Any) -> None:
-    with pytest.raises((TypeError, AttributeError)):
-        Request("r", [1] * 8, 4, hasher=hasher)
-
-
 def test_a_hasher_of_ones_own() -> None:
     """Without a chain of its own it is refused when first used."""
 

@@ -21,14 +21,11 @@ from tests.core.support import (
 )
 
 from blockwright import (
-    FullAttentionSpec,
     KVCacheBlocks,
-    KVCacheConfig,
-    KVCacheGroupSpec,
     KVCacheManager,
     Request,
 )
-from blockwright.errors import InvalidArgumentError, StaleHitError, UnsupportedError
+from blockwright.errors import InvalidArgumentError, StaleHitError
 
 
 def two_groups() -> tuple[KVCacheManager, Request, KVCacheBlocks, int]:
@@ -108,10 +105,3 @@ def test_hash_units() -> None:
     with pytest.raises(InvalidArgumentError, match="block_size"):
         odd.allocate_slots(Request("r", [1, 2], 2), 1)
     assert odd.allocate_slots(Request("r", [1, 2], 1), 1) is not None
-
-
-def test_a_group_is_of_one_kind() -> None:
-    for spec in ([full(), sliding()], {"layers.0": full()}, (full(),), None, FullAttentionSpec):
-        config = KVCacheConfig(9, [KVCacheGroupSpec(["layers.0"], full()), KVCacheGroupSpec(["a", "b"], spec)])  # type: ignore[arg-type]
-        with pytest.raises(UnsupportedError, match="kv_cache_spec"):
-            KVCacheManager(config, 9)

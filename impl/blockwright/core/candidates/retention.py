@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from blockwright.core.candidates.order import BlockHint, Wish
-from blockwright.core.outcomes import count_of
 from blockwright.core.preconditions import tables_running
-from blockwright.core.request import Request
+from blockwright.core.request import Request, count_of
 from blockwright.core.state import State
 from blockwright.errors import InvalidArgumentError
 

@@ -14,10 +14,9 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from blockwright.core.effects import release_batch, vacate
-from blockwright.core.outcomes import count_of
 from blockwright.core.preconditions import tables_of
 from blockwright.core.publication import make_keys, publish_all_due, publish_due, publish_filled
-from blockwright.core.request import Request
+from blockwright.core.request import Request, count_of
 from blockwright.core.state import RequestTables, State, StepInFlight
 from blockwright.errors import InvalidArgumentError, UnknownStepError, UnsupportedError
 

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
+from blockwright.arguments import integer
 from blockwright.errors import BlockError, InvalidArgumentError
-from blockwright.offload.tiers.backend import MOST_BLOCKS, checked_count
 from blockwright.offload.tiers.interfaces import OffloadingManager
 from blockwright.offload.tiers.keys import keys_of, shown
-
-
-def checked_int(name: str, value: object, least: int) -> int:
-    """Return an argument that is to be a number of at least `least`.
-
-    Raises:
-        InvalidArgumentError: it is not.
-    """
-    return checked_count(name, value, least, MOST_BLOCKS)
 
 
 def items_of(name: str, values: object, what: str) -> list[object]:
@@ -57,8 +48,8 @@ def checked_reserve(reserve: object, num_tiers: int) -> list[int]:
         InvalidArgumentError: not a number or numbers of at least 0, too many or too few, or one for the last tier.
     """
     if isinstance(reserve, int):
-        return [checked_int("reserve", reserve, 0)] * (num_tiers - 1)
-    numbers = [checked_int("reserve", each, 0) for each in items_of("reserve", reserve, "an int or a sequence of int")]
+        return [integer("reserve", reserve)] * (num_tiers - 1)
+    numbers = [integer("reserve", each) for each in items_of("reserve", reserve, "an int or a sequence of int")]
     if len(numbers) == num_tiers and numbers[-1] == 0:
         return numbers[:-1]
     if len(numbers) != num_tiers - 1:

@@ -6,30 +6,15 @@ Source: section 6 of the named systems (`CPUBackend`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64, mypyc_attr
 
+from blockwright.arguments import integer
 from blockwright.core.index import zeros32
-from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError, UnsupportedError
+from blockwright.errors import BlockError, NoFreeBlocksError, UnsupportedError
 from blockwright.offload.status import BlockStatus, PlacedBlockStatus
 from blockwright.offload.tiers.interfaces import Backend, CPULoadStoreSpec, LoadStoreSpec
-
-MOST_BLOCKS: Final = 0x7FFFFFFF
-
-
-def checked_count(name: str, value: object, least: int, most: int) -> int:
-    """Return an argument that is to be a number within limits.
-
-    Raises:
-        InvalidArgumentError: it is not an int, or not within them.
-    """
-    if not isinstance(value, int):
-        raise InvalidArgumentError(f"{name}: must be an int, not {type(value).__name__}")
-    if value < least or value > most:
-        raise InvalidArgumentError(f"{name}: must be at least {least} and at most {most}, not {value}")
-    return value
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -50,8 +35,8 @@ class SlotBackend(Backend):
         Raises:
             InvalidArgumentError: `block_size` is not positive, or `num_blocks` negative or beyond 2**31 - 1.
         """
-        super().__init__(checked_count("block_size", block_size, 1, MOST_BLOCKS), medium)
-        self.num_blocks = checked_count("num_blocks", num_blocks, 0, MOST_BLOCKS)
+        super().__init__(integer("block_size", block_size, 1), medium)
+        self.num_blocks = integer("num_blocks", num_blocks)
         self._used: vec[i32] = vec[i32]()  # per place that is not fresh: 1 while it is given out
         self._freed: vec[i32] = vec[i32]()  # a stack, of which the first `_num_freed` count
         self._num_freed: i64 = 0

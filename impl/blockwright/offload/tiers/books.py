@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from librt.vecs import vec
 from mypy_extensions import i32, i64, mypyc_attr
 
+from blockwright.arguments import integer
 from blockwright.errors import (
     InvalidArgumentError,
     OffloadError,
     UnsupportedError,
 )
-from blockwright.offload.tiers.backend import MOST_BLOCKS, SlotBackend, checked_count, packed_backend
+from blockwright.offload.tiers.backend import SlotBackend, packed_backend
 from blockwright.offload.tiers.entries import READY, WRITING, Entries
 from blockwright.offload.tiers.interfaces import (
     Backend,
@@ -121,7 +122,7 @@ class TierBooks(OffloadingManager):
             InvalidArgumentError: `count` is negative.
         """
         self._whole.require()
-        wanted: i64 = checked_count("count", count, 0, MOST_BLOCKS)
+        wanted: i64 = integer("count", count)
         return [self._entries.index.keys[i64(slot)] for slot in self._victims(wanted, [], -1)]
 
     def recency(self) -> list[bytes]:

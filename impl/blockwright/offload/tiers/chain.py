@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 
 from mypy_extensions import mypyc_attr
 
+from blockwright.arguments import integer
 from blockwright.core.candidates.order import BlockHint
 from blockwright.errors import (
     BlockError,
@@ -28,7 +29,6 @@ from blockwright.errors import (
 )
 from blockwright.offload.tiers.asking import (
     checked_device_ids,
-    checked_int,
     checked_reserve,
     checked_tiers,
     distinct_keys,
@@ -97,8 +97,8 @@ class OffloadChain(TierMoves):
         if on_load not in ("keep", "free"):
             raise InvalidArgumentError(f"on_load: must be 'keep' or 'free', not {on_load!r}")
         super().__init__(chained, checked_reserve(reserve, len(chained)), write == "through", on_load == "free")
-        self.device_blocks_per_block: int = checked_int("device_blocks_per_block", device_blocks_per_block, 1)
-        self._most: int | None = None if max_transfers is None else checked_int("max_transfers", max_transfers, 0)
+        self.device_blocks_per_block: int = integer("device_blocks_per_block", device_blocks_per_block, 1)
+        self._most: int | None = None if max_transfers is None else integer("max_transfers", max_transfers)
 
     def copy(self) -> OffloadChain:
         """Return an independent copy, tiers included. O(blocks).
