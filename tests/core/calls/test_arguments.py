@@ -28,8 +28,9 @@ from tests.core.support import SHA256, chunked, cross, full, group_of, mamba, ma
 import blockwright
 from blockwright import BlockPool, Request, offload, paging
 from blockwright.errors import InvalidArgumentError
+from blockwright.policies import Lru
 from blockwright.replay import Trace
-from blockwright.replay.keeping import Keeping, Lru
+from blockwright.replay.keeping import Keeping
 from blockwright.replay.offloaded import OffloadOptions
 
 PACKAGES = ["blockwright", "blockwright.paging", "blockwright.offload", "blockwright.observe", "blockwright.replay"]
