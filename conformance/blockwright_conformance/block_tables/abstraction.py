@@ -36,7 +36,7 @@ def table_shown(state: Paged, table: PagedTable | None) -> TableShown | None:
         return None
     nulls = sum(block == state.null for block in table.entries) * state.config.block_size
     tokens = table.prefix[1]
-    return TableShown(tokens[nulls:], table.entries, len(tokens))
+    return TableShown(tokens[nulls:], table.entries, len(tokens), table.ready, table.found)
 
 
 def likely(state: Paged, shown: PagedObservation, reply: TablesReply) -> Iterator[Choice]:

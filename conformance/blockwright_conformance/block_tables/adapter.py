@@ -8,11 +8,14 @@ from blockwright_spec.reads import Prefix
 
 
 class TableShown(NamedTuple):
-    """A table: the tokens in its blocks but null ones, its block ids, and how many tokens were written."""
+    """A table: the tokens in its blocks but null ones, its block ids, and how many tokens were written and computed."""
 
     tokens: tuple[int, ...]
     entries: tuple[int, ...]
     full_slots: int
+    computed: int
+    found: int | None
+    """Tokens that were computed already when the table was allocated; None once all its tokens are."""
 
 
 class PagedObservation(NamedTuple):
