@@ -42,7 +42,7 @@ from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
 FULL, SLIDING, TIGHT, NEAR, OVER, TIER = (PLACES_BY_NAME[name] for name in "FULL SLIDING TIGHT NEAR OVER TIER".split())
 KIT = {"HASH-1", "HASH-2", "HASH-3", "STAT-1", "DEMAND-1", "REFUSE-1", "LOOKUP-1", "REF-0 queue", "REF-0 keys"}
-KIT |= {"PLAN-1", "PLAN-2", "REFUSE-2", "STORE-1", "REF-0 refusal"}
+KIT |= {"PLAN-1", "PLAN-2", "REFUSE-2", "STORE-1", "REF-0 refusal", "REF-0 tables"}
 KNOWN = {
     law.id
     for law in (
