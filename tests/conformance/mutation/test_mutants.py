@@ -42,6 +42,9 @@ def f(a: int, b: int) -> int:
     while x:
         x -= 1
         break
+    while a < b:
+        for each in sorted(b for b in a):
+            g()
     return [*x[:], x.copy()]
 '''
     source = Source("f.py", (), text)
@@ -49,6 +52,8 @@ def f(a: int, b: int) -> int:
     assert {"x = max(a, b) + 1", "x = min(a, b) - 1", "x = min(a, b) + 2", "pass", "g(b, a)", "while not x"} <= afters
     assert {"if a <= b and (not a)", "if a < b or not a", "if a < b", "if not a", "x += 1", "x -= 2"} <= afters
     assert {"return [*x, x.copy()]", "return [*x[:], x]", "return [*x[:], x.copy()] + 1"} <= afters
+    assert {"while a < min(b, 2)", "for each in [*sorted((b for b in a))][:2]"} <= afters
+    assert "for each in sorted((b for b in [*a][:2]))" in afters
     assert len({each.key for each in source.mutations}) == len(source.mutations)
     before = compile(source.tree, "f.py", "exec").co_code
     for mutation in source.mutations:
