@@ -67,16 +67,15 @@ def test_both_managers_serve_the_same_tokens(name: str, models_folder: Path) -> 
         assert (theirs.queries, theirs.hits, theirs.preemptions) == (ours.queries, ours.hits, ours.preemptions)
 
 
-@pytest.mark.parametrize("ran", [0, 64])
-def test_what_was_scheduled_and_never_ran_is_not_found(ran: int, models_folder: Path) -> None:
-    """A request may be preempted by another in the step that it was scheduled for: then its blocks hold nothing."""
+def test_what_was_scheduled_and_never_ran_is_not_found(models_folder: Path) -> None:
+    """A running request may be preempted by another in the step that it is scheduled for: those blocks hold nothing."""
     from tests.engines import stub
 
     manager = stub.scheduler(models_folder, True, [stub.full()], 60).kv_cache_manager
     one, other = (stub.request(name, list(range(3, 200)), 16, 9) for name in ("one", "other"))
-    for scheduled in (ran, 64) if ran else (64,):
-        assert manager.allocate_slots(one, scheduled) is not None
-        one.num_computed_tokens = ran  # the first has run, the last never does
+    for _ in range(2):
+        assert manager.allocate_slots(one, 64) is not None
+        one.num_computed_tokens = 64  # the first has run, the second never does
     manager.free(one)
-    assert manager.get_computed_blocks(other)[1] == ran
+    assert manager.get_computed_blocks(other)[1] == 64
     manager.core.check({})

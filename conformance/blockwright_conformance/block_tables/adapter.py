@@ -8,14 +8,13 @@ from blockwright_spec.reads import Prefix
 
 
 class TableShown(NamedTuple):
-    """A table: the tokens in its blocks but null ones, its block ids, and how many tokens were written and computed."""
+    """A table: the tokens in its blocks but null ones, its block ids, and how many tokens were written."""
 
     tokens: tuple[int, ...]
     entries: tuple[int, ...]
     full_slots: int
-    computed: int
-    found: int | None
-    """Tokens that were computed already when the table was allocated; None once all its tokens are."""
+    computed: tuple[int, int | None] | None
+    """With prefix caching, tokens that are computed, and those that were when it was allocated (None once all are)."""
 
 
 class PagedObservation(NamedTuple):
