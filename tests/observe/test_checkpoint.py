@@ -146,7 +146,7 @@ def test_keys_that_an_engine_gives_and_managers_that_cannot() -> None:
         KVCacheManager(config, 256).dump([], OURS, HASHER)
 
 
-ODD = (
+ODD: tuple[Any, ...] = (
     None,
     True,
     -1,

@@ -12,6 +12,7 @@ from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksErr
 from blockwright.paging import (
     Device,
     SelfAttnBlockSpaceManager,
+    Sequence,
     SimpleSequence,
     SimpleSequenceGroup,
 )
@@ -74,7 +75,7 @@ def test_blocks_common_to_four() -> None:
     assert allocator.get_common_computed_block_ids([ids, ids, ids, ids]) == ids
     assert allocator.get_common_computed_block_ids([ids, ids, ids, ids[:1]]) == ids[:1]
     manager = SelfAttnBlockSpaceManager(2, 12, 0, watermark=0.0, enable_caching=True)
-    seqs = [SimpleSequence(at, [1, 2, 3, 4, *[at // 3] * 2]) for at in range(4)]
+    seqs: list[Sequence] = [SimpleSequence(at, [1, 2, 3, 4, *[at // 3] * 2]) for at in range(4)]
     for seq in seqs:
         group = SimpleSequenceGroup(f"r{seq.seq_id}", [seq])
         manager.allocate(group)
