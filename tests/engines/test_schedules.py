@@ -65,3 +65,17 @@ def test_both_managers_serve_the_same_tokens(name: str, models_folder: Path) -> 
         assert len(ours.errors) <= len(theirs.errors)
     if is_exact:
         assert (theirs.queries, theirs.hits, theirs.preemptions) == (ours.queries, ours.hits, ours.preemptions)
+
+
+def test_what_was_scheduled_and_never_ran_is_not_found(models_folder: Path) -> None:
+    """A running request may be preempted by another in the step that it is scheduled for: those blocks hold nothing."""
+    from tests.engines import stub
+
+    manager = stub.scheduler(models_folder, True, [stub.full()], 60).kv_cache_manager
+    one, other = (stub.request(name, list(range(3, 200)), 16, 9) for name in ("one", "other"))
+    for _ in range(2):
+        assert manager.allocate_slots(one, 64) is not None
+        one.num_computed_tokens = 64  # the first has run, the second never does
+    manager.free(one)
+    assert manager.get_computed_blocks(other)[1] == 64
+    manager.core.check({})

@@ -2,21 +2,29 @@
 
 How: random engines of one and several kinds of layers, whose prefixes lose their parents; the index is dumped at many
 points, also while requests run, and restored into a new manager. Then faults: every byte of a dump altered, every
-shorter dump, and everything else that may differ.
+shorter dump, everything else that may differ, and documents altered at random under a checksum that is right.
 Not covered: whether the memory is really kept.
 """
 
+import copy
+import hashlib
+import json
+from collections import Counter
 from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
 from tests.observe.engine import HASHER, SIZE, Engine, full, recurrent, window
 
 from blockwright import BlockHasher, FunctionHasher, KVCacheManager, MultiModalItem, Request, Sha256Hasher
+from blockwright.core.seldom import checkpoint
 from blockwright.errors import InvalidArgumentError, UnsupportedError
+from blockwright.events import BlockStored
 from blockwright.observe import EventStream
 from blockwright_spec.manager.events import law_restart_finds_what_stood_there
 
+CASES = 400
 OURS = b"model, layout, the memory's name"
 KINDS = [(full(),), (full(), window(8)), (window(6),), (full(2 * SIZE), window(8)), (full(), recurrent())]
 
@@ -92,8 +100,10 @@ def test_faults_restore_nothing() -> None:
     data = dump(engine)
     manager = Engine(0).manager
     for at in range(len(data)):
-        restarted(engine, manager, data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :], may=False)
-        restarted(engine, manager, data[:at], may=False)
+        for wrong in (data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :], data[:at]):
+            with pytest.raises(InvalidArgumentError, match="data: is no whole dump"):
+                manager.restore(wrong, OURS, HASHER)
+    assert queue(manager) == queue(Engine(0).manager)
     with pytest.raises(InvalidArgumentError, match="data: is no whole dump: its checksum differs"):
         manager.restore(data + b"\0", OURS, HASHER)
     for other in ({"identity": b"another"}, {"hasher": Sha256Hasher(b"another seed")}, {"hasher": None}):
@@ -110,10 +120,12 @@ def test_a_call_that_ends_midway_restores_nothing(monkeypatch: pytest.MonkeyPatc
     engine.steps(8)
     data = dump(engine)
     manager = Engine(0).manager
-    requests = [Request("key", [0], 1, hasher=HASHER), *(Request(f"r{at}", [at] * SIZE, SIZE) for at in range(2))]
+    checked = checkpoint._checked_prefixes
     with monkeypatch.context() as patched:
-        patched.setattr("blockwright.core.seldom.checkpoint.Request", lambda *_, **__: requests.pop(0))
-        with pytest.raises(InvalidArgumentError, match="request: events need keys"):
+        patched.setattr(
+            checkpoint, "_checked_prefixes", lambda *given: [*checked(*given)[:-1], BlockStored(b"", None, b"", 1)]
+        )
+        with pytest.raises(InvalidArgumentError, match="block_hash: must be bytes"):
             manager.restore(data, OURS, HASHER)
     assert restarted(engine, manager, data) > 0
 
@@ -132,3 +144,99 @@ def test_keys_that_an_engine_gives_and_managers_that_cannot() -> None:
             call()
     with pytest.raises(InvalidArgumentError, match="records no events"):
         KVCacheManager(config, 256).dump([], OURS, HASHER)
+
+
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    1,
+    3,
+    2**31,
+    2**63,
+    -(10**40),
+    0.5,
+    float("nan"),
+    "",
+    "zz",
+    "ab" * 16,
+    "\ud800",
+    [],
+    {},
+    [[]] * 3,
+)
+
+
+def altered(random: Random, body: Any) -> Any:
+    """A value somewhere in a document replaced by an odd one or by another of it, left out, repeated, or moved."""
+    at, places = body, [body]
+    while isinstance(at, list) and at and (len(places) < 2 or random.random() < 0.8):
+        at = random.choice(at)
+        places.append(at)
+    rows = [each for each in places if isinstance(each, list) and each]
+    row, other = random.choice(rows), random.choice(rows)
+    index = random.randrange(len(row))
+    match random.randrange(6):
+        case 0:
+            del row[index]
+        case 1:
+            row.insert(index, copy.deepcopy(random.choice(other)))
+        case 2:
+            row[index] = copy.deepcopy(random.choice(other))
+        case 3 if isinstance(row[index], int):
+            row[index] += random.choice([-1, 1, 2**16])
+        case 4 if isinstance(row[index], str) and row[index]:
+            cut = random.randrange(len(row[index]))
+            row[index] = row[index][:cut] + random.choice(["", "8", "ff", " ", "\0"]) + row[index][cut + 1 :]
+        case _:
+            row[index] = copy.deepcopy(random.choice(ODD))
+    return body
+
+
+@pytest.mark.parametrize("specs", KINDS)
+def test_altered_dumps_under_a_right_checksum_restore_a_sound_state_or_nothing(specs: tuple[Any, ...]) -> None:
+    """The checksum has no key: whoever alters a dump can make it again. Then the call may refuse, but not break."""
+    random, engine, empty = Random(len(specs)), Engine(3, 30, specs), Engine(0, 30, specs).manager
+    engine.steps(12)
+    items = [MultiModalItem("image", 2, 8)]
+    request = Request("items", [1] * 15, SIZE, mm_items=items, hasher=HASHER, cache_salt="t")
+    if engine.manager.allocate_slots(request, 15) is not None:
+        engine.manager.free(request)
+    for running in engine.running:
+        engine.manager.free(running)
+    data = dump(engine)
+    before, ended = queue(empty), Counter[str]()
+    for _ in range(CASES):
+        body = json.loads(data[32:])
+        for _ in range(random.choice([1, 1, 2, 4])):
+            body = altered(random, body) if isinstance(body, list) and body else body
+        text = json.dumps(body).encode()
+        manager, count = empty.copy(), 0
+        with suppress(InvalidArgumentError):
+            count = manager.restore(hashlib.sha256(text).digest() + text, OURS, HASHER)
+        ended["refused" if count == 0 else "restored"] += 1
+        after = queue(manager)
+        assert count == sum(content is not None for _, content in after)
+        assert after == before if count == 0 else sorted(block for block, _ in after) == list(range(1, 30))
+        assert count > 0 or manager.take_events() == []
+        manager.check()
+    assert min(ended["refused"], ended["restored"]) > 0
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[", b"null", b"[" * 100_000, b"[" + b"9" * 5_000 + b"]", b"\xff", b"{}", b'["", [], {}]']
+)
+def test_what_is_no_dump_is_refused(text: bytes) -> None:
+    with pytest.raises(
+        InvalidArgumentError, match="data: is not an owner, prefixes and blocks, so no manager wrote it"
+    ):
+        Engine(0).manager.restore(hashlib.sha256(text).digest() + text, OURS, HASHER)
+
+
+def test_a_manager_that_caches_nothing_restores_nothing() -> None:
+    engine = Engine(1)
+    engine.steps(8)
+    manager = KVCacheManager(engine.manager.kv_cache_config, 256, enable_caching=False)
+    assert manager.restore(dump(engine), OURS, HASHER) == 0
+    manager.check()

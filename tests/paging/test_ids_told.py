@@ -12,17 +12,18 @@ import pytest
 from blockwright.paging import Block, BlockTable, CpuGpuBlockAllocator, Device, PrefixCachingBlock
 
 
-def written(tokens: int = 5, kind: str = "naive") -> tuple[CpuGpuBlockAllocator, BlockTable]:
-    """A table of blocks of two slots whose ids have been read."""
-    allocator = CpuGpuBlockAllocator.create(kind, 8, 4, 2)
+def written(blocks: int = 3) -> tuple[CpuGpuBlockAllocator, BlockTable]:
+    """A table of blocks of two slots whose ids have been read; the last block has one token."""
+    allocator = CpuGpuBlockAllocator.create("naive", blocks + 5, blocks + 1, 2)
     table = BlockTable(2, allocator)
-    table.allocate(list(range(tokens)))
-    assert table.physical_block_ids == [0, 1, 2]
+    table.allocate(list(range(2 * blocks - 1)))
+    assert table.physical_block_ids == list(range(blocks))
     return allocator, table
 
 
-def test_ids_change_with_a_swap_there_and_back() -> None:
-    allocator, table = written()
+@pytest.mark.parametrize("blocks", [1, 3, 30, 300])
+def test_ids_change_with_a_swap_there_and_back(blocks: int) -> None:
+    allocator, table = written(blocks)
     for block in table.blocks:
         allocator.swap_out([block], Device.GPU)
     taken = allocator.allocate_mutable_block(None, Device.GPU)

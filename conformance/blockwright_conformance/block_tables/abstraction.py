@@ -36,7 +36,8 @@ def table_shown(state: Paged, table: PagedTable | None) -> TableShown | None:
         return None
     nulls = sum(block == state.null for block in table.entries) * state.config.block_size
     tokens = table.prefix[1]
-    return TableShown(tokens[nulls:], table.entries, len(tokens))
+    computed = (table.ready, table.found) if state.config.caching else None
+    return TableShown(tokens[nulls:], table.entries, len(tokens), computed)
 
 
 def likely(state: Paged, shown: PagedObservation, reply: TablesReply) -> Iterator[Choice]:

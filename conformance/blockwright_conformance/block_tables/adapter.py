@@ -13,6 +13,8 @@ class TableShown(NamedTuple):
     tokens: tuple[int, ...]
     entries: tuple[int, ...]
     full_slots: int
+    computed: tuple[int, int | None] | None
+    """With prefix caching, tokens that are computed, and those that were when it was allocated (None once all are)."""
 
 
 class PagedObservation(NamedTuple):

@@ -179,7 +179,8 @@ class BlockwrightTables:
         shown: list[TableShown | None] = [None] * slots
         for slot, (_, table) in self.tables.items():
             tokens = tuple([token for block in table.blocks for token in block.token_ids])
-            shown[slot] = TableShown(tokens, tuple(table.physical_block_ids), table.num_full_slots)
+            computed = (table.num_computed_tokens, table.num_found_tokens) if self.config.caching else None
+            shown[slot] = TableShown(tokens, tuple(table.physical_block_ids), table.num_full_slots, computed)
         return tuple(shown)
 
     def check(self) -> None:

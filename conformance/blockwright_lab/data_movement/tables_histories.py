@@ -98,7 +98,7 @@ class Moves:
         for at in range(1 + length % (world.max_tokens * 2 // 3)):
             tokens.append(0 if at < world.size * (pick % 4) else (pick >> at % 8) % world.symbols)
         chunk = len(tokens) if width % 2 else 1 + pick % (2 * world.size)
-        self.engine.arrive(tokens, pick % 2, 1 + width % 3, width % (world.most_ahead + 1), chunk)
+        self.engine.arrive(tokens, pick % 2, 1 + width % 4, width % (world.most_ahead + 1), chunk)
 
     def grow(self, pick: int, count: int, ahead: int) -> None:
         at, random = self.growable[pick % len(self.growable)], Random(pick)

@@ -19,6 +19,9 @@ from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_conformance.offload.gate import world as offload_world
 from blockwright_conformance.offload.scopes import CHAIN_PR, TIER_LARGE, TIER_PR
 
+from ..data_movement.tables_histories import random_walk
+from ..data_movement.tables_scopes import HISTORIES
+
 NEAR, FAR = 400, 60
 """Transitions from the initial state on, and steps of a walk."""
 Way = Callable[[World[Any, Any]], None]
@@ -52,6 +55,12 @@ def test_large_managers(scope: Any) -> None:
 @pytest.mark.parametrize("scope", PAGED_PR, ids=lambda each: each.name)
 def test_block_tables(scope: Any, way: Way) -> None:
     way(TablesWorld(scope))
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_block_managers(name: str) -> None:
+    """Groups of sequences, and tables longer than scopes have."""
+    random_walk(HISTORIES[name], 1, FAR)
 
 
 @ways

@@ -9,6 +9,7 @@ again. What is never changed: docstrings, annotations, default arguments, the te
     constant     one more, one less; True and False
     condition    negated; and / or exchanged; one operand of them left out; not dropped
     statement    an assignment, a call, a raise, a return, a break, a continue, a del left out
+    loop         ended after two rounds
     call         two neighbouring arguments exchanged; min and max exchanged; a copy (``x[:]``, ``x.copy()``) not made
     return       the opposite of a bool, one more than an integer, None for anything else
 """
@@ -32,6 +33,7 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }  # fmt: skip
 STATEMENTS = (ast.Assign, ast.AugAssign, ast.Raise, ast.Return, ast.Break, ast.Continue, ast.Delete, ast.Expr)
 EXTREMES = {"min": "max", "max": "min"}
+MOST_ROUNDS = 2
 INTEGERS = ("int", "i32", "i64")
 
 
@@ -159,6 +161,8 @@ def of_block(owner: ast.AST, field: str, returns: str) -> Iterator[Change]:
         if isinstance(statement, ast.Return):
             yield from ((statement, swap) for swap in of_return(statement, returns))
         yield from ((statement, swap) for swap in of_node(statement))
+        if isinstance(statement, ast.For):
+            yield from ((statement, swap) for swap in of_loop(statement))
         for inner in ("body", "orelse", "finalbody"):
             if isinstance(getattr(statement, inner, None), list):
                 yield from of_block(statement, inner, returns)
@@ -187,8 +191,19 @@ def of_node(node: ast.AST) -> Iterator[Swap]:
             if isinstance(child, ast.expr):
                 yield from of_place(node, field, index, child)
                 yield from of_node(child)
-            elif isinstance(child, ast.comprehension) or (isinstance(child, ast.keyword) and child.arg != "capacity"):
+            elif isinstance(child, ast.comprehension):
+                yield from of_loop(child)
                 yield from of_node(child)
+            elif isinstance(child, ast.keyword) and child.arg != "capacity":
+                yield from of_node(child)
+
+
+def of_loop(loop: ast.For | ast.comprehension) -> Iterator[Swap]:
+    """Return the loop over the first two: most tests of a list have one or two in it."""
+    walked = loop.iter
+    if not isinstance(walked, ast.Tuple | ast.List) or len(walked.elts) > MOST_ROUNDS:
+        every = ast.List([ast.Starred(walked, ast.Load())], ast.Load())
+        yield Swap(loop, "iter", None, ast.Subscript(every, ast.Slice(None, ast.Constant(MOST_ROUNDS)), ast.Load()))
 
 
 def of_place(owner: ast.AST, field: str, index: int | None, node: ast.expr) -> Iterator[Swap]:
@@ -201,6 +216,9 @@ def of_place(owner: ast.AST, field: str, index: int | None, node: ast.expr) -> I
         node
     ):
         yield instead(ast.UnaryOp(ast.Not(), node))
+    if isinstance(owner, ast.While) and isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt):
+        most = ast.Call(ast.Name("min", ast.Load()), [node.comparators[0], ast.Constant(MOST_ROUNDS)], [])
+        yield instead(ast.Compare(node.left, node.ops, [most, *node.comparators[1:]]))
     yield from RULES.get(type(node), lambda node, instead: ())(node, instead)
     if isinstance(owner, ast.AugAssign) and field == "value" and type(owner.op) in ARITHMETIC:
         yield Swap(owner, "op", None, ARITHMETIC[type(owner.op)]())

@@ -188,6 +188,17 @@ class Journal:
             fields = (digest, parent, tokens, int(block_size), request.lora_name, int(group), salt, items, "GPU", False)
             events.append(tuple.__new__(BlockStored, fields))
 
+    def told(self, block: i64, digest: bytes, event: BlockStored, is_new: bool) -> None:
+        """Note that a block was published as an event says, which is told again if the prefix is new. O(1)."""
+        events = self.events
+        if events is None and self.evictions is None:
+            return
+        self._digests[block] = digest
+        if self.evictions is not None and event.cache_salt is not None:
+            self._salts[block] = event.cache_salt
+        if events is not None and is_new:
+            events.append(event)
+
     def released(self, ids: vec[i32], start: i64, stop: i64, cause: i64) -> None:
         """Note how a range of a table was released; of each block, what is noted last counts. O(entries)."""
         losses = self.losses

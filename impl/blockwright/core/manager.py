@@ -644,8 +644,8 @@ class KVCacheManager:
         """Publish what `dump` wrote, each block under its own key, to be evicted in the same order; return how many.
 
         Nothing is restored, and 0 returned, where the identity, the configuration or the hasher's seed differs. It is
-        told in events like any publication. If the call does not end well, nothing is restored. Complexity:
-        O(num_blocks + tokens). law: RESTART-1.
+        told in events like any publication. If the call does not end well, nothing is restored. The checksum has no
+        key: it shows accidents, not who wrote the data. Complexity: O(num_blocks + tokens). law: RESTART-1.
 
         Args:
             data: what `dump` returned.
@@ -653,7 +653,7 @@ class KVCacheManager:
             hasher: of the requests to come; the same seed as before.
 
         Raises:
-            InvalidArgumentError: the data is damaged, or something is held or published already.
+            InvalidArgumentError: the data is damaged or no manager wrote it, or something is held or published already.
             UnsupportedError: made with ``verify_tokens``.
         """
         from blockwright.core.seldom.checkpoint import restore

@@ -26,16 +26,19 @@ cannot be (events to tell, an interrupt in uncompiled code), the store is torn, 
 
 from __future__ import annotations
 
+from typing import cast
+
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.block_hash import word_bytes
+from blockwright.core.block_hash import hash_words, word_bytes
 from blockwright.core.candidates.order import CandidateOrder
 from blockwright.core.index import PrefixIndex, with_room, zeros32
 from blockwright.core.journal import EVICTED, TRIMMED, Journal
 from blockwright.core.request import BlockKeys, Request
 from blockwright.core.self_check.pool import check_index, check_queue, demand
 from blockwright.errors import InterruptedCallError, StaleHitError
+from blockwright.events import BlockStored
 
 
 class BlockStore:
@@ -605,6 +608,14 @@ class BlockStore:
                 is_new = index.add(block, words[at], words[at + 1], group)
                 journal.stored(block, request.keys(units), i, group, block_size, is_new)
             i += 1
+
+    def publish_told(self, block: i64, event: BlockStored) -> None:
+        """Make a held block findable under the key of an event, which another process told. O(1). law: PUB-1."""
+        digest = cast("bytes", event.block_hash)
+        low, high = hash_words(digest)
+        is_new = self._index.add(block, low, high, event.group_id)
+        if self._journal is not None:
+            self._journal.told(block, digest, event, is_new)
 
     def publish_each(self, blocks: vec[i32], request: Request, units: i64, entry: i64, count: i64) -> None:
         """Make blocks findable as the request's block `entry`, the first in group 0, ..., the last of `count` in its.

@@ -165,7 +165,8 @@ def law_restart_finds_what_stood_there(before: Queue, may: bool, after: Queue) -
     """RESTART-1: what nobody held is found again in the same blocks, to be evicted in the same order, and nothing else.
 
     `before` is what nobody held when the dump was made, `after` what nobody holds once another process was given it.
-    Who may not restore it finds nothing: it is not whole, or of another memory, configuration or seed.
+    Who may not restore it finds nothing: it is not whole, no manager wrote it, or it is of another memory,
+    configuration or seed.
     """
     found = tuple(pair for pair in before if may and pair[1] is not None)
     return tuple(pair for pair in after if pair[1] is not None) == found == after[len(after) - len(found) :]

@@ -9,6 +9,7 @@ Not covered: which keys these are (test_hashing.py); how much faster that is (`p
 from __future__ import annotations
 
 from array import array
+from random import Random
 from typing import cast
 
 import pytest
@@ -77,6 +78,21 @@ def test_as_many_blocks_are_recalled_as_are_equal(equal: int, size: int) -> None
         assert found == (max(length, equal) if length <= equal else length)
     assert len(chain.recall(data, words[:6], 350)) == 6
     assert len(hasher.start(b"salt", size).recall(data, words[:0], 350)) == 0
+
+
+@pytest.mark.parametrize("doubled", range(8, 19))
+def test_prompts_are_compared_to_their_end(doubled: int) -> None:
+    """However long two prompts are equal, up to a megabyte: no key beyond is recalled, and none before is left out."""
+    size, blocks, rest = 16, 1 << 14, Random(doubled)
+    at = (1 << doubled) - rest.randrange(1 << (doubled - 1))  # the first token that differs
+    tokens = array("i", bytes(4 * size * blocks))
+    words = vec[i64](array("q", [rest.getrandbits(62) for _ in range(2 * blocks)]))
+    hasher = SipHasher(KEY)
+    cast("_SipChain", hasher.start(b"", size)).remember(tokens.tobytes(), words, 8, blocks)
+    tokens[at] = 1
+    for known in {8, next_length(max(at // size, 8) // 2), max(at // size, 8) // 64 * 64 or 8}:
+        found = hasher.start(b"", size).recall(tokens.tobytes(), words[: 2 * known], blocks)
+        assert len(found) == 2 * max(known, at // size)
 
 
 def test_what_is_kept_is_bounded() -> None:

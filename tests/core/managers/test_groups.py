@@ -67,6 +67,35 @@ def test_hits_of_another_shape() -> None:
     assert manager.allocate_slots(request, 1, tokens, hit) is not None
 
 
+@pytest.mark.parametrize("short", range(4))
+def test_hits_of_another_length_in_any_one_group(short: int) -> None:
+    manager = manager_over([full(2), full(4), sliding(2, 4), full(2)])
+    manager.free(started(manager, "first", 9, 2))
+    request, before = Request("r", list(range(11)), 2), manager_dump(manager)
+    hit, tokens = manager.get_computed_blocks(request)
+    assert tokens == 8
+    ids = [each[:-1] if group == short else each for group, each in enumerate(hit.ids)]
+    with pytest.raises(StaleHitError, match=r"differ in length|the hit holds"):
+        manager.allocate_slots(request, 1, tokens, KVCacheBlocks(manager.block_pool, ids))
+    assert manager_dump(manager) == before
+
+
+def test_hits_with_a_block_where_the_window_has_passed() -> None:
+    manager = manager_over([full(1), sliding(1, 2)])
+    manager.free(started(manager, "first", 9, 1))
+    request = Request("r", list(range(11)), 1)
+    hit, tokens = manager.get_computed_blocks(request)
+    assert (tokens, list(hit.ids[1][:8])) == (9, [0] * 8)
+    for entry in range(8):
+        ids = [
+            hit.ids[0],
+            vec[i32]([hit.ids[0][entry] if at == entry else block for at, block in enumerate(hit.ids[1])]),
+        ]
+        with pytest.raises(StaleHitError, match=f"entry {entry} is outside the window"):
+            manager.allocate_slots(request, 1, tokens, KVCacheBlocks(manager.block_pool, ids))
+    manager.check()
+
+
 def test_a_hit_must_hold_in_every_group() -> None:
     """Evicting a block that only the second group reads makes the whole hit stale."""
     manager, request, hit, tokens = two_groups()

@@ -13,6 +13,7 @@ import pytest
 from tests.core.steps.timed import every_kinds, refused
 from tests.core.support import (
     Setup,
+    chunked,
     every_setup,
     full,
     mamba,
@@ -23,7 +24,7 @@ from tests.core.support import (
     started,
 )
 
-from blockwright import KVCacheManager, KVCacheSpec, Request
+from blockwright import Fits, KVCacheManager, KVCacheSpec, Request
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError, UnknownStepError
 
 
@@ -37,6 +38,23 @@ def loading(manager: KVCacheManager, external: int = 8, length: int = 17, name: 
 
 def found(manager: KVCacheManager, length: int = 17) -> int:
     return manager.get_computed_blocks(Request("same", list(range(length)), 2))[1]
+
+
+def test_a_load_that_goes_far_beyond_a_hit_gives_up_what_dies_of_it() -> None:
+    """Full attention cuts the hit to 7 tokens; after 12 more no window or chunk reads any of them."""
+    manager = manager_over([full(1), sliding(1, 5), chunked(1, 8)])
+    manager.free(started(manager, "first", 7, 1))
+    request = Request("r", list(range(20)), 1)
+    hit, tokens = manager.get_computed_blocks(request)
+    assert [[block > 0 for block in ids] for ids in hit.ids] == [[True] * 7, [False] * 3 + [True] * 4, [True] * 7]
+    plan = manager.plan(request, 0, tokens, hit, num_external_computed_tokens=12)
+    free = manager.block_pool.get_num_free_blocks()
+    assert manager.allocate_slots(request, 0, tokens, hit, num_external_computed_tokens=12) is not None
+    manager.check()
+    assert isinstance(plan, Fits)
+    assert plan.num_blocks == free - manager.block_pool.get_num_free_blocks() == 19 + 4 + 3
+    held = [[at for at, block in enumerate(ids) if block] for ids in manager.get_block_ids("r")]
+    assert held == [list(range(19)), list(range(15, 19)), list(range(16, 19))]
 
 
 @every_setup

@@ -49,6 +49,16 @@ def test_store_is_found_when_it_has_landed() -> None:
     assert chain.take_finished() == []
 
 
+@pytest.mark.parametrize("hole", [0, 1, 63, 64, 65, 100, 128, 129, 299])
+@pytest.mark.parametrize("run", [1, 64, 70])
+def test_a_lookup_ends_at_the_first_block_that_no_tier_has(hole: int, run: int) -> None:
+    """Whatever runs of blocks the tiers below have in turn, and however long the answer."""
+    names = [chr(256 + at) for at in range(300)]
+    held = [[name for at, name in enumerate(names) if at != hole and at // run % 3 == number] for number in range(3)]
+    chain = OffloadChain([lru(300, "".join(each)) for each in held])
+    assert chain.lookup(keys("".join(names))) == hole
+
+
 @pytest.mark.parametrize(("room", "is_bad"), [(0, True), (3, True), (3, False)])
 def test_blocks_that_go_down_where_the_first_cannot(room: int, is_bad: bool) -> None:
     """A block that is bad below, or being written there, stays; the next ones go, or are dropped for want of room."""

@@ -13,15 +13,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
 
-from blockwright.core.block_hash import BlockHasher, GivenHasher
-from blockwright.core.request import MultiModalItem, Request
+from blockwright.core.block_hash import BlockHasher
+from blockwright.core.request import MAX_LENGTH, Request
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import BlockStored, KVCacheEvent
 
 if TYPE_CHECKING:
     from blockwright.core.manager import KVCacheManager
+
+MAYBE: tuple[type, ...] = (str, type(None))
+FIELDS: tuple[type | tuple[type, ...], ...] = (str, MAYBE, str, int, MAYBE, int, MAYBE, list, str, bool)
+"""The types of a `BlockStored` in a dump, its bytes as hexadecimal digits."""
 
 
 def dump(manager: KVCacheManager, told: Iterable[KVCacheEvent], identity: bytes, hasher: BlockHasher | None) -> bytes:
@@ -48,34 +53,110 @@ def dump(manager: KVCacheManager, told: Iterable[KVCacheEvent], identity: bytes,
 
 
 def restore(manager: KVCacheManager, data: bytes, identity: bytes, hasher: BlockHasher | None) -> int:
-    """Publish what `dump` wrote, as `KVCacheManager.restore` says. law: RESTART-1."""
-    body = data[32:]
-    if hashlib.sha256(body).digest() != data[:32]:
-        raise InvalidArgumentError("data: is no whole dump: its checksum differs; start without it")
-    whose, prefixes, blocks = json.loads(body)
+    """Publish what `dump` wrote, as `KVCacheManager.restore` says. law: RESTART-1.
+
+    All of it is checked before anything changes: a checksum without a key protects from accidents alone.
+    """
+    whose, prefixes, blocks = _parts(data)
     pool = manager.block_pool
     count = pool.num_blocks - 1
     if pool.get_num_free_blocks() != count or any(key is not None for key in pool.block_keys()):
         raise InvalidArgumentError("manager: holds or publishes blocks already; restore into a new one")
     _refuse_weak_keys(manager)
-    if whose != _whose(manager, identity, hasher):
+    if whose != _whose(manager, identity, hasher) or not pool.enable_caching:
         return 0
-    restored = [block for block, _ in blocks]
+    stored = _checked_prefixes(manager, prefixes)
+    restored = _checked_blocks(count, len(stored), blocks)
     taken = pool.get_new_blocks(count)
     try:
-        for block, number in sorted(blocks, key=lambda each: each[1]):
-            event = _event(prefixes[number])
-            at, request = _request(event)
-            table = [0] * at + [block]
-            pool.cache_full_blocks(request, table, at, at + 1, event.block_size, event.group_id)
+        for block, number in sorted(restored.items(), key=lambda each: each[1]):
+            pool.publish_told(block, stored[number])
     except BaseException:
         pool.free_blocks(taken)
         pool.reset_prefix_cache()
         raise
-    known = set(restored)
-    pool.free_blocks([each for each in taken if each.block_id not in known][::-1])
+    pool.free_blocks([each for each in taken if each.block_id not in restored][::-1])
     pool.free_blocks(restored)
     return len(restored)
+
+
+def _demand(is_so: bool, what: str) -> None:
+    """Raise the error about a dump that no manager wrote, unless something is so."""
+    if not is_so:
+        raise InvalidArgumentError(f"data: {what}, so no manager wrote it; start without it")
+
+
+def _parts(data: bytes) -> tuple[Any, list[Any], list[Any]]:
+    """Return the parts of a whole dump: whose it is, prefixes, blocks. O(data)."""
+    if hashlib.sha256(data[32:]).digest() != data[:32]:
+        raise InvalidArgumentError("data: is no whole dump: its checksum differs; start without it")
+    parts: Any = None
+    with suppress(ValueError, RecursionError):
+        parts = json.loads(data[32:])
+    _demand(_is_row(parts, (str, list, list)), "is not an owner, prefixes and blocks")
+    return parts[0], parts[1], parts[2]
+
+
+def _is_row(row: object, kinds: tuple[type | tuple[type, ...], ...]) -> bool:
+    """Return whether something is a list of values of exactly these types (of one, where there are several)."""
+    if type(row) is not list or len(row) != len(kinds):
+        return False
+    return all(
+        type(value) in (kind if type(kind) is tuple else (kind,)) for value, kind in zip(row, kinds, strict=True)
+    )
+
+
+def _checked_prefixes(manager: KVCacheManager, rows: list[Any]) -> list[BlockStored]:
+    """Return the prefixes of a dump as events, each checked to be one that this manager could tell. O(tokens)."""
+    sizes = [each.block_size for each in manager.managers]
+    stored: list[BlockStored] = []
+    places: set[tuple[bytes, int]] = set()
+    for at, row in enumerate(rows):
+        _demand(_is_row(row, FIELDS), f"prefix {at} has not the fields of an event")
+        key, parent, tokens, size, lora, group, salt, items, medium, _ = row
+        _demand(0 <= group < len(sizes) and size == sizes[group], f"prefix {at} has no group of {size} tokens a block")
+        before = None if parent is None else _bytes(parent, at)
+        event = BlockStored(_bytes(key, at), before, _bytes(tokens, at), size, lora, group, salt)
+        _demand(len(key) >= 32 and (parent is None or len(parent) >= 32), f"prefix {at} has a key below 16 bytes")
+        are_ids = len(event.tokens) == 4 * size and max(event.tokens[3::4]) < 128
+        _demand(are_ids, f"prefix {at} has not {size} token ids")
+        _demand(medium == "GPU", f"prefix {at} is not on the device")
+        place = key[:32], group
+        _demand(place not in places, f"prefix {at} repeats another")
+        places.add(place)
+        stored.append(event._replace(mm_items=tuple([_item(item, event, at) for item in items])))
+    return stored
+
+
+def _bytes(text: str, at: int) -> bytes:
+    """Return the bytes that hexadecimal digits spell."""
+    found = b""
+    with suppress(ValueError):
+        found = bytes.fromhex(text)
+    _demand(found.hex() == text, f"prefix {at} has text where bytes belong")
+    return found
+
+
+def _item(row: object, event: BlockStored, at: int) -> tuple[str, int, int]:
+    """Return a multimodal item of a prefix, checked to overlap its block; it may begin before it, or end after."""
+    _demand(_is_row(row, (str, int, int)), f"prefix {at} has an item that is no name, offset and length")
+    name, offset, length = cast("tuple[str, int, int]", row)
+    first = 0 if event.parent_block_hash is None else -MAX_LENGTH
+    overlaps = first <= offset < event.block_size and 0 < length <= MAX_LENGTH and offset + length > 0
+    _demand(name != "" and overlaps, f"prefix {at} has an item that does not overlap it")
+    return name, offset, length
+
+
+def _checked_blocks(count: int, num_prefixes: int, rows: list[Any]) -> dict[int, int]:
+    """Return the number of the prefix of each block of a dump, in its order, checked. O(blocks)."""
+    blocks: dict[int, int] = {}
+    for row in rows:
+        _demand(_is_row(row, (int, int)), "pairs a block with no prefix")
+        block, number = row
+        _demand(0 < block <= count and block not in blocks, f"names block {block}, of {count}, wrongly or twice")
+        _demand(0 <= number < num_prefixes, f"names prefix {number}, of {num_prefixes}")
+        blocks[block] = number
+    return blocks
 
 
 def _refuse_weak_keys(manager: KVCacheManager) -> None:
@@ -88,32 +169,3 @@ def _whose(manager: KVCacheManager, identity: bytes, hasher: BlockHasher | None)
     key = b"" if hasher is None else Request("key", [0], 1, hasher=hasher).block_hashes[0]
     sizes = [each.block_size for each in manager.managers]
     return hashlib.sha256(repr((identity, key, sizes, manager.kv_cache_config)).encode()).hexdigest()
-
-
-def _event(fields: list[Any]) -> BlockStored:
-    """Return an event as it was told."""
-    block_hash, parent, tokens, size, lora, group, salt, items, *_ = fields
-    before = None if parent is None else bytes.fromhex(parent)
-    own = tuple([(name, offset, length) for name, offset, length in items])
-    return BlockStored(bytes.fromhex(block_hash), before, bytes.fromhex(tokens), size, lora, group, salt, own)
-
-
-def _request(event: BlockStored) -> tuple[int, Request]:
-    """Return the place of an event's block in a request that has it, with its key, its parent's and its items.
-
-    What comes before is not known and not told: it is made up, as long as the items begin there.
-    """
-    size, items = event.block_size, event.mm_items
-    at = 0 if event.parent_block_hash is None else max([1, *(-(offset // size) for _, offset, _ in items)])
-    end = max([size, *(offset + length for _, offset, length in items)])
-    prompt = [0] * (at * size) + [*event.token_ids] + [0] * (end - size)
-    hashes = [event.parent_block_hash] * at + [event.block_hash] * (len(prompt) // size - at)
-    return at, Request(
-        "restored",
-        prompt,
-        size,
-        hasher=GivenHasher(hashes),  # type: ignore[arg-type]
-        cache_salt=event.cache_salt,
-        lora_name=event.lora_name,
-        mm_items=sorted(MultiModalItem(name, at * size + offset, length) for name, offset, length in items),
-    )
