@@ -167,6 +167,9 @@ class BlockPool(BlockStore):
         self._next[last] = 0
         self._prev[0] = i32(last)
         self._order = made
+        for candidate in blocks[int(bare) :]:
+            if not self._index.is_single(candidate):
+                self._empty_double(made, candidate)
         return made
 
     def tenant(self, salt: str | None) -> i64:

@@ -345,15 +345,55 @@ class BlockStore:
             if count > 0:
                 continue
             self._num_free += 1
-            if is_published:
+            if is_published and (order.keeps_doubles or self._index.is_single(block)):
                 order.add(block)
                 continue
+            if is_published:
+                self._forget_double(order, block)
             order.forget(block)
-            head = self._next[0]
-            self._next[0] = i32(block)
-            self._prev[block] = 0
-            self._next[block] = head
-            self._prev[i64(head)] = i32(block)
+            self._put_first(block)
+        self.version += 1
+
+    def _put_first(self, block: i64) -> None:
+        """Put a block without content at the head of the queue."""
+        head = self._next[0]
+        self._next[0] = i32(block)
+        self._prev[block] = 0
+        self._next[block] = head
+        self._prev[i64(head)] = i32(block)
+
+    def _forget_double(self, order: CandidateOrder, block: i64) -> None:
+        """Drop the key of a free block that others carry as well; they keep what was said of it. law: SHARE-4."""
+        index = self._index
+        other = index.next_duplicate(block, block)
+        while other != 0:
+            order.merge(other, block)
+            other = index.next_duplicate(other, block)
+        low, high, group = index.key(block)
+        was_last = index.drop(block)
+        if self._journal is not None:
+            self._journal.forgot(block, low, high, group, was_last)
+
+    def _leave_alone(self, order: CandidateOrder, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Take their content from the candidates that carry what a range of held blocks does now. law: SHARE-4."""
+        index, ref = self._index, self._ref
+        while start < stop:
+            block: i64 = i64(ids[start])
+            start += 1
+            if block == 0 or not index.has_key(block) or index.is_single(block):
+                continue
+            double = index.next_duplicate(block, block)
+            while double != 0 and ref[double] > 0:
+                double = index.next_duplicate(double, block)
+            if double != 0:
+                self._empty_double(order, double)
+
+    def _empty_double(self, order: CandidateOrder, block: i64) -> None:
+        """Make a candidate a block without content, since others carry its key as well. law: SHARE-4."""
+        order.withdraw(block)
+        self._forget_double(order, block)
+        order.forget(block)
+        self._put_first(block)
         self.version += 1
 
     def note_trim(self, ids: vec[i32], start: i64, stop: i64) -> None:
@@ -579,18 +619,21 @@ class BlockStore:
         index = self._index
         words = request._words
         journal = self._journal
+        order = self._order
         if journal is None:
             index.add_run(words, 2 * units, group, ids, start, stop)
-            return
-        marks = index.marks
-        i = start
-        while i < stop:
-            block: i64 = i64(ids[i])
-            if block != 0 and marks[block] == 0:
-                at: i64 = 2 * ((i + 1) * units - 1)
-                is_new = index.add(block, words[at], words[at + 1], group)
-                journal.stored(block, request.keys(units), i, group, block_size, is_new)
-            i += 1
+        else:
+            marks = index.marks
+            i = start
+            while i < stop:
+                block: i64 = i64(ids[i])
+                if block != 0 and marks[block] == 0:
+                    at: i64 = 2 * ((i + 1) * units - 1)
+                    is_new = index.add(block, words[at], words[at + 1], group)
+                    journal.stored(block, request.keys(units), i, group, block_size, is_new)
+                i += 1
+        if order is not None and not order.keeps_doubles:
+            self._leave_alone(order, ids, start, stop)
 
     def publish_each(self, blocks: vec[i32], request: Request, units: i64, entry: i64, count: i64) -> None:
         """Make blocks findable as the request's block `entry`, the first in group 0, ..., the last of `count` in its.

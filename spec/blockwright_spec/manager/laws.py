@@ -82,6 +82,7 @@ RESTART_LAWS = (listed(events.law_restart_finds_what_stood_there, "chapter `dire
 POLICY_LAWS = (
     listed(retention_laws.law_hints_change_no_answer, "vLLM RFC #52113: hints are best-effort; known bug B67c"),
     listed(retention_laws.law_floors_fit, "LMCache: quotas per salt"),
+    listed(retention_laws.law_candidate_is_single, "what a duplicate costs its tenant; known bug D60"),
     listed(retention_laws.law_extension_goes_first, "SGLang RadixCache: leaves are evicted first; known bug D41"),
     listed(retention_laws.law_free_block_can_be_taken, "SGLang #27539: a policy that lost blocks; known bug B67a"),
 )
