@@ -9,6 +9,7 @@ cannot be taken back.
 """
 
 import marshal
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import astuple
 from hashlib import blake2b
@@ -174,4 +175,7 @@ def ordered(
         time.append((-1 if fence.step is None else fence.step, owner, blocks, said if state.marks else ()))
     time += [(group, *[labels.setdefault(block, len(labels)) for block in ends]) for group, *ends in state.copies]
     time += [slots.index(slot) for slot in state.due]
+    times = Counter(state.outside)
+    only = sorted(times.keys() - labels.keys(), key=lambda block: (marks[block], times[block]))
+    time += sorted([(labels.setdefault(block, len(labels)), times[block]) for block in (*(times.keys() - {*only}), *only)])
     return [labels[block] for block in state.queue], [marks[block] for block in labels], signatures, tables, time

@@ -34,11 +34,22 @@ def tenant_of(state: State, block: int) -> Hashable:
 
 
 def counted(state: State) -> Counts:
-    """Count the blocks of each tenant: those that his requests hold or held until a fence, and his candidates."""
+    """Count the blocks of each tenant: those that its requests hold or held until a fence, and its candidates."""
+    return totals(held_by_tenants(state) | {(content[1][0], block) for block, content in state.keys})
+
+
+def held_by_tenants(state: State) -> frozenset[tuple[Hashable, int]]:
+    """Return each block that requests hold, or held until a fence, with its tenant."""
     own = tuple((request.prefix[0], owned(request)) for request in running(state))
-    fenced = tuple((fence.extra, fence.tables) for fence in state.fences)
-    held = {(tenant, block) for tenant, tables in own + fenced for table in tables for block in table if block != NULL}
-    tenants = tuple(tenant for tenant, _ in held | {(content[1][0], block) for block, content in state.keys})
+    held = own + tuple((fence.extra, fence.tables) for fence in state.fences)
+    return frozenset(
+        (tenant, block) for tenant, tables in held for table in tables for block in table if block != NULL
+    )
+
+
+def totals(blocks: Collection[tuple[Hashable, int]]) -> Counts:
+    """Count the blocks of each tenant."""
+    tenants = tuple(tenant for tenant, _ in blocks)
     return {tenant: tenants.count(tenant) for tenant in tenants}
 
 

@@ -1,4 +1,4 @@
-"""Part one, chapter 21: what retention promises: to those who hint, to tenants, and whatever the policy.
+"""Part one, chapter 22: what retention promises: to those who hint, to tenants, and whatever the policy.
 
 Laws of policies are judged where candidates are told apart, and of any policy that takes free blocks: they are about a
 choice that every other law leaves open. Two promises are about hits, and so about whole histories: `SHARE-2`, a
@@ -19,8 +19,8 @@ from .hits import found
 from .lru import LRU
 from .outcomes import Done, Step
 from .plans import plan_growth
-from .retention import counted, floors_of, in_order, is_over, tenant_of
-from .state import NULL, Config, Running, State, Waiting, initial, key, owned, running
+from .retention import counted, floors_of, held_by_tenants, in_order, is_over, tenant_of, totals
+from .state import Config, Running, State, Waiting, initial, key
 from .step_laws import taken
 
 
@@ -121,18 +121,13 @@ def law_candidate_is_single(state: State) -> bool:
 
 
 def leaves_floors(state: State) -> bool:
-    """Return whether the pool has the larger of each tenant's floor and what its running requests hold."""
-    floors = floors_of(state.config)
-    held = {
-        (request.prefix[0], block)
-        for request in running(state)
-        for table in owned(request)
-        for block in table
-        if block != NULL
-    }
-    tenants = tuple(tenant for tenant, _ in held)
-    needs = (max(floors.get(tenant, 0), tenants.count(tenant)) for tenant in {*floors, *tenants})
-    return sum(needs) <= state.config.num_blocks - 1
+    """Return whether the pool has the larger of each tenant's floor and what its running requests hold.
+
+    What is held from outside is no tenant's, and is not there to be had.
+    """
+    floors, held = floors_of(state.config), totals(held_by_tenants(state))
+    needed = sum(max(floors.get(tenant, 0), held.get(tenant, 0)) for tenant in {*floors, *held})
+    return needed + len(frozenset(state.outside)) <= state.config.num_blocks - 1
 
 
 def alone(config: Config, num_blocks: int) -> State:

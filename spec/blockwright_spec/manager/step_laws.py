@@ -63,7 +63,7 @@ def law_demand_is_taken(before: State, done: Done) -> bool:
     """STEP-3: what leaves the free queue is held from then on, and what is taken has this one holder."""
     left = frozenset(before.queue) - frozenset(done.state.queue)
     return all(holders(done.state, block) > 0 for block in left) and all(
-        sharers(done.state, block) == 1 for block in taken(done)
+        sharers(done.state, block) + done.state.outside.count(block) == 1 for block in taken(done)
     )
 
 
