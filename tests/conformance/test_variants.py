@@ -57,7 +57,7 @@ def test_a_variant_is_uncompiled() -> None:
     for name in ("store", "index", "manager"):
         module = getattr(package.core, name)
         assert Path(module.__file__).suffix == ".py"
-    assert package.core.store.BlockStore.take.__code__.co_filename.endswith("store.py")
+    assert package.core.store.BlockStore._take.__code__.co_filename.endswith("store.py")
 
 
 def test_a_change_changes_the_variant_alone() -> None:
@@ -74,7 +74,7 @@ def test_a_change_changes_the_variant_alone() -> None:
         (Change("BlockStore.__init__", "PrefixIndex(count)", "", times=2), "not 2"),
         (Change("__post_init__", "super().__post_init__()"), "stands in each of .*: name the class"),
         (Change("take_two", "self._evict(block, 1)"), "no function take_two; nearest: .* it stands in: .*take_one"),
-        (Change("BlockStore.take", "self._evict(block, 1)"), "it stands in: core.store.BlockStore._fill_ranked"),
+        (Change("BlockStore._take", "self._evict(block, 1)"), "it stands in: core.store.BlockStore._fill_ranked"),
     ],
     ids=["other", "often", "once", "anywhere", "nowhere", "elsewhere"],
 )

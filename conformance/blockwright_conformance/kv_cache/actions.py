@@ -28,7 +28,8 @@ from .wrong import LateHit, WrongHit, WrongStep
 __all__ = [
     "ACTIONS", "Action", "Admit", "AdmitHeld", "Append", "Find", "FinishLoad", "Fork", "Grow", "GrowEach", "Hold",
     "LateHit", "LetGo", "ManagerOutcome", "Preempt", "Publish", "Release", "ReleasePrefix", "Reset", "Retain", "Settle",
-    "Start", "Take", "TakeCopies", "Tick", "Trim", "WrongHit", "WrongStep", "enabled", "meaning", "of_running", "perform",
+    "Start", "Take", "TakeCopies", "Tick", "Trim", "WrongHit", "WrongStep", "enabled", "meaning", "of_running",
+    "perform",
 ]  # fmt: skip
 
 RUNNING: tuple[Any, ...] = (Grow, Append, Release, Trim, Preempt, Publish, WrongStep, LateHit, Retain, ReleasePrefix)

@@ -377,7 +377,7 @@ class BlockwrightAdapter:
             tuple(pool.pending_copies()),
             self.evicted() if pool.tracks_evictions else None,
             None if self.stream is None else self.listeners(self.stream),
-            tuple([block for block, times in pool.external_holders().items() for _ in range(times)]),
+            tuple([block for block, times in enumerate(pool.holders_apart()) for _ in range(times)]),
         )
 
     def listeners(self, stream: Any) -> tuple[Listener, ...]:

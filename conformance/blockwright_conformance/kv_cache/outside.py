@@ -1,4 +1,4 @@
-"""What is done from outside of tables, as a connector does: hold blocks, take free ones, let go of them, wrongly too."""
+"""What a connector does from outside of tables: hold blocks, take free ones, and let go of them, wrongly too."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Self
@@ -77,7 +77,9 @@ class LetGo(NamedTuple):
         if "outside" not in scope.calls:
             return
         every = state.outside
-        yield from dict.fromkeys([*(cls((block,)) for block in every), *([cls(every), cls(every[::-1])] if every else [])])
+        yield from dict.fromkeys(
+            cls(blocks) for blocks in (*((block,) for block in every), every, every[::-1]) if blocks
+        )
         if "misuse" in scope.calls:
             yield from (cls((*every, block)) for block in sorted({*every}))
             others = {block for table in held_tables(state) for block in table} - {NULL, *every}

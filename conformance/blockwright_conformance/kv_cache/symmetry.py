@@ -176,6 +176,7 @@ def ordered(
     time += [(group, *[labels.setdefault(block, len(labels)) for block in ends]) for group, *ends in state.copies]
     time += [slots.index(slot) for slot in state.due]
     times = Counter(state.outside)
-    only = sorted(times.keys() - labels.keys(), key=lambda block: (marks[block], times[block]))
-    time += sorted([(labels.setdefault(block, len(labels)), times[block]) for block in (*(times.keys() - {*only}), *only)])
+    for block in sorted(times, key=lambda block: (marks[block], times[block])):
+        labels.setdefault(block, len(labels))
+    time += sorted([(labels[block], times[block]) for block in times])
     return [labels[block] for block in state.queue], [marks[block] for block in labels], signatures, tables, time

@@ -37,7 +37,7 @@ def several(name: Hashable, blocks: Iterable[int]) -> dict[Place, int]:
 
 
 def of_manager(state: State) -> Machine:
-    """Map a manager: requests' tables and their blocks for drafts, fences, and pins: copies to come, and what is outside."""
+    """Map a manager: requests' tables and their blocks for drafts, fences, and pins: copies and outside."""
     keys, groups = dict(state.keys), tuple(enumerate(state.config.groups))
     counts = Counter(block for table in held_tables(state) for block in table)
     blocks = tuple(

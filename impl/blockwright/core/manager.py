@@ -25,7 +25,7 @@ from blockwright.core.in_time.explain import EvictionStats, HitExplanation, evic
 from blockwright.core.in_time.forks import fork, take_copies
 from blockwright.core.in_time.in_flight import finish_load, new_step_starts, settle_step, start_step
 from blockwright.core.journal import Eviction
-from blockwright.core.managers import SingleTypeKVCacheManager, get_manager_for_kv_cache_spec, refuse_eagle
+from blockwright.core.managers import GroupView, get_manager_for_kv_cache_spec, refuse_eagle
 from blockwright.core.outcomes import Ask, BatchAllocation, KVCacheBlocks, Plan, all_or_each, count_of, counts_of
 from blockwright.core.picture import Picture, picture_of
 from blockwright.core.plans import can_load, fits, planned
@@ -175,11 +175,11 @@ class KVCacheManager:
             explain_evictions=explain_evictions,
             track_evictions=track_evictions,
         )
-        pool.guard = int(hint_guard * (kv_cache_config.num_blocks - 1))
+        pool._guard = int(hint_guard * (kv_cache_config.num_blocks - 1))
         if shares is not None:
-            pool.share_out(shares)
+            pool._share_out(shares)
         if eviction_policy is not None:
-            pool.have_chosen(eviction_policy)
+            pool._have_chosen(eviction_policy)
         managers = [
             get_manager_for_kv_cache_spec(group.kv_cache_spec, pool, number, dcp_world_size)
             for number, group in enumerate(groups)
@@ -685,9 +685,9 @@ class KVCacheManager:
         return self._state.pool
 
     @property
-    def managers(self) -> list[SingleTypeKVCacheManager]:
-        """One per group."""
-        return self._state.managers
+    def managers(self) -> tuple[GroupView, ...]:
+        """What can be read of each group. O(groups)."""
+        return tuple([GroupView(each) for each in self._state.managers])
 
     @property
     def enable_caching(self) -> bool:
@@ -805,21 +805,10 @@ class KVCacheManager:
         state = self._state
         tables = tables_named(state, request_id)
         running = operator.index(num_running_requests)
-        common = [0 for _ in state.managers]
         if tables.num_loading > 0:
-            return common
-        outside = waiting(state)
-        try:
-            for blocks in outside:
-                state.pool.set_apart(blocks, 1)
-            for at, manager in enumerate(state.managers):
-                common[at] = manager.get_num_common_prefix_blocks(tables.request_id, running)
-            for blocks in outside:
-                state.pool.set_apart(blocks, -1)
-        except BaseException:
-            state.tear()
-            raise
-        return common
+            return [0 for _ in state.managers]
+        idle = waiting(state)
+        return [each.num_common(table, running, idle) for each, table in zip(state.managers, tables.groups)]
 
     def create_empty_block_list(self) -> KVCacheBlocks:
         """Return blocks of all groups without any block in them."""

@@ -37,14 +37,14 @@ class KVCacheBlocks:
     def note_found(self, request: Request) -> None:
         """Note that the blocks have just been looked up for a request."""
         self._request = request
-        self._version = self._pool.version
+        self._version = self._pool._version
 
     def are_found(self, request: Request) -> bool:
         """Return whether nothing has been taken, released or forgotten since they were looked up for a request. O(1).
 
         They hold its prefix then, so that there is nothing to check.
         """
-        return self._request is request and self._version == self._pool.version
+        return self._request is request and self._version == self._pool._version
 
     @property
     def blocks(self) -> tuple[list[KVCacheBlock], ...]:

@@ -58,7 +58,7 @@ def count_new(state: State, request: Request, ask: Ask) -> None:
             live = held - manager.num_dead(0, min(held, kept))
             own += live
         if state.config.caching and request._block_size > 0:
-            units = pool.units_for(request, manager._block_size)
+            units = pool._units_for(request, manager._block_size)
             if hit is not None:
                 if not hit.are_found(request):
                     manager.check_hit(hit.ids[at], request.keys(units))
@@ -111,7 +111,7 @@ def planned(state: State, request: Request, tables: RequestTables | None, ask: A
         return Never(name, f"{ask.most} blocks at once, the pool has {state.pool.num_blocks - 1}")
     if not is_now:
         return NotNow(name, ask.missing)
-    return Fits(request, ask, state.owner, state.pool.version, moment(state, request, tables))
+    return Fits(request, ask, state.owner, state.pool._version, moment(state, request, tables))
 
 
 def can_load(state: State, request: Request, num_new_computed_tokens: int, num_external_computed_tokens: int) -> bool:

@@ -83,7 +83,7 @@ def check_keys(state: State, request: Request) -> None:
     """Check that the keys of a request, if it has any, will do for every group."""
     if state.config.caching and request._block_size > 0:
         for manager in state.managers:
-            state.pool.units_for(request, manager._block_size)
+            state.pool._units_for(request, manager._block_size)
 
 
 # ---------------------------------------------------------------------- what a step asks for

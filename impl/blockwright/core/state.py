@@ -457,7 +457,7 @@ class State:
     def tear(self) -> None:
         """Refuse later calls: one has ended in the middle of a change."""
         self.owner = -1  # so that every request is looked up
-        self.pool.tear()
+        self.pool._tear()
 
 
 def held_blocks(table: GroupTable) -> vec[i32]:

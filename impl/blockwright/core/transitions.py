@@ -30,7 +30,7 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
     # law: HIT-3
     max_length: i64 = request.num_tokens - 1
     probes = [
-        manager.probe(request.keys(state.pool.units_for(request, manager._block_size)), max_length, config.eagle)
+        manager.probe(request.keys(state.pool._units_for(request, manager._block_size)), max_length, config.eagle)
         for manager in state.managers
     ]
     num_computed = common_hit([manager.rule for manager in state.managers], probes, config.alignment, max_length)
@@ -57,7 +57,7 @@ def commit(state: State, plan: Plan) -> KVCacheBlocks:
     if plan._owner != state.owner:
         raise StalePlanError(f"plan: {plan!r} is another manager's, or of this one before it was copied")
     tables = tables_of(state, request)
-    if plan._version != state.pool.version or plan._moment != moment(state, request, tables):
+    if plan._version != state.pool._version or plan._moment != moment(state, request, tables):
         raise StalePlanError(f"plan: the pool or the request has changed since {plan!r}; plan again")
     return serve(state, request, tables, plan._ask)
 
@@ -124,7 +124,7 @@ def reset(state: State) -> bool:
             return False
         state.was_reset = True
     except BaseException:
-        if state.pool.is_torn:
+        if state.pool._is_torn:
             state.tear()
         raise
     return True

@@ -42,9 +42,7 @@ def held_by_tenants(state: State) -> frozenset[tuple[Hashable, int]]:
     """Return each block that requests hold, or held until a fence, with its tenant."""
     own = tuple((request.prefix[0], owned(request)) for request in running(state))
     held = own + tuple((fence.extra, fence.tables) for fence in state.fences)
-    return frozenset(
-        (tenant, block) for tenant, tables in held for table in tables for block in table if block != NULL
-    )
+    return frozenset((tenant, block) for tenant, tables in held for table in tables for block in table if block != NULL)
 
 
 def totals(blocks: Collection[tuple[Hashable, int]]) -> Counts:

@@ -65,7 +65,7 @@ def test_results() -> None:
     by_test = mutation_of("core/block_hash.py", "siphash128: ", "compression * 10 - ")
     by_scope = mutation_of("core/store.py", "BlockStore.__init__: self._num_free", "= count - 2")
     endless = mutation_of("core/store.py", "BlockStore.__init__: block += 1 -> block += 0")
-    lives = mutation_of("core/store.py", "BlockStore.__init__: self.version", "= 0 -> ", "= 1")
+    lives = mutation_of("core/store.py", "BlockStore.__init__: self._version", "= 0 -> ", "= 1")
     unreached = mutation_of("core/in_time/explain.py", "")
     results = {
         each.mutation: each
@@ -128,9 +128,9 @@ def test_the_floor_is_a_rate() -> None:
 
 def test_survivors_are_listed_with_a_reason() -> None:
     assert reason_for(
-        mutation_of("core/store.py", "BlockStore.take_one: self.version += 1 -> self.version += 2")
+        mutation_of("core/store.py", "BlockStore._take_one: self._version += 1 -> self.version += 2")
     ).startswith("versions")
-    assert reason_for(mutation_of("core/store.py", "self.version += 1 -> self.version += 0")) == ""
+    assert reason_for(mutation_of("core/store.py", "self._version += 1 -> self.version += 0")) == ""
     for listed in survivors.survivors().values():
         assert [each for held in listed.values() for each in held.values() if len(each.split()) < 3] == []
 
@@ -177,7 +177,7 @@ def test_a_closed_form_that_comes_to_the_same_refutes_none() -> None:
 
 
 def test_a_function_that_no_theorem_reads_is_left_to_others() -> None:
-    assert refuted(mutation_of("core/store.py", "BlockStore.fill: self.version += 1 -> pass")) == ("", "")
+    assert refuted(mutation_of("core/store.py", "BlockStore._fill: self._version += 1 -> pass")) == ("", "")
 
 
 # --- in place, in a fork

@@ -96,6 +96,9 @@ class CandidateOrder:
     def forget(self, block: i64) -> None:
         """Forget all of a block that is free and has no content any more."""
 
+    def disown(self, block: i64) -> None:
+        """Note that a block without key is held from outside alone: it is no tenant's."""
+
     def note(self, ids: vec[i32], at: i64, stop: i64, index: PrefixIndex, is_free: bool) -> None:
         """Note that a holder lets go of the published block at an entry of a range; whether nobody holds it now."""
 

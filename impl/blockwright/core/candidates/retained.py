@@ -480,6 +480,15 @@ class RetentionOrder(CandidateOrder):
         if self._counts[owner] == self._floors[owner]:
             self._update(owner)
 
+    def disown(self, block: i64) -> None:
+        """Count a block for no tenant with a share. O(log tenants)."""
+        owner: i64 = i64(self._owner[block])
+        self._counts[owner] -= 1
+        self._counts[0] += 1
+        self._owner[block] = 0
+        if self._counts[owner] == self._floors[owner]:
+            self._update(owner)
+
     def _unmark(self, block: i64) -> None:
         """Forget what was said of a block."""
         self._priority[block] = 0
