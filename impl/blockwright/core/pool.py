@@ -430,8 +430,8 @@ class BlockPool(BlockStore):
                 own = self.num_external_holders(i64(block))
                 if times > own:
                     raise BlockError(
-                        f"ordered_blocks: block {block} is held {own} times by get_new_blocks and touch, not {times}; "
-                        "let go of each such hold once, and release a request's blocks through its manager"
+                        f"ordered_blocks: block {block} is let go of more often than the {own} times that get_new_blocks "
+                        "and touch have held it; a request's blocks are released through its manager"
                     )
         try:
             self._add_external_holders(ids, -1)

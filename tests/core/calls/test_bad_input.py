@@ -97,8 +97,6 @@ def test_unknown_requests() -> None:
         unchanged(manager, KeyError, call)
     before = manager_dump(manager)
     manager.free(stranger)
-    group.free("stranger")
-    group.remove_skipped_blocks("stranger", 1)
     assert manager_dump(manager) == before
 
 
