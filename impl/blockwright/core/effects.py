@@ -20,7 +20,7 @@ from blockwright.core.index import cut_to, with_room, zeros32
 from blockwright.core.outcomes import Ask, KVCacheBlocks
 from blockwright.core.publication import NOT_RUN, make_keys, publish_due, publish_to
 from blockwright.core.request import Request
-from blockwright.core.state import Changes, GroupTable, RequestTables, State, held_blocks
+from blockwright.core.state import Changes, GroupTable, Lookups, RequestTables, State, held_blocks
 from blockwright.core.window import FOR_EVER
 
 # ---------------------------------------------------------------------- a step in place
@@ -318,6 +318,7 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
     if is_new:
         for manager, table in zip(state.managers, tables.groups):
             manager.fill_states(table)
+        count_lookup(state.lookups, request, ask.hit_length)
     publish_due(state, tables, request)
     if is_due:
         tables.request = request  # it knows the tokens that the state stands for
@@ -327,6 +328,22 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
     tables.in_place = min(in_place, tables.trim_at - 1)
     tables.num_loading = ask.external
     count_step(state, request, tables, ask.stop - ask.external, ask.new, ask.drafts)
+
+
+def count_lookup(lookups: Lookups, request: Request, hits: i64) -> None:
+    """Count the lookup of a request that is admitted now, apart if it was admitted before. Takes no memory."""
+    queries = request._num_looked_up
+    request._num_looked_up = 0
+    if queries > 0:
+        if request._was_admitted:
+            lookups.preempted_requests += 1
+            lookups.preempted_queries += queries
+            lookups.preempted_hits += hits
+        else:
+            lookups.requests += 1
+            lookups.queries += queries
+            lookups.hits += hits
+    request._was_admitted = True
 
 
 def unshare(state: State, tables: RequestTables, ask: Ask, changes: Changes) -> None:

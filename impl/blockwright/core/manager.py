@@ -41,7 +41,7 @@ from blockwright.core.preconditions import (
 )
 from blockwright.core.request import MAX_LENGTH, Request
 from blockwright.core.self_check.tables import check_state
-from blockwright.core.state import Config, State
+from blockwright.core.state import Config, Lookups, State
 from blockwright.core.transitions import commit, find, publish, release, reset, trim
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import KVCacheEvent
@@ -52,19 +52,27 @@ if TYPE_CHECKING:
 
 
 class PrefixCacheStats(NamedTuple):
-    """Lookups since the last call of `make_prefix_cache_stats`.
+    """Lookups of requests admitted since the last call of `make_prefix_cache_stats`.
+
+    A lookup is counted once its request is given slots, so that one that has to wait is not counted at each try. A
+    request that was admitted before (and preempted since, or its load failed) is counted apart, as in vLLM: it often
+    hits what it computed itself.
 
     Attributes:
         reset: whether the prefix cache was reset since then.
-        requests: lookups made.
-        queries: tokens looked up.
-        hits: tokens found.
+        requests: requests admitted for the first time, after a lookup.
+        queries: tokens looked up for them.
+        hits: tokens of the hits that they adopted.
+        preempted_requests, preempted_queries, preempted_hits: likewise of requests that were admitted before.
     """
 
     reset: bool
     requests: int
     queries: int
     hits: int
+    preempted_requests: int = 0
+    preempted_queries: int = 0
+    preempted_hits: int = 0
 
 
 @final
@@ -828,16 +836,20 @@ class KVCacheManager:
         return self._state.pool.take_evictions()
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
-        """Return the lookups since the last call and start again; None unless made with ``log_stats``."""
+        """Return the lookups of requests admitted since the last call; None unless made with ``log_stats``."""
         state = self._state
         if not state.config.logs:
             return None
-        stats = PrefixCacheStats(state.was_reset, state.num_lookups, state.num_queries, state.num_hits)
-        state.was_reset = False
-        state.num_lookups = 0
-        state.num_queries = 0
-        state.num_hits = 0
-        return stats
+        done, state.lookups = state.lookups, Lookups()
+        return PrefixCacheStats(
+            done.was_reset,
+            done.requests,
+            done.queries,
+            done.hits,
+            done.preempted_requests,
+            done.preempted_queries,
+            done.preempted_hits,
+        )
 
     def make_eviction_stats(self) -> EvictionStats | None:
         """Return the keys lost since the last call, by cause and group; None unless made with ``explain_evictions``."""

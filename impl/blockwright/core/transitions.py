@@ -34,10 +34,7 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
         for manager in state.managers
     ]
     num_computed = common_hit([manager.rule for manager in state.managers], probes, config.alignment, max_length)
-    if config.logs:
-        state.num_lookups += 1
-        state.num_queries += request.num_tokens
-        state.num_hits += num_computed
+    request._num_looked_up = request.num_tokens
     if num_computed == 0:
         return state.nothing, 0
     ids = [
@@ -122,7 +119,7 @@ def reset(state: State) -> bool:
     try:
         if not state.pool.reset_prefix_cache():
             return False
-        state.was_reset = True
+        state.lookups.was_reset = True
     except BaseException:
         if state.pool._is_torn:
             state.tear()
