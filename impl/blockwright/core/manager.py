@@ -9,7 +9,7 @@ import math
 import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from librt.vecs import vec
 from mypy_extensions import i32, i64
@@ -46,6 +46,9 @@ from blockwright.core.transitions import commit, find, publish, release, reset, 
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import KVCacheEvent
 from blockwright.kinds import CrossAttentionSpec, MambaSpec
+
+NO_HIT: Final = 2**62
+"""The alignment of hits where that is more: no request is as long, and no sum of it and a count of tokens overflows."""
 
 if TYPE_CHECKING:
     from blockwright.core.seldom.record import Fact, RecordedManager
@@ -200,7 +203,7 @@ class KVCacheManager:
             kv_cache_config,
             sizes,
             max_model_len,
-            math.lcm(*sizes),
+            min(math.lcm(*sizes), NO_HIT),
             min(most) if most else -1,
             pool.enable_caching,
             use_eagle,

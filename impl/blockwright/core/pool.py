@@ -371,7 +371,8 @@ class BlockPool(BlockStore):
             raise NoFreeBlocksError(f"num_blocks: {num_blocks} blocks asked for, {self._num_free} are free")
         ids = zeros32(wanted)
         views = self.views(ids)
-        self._reserve_external()
+        if len(ids) > 0:
+            self._reserve_external()
         try:
             self._serve(0)
             self._fill(ids, 0, wanted)
@@ -398,7 +399,8 @@ class BlockPool(BlockStore):
         for block in ids:
             if block != 0 and self._ref[i64(block)] == 0 and not self._index.has_key(i64(block)):
                 raise BlockError(f"blocks: block {block} is free and has no content; take blocks with get_new_blocks")
-        self._reserve_external()
+        if len(ids) > 0:
+            self._reserve_external()
         try:
             self._add_external_holders(ids, 1)
             self._touch_entries(ids)
@@ -430,8 +432,8 @@ class BlockPool(BlockStore):
                 own = self.num_external_holders(i64(block))
                 if times > own:
                     raise BlockError(
-                        f"ordered_blocks: block {block} is let go of more often than the {own} times that get_new_blocks "
-                        "and touch have held it; a request's blocks are released through its manager"
+                        f"ordered_blocks: block {block} is held {own} times through get_new_blocks and touch, and let go "
+                        "of more often; what a request holds, its manager releases"
                     )
         try:
             self._add_external_holders(ids, -1)

@@ -79,7 +79,7 @@ def tables_running(state: State, request: Request) -> RequestTables:
 
 
 def check_keys(state: State, request: Request) -> None:
-    """Check that the keys of a request, if it has any, will do for every group; hash one that was made without a size."""
+    """Check that the keys of a request will do for every group, after giving it some if it has no block size yet."""
     give_keys(state, request)
     if state.config.caching and request._block_size > 0:
         for manager in state.managers:

@@ -671,15 +671,14 @@ class BlockStore:
     def _forget_all(self, num_reserved: i64 = 0) -> bool:
         """Drop every key; False, and nothing happens, while any block is held but `num_reserved` ones without content.
 
-        Complexity: O(count).
+        Complexity: O(count), O(1) where no block carries a key.
         """
         if self._num_free + num_reserved != self._count - 1:
             return False
-        index = PrefixIndex(self._count)
         try:
             if self._journal is not None:
                 self._journal.cleared(self._index)
-            self._index = index
+            self._index.clear()
             order = self._order
             if order is not None:
                 self._line_up(order.clear())
