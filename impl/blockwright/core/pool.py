@@ -432,8 +432,8 @@ class BlockPool(BlockStore):
                 own = self.num_external_holders(i64(block))
                 if times > own:
                     raise BlockError(
-                        f"ordered_blocks: block {block} is held {own} times through get_new_blocks and touch, and let go "
-                        "of more often; what a request holds, its manager releases"
+                        f"ordered_blocks: block {block} is held {own} times through get_new_blocks and touch, and let "
+                        "go of more often; what a request holds, its manager releases"
                     )
         try:
             self._add_external_holders(ids, -1)
