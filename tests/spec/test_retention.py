@@ -9,7 +9,7 @@ Laws of single states and steps are those of the scopes. Not covered: windows an
 leaves out: a history below shows why.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from itertools import product
 from random import Random
@@ -134,9 +134,9 @@ class Beside:
         slot = self.random.randrange(4)
         request = self.together.requests[slot]
         if isinstance(request, Absent):
-            prefix = self.random.choice((1, 4)), self.prompt()
+            extra: Hashable = self.random.choice((1, 4))
+            prefix = extra, self.prompt()
             outcomes = [admitted(state, slot, prefix) for state in (self.together, self.apart)]
-            extra = prefix[0]
         else:
             assert isinstance(request, Running)
             extra, token, ends = request.prefix[0], self.random.randrange(2), self.random.random() < 0.6
