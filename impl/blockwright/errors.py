@@ -124,6 +124,10 @@ class EventGapError(BlockwrightError, LookupError):
         return type(self), (self.sequence, self.oldest, self.following)
 
 
+class ReadOnlyError(BlockwrightError, AttributeError):
+    """A view was asked for a call that changes what is viewed; the message names the call to make instead."""
+
+
 class UnsupportedError(BlockwrightError, NotImplementedError):
     """A combination that Blockwright refuses on purpose; the message says why."""
 

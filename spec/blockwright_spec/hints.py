@@ -63,6 +63,12 @@ def kept(mark: Mark, start: int, wish: Wish, now: int) -> Mark:
     return replace(mark, priority=max(mark.priority, wish.priority), until=max(mark.until, wish.until))
 
 
+def merged(mark: Mark, other: Mark, now: int) -> Mark:
+    """Join what is remembered of two blocks with one content: both hints, and what followed either of them."""
+    said = kept(mark, 0, Wish(1, other.priority, other.until), now)
+    return replace(said, nexts=mark.nexts | other.nexts)
+
+
 def rank(mark: Mark, now: int) -> float:
     """Return the rank of a candidate: the lowest goes first, and of equal ones the least recently used (HINT-2)."""
     if mark.recent:

@@ -31,6 +31,7 @@ from blockwright import (
     build_info,
     get_manager_for_kv_cache_spec,
 )
+from blockwright.core.managers import GroupView
 from blockwright.errors import BlockwrightError
 
 SHA256 = Sha256Hasher(b"tests")
@@ -153,7 +154,7 @@ def prompt(length: int, size: int) -> Request:
     return Request("r", list(range(length)), size)
 
 
-def published(group: SingleTypeKVCacheManager, request: Request, entries: list[int]) -> dict[int, int]:
+def published(group: SingleTypeKVCacheManager | GroupView, request: Request, entries: list[int]) -> dict[int, int]:
     """Publish the blocks of these entries of a request, as if computed before, and release them; ids by entry."""
     pool, size = group.block_pool, group.block_size
     blocks = pool.get_new_blocks(max(entries) + 1) if entries else []
@@ -236,7 +237,7 @@ def pool_dump(pool: BlockPool) -> object:
     )
 
 
-def single_dump(manager: SingleTypeKVCacheManager) -> object:
+def single_dump(manager: SingleTypeKVCacheManager | GroupView) -> object:
     """Everything a manager of one kind says of itself, its pool included."""
     tables = {name: [block.block_id for block in blocks] for name, blocks in manager.req_to_blocks.items()}
     return tables, manager.num_cached_block, pool_dump(manager.block_pool)

@@ -71,7 +71,7 @@ class World:
         copies = self.manager.block_pool.pending_copies()
         manager: Any = manager_dump(self.manager)
         pool = self.manager.block_pool
-        apart = [pool.num_apart(block) for block in range(pool.num_blocks)]
+        apart = pool.holders_apart()
         due = [tables.request_id for tables in self.manager._state.due.in_order()]
         return manager[:-1], copies, apart, due, [request_dump(request) for request in requests]
 
@@ -101,8 +101,6 @@ class World:
             lambda: pool.get_new_blocks(1),
             lambda: pool.touch([1]),
             lambda: pool.free_blocks([1]),
-            lambda: manager.managers[0].allocate_new_blocks("z", 4),
-            lambda: manager.managers[0].free("z"),
         )
 
 

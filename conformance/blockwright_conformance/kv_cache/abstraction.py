@@ -35,7 +35,7 @@ def expected(state: State) -> Observation:
     queue, overlaps = state.queue, state.config.added.overlaps
     settled = tuple([each.settled if isinstance(each, Running) and overlaps else None for each in state.requests])
     shown = tuple(references), tuple(keys), tuple(published), len(queue), tuple(states), settled, state.copies
-    return Observation(tuple(tables), queue, *shown)
+    return Observation(tuple(tables), queue, *shown, outside=tuple(sorted(state.outside)))
 
 
 def differences(wanted: Observation, shown: Observation, ordered: bool = True) -> list[str]:

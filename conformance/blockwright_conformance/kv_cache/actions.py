@@ -18,6 +18,7 @@ from .adapter import ManagerAdapter
 from .arrivals import Admit, AdmitHeld, Find, Preempt, Release
 from .hints import ReleasePrefix, Retain, Tick
 from .outcome import ManagerOutcome
+from .outside import Hold, LetGo, Take
 from .parts import Reply
 from .running import Append, Grow, GrowEach, Publish, Trim
 from .scopes import Scope
@@ -25,9 +26,10 @@ from .steps import FinishLoad, Fork, Reset, Settle, Start, TakeCopies
 from .wrong import LateHit, WrongHit, WrongStep
 
 __all__ = [
-    "ACTIONS", "Action", "Admit", "AdmitHeld", "Append", "Find", "FinishLoad", "Fork", "Grow", "GrowEach", "LateHit",
-    "ManagerOutcome", "Preempt", "Publish", "Release", "ReleasePrefix", "Reset", "Retain", "Settle", "Start",
-    "TakeCopies", "Tick", "Trim", "WrongHit", "WrongStep", "enabled", "meaning", "of_running", "perform",
+    "ACTIONS", "Action", "Admit", "AdmitHeld", "Append", "Find", "FinishLoad", "Fork", "Grow", "GrowEach", "Hold",
+    "LateHit", "LetGo", "ManagerOutcome", "Preempt", "Publish", "Release", "ReleasePrefix", "Reset", "Retain", "Settle",
+    "Start", "Take", "TakeCopies", "Tick", "Trim", "WrongHit", "WrongStep", "enabled", "meaning", "of_running",
+    "perform",
 ]  # fmt: skip
 
 RUNNING: tuple[Any, ...] = (Grow, Append, Release, Trim, Preempt, Publish, WrongStep, LateHit, Retain, ReleasePrefix)
@@ -38,7 +40,7 @@ PROMPTED: tuple[Any, ...] = (Admit, Find, WrongHit)
 """With one that is not there, for each prompt that it may have."""
 UNSENT: tuple[Any, ...] = (Release, WrongStep, Admit)
 """With one that is not there, whatever its prompt."""
-WHOLE: tuple[Any, ...] = (GrowEach, Reset, FinishLoad, Fork, TakeCopies, Start, Settle, Tick)
+WHOLE: tuple[Any, ...] = (GrowEach, Reset, FinishLoad, Fork, TakeCopies, Start, Settle, Tick, Hold, Take, LetGo)
 """With the manager as a whole."""
 
 ACTIONS: tuple[type[Any], ...] = tuple(dict.fromkeys((*RUNNING, *WAITING, *PROMPTED, *UNSENT, *WHOLE)))

@@ -80,6 +80,8 @@ class Observation(NamedTuple):
     """Blocks taken since the last observation with which the last copy of a content was lost, oldest first."""
     listeners: tuple[Listener, ...] | None = None
     """Where events are told: what somebody knows who joined at the first observation, the second, and so on."""
+    outside: tuple[int, ...] | None = None
+    """Blocks held from outside, each as often as it is held there, in ascending order."""
 
 
 class ManagerAdapter(Protocol):
@@ -165,7 +167,16 @@ class ManagerAdapter(Protocol):
         """Count, per group, the leading blocks that `running` requests share; None if the manager does not count."""
 
     def pin(self, blocks: tuple[int, ...]) -> None:
-        """Hold blocks from outside of tables (``block_pool.touch``); only asked in scopes whose calls name "pin"."""
+        """Hold blocks from outside of tables (``block_pool.touch``).
+
+        Only asked in scopes whose calls name "pin" or "outside", as are the next two of those that name "outside".
+        """
+
+    def take(self, count: int) -> tuple[int, ...] | None:
+        """Take free blocks from outside (``block_pool.get_new_blocks``); None if there are too few."""
+
+    def unpin(self, blocks: tuple[int, ...]) -> None:
+        """Let go of blocks that are held from outside (``block_pool.free_blocks``), in this order."""
 
     def explain(self, name: str) -> Explained:
         """Explain the hit of a request (``explain_hit``); only asked in scopes whose calls name "explain"."""

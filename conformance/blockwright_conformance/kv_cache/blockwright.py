@@ -335,6 +335,15 @@ class BlockwrightAdapter:
     def pin(self, blocks: tuple[int, ...]) -> None:
         self.manager.block_pool.touch(blocks)
 
+    def take(self, count: int) -> tuple[int, ...] | None:
+        try:
+            return tuple([each.block_id for each in self.manager.block_pool.get_new_blocks(count)])
+        except self.package.errors.NoFreeBlocksError:
+            return None
+
+    def unpin(self, blocks: tuple[int, ...]) -> None:
+        self.manager.block_pool.free_blocks(blocks)
+
     def retain(self, name: str, tokens: int, priority: int, until: int) -> None:
         self.manager.retain(self.requests[name], tokens, priority, until)
 
@@ -379,6 +388,7 @@ class BlockwrightAdapter:
             tuple(pool.pending_copies()),
             self.evicted() if pool.tracks_evictions else None,
             None if self.stream is None else self.listeners(self.stream),
+            tuple([block for block, times in enumerate(pool.holders_apart()) for _ in range(times)]),
         )
 
     def listeners(self, stream: Any) -> tuple[Listener, ...]:

@@ -35,6 +35,8 @@ class Scope:
     """Steps that may be in flight at once."""
     encoder: int = 0
     """Encoder tokens of each request."""
+    outside: int = 0
+    """Holds from outside that there may be at once."""
     calls: frozenset[str] = field(default_factory=frozenset)
     """What else the engine does: see `CALLS`."""
 

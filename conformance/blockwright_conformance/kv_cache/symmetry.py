@@ -9,6 +9,7 @@ cannot be taken back.
 """
 
 import marshal
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import astuple
 from hashlib import blake2b
@@ -174,4 +175,8 @@ def ordered(
         time.append((-1 if fence.step is None else fence.step, owner, blocks, said if state.marks else ()))
     time += [(group, *[labels.setdefault(block, len(labels)) for block in ends]) for group, *ends in state.copies]
     time += [slots.index(slot) for slot in state.due]
+    times = Counter(state.outside)
+    for block in sorted(times, key=lambda block: (marks[block], times[block])):
+        labels.setdefault(block, len(labels))
+    time += sorted([(labels[block], times[block]) for block in times])
     return [labels[block] for block in state.queue], [marks[block] for block in labels], signatures, tables, time

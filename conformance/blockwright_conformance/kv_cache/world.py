@@ -73,6 +73,8 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         if scope.config.added.retains or hasattr(factory, "policy"):
             kept = "" if scope.config.added.retains else "POLICY-"
             self.laws += tuple([law for law in POLICY_LAWS if law.id.startswith(kept)])
+            if "outside" in scope.calls:  # who holds the end of a chain alone lets go of it after its beginning
+                self.laws = tuple([law for law in self.laws if law.id != "POLICY-1"])
             more = [law for law in POLICY_STEP_LAWS if law.id.startswith(kept)]
             self.step_laws = (*STEP_LAWS, *more)  # type: ignore[misc]
         self.names = Names(canonical)

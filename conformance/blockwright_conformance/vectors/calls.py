@@ -210,9 +210,9 @@ class ByCalls:
 
     def unasked(self, *_: Any) -> NoReturn:
         """Refuse what is no call of the protocol."""
-        raise NotImplementedError("not a call of the protocol: plan, commit, pin, explain, hints")
+        raise NotImplementedError("not a call of the protocol: plan, commit, holds from outside, explain, hints")
 
-    plan = commit = pin = explain = retain = release_prefix = advance_time = unasked
+    plan = commit = pin = take = unpin = explain = retain = release_prefix = advance_time = unasked
 
     def check(self) -> None:
         """Do nothing: a manager in another process checks itself, or not."""

@@ -4,7 +4,8 @@
 hasher, or with options of the manager, and with the laws that go with them watched at every call:
 
     HASH-1    one digest stands for one prefix (in every adapter)
-    STAT-1    the statistics count exactly the lookups since they were last taken
+    STAT-1    the statistics count exactly the lookups of requests admitted since they were last taken, and apart those
+              of requests that go on
     DEMAND-1  the blocks that a manager of one kind says are missing are those that growth takes, never below none
 """
 
@@ -20,7 +21,7 @@ from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter, Sha
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.plans import wanted
 from blockwright_spec.manager.state import NULL, Config, Hit, Table, heads, span
-from blockwright_spec.reads import Mamba
+from blockwright_spec.reads import Mamba, Prefix
 
 
 class LawError(AssertionError):
@@ -89,6 +90,8 @@ class ToldAdapter(VariantAdapter):
         super().__init__(config)
         self.config = config
         self.was_reset = False
+        self.lookups: dict[str, tuple[int, int]] = {}
+        self.admitted: frozenset[str] = frozenset()
 
     def hasher(self) -> Any:
         """Return a hasher whose keys may leave the process."""
@@ -97,6 +100,7 @@ class ToldAdapter(VariantAdapter):
     def copy(self) -> Self:
         twin = super().copy()
         twin.config, twin.was_reset = self.config, self.was_reset
+        twin.lookups, twin.admitted = self.lookups.copy(), self.admitted
         return twin
 
     def observe(self, names: tuple[str, ...]) -> Observation:
@@ -114,17 +118,42 @@ class ToldAdapter(VariantAdapter):
         return happened
 
     def find(self, name: str) -> Found:
-        """Look a request up; the statistics must tell of exactly this lookup."""
+        """Look a request up; the statistics count it once it is admitted, and apart if it was before."""
+        self.owned(name)
         found = super().find(name)
-        wants = self.was_reset, 1, len(self.prefixes[name][1]), found.length
-        self.was_reset = False
-        stats = self.manager.make_prefix_cache_stats()
-        if stats is None or tuple(stats) != wants:
-            raise LawError("STAT-1", f"expected {wants} after a lookup, the statistics say {stats}")
+        self.counted(0, 0)
+        self.lookups[name] = len(self.prefixes[name][1]), found.length
         if name not in self.manager.request_ids():
             for group, table in enumerate(heads(self.config, Hit(found.length, found.tables))):
                 self.demand(name, group, 0, table)
         return found
+
+    def given(self, name: str, blocks: Any) -> tuple[Table, ...]:
+        """Take blocks; those that admit a request count its lookup."""
+        if (lookup := self.lookups.pop(name, None)) is not None:
+            self.counted(*lookup, apart=name in self.admitted)
+        self.admitted |= {name}
+        return super().given(name, blocks)
+
+    def forget(self, name: str) -> None:
+        super().forget(name)
+        self.lookups.pop(name, None)
+        self.admitted -= {name}
+
+    def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
+        """Fork a request: the child goes on, too."""
+        happened = super().fork(name, child, prefix, computed)
+        self.admitted |= {child} if happened and prefix == self.prefixes[name] else set()
+        return happened
+
+    def counted(self, tokens: int, hits: int, apart: bool = False) -> None:
+        """Demand that the statistics count a lookup of so many tokens, or none, and are drained by that."""
+        own, none = (min(tokens, 1), tokens, hits), (0, 0, 0)
+        wants = (self.was_reset, *none, *own) if apart else (self.was_reset, *own, *none)
+        self.was_reset = False
+        stats = self.manager.make_prefix_cache_stats()
+        if stats is None or tuple(stats) != wants:
+            raise LawError("STAT-1", f"expected {wants}, the statistics say {stats}")
 
     def demand(self, name: str, number: int, held: int, hits: Table = ()) -> None:
         """Ask the manager of a group what is missing for every number of slots, after the hits."""

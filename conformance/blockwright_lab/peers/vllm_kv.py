@@ -152,6 +152,8 @@ class VllmAdapter(ManagerAdapter):
     fork: Any = plan
     take_copies: Any = plan
     pin: Any = plan
+    take: Any = plan
+    unpin: Any = plan
     retain: Any = plan
     release_prefix: Any = plan
     advance_time: Any = plan

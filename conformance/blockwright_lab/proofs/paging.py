@@ -152,7 +152,7 @@ def of_marks() -> Iterator[Theorem]:
         ("is_copy_target", "self.is_destination"),
         ("is_known", "self._index.has_key"),
         ("is_computed", "self._index.has_key"),
-        ("copy_one", "self.copy_on_write"),
+        ("copy_one", "self._copy_on_write"),
     ):
         asked = pool.passed(f"DevicePool.{name}", callee, 0, own)
         yield Theorem("paged", f"{name} asks about the block of a mark", given, asked == block)

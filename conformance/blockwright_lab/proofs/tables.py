@@ -167,11 +167,11 @@ def of_keys() -> Iterator[Theorem]:
     count = keys.apply("BlockKeys.num_blocks", [], {"self.num_units": full, "self.units": units})
     claim = (index < count) == (units * (index + 1) <= full)
     yield Theorem("all", "a block is full exactly if all its units are", [*given, full >= 0], claim)
-    for name in ("find", "loss", "carries", "publish"):
+    for name in ("find", "loss", "carries", "_publish"):
         at = code.value(f"BlockStore.{name}", "at", {"index": index, "i": index, "keys.units": units, "units": units})
         within = z3.And(at >= 0, at + 2 <= length)
         claim = z3.And(at == 2 * (index * units + units - 1), z3.Implies(index < held, within))
-        yield Theorem("all", f"{name} reads the key of a block's last unit, which is there", given, claim)
+        yield Theorem("all", f"{name.strip('_')} reads the key of a block's last unit, which is there", given, claim)
     whole = (index < held) == (2 * units * (index + 1) <= length)
     yield Theorem("all", "a block has a key exactly if all its units have one", given, whole)
     known = {"unit": unit, "request.block_size": unit}

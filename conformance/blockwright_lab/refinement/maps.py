@@ -37,7 +37,7 @@ def several(name: Hashable, blocks: Iterable[int]) -> dict[Place, int]:
 
 
 def of_manager(state: State) -> Machine:
-    """Map a manager: requests' tables and their blocks for drafts, fences, and copies to come, which are pins."""
+    """Map a manager: requests' tables and their blocks for drafts, fences, and pins: copies and outside."""
     keys, groups = dict(state.keys), tuple(enumerate(state.config.groups))
     counts = Counter(block for table in held_tables(state) for block in table)
     blocks = tuple(
@@ -47,6 +47,7 @@ def of_manager(state: State) -> Machine:
     tables: dict[Hashable, Table] = {"fences": KEPT}
     held = several("fences", (block for fence in state.fences for table in fence.tables for block in table))
     held |= several("copies", (block for _, source, target in state.copies for block in (source, target)))
+    held |= several("outside", state.outside)
     for slot, request in enumerate(state.requests):
         for at, group in groups:
             tables[slot, at], tables["drafts", slot, at] = table_of(state, request, at, group), KEPT

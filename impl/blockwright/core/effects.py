@@ -20,7 +20,7 @@ from blockwright.core.index import cut_to, with_room, zeros32
 from blockwright.core.outcomes import Ask, KVCacheBlocks
 from blockwright.core.publication import NOT_RUN, make_keys, publish_due, publish_to
 from blockwright.core.request import Request
-from blockwright.core.state import Changes, GroupTable, RequestTables, State, held_blocks
+from blockwright.core.state import Changes, GroupTable, Lookups, RequestTables, State, held_blocks
 from blockwright.core.window import FOR_EVER
 
 # ---------------------------------------------------------------------- a step in place
@@ -106,9 +106,9 @@ def serve_small(state: State, request: Request, tables: RequestTables, ask: Ask,
     if grows:
         if num_groups == 1:
             first.num_covered = slots
-            first.blocks[changes.held_each] = i32(pool.take_one())
+            first.blocks[changes.held_each] = i32(pool._take_one())
         else:
-            pool.fill(blocks, 0, num_groups)
+            pool._fill(blocks, 0, num_groups)
             at = 0
             while at < num_groups:
                 table = groups[at]
@@ -122,7 +122,7 @@ def serve_small(state: State, request: Request, tables: RequestTables, ask: Ask,
             table.num_published = entry + 1
             blocks[at] = table.blocks[entry]
             at += 1
-        pool.publish_each(blocks, request, units, entry, num_groups)
+        pool._publish_each(blocks, request, units, entry, num_groups)
         end += size
     if config.caching:
         covered = min(covered, end - 1)
@@ -205,7 +205,7 @@ def prepare(state: State, request: Request, tables: RequestTables | None, ask: A
     elif ask.settled >= tables.trim_at:
         note_dead(state, tables, ask.settled, changes)
     if tables.is_forked:
-        state.pool.reserve_copies(state.config.num_groups)
+        state.pool._reserve_copies(state.config.num_groups)
         changes.replaced = with_room(changes.replaced, 4 * state.config.num_groups)
     widen(state, tables, ask, changes)
     return tables
@@ -286,7 +286,7 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
 
     Appends the entries that are copied to `changes`.
     """
-    state.pool.serve(tables.tenant)
+    state.pool._serve(tables.tenant)
     if is_new:
         adopt(state, request, tables, ask)
     else:
@@ -318,6 +318,7 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
     if is_new:
         for manager, table in zip(state.managers, tables.groups):
             manager.fill_states(table)
+        count_lookup(state.lookups, request, ask.hit_length)
     publish_due(state, tables, request)
     if is_due:
         tables.request = request  # it knows the tokens that the state stands for
@@ -327,6 +328,22 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
     tables.in_place = min(in_place, tables.trim_at - 1)
     tables.num_loading = ask.external
     count_step(state, request, tables, ask.stop - ask.external, ask.new, ask.drafts)
+
+
+def count_lookup(lookups: Lookups, request: Request, hits: i64) -> None:
+    """Count the lookup of a request that is admitted now, apart if it was admitted before. Takes no memory."""
+    queries = request._num_looked_up
+    request._num_looked_up = 0
+    if queries > 0:
+        if request._was_admitted:
+            lookups.preempted_requests += 1
+            lookups.preempted_queries += queries
+            lookups.preempted_hits += hits
+        else:
+            lookups.requests += 1
+            lookups.queries += queries
+            lookups.hits += hits
+    request._was_admitted = True
 
 
 def unshare(state: State, tables: RequestTables, ask: Ask, changes: Changes) -> None:
@@ -384,8 +401,8 @@ def trim_dead(state: State, tables: RequestTables, changes: Changes) -> None:
         table.num_trimmed = i64(trimmed[at])
         at += 1
     if count > 0:
-        state.pool.release(dead, 0, count)
-        state.pool.note_trim(dead, 0, count)
+        state.pool._release(dead, 0, count)
+        state.pool._note_trim(dead, 0, count)
     tables.trim_at = changes.trim_at
 
 
@@ -418,9 +435,9 @@ def vacate(state: State, tables: RequestTables, computed: i64) -> None:
         state.due.remove(tables)
         for manager, table in zip(state.managers, tables.groups):
             if not waits:
-                state.pool.say(wish, manager._block_size)
+                state.pool._say(wish, manager._block_size)
                 manager.release(table)
-                state.pool.hush()
+                state.pool._hush()
             manager.close(tables.request_id)
         del state.running[tables.request_id]
         tables.owner = 0
@@ -439,13 +456,13 @@ def vacate(state: State, tables: RequestTables, computed: i64) -> None:
 def release_batch(state: State, batch: list[vec[i32]], wish: Wish | None) -> None:
     """Release a batch that waited behind a fence, in the order in which it would have been at once."""
     for blocks, manager in zip(batch, state.managers):
-        state.pool.say(wish, manager._block_size)
-        state.pool.release(blocks, 0, i64(len(blocks)))
-        state.pool.hush()
+        state.pool._say(wish, manager._block_size)
+        state.pool._release(blocks, 0, i64(len(blocks)))
+        state.pool._hush()
 
 
-def waiting(state: State) -> list[vec[i32]]:
-    """Return the blocks held for a step in flight whose request is gone, and for loads. O(requests + batches)."""
+def waiting(state: State) -> dict[int, int]:
+    """Return how often blocks wait for steps in flight whose request is gone, or for loads. O(requests + blocks)."""
     batches: list[vec[i32]] = []
     for step in state.steps:
         for given_up in step.fenced:
@@ -455,4 +472,8 @@ def waiting(state: State) -> list[vec[i32]]:
     for tables in state.running.values():
         if tables.num_loading > 0:
             batches += [table.blocks for table in tables.groups]
-    return batches
+    times: dict[int, int] = {}
+    for blocks in batches:
+        for block in blocks:
+            times[int(block)] = times.get(int(block), 0) + 1
+    return times

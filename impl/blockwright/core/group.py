@@ -240,8 +240,8 @@ class GroupTables:
         if stop <= start:
             return
         blocks = table.blocks
-        self.block_pool.release(blocks, start, stop)
-        self.block_pool.note_trim(blocks, start, stop)
+        self.block_pool._release(blocks, start, stop)
+        self.block_pool._note_trim(blocks, start, stop)
         i = start
         while i < stop:
             blocks[i] = 0
@@ -264,11 +264,11 @@ class GroupTables:
         if self._layout == LAST_STATE and held < size:
             held = size - 1
         if held < min(self.sinks, size):
-            self.block_pool.fill(table.blocks, held, min(self.sinks, size))
+            self.block_pool._fill(table.blocks, held, min(self.sinks, size))
             held = self.sinks
         held = max(held, table.num_trimmed)  # a load brings nothing that is dead once it has come
         if held < size:
-            self.block_pool.fill(table.blocks, held, size)
+            self.block_pool._fill(table.blocks, held, size)
 
     def shared_entry(self, table: GroupTable, ask: Ask) -> i64:
         """Return the entry that a step writes to though others hold its block, or -1. O(1). law: WRITE-2."""
@@ -293,7 +293,7 @@ class GroupTables:
 
     def unshare(self, table: GroupTable, entry: i64) -> i64:
         """Put a new block in place of a shared one, which is to be copied to it; return it. O(1). law: COPY-2."""
-        block = self.block_pool.copy_on_write(i64(table.blocks[entry]), self._group)
+        block = self.block_pool._copy_on_write(i64(table.blocks[entry]), self._group)
         table.blocks[entry] = i32(block)
         return block
 
@@ -308,7 +308,7 @@ class GroupTables:
     def fill_states(self, table: GroupTable) -> None:
         """Take the blocks for the states of drafts, which the caller has counted; takes no memory. law: MAMBA-3."""
         if self.num_states > 0 and table.states[0] == 0:
-            self.block_pool.fill(table.states, 0, self.num_states)
+            self.block_pool._fill(table.states, 0, self.num_states)
 
     def state_block(self, table: GroupTable, num_tokens: i64) -> i64:
         """Return the block with the state after `num_tokens` tokens; 0 for other kinds, or where there is none. O(1).
@@ -342,11 +342,11 @@ class GroupTables:
             start = stop - 1
         table.num_published = stop
         if self._publishes_all:
-            self.block_pool.publish(table.blocks, request, units, self._group, self._block_size, start, stop)
+            self.block_pool._publish(table.blocks, request, units, self._group, self._block_size, start, stop)
             return
         while start < stop:
             if self.is_useful(start):
-                self.block_pool.publish(table.blocks, request, units, self._group, self._block_size, start, start + 1)
+                self.block_pool._publish(table.blocks, request, units, self._group, self._block_size, start, start + 1)
             start += 1
 
     def probe(self, keys: BlockKeys, max_length: i64, use_eagle: bool) -> Probe:
@@ -398,14 +398,14 @@ class GroupTables:
 
     def adopt(self, ids: vec[i32]) -> None:
         """Hold the blocks of a checked hit, the head of a table; takes no memory. O(entries). law: REF-1."""
-        self.block_pool.touch_entries(ids)
+        self.block_pool._touch_entries(ids)
 
     def release(self, table: GroupTable) -> None:
         """Give the whole table back, last entry first, the states of drafts before it. O(entries). law: REF-1."""
         if len(table.states) > 0:
-            self.block_pool.release(table.states, 0, i64(len(table.states)))
+            self.block_pool._release(table.states, 0, i64(len(table.states)))
         start: i64 = 0 if self.sinks > 0 else table.num_trimmed
-        self.block_pool.release(table.blocks, start, i64(len(table.blocks)))
+        self.block_pool._release(table.blocks, start, i64(len(table.blocks)))
 
     def open(self, request_id: str, table: GroupTable) -> None:
         """Keep a table under a name that has none."""

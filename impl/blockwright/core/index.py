@@ -177,6 +177,21 @@ class PrefixIndex:
         twin._last_group = self._last_group
         return twin
 
+    def clear(self) -> None:
+        """Take all keys away. Takes no memory. O(num_blocks), O(1) where there is none."""
+        if self.num_keyed == 0:
+            return
+        slots, marks = self._slots, self.marks
+        at: i64 = 0
+        while at < i64(len(slots)):
+            slots[at] = 0
+            at += 1
+        at = 0
+        while at < i64(len(marks)):
+            marks[at] = 0
+            at += 1
+        self.num_keyed = 0
+
     def has_key(self, block: i64) -> bool:
         """Return whether a block is published."""
         return self.marks[block] != 0

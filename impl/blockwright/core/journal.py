@@ -236,8 +236,8 @@ class Journal:
             events.append(BlockRemoved(digest, int(group)))
 
     def cleared(self, index: PrefixIndex) -> None:
-        """Note that every block is about to lose its key. O(num_blocks)."""
-        if self.losses is not None:
+        """Note that every block is about to lose its key. O(num_blocks), O(1) where none has one."""
+        if self.losses is not None and index.num_keyed > 0:
             self.losses.lose_all(index)
         self._digests = {}
         self._salts = {}

@@ -9,7 +9,7 @@ import math
 import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from librt.vecs import vec
 from mypy_extensions import i32, i64
@@ -25,7 +25,7 @@ from blockwright.core.in_time.explain import EvictionStats, HitExplanation, evic
 from blockwright.core.in_time.forks import fork, take_copies
 from blockwright.core.in_time.in_flight import finish_load, new_step_starts, settle_step, start_step
 from blockwright.core.journal import Eviction
-from blockwright.core.managers import SingleTypeKVCacheManager, get_manager_for_kv_cache_spec, refuse_eagle
+from blockwright.core.managers import GroupView, get_manager_for_kv_cache_spec, refuse_eagle
 from blockwright.core.outcomes import Ask, BatchAllocation, KVCacheBlocks, Plan, all_or_each, counts_of
 from blockwright.core.picture import Picture, picture_of
 from blockwright.core.plans import can_load, fits, planned, refuse_never
@@ -41,30 +41,41 @@ from blockwright.core.preconditions import (
 )
 from blockwright.core.request import MAX_LENGTH, Request, count_of
 from blockwright.core.self_check.tables import check_state
-from blockwright.core.state import Config, State
+from blockwright.core.state import Config, Lookups, State
 from blockwright.core.transitions import commit, find, publish, release, reset, trim
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import KVCacheEvent
 from blockwright.kinds import CrossAttentionSpec, MambaSpec
+
+NO_HIT: Final = 2**62
+"""The alignment of hits where that is more: no request is as long, and no sum of it and a count of tokens overflows."""
 
 if TYPE_CHECKING:
     from blockwright.core.seldom.record import Fact, RecordedManager
 
 
 class PrefixCacheStats(NamedTuple):
-    """Lookups since the last call of `make_prefix_cache_stats`.
+    """Lookups of requests admitted since the last call of `make_prefix_cache_stats`.
+
+    A lookup is counted once its request is given slots, so that one that has to wait is not counted at each try. A
+    request that was admitted before (and preempted since, or its load failed) is counted apart, as in vLLM: it often
+    hits what it computed itself.
 
     Attributes:
         reset: whether the prefix cache was reset since then.
-        requests: lookups made.
-        queries: tokens looked up.
-        hits: tokens found.
+        requests: requests admitted for the first time, after a lookup.
+        queries: tokens looked up for them.
+        hits: tokens of the hits that they adopted.
+        preempted_requests, preempted_queries, preempted_hits: likewise of requests that were admitted before.
     """
 
     reset: bool
     requests: int
     queries: int
     hits: int
+    preempted_requests: int = 0
+    preempted_queries: int = 0
+    preempted_hits: int = 0
 
 
 @final
@@ -178,11 +189,11 @@ class KVCacheManager:
             explain_evictions=explain_evictions,
             track_evictions=track_evictions,
         )
-        pool.guard = int(hint_guard * (kv_cache_config.num_blocks - 1))
+        pool._guard = int(hint_guard * (kv_cache_config.num_blocks - 1))
         if shares is not None:
-            pool.share_out(shares)
+            pool._share_out(shares)
         if eviction_policy is not None:
-            pool.have_chosen(eviction_policy)
+            pool._have_chosen(eviction_policy)
         managers = [
             get_manager_for_kv_cache_spec(group.kv_cache_spec, pool, number, dcp_world_size)
             for number, group in enumerate(groups)
@@ -195,7 +206,7 @@ class KVCacheManager:
             kv_cache_config,
             sizes,
             max_model_len,
-            math.lcm(*sizes),
+            min(math.lcm(*sizes), NO_HIT),
             min(most) if most else -1,
             pool.enable_caching,
             use_eagle,
@@ -692,9 +703,9 @@ class KVCacheManager:
         return self._state.pool
 
     @property
-    def managers(self) -> list[SingleTypeKVCacheManager]:
-        """One per group."""
-        return self._state.managers
+    def managers(self) -> tuple[GroupView, ...]:
+        """What can be read of each group. O(groups)."""
+        return tuple([GroupView(each) for each in self._state.managers])
 
     @property
     def enable_caching(self) -> bool:
@@ -812,21 +823,10 @@ class KVCacheManager:
         state = self._state
         tables = tables_named(state, request_id)
         running = operator.index(num_running_requests)
-        common = [0 for _ in state.managers]
         if tables.num_loading > 0:
-            return common
-        outside = waiting(state)
-        try:
-            for blocks in outside:
-                state.pool.set_apart(blocks, 1)
-            for at, manager in enumerate(state.managers):
-                common[at] = manager.get_num_common_prefix_blocks(tables.request_id, running)
-            for blocks in outside:
-                state.pool.set_apart(blocks, -1)
-        except BaseException:
-            state.tear()
-            raise
-        return common
+            return [0 for _ in state.managers]
+        idle = waiting(state)
+        return [each.num_common(table, running, idle) for each, table in zip(state.managers, tables.groups)]
 
     def create_empty_block_list(self) -> KVCacheBlocks:
         """Return blocks of all groups without any block in them."""
@@ -846,16 +846,20 @@ class KVCacheManager:
         return self._state.pool.take_evictions()
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
-        """Return the lookups since the last call and start again; None unless made with ``log_stats``."""
+        """Return the lookups of requests admitted since the last call; None unless made with ``log_stats``."""
         state = self._state
         if not state.config.logs:
             return None
-        stats = PrefixCacheStats(state.was_reset, state.num_lookups, state.num_queries, state.num_hits)
-        state.was_reset = False
-        state.num_lookups = 0
-        state.num_queries = 0
-        state.num_hits = 0
-        return stats
+        done, state.lookups = state.lookups, Lookups()
+        return PrefixCacheStats(
+            done.was_reset,
+            done.requests,
+            done.queries,
+            done.hits,
+            done.preempted_requests,
+            done.preempted_queries,
+            done.preempted_hits,
+        )
 
     def make_eviction_stats(self) -> EvictionStats | None:
         """Return the keys lost since the last call, by cause and group; None unless made with ``explain_evictions``."""

@@ -7,19 +7,25 @@ The work is done by `GroupTables`; here it gets the names, arguments and meaning
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, Final, cast, final
 
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import hash_words
-from blockwright.core.group import ONE_STATE, ROW, GroupTables, layout_for, rule_for
+from blockwright.core.group import ONE_STATE, GroupTables, layout_for, rule_for
 from blockwright.core.index import cut_to, zeros32
 from blockwright.core.pool import BlockPool, KVCacheBlock
 from blockwright.core.request import MAX_LENGTH, BlockKeys, Request, count_of, exact_text, item_count
 from blockwright.core.state import GroupTable
 from blockwright.core.window import Probe, common_hit
-from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, UnknownRequestError, UnsupportedError
+from blockwright.errors import (
+    InvalidArgumentError,
+    NoFreeBlocksError,
+    ReadOnlyError,
+    UnknownRequestError,
+    UnsupportedError,
+)
 from blockwright.kinds import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -216,7 +222,7 @@ class SingleTypeKVCacheManager(GroupTables):
     def _undo(self, request_id: str | None, has_begun: bool) -> None:
         """Forget a new table, if one was made; if the change itself has begun, refuse later calls."""
         if has_begun:
-            self.block_pool.tear()
+            self.block_pool._tear()
         elif request_id is not None:
             self.withdraw(request_id)
 
@@ -236,12 +242,12 @@ class SingleTypeKVCacheManager(GroupTables):
                 f"and its table covers {len(table.blocks)} blocks of {self._block_size}"
             )
         if self.block_pool.enable_caching:
-            units = self.block_pool.units_for(request, self._block_size)
+            units = self.block_pool._units_for(request, self._block_size)
             request.hash_until(count // self._block_size * units)
             try:
                 self.publish(table, request, units, count, table.num_covered)
             except BaseException:
-                self.block_pool.tear()
+                self.block_pool._tear()
                 raise
 
     def _missing_states(self, table: GroupTable | None) -> i64:
@@ -260,7 +266,7 @@ class SingleTypeKVCacheManager(GroupTables):
                 self.release(table)
                 self.close(request_id)
             except BaseException:
-                self.block_pool.tear()
+                self.block_pool._tear()
                 raise
 
     def get_num_common_prefix_blocks(self, request_id: str, num_running_requests: int) -> int:
@@ -271,12 +277,21 @@ class SingleTypeKVCacheManager(GroupTables):
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        table = self._table(request_id)
-        if self._layout != ROW or not isinstance(self.kv_cache_spec, FullAttentionSpec):
+        return self.num_common(self._table(request_id), num_running_requests, {})
+
+    def num_common(self, table: GroupTable, running: int, waiting: dict[int, int]) -> int:
+        """Return the leading blocks in the tables of exactly so many requests, those of `waiting` not counted.
+
+        That is how often each block is in a table that computes nothing: of a load, or behind a fence.
+        """
+        if not self.keeps_all:
             return 0
         common = 0
         for block in table.blocks:
-            if int(self.block_pool.num_readers(i64(block))) != num_running_requests:
+            sharers = int(self.block_pool.num_sharers(i64(block)))
+            if len(waiting) > 0:
+                sharers -= waiting.get(int(block), 0)
+            if sharers != running:
                 break
             common += 1
         return common
@@ -353,7 +368,7 @@ class SingleTypeKVCacheManager(GroupTables):
         try:
             self.trim(table, count, i64(len(table.blocks)))
         except BaseException:
-            self.block_pool.tear()
+            self.block_pool._tear()
             raise
 
     def table_of(self, request_id: str) -> GroupTable | None:
@@ -438,6 +453,110 @@ class CrossAttentionManager(SingleTypeKVCacheManager):
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
         """Raise `UnsupportedError`: cross-attention blocks are never cached."""
         raise UnsupportedError("cache_blocks: cross-attention blocks are never cached")
+
+
+INSTEAD: Final = {
+    "allocate_new_blocks": "allocate_slots",
+    "save_new_computed_blocks": "allocate_slots",
+    "cache_blocks": "cache_blocks",
+    "remove_skipped_blocks": "remove_skipped_blocks",
+    "free": "free",
+}
+"""The calls that change a group's tables, and the call of a `KVCacheManager` that does so in all groups."""
+
+
+@final
+class GroupView:
+    """What can be read of one group of a `KVCacheManager`: its requests change through that alone.
+
+    Attributes:
+        kv_cache_spec: the kind.
+        block_pool: the pool, shared with other groups.
+        kv_cache_group_id: number of the group.
+        block_size: tokens per block, `dcp_world_size` included.
+        sinks: leading entries that never die.
+        keeps_all: whether no block is given back before the request ends.
+        is_encoder: whether the tables cover the encoder's tokens instead of the request's own.
+    """
+
+    def __init__(self, group: SingleTypeKVCacheManager) -> None:
+        """Look at a group."""
+        self._group = group
+        self.kv_cache_spec: Final = group.kv_cache_spec
+        self.block_pool: Final = group.block_pool
+        self.kv_cache_group_id: Final = group.kv_cache_group_id
+        self.block_size: Final = group.block_size
+        self.sinks: Final = int(group.sinks)
+        self.keeps_all: Final = group.keeps_all
+        self.is_encoder: Final = group.is_encoder
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse what changes the group's tables."""
+        if name in INSTEAD:
+            raise ReadOnlyError(f"managers: {name} would change one group alone; call KVCacheManager.{INSTEAD[name]}")
+        raise AttributeError(f"GroupView has no attribute {name!r}")
+
+    @property
+    def sliding_window(self) -> int | None:
+        """The window in tokens, the reading token included; None for other kinds."""
+        spec = self.kv_cache_spec
+        return spec.sliding_window if isinstance(spec, SlidingWindowSpec) else None
+
+    @property
+    def attention_chunk_size(self) -> int | None:
+        """The chunk in tokens; None for other kinds."""
+        spec = self.kv_cache_spec
+        return spec.attention_chunk_size if isinstance(spec, ChunkedLocalAttentionSpec) else None
+
+    @property
+    def req_to_blocks(self) -> dict[str, list[KVCacheBlock]]:
+        """A copy of all tables, as views by request id; empty when nothing runs. O(blocks held)."""
+        return self._group.req_to_blocks
+
+    @property
+    def num_cached_block(self) -> dict[str, int]:
+        """Published blocks of each running request. O(requests)."""
+        return self._group.num_cached_block
+
+    def first_kept(self, num_tokens: int) -> int:
+        """Return the first entry, except for sinks, that is not dead at `num_tokens` settled tokens. O(1)."""
+        return self._group.first_kept(count_of("num_tokens", num_tokens))
+
+    def entries_for(self, num_tokens: int) -> int:
+        """Return the table's length once it covers `num_tokens` slots. O(1)."""
+        return self._group.entries_for(count_of("num_tokens", num_tokens))
+
+    def is_row(self) -> bool:
+        """Return whether every entry up to the covered slots holds a block unless it was trimmed. O(1)."""
+        return self._group.is_row()
+
+    def is_useful(self, entry: int) -> bool:
+        """Return whether some hit can need an entry. O(1)."""
+        return self._group.is_useful(count_of("entry", entry))
+
+    def get_num_blocks_to_allocate(
+        self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[object] = ()
+    ) -> int:
+        """Return the blocks missing for so many slots, as `SingleTypeKVCacheManager.get_num_blocks_to_allocate`."""
+        return self._group.get_num_blocks_to_allocate(request_id, num_tokens, new_computed_blocks)
+
+    def get_num_common_prefix_blocks(self, request_id: str, num_running_requests: int) -> int:
+        """Return the common leading blocks, as `SingleTypeKVCacheManager.get_num_common_prefix_blocks`."""
+        return self._group.get_num_common_prefix_blocks(request_id, num_running_requests)
+
+    def find_longest_cache_hit(
+        self,
+        block_hashes: Sequence[bytes],
+        max_length: int,
+        kv_cache_group_ids: Sequence[int],
+        block_pool: BlockPool,
+        kv_cache_spec: KVCacheSpec,
+        use_eagle: bool = False,
+    ) -> tuple[list[KVCacheBlock], ...]:
+        """Return the longest hit of each group, as `SingleTypeKVCacheManager.find_longest_cache_hit`."""
+        return SingleTypeKVCacheManager.find_longest_cache_hit(
+            block_hashes, max_length, kv_cache_group_ids, block_pool, kv_cache_spec, use_eagle
+        )
 
 
 def refuse_eagle(spec: KVCacheSpec, use_eagle: bool) -> None:

@@ -38,14 +38,14 @@ class KVCacheBlocks:
     def note_found(self, request: Request) -> None:
         """Note that the blocks have just been looked up for a request."""
         self._request = request
-        self._version = self._pool.version
+        self._version = self._pool._version
 
     def are_found(self, request: Request) -> bool:
         """Return whether nothing has been taken, released or forgotten since they were looked up for a request. O(1).
 
         They hold its prefix then, so that there is nothing to check.
         """
-        return self._request is request and self._version == self._pool.version
+        return self._request is request and self._version == self._pool._version
 
     @property
     def blocks(self) -> tuple[list[KVCacheBlock], ...]:
@@ -219,7 +219,7 @@ class NotNow(Plan):
         blocks_behind_steps: blocks that become free when a step in flight is settled, by the number of the step: their
             requests have been released, and the step still touches them.
         blocks_behind_loads: likewise, by the id of the request that was released while its tokens were loaded.
-        num_outside_blocks: blocks held from outside, as a connector does with `BlockPool.touch`.
+        num_held_externally: blocks held from outside, as a connector does with `BlockPool.touch`.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class NotNow(Plan):
         num_free_blocks: int = 0,
         blocks_behind_steps: dict[int, int] | None = None,
         blocks_behind_loads: dict[str, int] | None = None,
-        num_outside_blocks: int = 0,
+        num_held_externally: int = 0,
     ) -> None:
         """Take the counts as they are."""
         super().__init__(request_id)
@@ -237,7 +237,7 @@ class NotNow(Plan):
         self.num_free_blocks = num_free_blocks
         self.blocks_behind_steps: dict[int, int] = {} if blocks_behind_steps is None else blocks_behind_steps
         self.blocks_behind_loads: dict[str, int] = {} if blocks_behind_loads is None else blocks_behind_loads
-        self.num_outside_blocks = num_outside_blocks
+        self.num_held_externally = num_held_externally
 
     @property
     def num_returning_blocks(self) -> int:
@@ -254,8 +254,8 @@ class NotNow(Plan):
             where += f" (behind steps {min(self.blocks_behind_steps)}..{max(self.blocks_behind_steps)})"
         if self.blocks_behind_loads:
             where += f" (behind the loads of {len(self.blocks_behind_loads)} released requests)"
-        if self.num_outside_blocks > 0:
-            where += f", num_outside_blocks={self.num_outside_blocks}"
+        if self.num_held_externally > 0:
+            where += f", num_held_externally={self.num_held_externally}"
         return where + ")"
 
 

@@ -60,7 +60,7 @@ def count_new(state: State, request: Request, ask: Ask) -> None:
             live = held - manager.num_dead(0, min(held, kept))
             own += live
         if state.config.caching and request._block_size > 0:
-            units = pool.units_for(request, manager._block_size)
+            units = pool._units_for(request, manager._block_size)
             if hit is not None:
                 if not hit.are_found(request):
                     manager.check_hit(hit.ids[at], request.keys(units))
@@ -149,9 +149,9 @@ def planned(state: State, request: Request, tables: RequestTables | None, ask: A
         return Never(name, f"{ask.most} blocks at once, the pool has {state.pool.num_blocks - 1}")
     if not is_now:
         behind_steps, behind_loads = returning_blocks(state)
-        outside = sum([1 for times in state.pool.holders_apart() if times > 0])
+        outside = int(state.pool.num_held_externally)
         return NotNow(name, int(ask.missing), int(state.pool._num_free), behind_steps, behind_loads, outside)
-    return Fits(request, ask, state.owner, state.pool.version, moment(state, request, tables))
+    return Fits(request, ask, state.owner, state.pool._version, moment(state, request, tables))
 
 
 def returning_blocks(state: State) -> tuple[dict[int, int], dict[str, int]]:

@@ -28,9 +28,19 @@ MAX_BLOCKS = 2**30
 class BlockPool(BlockStore):
     """Who holds which block, which is taken next, which prefix it carries, over `num_blocks` blocks.
 
-    Attributes:
-        enable_caching: whether blocks are published at all.
-        guard: how many of the last candidates no hint is about.
+    A manager's requests take and release blocks through the manager alone. From outside, a connector or an engine may
+    hold blocks (`touch`, `get_new_blocks`), publish what only it holds (`cache_full_blocks`), and let go of its own
+    holds (`free_blocks`).
+
+    Example:
+        >>> pool = BlockPool(9)
+        >>> blocks = pool.get_new_blocks(2)
+        >>> pool.touch(blocks[:1])
+        >>> pool.num_held_externally, pool.holders_apart()[:4]
+        (2, [0, 2, 1, 0])
+        >>> pool.free_blocks([*blocks, *blocks[:1]])
+        >>> pool.num_held_externally, pool.get_num_free_blocks()
+        (0, 8)
     """
 
     def __init__(
@@ -84,15 +94,15 @@ class BlockPool(BlockStore):
                 [] if track_evictions else None,
             )
         super().__init__(num_blocks, journal, order)
-        self.enable_caching: bool = enable_caching
-        self.guard: i64 = 0
+        self._caching: bool = enable_caching
+        self._guard: i64 = 0  # how many of the last candidates no hint is about
 
     def copy(self) -> BlockPool:
         """Return an independent copy. O(num_blocks)."""
         twin = BlockPool(2)
-        self.copy_to(twin)
-        twin.enable_caching = self.enable_caching
-        twin.guard = self.guard
+        self._copy_to(twin)
+        twin._caching = self._caching
+        twin._guard = self._guard
         return twin
 
     def __copy__(self) -> BlockPool:
@@ -105,7 +115,7 @@ class BlockPool(BlockStore):
 
     # ------------------------------------------------------------------ whose blocks, and what is said of them
 
-    def share_out(self, shares: Mapping[str, int]) -> None:
+    def _share_out(self, shares: Mapping[str, int]) -> None:
         """Give each tenant blocks of its own, in a pool that nothing has been taken from. O(num_blocks + shares).
 
         Raises:
@@ -115,9 +125,9 @@ class BlockPool(BlockStore):
             raise InvalidArgumentError("shares: are of what is cached, and enable_caching is off; leave one out")
         given: Any = shares
         check_shares(given, int(self._count) - 1)
-        self._order = RetentionOrder(self._count, shares, self.guard)
+        self._order = RetentionOrder(self._count, shares, self._guard)
 
-    def have_chosen(self, policy: EvictionPolicy) -> None:
+    def _have_chosen(self, policy: EvictionPolicy) -> None:
         """Have a policy choose what goes, in a pool that nothing has been taken from. O(num_blocks).
 
         Raises:
@@ -125,7 +135,7 @@ class BlockPool(BlockStore):
         """
         if not self.enable_caching:
             raise InvalidArgumentError("eviction_policy: nothing is evicted without enable_caching; leave one out")
-        if self._order is not None or self.guard > 0:
+        if self._order is not None or self._guard > 0:
             raise InvalidArgumentError("eviction_policy: chooses by itself; leave shares and hint_guard out")
         if not callable(getattr(policy, "choose", None)):
             raise InvalidArgumentError(f"eviction_policy: must have a method choose(candidates), unlike {policy!r}")
@@ -143,7 +153,7 @@ class BlockPool(BlockStore):
         order = self._order
         return order.now if isinstance(order, RetentionOrder) else 0.0
 
-    def keep_by_hints(self) -> RetentionOrder:
+    def _keep_by_hints(self) -> RetentionOrder:
         """Return the order of candidates by what is said of them, made now if there is none. O(num_blocks) once.
 
         Raises:
@@ -156,7 +166,7 @@ class BlockPool(BlockStore):
         if order is not None:
             raise UnsupportedError("eviction_policy: candidates go as it chooses, which hints would not change")
         self.require_whole()
-        made = RetentionOrder(self._count, {}, self.guard)
+        made = RetentionOrder(self._count, {}, self._guard)
         blocks = self.free_block_ids()
         bare: i64 = 0
         while bare < i64(len(blocks)) and not self._index.has_key(i64(blocks[int(bare)])):
@@ -167,6 +177,9 @@ class BlockPool(BlockStore):
         self._next[last] = 0
         self._prev[0] = i32(last)
         self._order = made
+        for candidate in blocks[int(bare) :]:
+            if not self._index.is_single(candidate):
+                self._empty_double(made, candidate)
         return made
 
     def tenant(self, salt: str | None) -> i64:
@@ -174,13 +187,13 @@ class BlockPool(BlockStore):
         order = self._order
         return order.tenant(salt) if isinstance(order, RetentionOrder) else 0
 
-    def serve(self, tenant: i64) -> None:
+    def _serve(self, tenant: i64) -> None:
         """Note whom blocks are taken for. O(1)."""
         order = self._order
         if isinstance(order, RetentionOrder):
             order.serving = tenant
 
-    def say(self, wish: Wish | None, block_size: i64) -> None:
+    def _say(self, wish: Wish | None, block_size: i64) -> None:
         """Note what was said of a group's table that is released whole, next. O(1)."""
         order = self._order
         if not isinstance(order, RetentionOrder):
@@ -191,13 +204,13 @@ class BlockPool(BlockStore):
             first = FOR_GOOD if wish.first < 0 else (wish.first + block_size - 1) // block_size
             order.say((wish.tokens + block_size - 1) // block_size, wish.priority, wish.until, first)
 
-    def hush(self) -> None:
+    def _hush(self) -> None:
         """Note that what is released next is no request's whole table. O(1)."""
         order = self._order
         if isinstance(order, RetentionOrder):
             order.tells = False
 
-    def units_for(self, request: Request, block_size: i64) -> i64:
+    def _units_for(self, request: Request, block_size: i64) -> i64:
         """Return the hashed units of a request in a block, after checking that its keys will do for this pool.
 
         Raises:
@@ -220,6 +233,11 @@ class BlockPool(BlockStore):
                 f"make {request.request_id!r} with hasher=Sha256Hasher(seed)"
             )
         return units
+
+    @property
+    def enable_caching(self) -> bool:
+        """Whether blocks are published at all."""
+        return self._caching
 
     @property
     def num_blocks(self) -> int:
@@ -301,18 +319,19 @@ class BlockPool(BlockStore):
     ) -> None:
         """Publish ``blocks[num_cached_blocks:num_full_blocks]`` of a request's table; null and published ones are kept.
 
-        Complexity: O(blocks published).
+        Of blocks that are not published, only those that are held from outside and by no request: whoever holds them
+        has written them. What a manager's requests fill, the manager publishes. Complexity: O(blocks published).
 
         Raises:
             InvalidArgumentError: a count is out of range, or the request has no keys for them.
-            BlockError: a block is foreign or not held.
+            BlockError: a block is foreign, not held, or held by a request too.
         """
         if not self.enable_caching:
             return
         integer("block_size", block_size, 1)
         count_of("kv_cache_group_id", kv_cache_group_id)
         self.require_whole()
-        units = self.units_for(request, block_size)
+        units = self._units_for(request, block_size)
         ids = self.ids_of(blocks)
         keys = request.keys(units)
         size: int = len(ids)  # no i64, with which no larger argument could be compared
@@ -327,15 +346,17 @@ class BlockPool(BlockStore):
         for block in ids[num_cached_blocks:num_full_blocks]:
             if block != 0 and self._ref[i64(block)] == 0:
                 raise BlockError(f"blocks: block {block} is not held; only held blocks are published")
+            if not self._index.has_key(i64(block)) and self._ref[i64(block)] != self.num_external_holders(i64(block)):
+                raise BlockError(f"blocks: block {block} is held by a request, whose manager publishes it")
         keys.reach(num_full_blocks)
         try:
-            self.publish(ids, request, units, kv_cache_group_id, block_size, num_cached_blocks, num_full_blocks)
+            self._publish(ids, request, units, kv_cache_group_id, block_size, num_cached_blocks, num_full_blocks)
         except BaseException:
-            self.tear()
+            self._tear()
             raise
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
-        """Take blocks from the free queue, each held once and without content. O(num_blocks).
+        """Take blocks from the free queue, each held once from outside and without content. O(num_blocks).
 
         Raises:
             InvalidArgumentError: a negative number.
@@ -349,20 +370,23 @@ class BlockPool(BlockStore):
             raise NoFreeBlocksError(f"num_blocks: {num_blocks} blocks asked for, {self._num_free} are free")
         ids = zeros32(wanted)
         views = self.views(ids)
+        if len(ids) > 0:
+            self._reserve_external()
         try:
-            self.fill(ids, 0, wanted)
-            self.set_apart(ids, 1)
+            self._serve(0)
+            self._fill(ids, 0, wanted)
+            self._add_external_holders(ids, 1)
             at: i64 = 0
             while at < i64(len(ids)):
                 views[at]._id = i64(ids[at])
                 at += 1
         except BaseException:
-            self.tear()
+            self._tear()
             raise
         return views
 
     def touch(self, blocks: Iterable[object]) -> None:
-        """Hold each block once more (null ones are passed over); eviction candidates leave the free queue.
+        """Hold each block once more from outside (null ones are passed over); candidates leave the free queue.
 
         Complexity: O(blocks).
 
@@ -374,20 +398,23 @@ class BlockPool(BlockStore):
         for block in ids:
             if block != 0 and self._ref[i64(block)] == 0 and not self._index.has_key(i64(block)):
                 raise BlockError(f"blocks: block {block} is free and has no content; take blocks with get_new_blocks")
+        if len(ids) > 0:
+            self._reserve_external()
         try:
-            self.set_apart(ids, 1)
-            self.touch_entries(ids)
+            self._add_external_holders(ids, 1)
+            self._touch_entries(ids)
         except BaseException:
-            self.tear()
+            self._tear()
             raise
 
     def free_blocks(self, ordered_blocks: Iterable[object]) -> None:
-        """Release one holder of each block in this order; the first released without holder is evicted first.
+        """Let go of one hold from outside of each block, in this order; the first one left unheld is evicted first.
 
-        Null blocks are passed over; a block may stand in the batch as often as it is held. O(blocks).
+        Null blocks are passed over; a block may be in the batch as often as it is held from outside. What a manager's
+        request holds, only the manager releases. Complexity: O(blocks). law: OUTSIDE-1.
 
         Raises:
-            BlockError: a block is foreign, or not held that often; none is released.
+            BlockError: a block is foreign, or not held from outside that often; none is released.
         """
         self.require_whole()
         ids = self.ids_of(ordered_blocks)
@@ -401,15 +428,17 @@ class BlockPool(BlockStore):
             if block != 0:
                 times = seen.get(int(block), 0) + 1
                 seen[int(block)] = times
-                if times > self._ref[i64(block)]:
+                own = self.num_external_holders(i64(block))
+                if times > own:
                     raise BlockError(
-                        f"ordered_blocks: block {block} has {self._ref[i64(block)]} holders, released {times} times"
+                        f"ordered_blocks: block {block} is held {own} times through get_new_blocks and touch, and let "
+                        "go of more often; what a request holds, its manager releases"
                     )
         try:
-            self.set_apart(ids, -1)
-            self.release(backwards, 0, len(backwards))
+            self._add_external_holders(ids, -1)
+            self._release(backwards, 0, len(backwards))
         except BaseException:
-            self.tear()
+            self._tear()
             raise
 
     def ids_of(self, blocks: Iterable[object]) -> vec[i32]:
@@ -431,7 +460,7 @@ class BlockPool(BlockStore):
     def reset_prefix_cache(self) -> bool:
         """Drop every key; False, and nothing happens, while any block is held. O(num_blocks)."""
         self.require_whole()
-        return self.forget_all()
+        return self._forget_all()
 
     def take_events(self) -> list[KVCacheEvent]:
         """Return the events since the last call, oldest first; empty unless they are recorded."""

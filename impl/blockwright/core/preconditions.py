@@ -40,7 +40,6 @@ def looked_up(state: State, request: Request) -> RequestTables | None:
     state.pool.require_whole()
     tables = state.running.get(request.request_id)
     if tables is None:
-        give_keys(state, request)
         return None
     if tables.uid != request._uid:
         raise DuplicateRequestError(f"request: another request runs under the id {request.request_id!r}; free it first")
@@ -80,10 +79,11 @@ def tables_running(state: State, request: Request) -> RequestTables:
 
 
 def check_keys(state: State, request: Request) -> None:
-    """Check that the keys of a request, if it has any, will do for every group."""
+    """Check that the keys of a request will do for every group, after giving it some if it has no block size yet."""
+    give_keys(state, request)
     if state.config.caching and request._block_size > 0:
         for manager in state.managers:
-            state.pool.units_for(request, manager._block_size)
+            state.pool._units_for(request, manager._block_size)
 
 
 # ---------------------------------------------------------------------- what a step asks for
@@ -129,6 +129,7 @@ def check_ask(state: State, request: Request, tables: RequestTables | None, ask:
     if tables is None:
         if state.config.overlaps and ask.new > 0 and len(state.steps) == 0:
             raise UnknownStepError("allocate_slots: no step has been started; call start_step first")
+        give_keys(state, request)
         return
     check_growth(state, request, tables, computed)
 

@@ -288,6 +288,8 @@ class Request:
             raise InvalidArgumentError(f"prompt_token_ids: needs 1..{MAX_LENGTH} tokens, not {self._num_prompt}")
         self._output: vec[i32] = vec[i32]()
         self._num_computed: i64 = 0
+        self._num_looked_up: i64 = 0  # tokens of its last lookup; 0 once it is admitted
+        self._was_admitted = False
         self.cache_salt = None if cache_salt is None else exact_text(cache_salt)
         self.lora_name = None if lora_name is None else exact_text(lora_name)
         self.prompt_logprobs = prompt_logprobs
@@ -340,6 +342,8 @@ class Request:
         twin._num_prompt = self._num_prompt
         twin._output = self._output[:]
         twin._num_computed = self._num_computed
+        twin._num_looked_up = self._num_looked_up
+        twin._was_admitted = self._was_admitted
         twin.cache_salt = self.cache_salt
         twin.lora_name = self.lora_name
         twin.prompt_logprobs = self.prompt_logprobs

@@ -390,6 +390,36 @@ class Config:
 
 
 @final
+class Lookups:
+    """Lookups of requests that have been admitted, and whether the cache was reset, since the last statistics.
+
+    A request that was not admitted for the first time is counted apart.
+    """
+
+    def __init__(self) -> None:
+        """Start without lookups."""
+        self.was_reset = False
+        self.requests: i64 = 0
+        self.queries: i64 = 0
+        self.hits: i64 = 0
+        self.preempted_requests: i64 = 0
+        self.preempted_queries: i64 = 0
+        self.preempted_hits: i64 = 0
+
+    def copy(self) -> Lookups:
+        """Return an independent copy."""
+        twin = Lookups()
+        twin.was_reset = self.was_reset
+        twin.requests = self.requests
+        twin.queries = self.queries
+        twin.hits = self.hits
+        twin.preempted_requests = self.preempted_requests
+        twin.preempted_queries = self.preempted_queries
+        twin.preempted_hits = self.preempted_hits
+        return twin
+
+
+@final
 class State:
     """All that changes in a manager.
 
@@ -405,7 +435,7 @@ class State:
         due: requests whose last step leaves a recurrent state.
         changes: of the step that is being made.
         nothing: the answer of a step that takes no block.
-        num_lookups, num_queries, num_hits, was_reset: for `PrefixCacheStats`.
+        lookups: those of requests that have been admitted, for `PrefixCacheStats`.
     """
 
     def __init__(self, config: Config, pool: BlockPool, managers: list[SingleTypeKVCacheManager]) -> None:
@@ -428,10 +458,7 @@ class State:
         self.due = DueStates()
         self.changes = Changes(config.num_groups)
         self.nothing = KVCacheBlocks(pool, [vec[i32]() for _ in managers])
-        self.num_lookups: int = 0
-        self.num_queries: int = 0
-        self.num_hits: int = 0
-        self.was_reset = False
+        self.lookups = Lookups()
 
     def copy(self) -> State:
         """Return an independent copy. O(num_blocks)."""
@@ -451,16 +478,13 @@ class State:
         twin.load_wishes = self.load_wishes.copy()
         for tables in self.due.in_order():
             twin.due.add(twin.running[tables.request_id])
-        twin.num_lookups = self.num_lookups
-        twin.num_queries = self.num_queries
-        twin.num_hits = self.num_hits
-        twin.was_reset = self.was_reset
+        twin.lookups = self.lookups.copy()
         return twin
 
     def tear(self) -> None:
         """Refuse later calls: one has ended in the middle of a change."""
         self.owner = -1  # so that every request is looked up
-        self.pool.tear()
+        self.pool._tear()
 
 
 def held_blocks(table: GroupTable) -> vec[i32]:

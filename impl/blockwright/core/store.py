@@ -44,9 +44,8 @@ from blockwright.events import BlockStored
 class BlockStore:
     """Counters, free queue and prefix index over `count` blocks, the null block included.
 
-    Attributes:
-        version: changes whenever a block is taken, held, released or forgotten, so that a stale plan is noticed.
-        is_torn: a call ended in the middle of a change.
+    What changes it is private to this package: a block has the holders that its tables and copies say, and those from
+    outside (`BlockPool`), which are counted apart.
     """
 
     def __init__(self, count: i64, journal: Journal | None, order: CandidateOrder | None = None) -> None:
@@ -54,7 +53,7 @@ class BlockStore:
 
         With an `order`, eviction candidates go by it; without, least recently released first.
         """
-        self.is_torn = False
+        self._is_torn = False  # a call ended in the middle of a change
         self._count: i64 = count
         self._index: PrefixIndex = PrefixIndex(count)
         self._ref: vec[i32] = zeros32(count)
@@ -73,16 +72,18 @@ class BlockStore:
         # is the source, or -1 for a destination.
         self._copies: vec[i32] = vec[i32]()
         self._ends: vec[i32] = vec[i32]()
-        # Per block: how many of its holders hold it from outside; no request that computes is among them.
-        self._apart: vec[i32] = zeros32(count)
+        # Per block, once there has been one: how many of its holders hold it from outside, where none is a table.
+        self._external: vec[i32] = vec[i32]()
+        self._num_external: i64 = 0
         self._order: CandidateOrder | None = order
-        self.version: i64 = 0
+        # Changes whenever a block is taken, held, released or forgotten, so that a stale plan is noticed.
+        self._version: i64 = 0
         self._journal: Journal | None = journal
 
-    def copy_to(self, twin: BlockStore) -> None:
+    def _copy_to(self, twin: BlockStore) -> None:
         """Put a copy of every field of the store into another, whatever that holds. O(count)."""
         self.require_whole()
-        twin.is_torn = False
+        twin._is_torn = False
         twin._count = self._count
         twin._index = self._index.copy()
         twin._ref = self._ref[:]
@@ -92,18 +93,19 @@ class BlockStore:
         twin._num_evictions = self._num_evictions
         twin._copies = self._copies[:]
         twin._ends = self._ends[:]
-        twin._apart = self._apart[:]
+        twin._external = self._external[:]
+        twin._num_external = self._num_external
         twin._order = None if self._order is None else self._order.copy()
-        twin.version = self.version
+        twin._version = self._version
         twin._journal = None if self._journal is None else self._journal.copy()
 
-    def tear(self) -> None:
+    def _tear(self) -> None:
         """Refuse later calls: one has ended in the middle of a change."""
-        self.is_torn = True
+        self._is_torn = True
 
     def require_whole(self) -> None:
         """Raise `InterruptedCallError` if a call has ended in the middle of a change. law: CALL-1."""
-        if self.is_torn:
+        if self._is_torn:
             raise InterruptedCallError(
                 "an earlier call ended in the middle of a change (no memory, an interrupt), so that nothing can be "
                 "said of the blocks; make a new manager or pool, and compute again what it held"
@@ -137,9 +139,18 @@ class BlockStore:
         """Return for each block, by id, whether it carries a key. O(num_blocks)."""
         return self._index.keyed()
 
+    @property
+    def num_held_externally(self) -> int:
+        """How many different blocks are held from outside. O(1)."""
+        return self._num_external
+
     def holders_apart(self) -> list[int]:
-        """Return how many holders of each block are noted as no requests that compute (`set_apart`). O(num_blocks)."""
-        return [int(times) for times in self._apart]
+        """Return how many of the holders of each block hold it from outside, by id. O(num_blocks)."""
+        return [int(times) for times in self._external] or [0] * int(self._count)
+
+    def num_external_holders(self, block: i64) -> i64:
+        """Return how many of the holders of one block hold it from outside. O(1)."""
+        return 0 if self._num_external == 0 else i64(self._external[block])
 
     def block_key(self, block: i64) -> bytes | None:
         """Return the 16-byte key of one block, or None. O(1)."""
@@ -172,17 +183,17 @@ class BlockStore:
 
     # ------------------------------------------------------------------ the free queue
 
-    def take(self, count: i64, ids: vec[i32]) -> vec[i32]:
+    def _take(self, count: i64, ids: vec[i32]) -> vec[i32]:
         """Append `count` blocks from the queue's head to `ids`, each held once and without key.
 
         The caller has checked that they are there. law: QUEUE-1, REF-1.
         """
         at: i64 = len(ids)
         ids = append(ids, 0) if count == 1 else extend(ids, zeros32(count))
-        self.fill(ids, at, at + count)
+        self._fill(ids, at, at + count)
         return ids
 
-    def fill(self, ids: vec[i32], at: i64, stop: i64) -> None:
+    def _fill(self, ids: vec[i32], at: i64, stop: i64) -> None:
         """Do so, for the entries of a range, which are null so far; takes no memory."""
         order = self._order
         if order is not None:
@@ -204,7 +215,7 @@ class BlockStore:
             at += 1
         following[0] = i32(block)
         self._prev[block] = 0
-        self.version += 1
+        self._version += 1
         self._num_free -= count
 
     def _fill_ranked(self, order: CandidateOrder, ids: vec[i32], at: i64, stop: i64) -> None:
@@ -231,15 +242,15 @@ class BlockStore:
             at += 1
         if len(order.gone) > 0:
             order.gone.clear()
-        self.version += 1
+        self._version += 1
         self._num_free -= stop - start
 
-    def take_one(self) -> i64:
+    def _take_one(self) -> i64:
         """Do as `take` for one block, and return it. O(1), O(log n) by access."""
         order = self._order
         if order is not None:
             ids = zeros32(1)
-            self.fill(ids, 0, 1)
+            self._fill(ids, 0, 1)
             return i64(ids[0])
         block: i64 = i64(self._next[0])
         following: i64 = i64(self._next[block])
@@ -248,7 +259,7 @@ class BlockStore:
         self._ref[block] = 1
         self._next[0] = i32(following)
         self._prev[following] = 0
-        self.version += 1
+        self._version += 1
         self._num_free -= 1
         return block
 
@@ -271,12 +282,12 @@ class BlockStore:
             block = i64(self._next[block])
             count -= 1
 
-    def touch_entries(self, ids: vec[i32]) -> None:
+    def _touch_entries(self, ids: vec[i32]) -> None:
         """Hold each non-null block of a hit once more; free ones leave the queue. law: REF-1."""
         order = self._order
         if order is not None:
             self._line_up(order.leave(ids))
-        self.version += 1
+        self._version += 1
         ref = self._ref
         following = self._next
         before = self._prev
@@ -293,7 +304,7 @@ class BlockStore:
                 self._num_free -= 1
             ref[block] += 1
 
-    def release(self, ids: vec[i32], start: i64, stop: i64) -> None:
+    def _release(self, ids: vec[i32], start: i64, stop: i64) -> None:
         """Give up one holder of each non-null entry in a range of a table, last entry first. law: REF-1, QUEUE-1."""
         self._let_go(ids, start, stop)
         if self._journal is not None:
@@ -341,7 +352,7 @@ class BlockStore:
                 before[head] = i32(block)
         following[tail] = 0
         before[0] = i32(tail)
-        self.version += 1
+        self._version += 1
         self._num_free += freed
 
     def _let_go_ranked(self, order: CandidateOrder, ids: vec[i32], start: i64, stop: i64) -> None:
@@ -360,52 +371,98 @@ class BlockStore:
             if is_published and order.tells:
                 order.note(ids, i, stop, self._index, count == 0)
             if count > 0:
+                if not is_published and count == self.num_external_holders(block):
+                    order.disown(block)
                 continue
             self._num_free += 1
-            if is_published:
+            if is_published and (order.keeps_doubles or self._index.is_single(block)):
                 order.add(block)
                 continue
+            if is_published:
+                self._forget_double(order, block)
             order.forget(block)
-            head = self._next[0]
-            self._next[0] = i32(block)
-            self._prev[block] = 0
-            self._next[block] = head
-            self._prev[i64(head)] = i32(block)
-        self.version += 1
+            self._put_first(block)
+        self._version += 1
 
-    def note_trim(self, ids: vec[i32], start: i64, stop: i64) -> None:
+    def _put_first(self, block: i64) -> None:
+        """Put a block without content at the head of the queue."""
+        head = self._next[0]
+        self._next[0] = i32(block)
+        self._prev[block] = 0
+        self._next[block] = head
+        self._prev[i64(head)] = i32(block)
+
+    def _forget_double(self, order: CandidateOrder, block: i64) -> None:
+        """Drop the key of a free block that others carry as well; they keep what was said of it. law: SHARE-4."""
+        index = self._index
+        other = index.next_duplicate(block, block)
+        while other != 0:
+            order.merge(other, block)
+            other = index.next_duplicate(other, block)
+        low, high, group = index.key(block)
+        was_last = index.drop(block)
+        if self._journal is not None:
+            self._journal.forgot(block, low, high, group, was_last)
+
+    def _leave_alone(self, order: CandidateOrder, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Take their content from the candidates that carry what a range of held blocks does now. law: SHARE-4."""
+        index, ref = self._index, self._ref
+        while start < stop:
+            block: i64 = i64(ids[start])
+            start += 1
+            if block == 0 or not index.has_key(block) or index.is_single(block):
+                continue
+            double = index.next_duplicate(block, block)
+            while double != 0 and ref[double] > 0:
+                double = index.next_duplicate(double, block)
+            if double != 0:
+                self._empty_double(order, double)
+
+    def _empty_double(self, order: CandidateOrder, block: i64) -> None:
+        """Make a candidate a block without content, since others carry its key as well. law: SHARE-4."""
+        order.withdraw(block)
+        self._forget_double(order, block)
+        order.forget(block)
+        self._put_first(block)
+        self._version += 1
+
+    def _note_trim(self, ids: vec[i32], start: i64, stop: i64) -> None:
         """Note that a range was released because no later token of its request reads it."""
         if self._journal is not None:
             self._journal.released(ids, start, stop, TRIMMED)
 
-    # ------------------------------------------------------------------ who reads it
+    # ------------------------------------------------------------------ who holds it from outside
 
-    def set_apart(self, ids: vec[i32], times: i32) -> None:
-        """Note that one more holder of each non-null block is no request that computes; with ``times=-1``, one less.
+    def _add_external_holders(self, ids: vec[i32], times: i32) -> None:
+        """Count one more holder from outside for each non-null block; with ``times=-1``, one less. law: OUTSIDE-1.
 
-        Such are all who hold blocks from outside. Complexity: O(blocks).
+        The caller has made room (`_reserve_external`). Complexity: O(blocks).
         """
-        apart = self._apart
-        for block in ids:
+        external = self._external
+        for each in ids:
+            block: i64 = i64(each)
             if block != 0:
-                apart[i64(block)] += times
+                if external[block] == 0:
+                    self._num_external += 1
+                external[block] += times
+                if external[block] == 0:
+                    self._num_external -= 1
 
-    def num_apart(self, block: i64) -> i64:
-        """Return the number of holders of one block that are noted as no requests that compute. O(1)."""
-        return i64(self._apart[block])
-
-    def num_readers(self, block: i64) -> i64:
-        """Return the number of requests that compute and hold one block. O(1)."""
-        return self.num_sharers(block) - self.num_apart(block)
+    def _reserve_external(self) -> None:
+        """Take the memory in which holders from outside are counted. O(num_blocks) once."""
+        if len(self._external) == 0:
+            self._external = zeros32(self._count)
 
     # ------------------------------------------------------------------ copy-on-write
 
     def num_sharers(self, block: i64) -> i64:
-        """Return the number of holders of one block, copies to come not counted. O(1)."""
+        """Return the number of tables that hold one block: neither copies to come nor holders from outside. O(1)."""
         count: i64 = i64(self._ref[block])
-        if count > 1 and len(self._copies) > 0:
-            copies: i64 = i64(self._ends[block])
-            count -= copies if copies >= 0 else 1
+        if count > 1:
+            if len(self._copies) > 0:
+                copies: i64 = i64(self._ends[block])
+                count -= copies if copies >= 0 else 1
+            count -= self.num_external_holders(block)
         return count
 
     def has_copies(self) -> bool:
@@ -416,36 +473,36 @@ class BlockStore:
         """Return whether a copy to come goes to a block. O(1)."""
         return len(self._copies) > 0 and self._ends[block] < 0
 
-    def copy_on_write(self, block: i64, group: i64) -> i64:
+    def _copy_on_write(self, block: i64, group: i64) -> i64:
         """Move one holder of a shared block to a new one, and note that the content is to be copied. O(1).
 
         Both are also held by the copy until it is taken, so that neither is handed out before the copy has been run.
         The caller has checked that a block is free. law: COPY-1, COPY-2.
         """
-        self.reserve_copies(1)
-        new = self.take_one()
+        self._reserve_copies(1)
+        new = self._take_one()
         self._ref[new] = 2
         self._ends[block] += 1
         self._ends[new] = -1
         self._copies = append(append(append(self._copies, i32(group)), i32(block)), i32(new))
         return new
 
-    def reserve_copies(self, count: i64) -> None:
+    def _reserve_copies(self, count: i64) -> None:
         """Take the memory that so many more copies to come need; nothing else changes."""
         if len(self._ends) == 0:
             self._ends = zeros32(self._count)
         self._copies = with_room(self._copies, 3 * count)
 
-    def take_copies(self) -> list[tuple[int, int, int]]:
+    def _take_copies(self) -> list[tuple[int, int, int]]:
         """Return the copies to come as (group, source, destination), oldest first, and let go of both ends.
 
         Complexity: O(copies).
         """
         copies = self.pending_copies()
-        self.end_copies()
+        self._end_copies()
         return copies
 
-    def end_copies(self) -> None:
+    def _end_copies(self) -> None:
         """Let go of both ends of the copies to come, which have been told. O(copies)."""
         pending = self._copies
         size: i64 = len(pending)
@@ -457,7 +514,7 @@ class BlockStore:
             self._end(pending, last)
             self._copies = room
         except BaseException:
-            self.tear()
+            self._tear()
             raise
 
     def _end(self, pending: vec[i32], last: vec[i32]) -> None:
@@ -585,7 +642,7 @@ class BlockStore:
                 "look the hit up again"
             )
 
-    def publish(
+    def _publish(
         self, ids: vec[i32], request: Request, units: i64, group: i64, block_size: i64, start: i64, stop: i64
     ) -> None:
         """Make the full, non-null blocks of a range of a table findable. law: PUB-1, PUB-2.
@@ -596,20 +653,23 @@ class BlockStore:
         index = self._index
         words = request._words
         journal = self._journal
+        order = self._order
         if journal is None:
             index.add_run(words, 2 * units, group, ids, start, stop)
-            return
-        marks = index.marks
-        i = start
-        while i < stop:
-            block: i64 = i64(ids[i])
-            if block != 0 and marks[block] == 0:
-                at: i64 = 2 * ((i + 1) * units - 1)
-                is_new = index.add(block, words[at], words[at + 1], group)
-                journal.stored(block, request.keys(units), i, group, block_size, is_new)
-            i += 1
+        else:
+            marks = index.marks
+            i = start
+            while i < stop:
+                block: i64 = i64(ids[i])
+                if block != 0 and marks[block] == 0:
+                    at: i64 = 2 * ((i + 1) * units - 1)
+                    is_new = index.add(block, words[at], words[at + 1], group)
+                    journal.stored(block, request.keys(units), i, group, block_size, is_new)
+                i += 1
+        if order is not None and not order.keeps_doubles:
+            self._leave_alone(order, ids, start, stop)
 
-    def publish_told(self, block: i64, event: BlockStored) -> None:
+    def _publish_told(self, block: i64, event: BlockStored) -> None:
         """Make a held block findable under the key of an event, which another process told. O(1). law: PUB-1."""
         digest = cast("bytes", event.block_hash)
         low, high = hash_words(digest)
@@ -617,7 +677,7 @@ class BlockStore:
         if self._journal is not None:
             self._journal.told(block, digest, event, is_new)
 
-    def publish_each(self, blocks: vec[i32], request: Request, units: i64, entry: i64, count: i64) -> None:
+    def _publish_each(self, blocks: vec[i32], request: Request, units: i64, entry: i64, count: i64) -> None:
         """Make blocks findable as the request's block `entry`, the first in group 0, ..., the last of `count` in its.
 
         Only where the pool is plain, and the key made. law: PUB-1.
@@ -633,24 +693,23 @@ class BlockStore:
         """
         return self._journal is None and self._order is None
 
-    def forget_all(self, num_reserved: i64 = 0) -> bool:
+    def _forget_all(self, num_reserved: i64 = 0) -> bool:
         """Drop every key; False, and nothing happens, while any block is held but `num_reserved` ones without content.
 
-        Complexity: O(count).
+        Complexity: O(count), O(1) where no block carries a key.
         """
         if self._num_free + num_reserved != self._count - 1:
             return False
-        index = PrefixIndex(self._count)
         try:
             if self._journal is not None:
                 self._journal.cleared(self._index)
-            self._index = index
+            self._index.clear()
             order = self._order
             if order is not None:
                 self._line_up(order.clear())
-            self.version += 1
+            self._version += 1
         except BaseException:
-            self.tear()
+            self._tear()
             raise
         return True
 
@@ -686,6 +745,10 @@ class BlockStore:
             ends[source] += 1
             ends[destination] = -1
         demand("COPY-1", "copies to come that each block is the source of", ends, [int(count) for count in self._ends])
+        apart = self.holders_apart()
+        over = [block for block, times in enumerate(apart) if not 0 <= times <= int(self._ref[block])]
+        demand("OUTSIDE-1", "blocks with more holders from outside than holders", [], over)
+        demand("OUTSIDE-1", "blocks held from outside", len([n for n in apart if n > 0]), self.num_held_externally)
         if self._journal is not None:
             self._journal.check([block for block in range(self._count) if keyed[block]])
 

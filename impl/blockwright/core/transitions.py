@@ -30,14 +30,11 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
     # law: HIT-3
     max_length: i64 = request.num_tokens - 1
     probes = [
-        manager.probe(request.keys(state.pool.units_for(request, manager._block_size)), max_length, config.eagle)
+        manager.probe(request.keys(state.pool._units_for(request, manager._block_size)), max_length, config.eagle)
         for manager in state.managers
     ]
     num_computed = common_hit([manager.rule for manager in state.managers], probes, config.alignment, max_length)
-    if config.logs:
-        state.num_lookups += 1
-        state.num_queries += request.num_tokens
-        state.num_hits += num_computed
+    request._num_looked_up = request.num_tokens
     if num_computed == 0:
         return state.nothing, 0
     ids = [
@@ -57,7 +54,7 @@ def commit(state: State, plan: Plan) -> KVCacheBlocks:
     if plan._owner != state.owner:
         raise StalePlanError(f"plan: {plan!r} is another manager's, or of this one before it was copied")
     tables = tables_of(state, request)
-    if plan._version != state.pool.version or plan._moment != moment(state, request, tables):
+    if plan._version != state.pool._version or plan._moment != moment(state, request, tables):
         raise StalePlanError(f"plan: the pool or the request has changed since {plan!r}; plan again")
     return serve(state, request, tables, plan._ask)
 
@@ -122,9 +119,9 @@ def reset(state: State) -> bool:
     try:
         if not state.pool.reset_prefix_cache():
             return False
-        state.was_reset = True
+        state.lookups.was_reset = True
     except BaseException:
-        if state.pool.is_torn:
+        if state.pool._is_torn:
             state.tear()
         raise
     return True

@@ -83,15 +83,14 @@ class Metrics(Collector):
     def __call__(self, fact: Fact) -> None:
         """Fold a fact in. O(blocks of the fact)."""
         totals, kind = self.totals, fact.kind
-        if kind == "lookup":
-            totals["queries"] += fact.tokens
-            totals["hits"] += fact.hit
-        elif kind == "outside":
+        if kind == "outside":
             totals["external_queries"] += fact.tokens
             totals["external_hits"] += fact.hit
         elif kind == "preempt":
             totals["preemptions"] += 1
         elif kind == "admit":
+            totals["queries"] += fact.queries
+            totals["hits"] += fact.hit if fact.queries else 0
             known = min(fact.hit + fact.external, fact.prompt)
             totals["local_cache_hit"] += fact.hit
             totals["external_kv_transfer"] += known - fact.hit

@@ -29,6 +29,10 @@ class PrefixIndex:
         self._children: dict[tuple[object, ...], object] = {}
         self.apply(events)
 
+    def __bool__(self) -> bool:
+        """Return True: it is an object that goes on, empty or not."""
+        return True
+
     def __len__(self) -> int:
         """Return how many blocks are known."""
         return len(self._blocks)

@@ -107,6 +107,10 @@ class EventStream:
             twin._batches, twin._index = self._batches.copy(), self._index.copy()
         return twin
 
+    def __bool__(self) -> bool:
+        """Return True: it is an object that goes on, empty or not."""
+        return True
+
     def __len__(self) -> int:
         """Return how many prefixes can be found, on all media."""
         with self._folded():

@@ -176,7 +176,7 @@ class OffloadingConnector:
             return 0, False
         self._check_hasher(request)
         for manager in self._manager.managers:
-            self._manager.block_pool.units_for(request, manager.block_size)
+            self._manager.block_pool._units_for(request, manager.block_size)
         self._lookups += 1
         length, needed = external_hit(
             self._chain,

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from blockwright.core.managers import SingleTypeKVCacheManager
+from blockwright.core.managers import GroupView
 from blockwright.core.request import Request
 
 
@@ -59,7 +59,7 @@ class GroupBlocks:
         tokens: in one offloaded block.
     """
 
-    def __init__(self, manager: SingleTypeKVCacheManager, number: int, request: Request, per_block: int) -> None:
+    def __init__(self, manager: GroupView, number: int, request: Request, per_block: int) -> None:
         self.manager = manager
         self.number = number
         self.tokens = manager.block_size * per_block
@@ -137,7 +137,7 @@ class _Probe:
 
 def external_hit(
     chain: Finder,
-    managers: Sequence[SingleTypeKVCacheManager],
+    managers: Sequence[GroupView],
     request: Request,
     num_computed: int,
     per_block: int,

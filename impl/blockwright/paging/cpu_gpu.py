@@ -71,8 +71,8 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
 
     def tear(self) -> None:
         """Refuse later calls: one has ended in the middle of a change. law: CALL-1."""
-        self._gpu.pool.tear()
-        self._cpu.pool.tear()
+        self._gpu.pool._tear()
+        self._cpu.pool._tear()
 
     def require_whole(self) -> None:
         """Raise `InterruptedCallError` if a call has ended in the middle of a change."""

@@ -45,7 +45,7 @@ class DevicePool(BlockStore):
     def copy(self) -> DevicePool:
         """Return an independent copy. O(num_blocks)."""
         twin = DevicePool(0, self.first_id, False)
-        self.copy_to(twin)
+        self._copy_to(twin)
         twin.null = self.null
         twin._epoch = self._epoch
         twin._filled_in = self._filled_in[:]
@@ -62,7 +62,7 @@ class DevicePool(BlockStore):
 
     def take_mark(self) -> i64:
         """Take a block; there must be a free one. Return its mark. O(1), O(log n) by access. law: PAGE-7."""
-        block = self.take_one()
+        block = self._take_one()
         self._filled_in[block] = _NOT_FULL
         self._begun[block] = 0
         return block + self.first_id
@@ -70,17 +70,17 @@ class DevicePool(BlockStore):
     def hold_one(self, mark: i64) -> None:
         """Hold a block once more. O(1), O(log n) by access."""
         self._one[0] = i32(mark - self.first_id)
-        self.touch_entries(self._one)
+        self._touch_entries(self._one)
 
     def release_one(self, mark: i64) -> None:
         """Give up one holder of a block. O(1), O(log n) by access."""
         self._one[0] = i32(mark - self.first_id)
-        self.release(self._one, 0, 1)
+        self._release(self._one, 0, 1)
 
     def take_null(self) -> int:
         """Set a block aside as the null block, if there is none yet; return its absolute id. One must be free."""
         if self.null == 0:
-            self.null = self.take_one()
+            self.null = self._take_one()
         return int(self.null + self.first_id - 1)
 
     def is_held(self, mark: i64) -> bool:
@@ -113,12 +113,12 @@ class DevicePool(BlockStore):
         while at < i64(len(copies)):
             pairs.append((int(i64(copies[at]) + shift), int(i64(copies[at + 1]) + shift)))
             at += 3
-        self.end_copies()
+        self._end_copies()
         return pairs
 
     def copy_one(self, mark: i64) -> i64:
         """Move one holder of a block to a copy of it; return the copy's mark. One block must be free. O(1)."""
-        block = self.copy_on_write(mark - self.first_id, 0)
+        block = self._copy_on_write(mark - self.first_id, 0)
         self._filled_in[block] = _NOT_FULL
         self._begun[block] = self._begun[mark - self.first_id]
         return block + self.first_id
@@ -184,7 +184,7 @@ class DevicePool(BlockStore):
 
     def reset(self) -> bool:
         """Forget all content; False, and nothing happens, while a block other than the null block is held. O(n)."""
-        return self.forget_all(0 if self.null == 0 else 1)
+        return self._forget_all(0 if self.null == 0 else 1)
 
     def can_reset(self) -> bool:
         """Return whether `reset` would. O(1)."""

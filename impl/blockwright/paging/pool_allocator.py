@@ -483,7 +483,7 @@ class PoolAllocator(BlockAllocator):
                 ids = append(ids, i32(self.own(before)._mark - self.pool.first_id))
             chain.append(before)
             before = before._prev
-        self.pool.touch_entries(ids)
+        self.pool._touch_entries(ids)
         twins: list[Block] = []
         prev: PoolBlock | None = None
         at: i64 = len(chain)

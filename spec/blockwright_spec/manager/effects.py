@@ -13,7 +13,7 @@ from .hits import lost
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .plans import let_go, planned
 from .publication import replaced, ripened, stepped_on, without
-from .retention import guarded, held_again, in_order, marked
+from .retention import doubled, guarded, held_again, in_order, marked, undoubled
 from .state import (
     NULL,
     Absent,
@@ -40,6 +40,7 @@ def requeued(state: State, released: tuple[int, ...]) -> State:
     """
     held = frozenset(block for table in held_tables(state) for block in table)
     freed = tuple(block for block in released if block not in held)
+    state = undoubled(state, doubled(state, freed, held))
     published = frozenset(block for block, _ in state.keys)
     bare = tuple(block for block in freed if block not in published)
     candidates = tuple(block for block in freed if block in published)

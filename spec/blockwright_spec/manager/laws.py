@@ -1,9 +1,9 @@
-"""Part one, chapter 22: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 23: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
 from . import events, pool_laws, retention_laws, step_laws, table_laws
-from .in_time import explain, time_laws
+from .in_time import explain, outside, time_laws
 
 BLOCK_LAWS = (
     listed(block_machine.law_count_is_of_places, "vLLM KVCacheBlock.ref_cnt; known bugs B01, B02"),
@@ -61,6 +61,7 @@ STEP_LAWS = (
     listed(step_laws.law_plan_is_taken, "vLLM KVCacheManager.allocate_slots; known bugs B08, B23"),
     listed(step_laws.law_writer_is_alone, "PagedAttention (Kwon et al., 2023), section 4.4; known bug B01"),
     listed(time_laws.law_copy_is_of_its_entry, "PagedAttention (Kwon et al., 2023), section 4.4"),
+    listed(outside.law_outside_is_apart, "vLLM BlockPool.free_blocks: a block released twice; known bug D61"),
     listed(step_laws.law_newcomer_leaves_the_watermark, "vLLM KVCacheManager.allocate_slots; known bug B34"),
 )
 """Every law of steps."""
@@ -83,6 +84,7 @@ RESTART_LAWS = (listed(events.law_restart_finds_what_stood_there, "chapter `dire
 POLICY_LAWS = (
     listed(retention_laws.law_hints_change_no_answer, "vLLM RFC #52113: hints are best-effort; known bug B67c"),
     listed(retention_laws.law_floors_fit, "LMCache: quotas per salt"),
+    listed(retention_laws.law_candidate_is_single, "what a duplicate costs its tenant; known bug D60"),
     listed(retention_laws.law_extension_goes_first, "SGLang RadixCache: leaves are evicted first; known bug D41"),
     listed(retention_laws.law_free_block_can_be_taken, "SGLang #27539: a policy that lost blocks; known bug B67a"),
 )

@@ -23,7 +23,7 @@ class Reason(Enum):
     """Why a step is refused; each reason says when the step could happen."""
 
     NO_FREE_BLOCKS = (When.NOT_NOW, "the demand exceeds the free blocks")
-    BLOCKS_HELD = (When.NOT_NOW, "a request holds blocks, so the cache cannot be reset")
+    BLOCKS_HELD = (When.NOT_NOW, "some block is held, so the cache cannot be reset")
     POOL_TOO_SMALL = (When.NEVER, "the request alone would hold more blocks than there are")
     NO_TOKENS = (When.INVALID, "no token to compute and no hit to adopt")
     NEGATIVE = (When.INVALID, "a count is negative")
@@ -50,6 +50,8 @@ class Reason(Enum):
     HIT_LENGTH = (When.INVALID, "the length of the hit is not that of its blocks")
     HIT_STALE = (When.INVALID, "a block of the hit does not carry the request's prefix")
     PAST = (When.INVALID, "a time that has passed")
+    NOTHING_TO_HOLD = (When.INVALID, "a block to be held from outside is free and has no content")
+    NOT_OUTSIDE = (When.INVALID, "more is let go of than is held from outside")
     ILLEGAL_CHOICE = (When.INVALID, "the choice is not one of those left open")
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ..reads import Group, Mamba, cut
 from .hits import useful
+from .retention import doubled, undoubled
 from .state import NULL, Config, Request, Running, State, certain, key
 
 
@@ -49,7 +50,17 @@ def published(state: State, slot: int, count: int, stop: int | None) -> State:
     looked = tuple(max(was, entries.stop) for was, entries in zip(request.published, full, strict=True))
     if looked == request.published:
         return state
-    return replaced(replace(state, keys=state.keys + keys), slot, replace(request, published=looked))
+    after = replaced(replace(state, keys=state.keys + keys), slot, replace(request, published=looked))
+    for block, _ in keys:
+        after = alone(after, block)
+    return after
+
+
+def alone(state: State, block: int) -> State:
+    """Forget what a candidate holds that a block has just been published as: it is free without content (SHARE-4)."""
+    doubles = doubled(state, state.queue, (block,))
+    left = tuple(other for other in state.queue if other not in doubles)
+    return replace(undoubled(state, doubles), queue=(*doubles, *left)) if doubles else state
 
 
 def is_open(state: State, slot: int) -> bool:

@@ -9,12 +9,16 @@ A *tenant* is what has the same extra keys (a cache salt): what is one's is neve
 the tenant whose request holds it or whose content it keeps, so what a tenant holds is part of his share. Whoever takes
 counts the block that he takes, and a candidate goes only while its tenant has more than its floor; where there is no
 such candidate, because running requests hold what is left, the first one goes all the same: shares refuse nobody.
+
+A duplicate costs its tenant nothing: where candidates are told apart, no candidate has the content of another published
+block. As soon as it would, the older one of two candidates, or the one that is free, is forgotten and free without
+content, and the block that stays keeps what was said of both (SHARE-4).
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
 
-from ..hints import Mark, Wish, kept, rank
+from ..hints import Mark, Wish, kept, merged, rank
 from .hits import holding
 from .outcomes import Done, Outcome, Reason, Refusal
 from .state import NULL, Config, Content, Fence, Running, State, Table, holders, key, owned, running
@@ -30,11 +34,20 @@ def tenant_of(state: State, block: int) -> Hashable:
 
 
 def counted(state: State) -> Counts:
-    """Count the blocks of each tenant: those that his requests hold or held until a fence, and his candidates."""
+    """Count the blocks of each tenant: those that its requests hold or held until a fence, and its candidates."""
+    return totals(held_by_tenants(state) | {(content[1][0], block) for block, content in state.keys})
+
+
+def held_by_tenants(state: State) -> frozenset[tuple[Hashable, int]]:
+    """Return each block that requests hold, or held until a fence, with its tenant."""
     own = tuple((request.prefix[0], owned(request)) for request in running(state))
-    fenced = tuple((fence.extra, fence.tables) for fence in state.fences)
-    held = {(tenant, block) for tenant, tables in own + fenced for table in tables for block in table if block != NULL}
-    tenants = tuple(tenant for tenant, _ in held | {(content[1][0], block) for block, content in state.keys})
+    held = own + tuple((fence.extra, fence.tables) for fence in state.fences)
+    return frozenset((tenant, block) for tenant, tables in held for table in tables for block in table if block != NULL)
+
+
+def totals(blocks: Collection[tuple[Hashable, int]]) -> Counts:
+    """Count the blocks of each tenant."""
+    tenants = tuple(tenant for tenant, _ in blocks)
     return {tenant: tenants.count(tenant) for tenant in tenants}
 
 
@@ -101,6 +114,29 @@ def marked(state: State, fence: Fence) -> State:
             goes = (goes or not nexts) and wish.first is not None and start >= wish.first and is_free and seen == nexts
             state = put(state, {block: replace(kept(mark, start, wish, state.now), first=goes, nexts=seen)})
             behind, goes = content, goes and holding(state, content) == (block,)
+    return state
+
+
+def duplicates(state: State, block: int) -> Table:
+    """Return the other blocks with the content of a published one."""
+    return tuple(other for other, content in state.keys if other != block and content == key(state, block))
+
+
+def doubled(state: State, blocks: Table, stay: Collection[int]) -> Table:
+    """Return those of some blocks that have the content of one that stays, or of a later one of them (SHARE-4)."""
+    keeps = not state.config.added.retains
+    pairs = ((block, {*duplicates(state, block)} & {*stay, *blocks[at + 1 :]}) for at, block in enumerate(blocks))
+    return () if keeps else tuple(block for block, others in pairs if others)
+
+
+def undoubled(state: State, doubles: Table) -> State:
+    """Forget what some blocks hold that others hold too; those keep what was said of both."""
+    for block in doubles:
+        mark, marks = state.marks[block], {other: state.marks[other] for other in duplicates(state, block)}
+        said = {other: merged(own, mark, state.now) for other, own in marks.items()}
+        keys = tuple(each for each in state.keys if each[0] != block)
+        contents = tuple(None if at == block else content for at, content in enumerate(state.contents))
+        state = put(replace(state, keys=keys, contents=contents), {**said, block: Mark()})
     return state
 
 

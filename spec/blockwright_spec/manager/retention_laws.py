@@ -1,10 +1,14 @@
-"""Part one, chapter 21: what retention promises: to those who hint, to tenants, and whatever the policy.
+"""Part one, chapter 22: what retention promises: to those who hint, to tenants, and whatever the policy.
 
 Laws of policies are judged where candidates are told apart, and of any policy that takes free blocks: they are about a
 choice that every other law leaves open. Two promises are about hits, and so about whole histories: `SHARE-2`, a
-tenant's hits are at least those that he would have alone in a pool of his floor, whatever others do and hint, as long
-as running requests leave him his floor; and `HINT-3`, hits are at least those of plain LRU in a pool of as many blocks
-as are guarded, whatever is hinted. They are explored as pairs of histories, of which one is served `alone`.
+tenant's hits are at least those that it would have alone in a pool of its floor, whatever others do and hint, as long
+as the floors can be left (`leaves_floors`); and `HINT-3`, hits are at least those of plain LRU in a pool of as many
+blocks as are guarded, whatever is hinted. They are explored as pairs of histories, of which one is served `alone`.
+
+Both rest on this: each request uses all blocks of its prompt, hit or not, so that what was used last is the same in
+both histories. With windows and recurrent layers a longer hit uses fewer blocks, and leaves the others to be evicted
+sooner; there more blocks may mean fewer hits, shares or not, and only SHARE-3 is promised.
 """
 
 from dataclasses import replace
@@ -15,7 +19,7 @@ from .hits import found
 from .lru import LRU
 from .outcomes import Done, Step
 from .plans import plan_growth
-from .retention import counted, floors_of, in_order, is_over, tenant_of
+from .retention import counted, floors_of, held_by_tenants, in_order, is_over, tenant_of, totals
 from .state import Config, Running, State, Waiting, initial, key
 from .step_laws import taken
 
@@ -109,6 +113,23 @@ def law_free_block_can_be_taken(state: State) -> bool:
     return sorted(LRU.take(in_order(state, None, count), count)) == sorted(state.queue)
 
 
+def law_candidate_is_single(state: State) -> bool:
+    """SHARE-4: where candidates are told apart, no candidate has the content of another published block."""
+    contents = tuple(content for _, content in state.keys)
+    kept = (content for block, content in state.keys if block in state.queue)
+    return not state.config.added.retains or all(contents.count(content) == 1 for content in kept)
+
+
+def leaves_floors(state: State) -> bool:
+    """Return whether the pool has the larger of each tenant's floor and what its running requests hold.
+
+    What is held from outside is no tenant's, and is not there to be had.
+    """
+    floors, held = floors_of(state.config), totals(held_by_tenants(state))
+    needed = sum(max(floors.get(tenant, 0), held.get(tenant, 0)) for tenant in {*floors, *held})
+    return needed + len(frozenset(state.outside)) <= state.config.num_blocks - 1
+
+
 def alone(config: Config, num_blocks: int) -> State:
     """Return a new manager of plain LRU over a pool of so many blocks, to compare the hits of a history with."""
     plain = replace(config.added, retains=False, floors=(), guard=0)
@@ -116,7 +137,7 @@ def alone(config: Config, num_blocks: int) -> State:
 
 
 def law_share_is_as_if_alone(together: State, apart: State, prefix: Prefix) -> bool:
-    """SHARE-2: a tenant hits at least what it would alone in a pool of its floor, unless running requests hold that."""
+    """SHARE-2: with full attention a tenant hits what it would alone in a pool of its floor, if floors can be left."""
     return found(together, prefix, LRU).length >= found(apart, prefix, LRU).length
 
 

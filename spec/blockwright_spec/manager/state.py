@@ -127,7 +127,8 @@ class State:
     `requests` one entry for each name that the engine uses; `flights` the steps in flight, oldest first; `fences` what
     waits for them; `copies` what the engine must copy before its next step, oldest first; `due` the slots of requests
     whose last step leaves a recurrent state that is published once the step has run, in the order of their steps;
-    `marks` what is remembered of each block, and `now` the time, where candidates are told apart.
+    `marks` what is remembered of each block, and `now` the time, where candidates are told apart; `outside` the blocks
+    that are held from outside (`in_time.outside`), each as often as it is held there.
     """
 
     config: Config
@@ -141,6 +142,7 @@ class State:
     due: tuple[int, ...] = ()
     marks: tuple[Mark, ...] = ()
     now: int = 0
+    outside: tuple[int, ...] = ()
 
 
 def initial(config: Config, num_requests: int) -> State:
@@ -188,12 +190,13 @@ def shared_tables(state: State) -> tuple[Table, ...]:
 
 
 def held_tables(state: State) -> tuple[Table, ...]:
-    """Return everything that holds blocks: what requests own, what waits behind fences, and both ends of copies."""
-    return shared_tables(state) + tuple((source, target) for _, source, target in state.copies)
+    """Return all that hold blocks: requests, what waits behind fences, both ends of copies, and whoever is outside."""
+    ends = tuple((source, target) for _, source, target in state.copies)
+    return (*shared_tables(state), *ends, state.outside)
 
 
 def holders(state: State, block: int) -> int:
-    """Count the entries of tables, fences and copies that hold a block, states of drafts included (REF-1)."""
+    """Count what holds a block: entries of tables, fences and copies, states of drafts, holds from outside (REF-1)."""
     return sum(table.count(block) for table in held_tables(state))
 
 

@@ -46,9 +46,14 @@ def taken_at_most(done: Done) -> tuple[int, ...]:
 
 
 def law_taking_drops_its_key(before: State, done: Done) -> bool:
-    """STEP-2: a taken block loses its key, and no other does unless the whole cache is reset."""
-    gone = taken_at_most(done)
-    rest = tuple(published for published in before.keys if published[0] not in gone)
+    """STEP-2: a taken block loses its key, and no other does but a duplicate (SHARE-4), unless the cache is reset."""
+    gone, kept = taken_at_most(done), frozenset(content for _, content in done.state.keys)
+    rest = tuple(
+        published
+        for published in before.keys
+        if published[0] not in gone
+        if published in done.state.keys or not (before.config.added.retains and published[1] in kept)
+    )
     return done.state.keys[: len(rest)] == rest or (
         not done.state.keys and not any(held(before)) and before.queue == done.state.queue
     )
@@ -58,7 +63,7 @@ def law_demand_is_taken(before: State, done: Done) -> bool:
     """STEP-3: what leaves the free queue is held from then on, and what is taken has this one holder."""
     left = frozenset(before.queue) - frozenset(done.state.queue)
     return all(holders(done.state, block) > 0 for block in left) and all(
-        sharers(done.state, block) == 1 for block in taken(done)
+        sharers(done.state, block) + done.state.outside.count(block) == 1 for block in taken(done)
     )
 
 

@@ -57,6 +57,7 @@ class World:
         self.group.allocate_new_blocks("member", 12)
         self.group.cache_blocks(self.member, 5)
         self.pool = self.group.block_pool
+        self.own = [block.block_id for block in self.pool.get_new_blocks(3)]
         self.config = KVCacheConfig(5, [KVCacheGroupSpec(["layers.0"], full())])
 
     def dump(self) -> object:
@@ -155,11 +156,11 @@ CASES: dict[str, Case] = {
     ),
     "pool.touch": Case(lambda w, v: w.pool.touch([1, v]), "blocks"),
     "pool.free_blocks": Case(lambda w, v: w.pool.free_blocks([1, v]), "blocks"),
-    "pool.cache.blocks": Case(lambda w, v: w.pool.cache_full_blocks(w.member, [1, v], 0, 2, 4), "blocks"),
-    "pool.cache.first": Case(lambda w, v: w.pool.cache_full_blocks(w.member, [1, 2], v, 2, 4), "num_full_blocks"),
-    "pool.cache.last": Case(lambda w, v: w.pool.cache_full_blocks(w.member, [1, 2], 0, v, 4), "num_full_blocks"),
-    "pool.cache.block_size": Case(lambda w, v: w.pool.cache_full_blocks(w.member, [1, 2], 0, 2, v), "block"),
-    "pool.cache.group": Case(lambda w, v: w.pool.cache_full_blocks(w.member, [1, 2, 3], 0, 3, 4, v), "group_id"),
+    "pool.cache.blocks": Case(lambda w, v: w.pool.cache_full_blocks(w.member, [w.own[0], v], 0, 2, 4), "blocks"),
+    "pool.cache.first": Case(lambda w, v: w.pool.cache_full_blocks(w.member, w.own, v, 2, 4), "num_full_blocks"),
+    "pool.cache.last": Case(lambda w, v: w.pool.cache_full_blocks(w.member, w.own, 0, v, 4), "num_full_blocks"),
+    "pool.cache.block_size": Case(lambda w, v: w.pool.cache_full_blocks(w.member, w.own, 0, 2, v), "block"),
+    "pool.cache.group": Case(lambda w, v: w.pool.cache_full_blocks(w.member, w.own, 0, 2, 4, v), "group_id"),
     # the manager of one kind
     "group.id": Case(lambda w, v: get_manager_for_kv_cache_spec(full(), w.pool, v), "kv_cache_group_id"),
     "group.dcp_world_size": Case(lambda w, v: FullAttentionManager(full(), w.pool, 0, v), "dcp_world_size"),
@@ -247,7 +248,7 @@ def test_no_integers(name: str) -> None:
 def test_groups_are_not_confused() -> None:
     """A group id that does not fit is refused, not cut to the id of another group."""
     world = World()
-    world.pool.cache_full_blocks(world.member, [1, 2, 3], 0, 2, 4, 1)
+    world.pool.cache_full_blocks(world.member, world.own, 0, 2, 4, 1)
     assert world.pool.get_cached_block(world.member.block_hashes[1], [1]) is not None
     assert world.pool.get_cached_block(world.member.block_hashes[1], [0]) is None
 
@@ -255,5 +256,5 @@ def test_groups_are_not_confused() -> None:
 def test_huge_groups_are_not_confused() -> None:
     world = World()
     with contextlib.suppress(BlockwrightError):
-        world.pool.cache_full_blocks(world.member, [1, 2, 3], 0, 2, 4, 2**32)
+        world.pool.cache_full_blocks(world.member, world.own, 0, 2, 4, 2**32)
     assert world.pool.get_cached_block(world.member.block_hashes[1], [0]) is None

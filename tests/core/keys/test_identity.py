@@ -19,7 +19,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.support import SETUPS, Setup, admit, every_setup, manager_dump, manager_of, sliding, table
 
-from blockwright import BlockHasher, FunctionHasher, KVCacheManager, MultiModalItem, Request, Sha256Hasher, SipHasher
+from blockwright import (
+    BlockHasher,
+    BlockPool,
+    FunctionHasher,
+    KVCacheManager,
+    MultiModalItem,
+    Request,
+    Sha256Hasher,
+    SipHasher,
+    get_manager_for_kv_cache_spec,
+)
 from blockwright.errors import InvalidArgumentError, StaleHitError
 
 HASHERS: dict[str, BlockHasher] = {
@@ -203,14 +213,14 @@ def test_weak_hasher_needs_verification(name: str) -> None:
 
 
 def test_weak_hasher_needs_verification_below_the_manager() -> None:
-    manager = manager_of(SETUPS["full"].spec)
+    pool, spec = BlockPool(9), SETUPS["full"].spec
     weak = Request("r", PROMPT, 4, hasher=FunctionHasher(COLLIDING["constant"]))
-    group, pool = manager.managers[0], manager.block_pool
+    group = get_manager_for_kv_cache_spec(spec, pool, 0)
     group.allocate_new_blocks("r", 24)
     with pytest.raises(InvalidArgumentError, match="verify_tokens"):
         group.cache_blocks(weak, 24)
     with pytest.raises(InvalidArgumentError, match="verify_tokens"):
-        pool.cache_full_blocks(weak, group.req_to_blocks["r"], 0, 1, 4)
+        pool.cache_full_blocks(weak, pool.get_new_blocks(1), 0, 1, 4)
 
 
 def test_verifying_pool_does_not_trust_bare_hashes() -> None:

@@ -194,16 +194,30 @@ def test_only_requests_that_compute_have_a_common_prefix() -> None:
 
 
 def test_statistics() -> None:
+    """A lookup is counted once its request is admitted; one that was admitted before is counted apart."""
     assert manager_of(full()).make_prefix_cache_stats() is None
-    manager = manager_of(full(), log_stats=True)
-    manager.free(started(manager, "first", 17))
-    manager.get_computed_blocks(Request("r", list(range(10)), 4))
-    assert manager.make_prefix_cache_stats() == (False, 2, 27, 8)
-    assert manager.make_prefix_cache_stats() == (False, 0, 0, 0)
+    manager = manager_of(full(), 7, log_stats=True)
+    first = started(manager, "first", 17)
+    request = Request("r", list(range(10)), 4)
+    for _ in range(3):
+        hit, length = manager.get_computed_blocks(request)
+        assert manager.allocate_slots(request, 10 - length, length, hit, num_lookahead_tokens=20) is None
+    assert manager.make_prefix_cache_stats() == (False, 1, 17, 0, 0, 0, 0)
+    manager.free(first)
+    for counted in ((False, 1, 10, 8, 0, 0, 0), (False, 0, 0, 0, 1, 10, 8)):
+        hit, length = manager.get_computed_blocks(request)
+        assert manager.allocate_slots(request, 10 - length, length, hit) is not None
+        manager.free(request)
+        assert manager.make_prefix_cache_stats() == counted
     manager.reset_prefix_cache()
-    manager.get_computed_blocks(Request("r", list(range(10)), 4))
-    assert manager.make_prefix_cache_stats() == (True, 1, 10, 0)
-    assert manager.make_prefix_cache_stats() == (False, 0, 0, 0)
+    assert manager.make_prefix_cache_stats() == (True, 0, 0, 0, 0, 0, 0)
+
+
+def test_a_request_that_holds_nothing_is_not_hashed_by_its_release() -> None:
+    manager, request = manager_of(full()), Request("r", [1] * 9)
+    manager.free(request)
+    assert request.block_size is None
+    request.hash_by(1)
 
 
 def test_events() -> None:

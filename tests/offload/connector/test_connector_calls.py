@@ -186,7 +186,7 @@ def defined(
     for length in range((request.num_tokens - 1) // lcm(*units) * lcm(*units), num_computed, -lcm(*units)):
         needed: set[bytes | None] = set()
         for group, each in enumerate(manager.managers):
-            first = each.rule.first_needed(length) // each.block_size
+            first = each.first_kept(length)
             for entry in range(num_computed // each.block_size, length // each.block_size):
                 if each.sinks <= entry < first:
                     continue

@@ -245,7 +245,8 @@ def of_step(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, s
     for law in (*STEP_LAWS, *POLICY_STEP_LAWS) if state.marks else STEP_LAWS:
         if law.id not in ("STEP-1", "STEP-4") and not holds(law.holds, before, Done(state, new, (), demand, copied)):
             yield law.id, law.statement
-    slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else [getattr(action, "slot", 0)]
+    slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else []
+    slots += [action.slot] if hasattr(action, "slot") else []
     for slot, step, served in zip(slots, outcome.done, reply.served, strict=False):
         after, was = state.requests[slot], before.requests[slot]
         nulled = step.nulled if served.nulled is None else served.nulled

@@ -48,12 +48,14 @@ class CandidateOrder:
         size: how many candidates there are.
         tells: whether it is to be told of what holders let go of (`note`).
         gone: of blocks that are being taken, the priorities and times with which they were still kept.
+        keeps_doubles: whether a candidate may have the content of another published block.
     """
 
     def __init__(self) -> None:
         """Start without candidates."""
         self.size: i64 = 0
         self.tells = False
+        self.keeps_doubles = True
         self.gone: dict[int, tuple[int, float]] = {}
 
     def copy(self) -> CandidateOrder:
@@ -75,6 +77,10 @@ class CandidateOrder:
         """Take out those of some blocks that are candidates, since they are held again, and return them."""
         raise NotImplementedError
 
+    def withdraw(self, block: i64) -> None:
+        """Take out one candidate. Only where no candidate is a duplicate."""
+        raise NotImplementedError
+
     def clear(self) -> list[int]:
         """Take out all candidates, which lose their content, and return them in the order in which they would go."""
         raise NotImplementedError
@@ -90,5 +96,11 @@ class CandidateOrder:
     def forget(self, block: i64) -> None:
         """Forget all of a block that is free and has no content any more."""
 
+    def disown(self, block: i64) -> None:
+        """Note that a block without key is held from outside alone: it is no tenant's."""
+
     def note(self, ids: vec[i32], at: i64, stop: i64, index: PrefixIndex, is_free: bool) -> None:
         """Note that a holder lets go of the published block at an entry of a range; whether nobody holds it now."""
+
+    def merge(self, block: i64, double: i64) -> None:
+        """Let a block keep what is remembered of a duplicate that is about to lose its content."""

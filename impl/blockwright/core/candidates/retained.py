@@ -52,6 +52,7 @@ class RetentionOrder(CandidateOrder):
     def __init__(self, count: i64, shares: Mapping[str, int], guard: i64) -> None:
         """Start without candidates, for block ids below `count`; the last `guard` candidates are guarded. O(count)."""
         super().__init__()
+        self.keeps_doubles = False
         self._count: i64 = count
         self._guard: i64 = guard
         self.now = 0.0
@@ -194,6 +195,21 @@ class RetentionOrder(CandidateOrder):
             self._priority[block] = i32(max(self._with_priority, i64(self._priority[block])))
             self._until[block] = max(self._for_long, self._until[block])
 
+    def merge(self, block: i64, double: i64) -> None:
+        """Let a block keep what was said of a duplicate, and what stood behind that. law: SHARE-4."""
+        if self._priority[double] > 0 and self._until[double] > self.now:
+            if self._until[block] <= self.now:
+                self._priority[block] = 0
+            self._priority[block] = max(self._priority[block], self._priority[double])
+            self._until[block] = max(self._until[block], self._until[double])
+        if self._num_next[block] == 0:
+            self._next_key[block] = self._next_key[double]
+            self._num_next[block] = self._num_next[double]
+        elif self._num_next[double] == 2 or (
+            self._num_next[double] == 1 and self._next_key[double] != self._next_key[block]
+        ):
+            self._num_next[block] = 2
+
     def pass_time(self, now: float) -> None:
         """Set the time; what was kept until then stands where it would if nothing had been said. law: HINT-2.
 
@@ -306,12 +322,16 @@ class RetentionOrder(CandidateOrder):
         for each in ids:
             block: i64 = i64(each)
             if self._where[block] != _HELD:
-                self._unlink(block)
+                self.withdraw(block)
                 self._goes[block] = 0
-                self.size -= 1
-                self._update(i64(self._owner[block]))
                 blocks.append(int(block))
         return blocks
+
+    def withdraw(self, block: i64) -> None:
+        """Take out one candidate. O(log n)."""
+        self._unlink(block)
+        self.size -= 1
+        self._update(i64(self._owner[block]))
 
     def take(self, ids: vec[i32], start: i64, at: i64, stop: i64) -> None:
         """Take out the candidates that go first for the tenant being served. law: SHARE-3.
@@ -457,6 +477,15 @@ class RetentionOrder(CandidateOrder):
         self._counts[owner] -= 1
         self._owner[block] = 0
         self._unmark(block)
+        if self._counts[owner] == self._floors[owner]:
+            self._update(owner)
+
+    def disown(self, block: i64) -> None:
+        """Count a block for no tenant with a share. O(log tenants)."""
+        owner: i64 = i64(self._owner[block])
+        self._counts[owner] -= 1
+        self._counts[0] += 1
+        self._owner[block] = 0
         if self._counts[owner] == self._floors[owner]:
             self._update(owner)
 

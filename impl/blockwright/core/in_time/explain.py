@@ -188,7 +188,7 @@ def explain(
 def start(managers: list[SingleTypeKVCacheManager], request: Request, max_length: i64, use_eagle: bool) -> list[Probe]:
     """Start a lookup in each group."""
     return [
-        manager.probe(request.keys(manager.block_pool.units_for(request, manager._block_size)), max_length, use_eagle)
+        manager.probe(request.keys(manager.block_pool._units_for(request, manager._block_size)), max_length, use_eagle)
         for manager in managers
     ]
 

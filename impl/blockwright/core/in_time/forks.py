@@ -38,7 +38,7 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         state.running[child._request_id] = new
         given = KVCacheBlocks(state.pool, [table.blocks[:] for table in groups])
         has_begun = True
-        state.pool.serve(tables.tenant)
+        state.pool._serve(tables.tenant)
         for manager, table in zip(state.managers, groups):
             manager.adopt(table.blocks)
         for manager, table in zip(state.managers, groups):
@@ -113,9 +113,9 @@ def take_copies(state: State) -> list[list[tuple[int, int]]]:
     for group, source, destination in pool.pending_copies():
         copies[group].append((source, destination))
     try:
-        pool.end_copies()
+        pool._end_copies()
     except BaseException:
-        if pool.is_torn:
+        if pool._is_torn:
             state.tear()
         raise
     return copies

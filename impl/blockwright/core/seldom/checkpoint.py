@@ -70,7 +70,7 @@ def restore(manager: KVCacheManager, data: bytes, identity: bytes, hasher: Block
     taken = pool.get_new_blocks(count)
     try:
         for block, number in sorted(restored.items(), key=lambda each: each[1]):
-            pool.publish_told(block, stored[number])
+            pool._publish_told(block, stored[number])
     except BaseException:
         pool.free_blocks(taken)
         pool.reset_prefix_cache()

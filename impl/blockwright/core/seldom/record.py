@@ -29,6 +29,7 @@ class Fact(NamedTuple):
         tokens: looked up, given slots, or loaded.
         prompt: tokens of the request's prompt, where it is admitted.
         hit: tokens found, or adopted from the device.
+        queries: tokens looked up before, of a request that is admitted for the first time.
         external: tokens that are loaded from elsewhere.
         new: blocks taken, all groups one after the other.
         held: blocks of the hit, held once more.
@@ -49,6 +50,7 @@ class Fact(NamedTuple):
     evicted: tuple[int, ...] = ()
     free: int = 0
     step: int = 0
+    queries: int = 0
 
 
 class RecordedManager:
@@ -103,6 +105,7 @@ class RecordedManager:
     ) -> KVCacheBlocks | None:
         """Give slots."""
         is_new = request.request_id not in self._running
+        queries = 0 if request._was_admitted else request._num_looked_up
         blocks = self.manager.allocate_slots(
             request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, *rest, **more
         )
@@ -112,7 +115,7 @@ class RecordedManager:
         what: dict[str, Any] = {"tokens": num_new_tokens, "new": _ids(blocks)}
         if is_new:
             self._running.add(request.request_id)
-            what |= {"hit": num_new_computed_tokens, "held": _ids(new_computed_blocks)}
+            what |= {"hit": num_new_computed_tokens, "held": _ids(new_computed_blocks), "queries": queries}
             what |= {"prompt": request.num_prompt_tokens, "external": more.get("num_external_computed_tokens", 0)}
         self._write("admit" if is_new else "grow", request.request_id, **what)
         return blocks

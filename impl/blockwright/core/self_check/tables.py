@@ -61,11 +61,9 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
     for block, times in pinned.items():
         holders[i64(block)] += i32(times)
     elsewhere = pinned if held_elsewhere is None else dict(held_elsewhere)
-    unheld = [block for block, times in pinned.items() if times < 0]
     counts = [int(n) for n in holders]
     facts = [
         ("REF-1", "how often each block is held through the pool's names", elsewhere, pinned),
-        ("REF-1", "blocks released through the pool's names that were not held so", [], unheld),
         ("REF-1", "holders of each block in the tables, and its counter", counts, pool.ref_counts()),
     ]
     alone = [block for block in range(1, len(keyed)) if sharers[block] > 1 and not keyed[block]]

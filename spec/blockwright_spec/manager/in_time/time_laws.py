@@ -1,4 +1,4 @@
-"""Part one, chapter 19: what is true in time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
+"""Part one, chapter 20: what is true in time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
 
 from ...reads import Cross, Group, Mamba, cut, dead, entries, writes
 from ..lru import LRU
@@ -23,6 +23,7 @@ from ..table_laws import tables
 from ..transitions import release
 from .forks import take_copies
 from .in_flight import begin, finish_load, settle
+from .outside import let_go
 
 
 def law_flight_is_held(state: State) -> bool:
@@ -134,7 +135,7 @@ def law_head_is_served(state: State) -> bool:
     is_waiting = any(
         isinstance(request, Waiting) or is_loading(state, slot) for slot, request in enumerate(state.requests)
     )
-    if not (is_waiting or state.flights or state.fences or state.copies):
+    if not (is_waiting or state.flights or state.fences or state.copies or state.outside):
         return True  # REF-1 says it: whatever is released is free
     alone = quiet(state)
     step = Step(1, whole=True, reserve=state.config.num_blocks)
@@ -163,11 +164,11 @@ def landed(state: State) -> State:
 
 
 def quiet(state: State) -> State:
-    """Return the state once running requests are released, loads ended, and steps in flight settled."""
+    """Return the state once running requests and holds from outside are released, loads ended, and steps settled."""
     for slot, request in enumerate(state.requests):
         if isinstance(request, Running):
             state = after(release(state, slot, LRU))
-    state = landed(state)
+    state = after(let_go(landed(state), state.outside))
     state = after(take_copies(state, LRU))
     return after(begin(state)) if state.config.added.overlaps else state
 

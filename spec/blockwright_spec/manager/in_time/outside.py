@@ -1,0 +1,64 @@
+"""Part one, chapter 18: blocks that are held from outside, by a connector or by the engine itself.
+
+A connector holds blocks that it still reads or writes, and an engine may take blocks for a use of its own. Such a hold
+keeps a block from being taken, and does nothing else: it is no entry of a table, so that a request goes on writing to
+its own block. Whoever holds from outside lets go of those holds only, never of what a request holds (OUTSIDE-1).
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+from ..choices import Choice, legal_taking
+from ..effects import adopted, emptied, requeued
+from ..hits import lost
+from ..outcomes import Done, Outcome, Reason, Refusal
+from ..retention import in_order
+from ..state import NULL, State, Table, key
+
+
+def hold(state: State, blocks: Table) -> Outcome:
+    """Hold blocks once more, each as often as it is named: ``touch``. Null blocks are passed over."""
+    # REFUSE
+    if any(block in state.queue and key(state, block) is None for block in blocks):
+        return Refusal(Reason.NOTHING_TO_HOLD)
+    # EFFECT
+    held = tuple(block for block in blocks if block != NULL)
+    free = frozenset(held) & frozenset(state.queue)
+    return Done(replace(adopted(state, (held,)), outside=(*state.outside, *held)), demand=len(free))
+    # SAME: keys, contents, requests.
+
+
+def take(state: State, count: int, choice: Choice) -> Outcome:
+    """Take free blocks from outside, for no tenant: ``get_new_blocks``."""
+    # REFUSE
+    if count > len(state.queue):
+        return Refusal(Reason.NO_FREE_BLOCKS, count - len(state.queue))
+    # CHOOSE
+    taken = choice.take(in_order(state, None, count), count)
+    if not legal_taking(state.queue, count, taken):
+        return Refusal(Reason.ILLEGAL_CHOICE)
+    # EFFECT
+    after = replace(emptied(state, taken), outside=(*state.outside, *taken))
+    return Done(after, new=(taken,), demand=count, evicted=lost(state, taken))
+    # SAME: requests; keys of blocks that were not taken.
+
+
+def let_go(state: State, blocks: Table) -> Outcome:
+    """Let go of holds from outside, in this order, one for each time a block is named: ``free_blocks`` (OUTSIDE-1)."""
+    # REFUSE
+    left, gone = Counter(state.outside), Counter(block for block in blocks if block != NULL)
+    if not gone <= left:
+        return Refusal(Reason.NOT_OUTSIDE)
+    # EFFECT
+    last = tuple(block for at, block in enumerate(blocks) if block not in blocks[at + 1 :])
+    return Done(requeued(replace(state, outside=tuple((left - gone).elements())), last))
+    # SAME: keys and contents of published blocks, requests.
+
+
+def law_outside_is_apart(before: State, done: Done) -> bool:
+    """OUTSIDE-1: what is held from outside changes alone, and a step gives no request a block that is held there."""
+    after = done.state
+    apart = (before.requests, before.flights, before.fences, before.copies, before.due)
+    kept = apart == (after.requests, after.flights, after.fences, after.copies, after.due)
+    given = {block for table in done.new for block in table} & set(before.outside)
+    return not given - {NULL} and (kept or Counter(before.outside) == Counter(after.outside))
