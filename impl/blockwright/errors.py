@@ -105,6 +105,24 @@ class EventGapError(BlockwrightError, LookupError):
         return type(self), (self.sequence, self.oldest, self.following)
 
 
+class UnsentEventsError(InvalidArgumentError):
+    """A batch of events could not be sent to consumers. They miss its number, and take a snapshot.
+
+    Attributes:
+        sequence: the number of the batch.
+    """
+
+    def __init__(self, sequence: int, reason: str) -> None:
+        """Name the batch, and why."""
+        super().__init__(f"events: batch {sequence} was not sent ({reason}); consumers take a snapshot instead")
+        self.sequence = sequence
+        self._reason = reason
+
+    def __reduce__(self) -> tuple[type[UnsentEventsError], tuple[int, str]]:
+        """Pickle by the arguments, so that worker processes can raise it."""
+        return type(self), (self.sequence, self._reason)
+
+
 class UnsupportedError(BlockwrightError, NotImplementedError):
     """A combination that Blockwright refuses on purpose; the message says why."""
 
