@@ -105,8 +105,8 @@ class EventGapError(BlockwrightError, LookupError):
         return type(self), (self.sequence, self.oldest, self.following)
 
 
-class UnsentEventsError(InvalidArgumentError):
-    """A batch of events could not be sent to consumers. They miss its number, and take a snapshot.
+class LostBatchError(InvalidArgumentError):
+    """A batch of events cannot be read, or sent. Consumers miss its number, and take a snapshot.
 
     Attributes:
         sequence: the number of the batch.
@@ -114,11 +114,11 @@ class UnsentEventsError(InvalidArgumentError):
 
     def __init__(self, sequence: int, reason: str) -> None:
         """Name the batch, and why."""
-        super().__init__(f"events: batch {sequence} was not sent ({reason}); consumers take a snapshot instead")
+        super().__init__(f"events: batch {sequence} is lost ({reason}); consumers take a snapshot instead")
         self.sequence = sequence
         self._reason = reason
 
-    def __reduce__(self) -> tuple[type[UnsentEventsError], tuple[int, str]]:
+    def __reduce__(self) -> tuple[type[LostBatchError], tuple[int, str]]:
         """Pickle by the arguments, so that worker processes can raise it."""
         return type(self), (self.sequence, self._reason)
 

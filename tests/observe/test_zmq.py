@@ -19,9 +19,10 @@ msgspec = pytest.importorskip("msgspec")
 
 from tests.observe.engine import SIZE, Engine
 
-from blockwright.errors import EventGapError, InvalidArgumentError
+from blockwright.errors import EventGapError, InterruptedCallError, InvalidArgumentError, LostBatchError
 from blockwright.events import BlockStored
 from blockwright.observe import Batch, EventStream, PrefixIndex
+from blockwright.observe.answers import UNREAD
 from blockwright.observe.publisher import END, ZmqPublisher
 from blockwright.observe.subscriber import ZmqSubscriber
 from blockwright.observe.wire import Encoder, GroupKind, decode, hash_of
@@ -38,6 +39,11 @@ def engine() -> Engine:
 def publisher(engine: Engine) -> Iterator[ZmqPublisher]:
     with ZmqPublisher(engine.stream, ANY, ANY, topic="kv@pod@model") as publisher:
         yield publisher
+
+
+def stored(number: int, **fields: Any) -> BlockStored:
+    """A block of its own, with fields that may be odd."""
+    return BlockStored(number.to_bytes(32, "big"), None, bytes(4 * SIZE), SIZE)._replace(**fields)
 
 
 def subscribed(publisher: ZmqPublisher) -> ZmqSubscriber:
@@ -148,6 +154,7 @@ def test_a_plain_replay_of_what_is_not_kept_is_a_snapshot() -> None:
 SERVER = """
 import sys
 from tests.observe.engine import SIZE, Engine
+from blockwright.observe.answers import UNREAD
 from blockwright.observe.publisher import ZmqPublisher
 seed, *endpoints = sys.argv[1:]
 engine = Engine(int(seed))
@@ -212,14 +219,86 @@ def test_an_address_that_is_taken_is_refused(engine: Engine, publisher: ZmqPubli
         ZmqPublisher(engine.stream, publisher.endpoint)
 
 
-def test_what_cannot_be_encoded_is_said_to_who_publishes() -> None:
-    stream = EventStream()
-    with ZmqPublisher(stream, ANY, encoder=Encoder(groups=[GroupKind("full_attention")])) as publisher:
-        stream.record([BlockStored(bytes(32), None, bytes(4 * SIZE), SIZE, group_id=1)])
+def lost(publisher: ZmqPublisher, stream: EventStream, *events: Any) -> LostBatchError:
+    """Publish events that cannot be sent; the error that a later call raises."""
+    before = publisher.num_lost
+    stream.record(events)
+    publisher.publish()
+    while publisher.num_lost == before:
+        time.sleep(0.01)
+    with pytest.raises(LostBatchError) as caught:
         publisher.publish()
-        publisher._thread.join(5)
-        with pytest.raises(InvalidArgumentError, match="an event is of group 1; give the kind of every group"):
-            publisher.publish()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        (stored(9, group_id=1), "an event is of group 1; give the kind of every group"),
+        (stored(9, tokens=b"12345"), "cannot be encoded"),
+        (stored(9, cache_salt=7), "cannot be encoded"),
+        (stored(9, block_size=2**70), "cannot be encoded"),
+        (5, "holds an object that is no event; AttributeError"),
+    ],
+)
+def test_a_batch_that_cannot_be_sent_is_a_gap(odd: Any, reason: str) -> None:
+    """The next call says why; consumers know all the rest by a snapshot, and what follows is sent."""
+    stream = EventStream()
+    with ZmqPublisher(stream, ANY, ANY, encoder=Encoder(groups=[GroupKind("full_attention")])) as publisher:
+        with subscribed(publisher) as subscriber:
+            stream.record([stored(1)])
+            sequence = stream.sequence
+            error = lost(publisher, stream, stored(2), odd)
+            assert reason in str(error)
+            assert error.sequence == sequence
+            stream.record([stored(3)])
+            publisher.publish()  # nothing more is raised
+            known = {1, 3} if odd == 5 else {1, 2, 3}
+            for _ in range(40):
+                subscriber.poll(0.05)
+                if len(subscriber.index) == len(known):
+                    break
+            assert {key for key, *_ in subscriber.index.known_keys()} == known
+    with pytest.raises(InterruptedCallError, match="its thread has ended"):
+        publisher.publish()
+
+
+TEXTS = ["\ud800", "\ud800\udc00", "\ufdd0", "\ufdd0d800", "d800", "\U00010000", "\ue000", "a\udfffb", "\0"]
+
+
+@pytest.mark.parametrize("encoder", [Encoder(), Encoder("sglang"), Encoder(as_arrays=True)])
+def test_any_text_is_sent_and_none_looks_like_another(encoder: Encoder) -> None:
+    payloads = [encoder([stored(1, cache_salt=text)], 0.0) for text in TEXTS]
+    assert len(set(payloads)) == len(TEXTS)
+    for payload, text in zip(payloads, TEXTS, strict=True):
+        assert msgspec.msgpack.decode(payload)  # text is UTF-8, as vLLM's own decoder demands
+        assert [event.cache_salt for event in decode(payload) if isinstance(event, BlockStored)] == [text]
+    for text in TEXTS:
+        event = stored(1, lora_name=text, mm_items=((text, 0, 1),), medium=text)
+        (back,) = decode(Encoder()([event], 0.0))
+        assert isinstance(back, BlockStored)
+        assert (back.lora_name, back.mm_items[0][0], back.medium) == (text,) * 3
+
+
+def test_answers_that_nobody_reads_keep_little_memory() -> None:
+    """Every one of 24 consumers asks for 20 snapshots of 4 MB, and reads none; another is served meanwhile."""
+    stream = EventStream()
+    stream.record([stored(number, tokens=bytes(4 * 256), block_size=256) for number in range(4000)])
+    with ZmqPublisher(stream, ANY, ANY) as publisher, zmq.Context() as context:
+        deaf = [context.socket(zmq.DEALER) for _ in range(24)]
+        for socket in deaf:
+            socket.setsockopt(zmq.RCVHWM, 1)
+            socket.setsockopt(zmq.RCVBUF, 4096)
+            socket.connect(publisher.replay_endpoint)
+            for _ in range(20):
+                socket.send_multipart([b"", b"snapshot"])
+        with subscribed(publisher) as subscriber:
+            while not subscriber.num_snapshots:
+                subscriber.poll(0.2)
+            assert len(subscriber.index) == 4000
+        assert UNREAD // 8 < publisher._answers.num_unread <= UNREAD
+        for socket in deaf:
+            socket.close(linger=0)
 
 
 class Hurried(EventStream):

@@ -3,13 +3,14 @@
 A consumer may ask and not read. ZeroMQ would keep every message of every answer for it; here an answer is made message
 by message, and the next one only while the messages that are not read yet are few. So the memory is at most
 
-- `UNREAD` bytes of messages, over all consumers, and a quarter of that for one of them (one message may be larger: a
-  snapshot in one piece, for consumers that know vLLM's publisher only);
+- `UNREAD` bytes of messages, over all consumers, and an eighth of that for one of them (one message may be larger: a
+  snapshot in one piece, for consumers that know vLLM's publisher only). The second half is for the first message of
+  each, so that those that read are served beside those that do not;
 - `OPEN` answers under way, which hold references to batches, or a snapshot that they share if it is the same;
 - `WAITING` requests of 24 bytes. More are dropped; their consumers ask again.
 
 A consumer that reads nothing for `PATIENCE` seconds loses its answer, and over TCP its connection. While others wait
-for their turn, it loses its answer after one second.
+for their turn, it loses its answer after a quarter of a second.
 """
 
 from __future__ import annotations
@@ -73,11 +74,6 @@ class Answers:
         """Return whether a consumer waits or has something to read."""
         return bool(self._clients)
 
-    @property
-    def is_under_way(self) -> bool:
-        """Whether there is something to send."""
-        return any(client.answer is not None or client.asked for client in self._clients.values())
-
     def take(self) -> None:
         """Take the requests that have come."""
         with suppress(zmq.Again):
@@ -91,15 +87,16 @@ class Answers:
                 self._clients.setdefault(client, _Client()).asked.append(rest[1] if len(rest[1]) <= 24 else b"")
                 self._num_waiting += 1
 
-    def send(self) -> None:
-        """Send what the consumers can take now."""
+    def send(self) -> int:
+        """Send what the consumers can take now; return in how many milliseconds to try again."""
         now, num_open = time.monotonic(), sum(each.answer is not None for each in self._clients.values())
-        patience = PATIENCE if num_open < OPEN or not self._num_waiting else 1.0
+        patience = PATIENCE if num_open < OPEN or not self._num_waiting else 0.25
+        wait = 100
         for name, client in list(self._clients.items()):
             self._count_read(client, now)
             was_open = client.answer is not None
             if was_open or num_open < OPEN:
-                self._send_to(name, client, now)
+                wait = min(wait, 0 if self._send_to(name, client, now) else 5)
                 num_open += (client.answer is not None) - was_open
             if client.answer is not None and now - client.moved_at > patience:
                 self._give_up(client)
@@ -107,6 +104,7 @@ class Answers:
                 del self._clients[name]
             elif was_open:  # the others come first the next time
                 self._clients[name] = self._clients.pop(name)
+        return wait
 
     def _count_read(self, client: _Client, now: float) -> None:
         """Take account of the messages that are no longer kept."""
@@ -117,12 +115,12 @@ class Answers:
             self.num_unread -= size
             client.moved_at = now
 
-    def _send_to(self, name: bytes, client: _Client, now: float) -> None:
-        """Send one consumer some of its answers."""
+    def _send_to(self, name: bytes, client: _Client, now: float) -> bool:
+        """Send one consumer some of its answers; return whether it can take more at once."""
         for _ in range(_TURN):
             if client.answer is None:
                 if not client.asked:
-                    return
+                    return False
                 client.answer, client.moved_at = self._answer(client.asked.popleft()), now
                 self._num_waiting -= 1
             frames = client.held or next(client.answer, None)
@@ -131,26 +129,32 @@ class Answers:
                 continue
             client.held, size = frames, len(frames[-1]) + _HEAD
             if not self._fits(client, size):
-                return
+                return False
             try:
-                tracker = self._socket.send_multipart([name, b"", *frames], zmq.DONTWAIT, copy=False, track=True)
+                self._socket.send(name, zmq.SNDMORE | zmq.DONTWAIT)  # which the whole message follows, or none of it
             except zmq.Again:
-                return
+                return False
             except zmq.ZMQError as error:
                 if error.errno != zmq.EHOSTUNREACH:
                     raise
                 self._give_up(client)  # it has gone
-                return
+                return False
+            for frame in (b"", *frames[:-1]):
+                self._socket.send(frame, zmq.SNDMORE)
+            tracker = self._socket.send(frames[-1], copy=False, track=True)
             client.held, client.moved_at = None, now
             client.unread.append((tracker, size))
             client.num_unread += size
             self.num_unread += size
+        return True
 
     def _fits(self, client: _Client, size: int) -> bool:
         """Return whether a message may be added to those that are not read."""
         if self.num_unread == 0:
             return True
-        return self.num_unread + size <= UNREAD and client.num_unread + size <= UNREAD // 4
+        if client.num_unread == 0:
+            return self.num_unread + size <= UNREAD
+        return self.num_unread + size <= UNREAD // 2 and client.num_unread + size <= UNREAD // 8
 
     def _give_up(self, client: _Client) -> None:
         """End the answers to a consumer."""

@@ -28,7 +28,7 @@ from typing import Self
 
 import zmq
 
-from blockwright.errors import EventGapError, InterruptedCallError, InvalidArgumentError, UnsentEventsError
+from blockwright.errors import EventGapError, InterruptedCallError, InvalidArgumentError, LostBatchError
 from blockwright.events import AllBlocksCleared, KVCacheEvent
 from blockwright.observe.answers import Answers
 from blockwright.observe.stream import Batch, EventStream, Snapshot
@@ -49,7 +49,7 @@ class ZmqPublisher:
 
     Attributes:
         endpoint, replay_endpoint: the addresses that were bound, ports filled in.
-        num_unsent: batches that could not be sent.
+        num_lost: batches that could not be sent.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ZmqPublisher:
         self._encode = encoder or Encoder()
         self._topic = topic.encode("utf-8", "surrogatepass")
         self._next = 0
-        self.num_unsent = 0
+        self.num_lost = 0
         self._shared: _Encoded | None = None
         if stream.sequence == 0:
             stream.record([AllBlocksCleared()])
@@ -99,7 +99,7 @@ class ZmqPublisher:
             self._context.destroy(linger=0)
             raise InvalidArgumentError(f"endpoint: cannot bind {endpoint} and {replay_endpoint}: {error}") from error
         self._closing = threading.Event()
-        self._failures: deque[UnsentEventsError] = deque(maxlen=16)
+        self._failures: deque[LostBatchError] = deque(maxlen=16)
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="kv-events", daemon=True)
         self._thread.start()
@@ -108,15 +108,16 @@ class ZmqPublisher:
         """Have everything sent that the stream has recorded; returns at once. O(1).
 
         Raises:
-            UnsentEventsError: an earlier batch could not be sent, and is a gap; what came after it is sent. Each is
+            LostBatchError: an earlier batch could not be sent, and is a gap; what came after it is sent. Each is
                 raised once.
             InterruptedCallError: the publisher is closed, or this is the child of a fork, where its thread is not.
         """
         if not self._thread.is_alive():
             raise InterruptedCallError("publisher: its thread has ended (by close, or a fork); make a new publisher")
+        failure = self._failures.popleft() if self._failures else None
         self._wake()
-        if self._failures:
-            raise self._failures.popleft()
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
         """Send what is left and close the sockets; a second time it does nothing."""
@@ -143,18 +144,18 @@ class ZmqPublisher:
         poller.register(self._awake, zmq.POLLIN)
         if self.replay_endpoint is not None:
             poller.register(self._router, zmq.POLLIN)
+        wait = 100
         while True:
             is_last = self._closing.is_set()
             try:
-                ready = dict(poller.poll(0 if is_last else 5 if self._answers.is_under_way else 100))
+                ready = dict(poller.poll(0 if is_last else wait))
                 while self._awake in ready and self._awake.poll(0):
                     self._awake.recv()
                 self._send()
                 if self._router in ready:
                     self._answers.take()
-                if self._answers:
-                    self._answers.send()
-                else:
+                wait = self._answers.send()
+                if not self._answers:
                     self._shared = None
             except BaseException as error:
                 self._failed(self._next, error)
@@ -164,7 +165,7 @@ class ZmqPublisher:
 
     def _failed(self, sequence: int, error: BaseException) -> None:
         """Keep the reason why a batch, or an answer, was not sent, for `publish` to raise."""
-        failure = UnsentEventsError(sequence, f"{type(error).__name__}: {error}")
+        failure = LostBatchError(sequence, f"{type(error).__name__}: {error}")
         failure.__cause__ = error
         self._failures.append(failure)
 
@@ -176,15 +177,15 @@ class ZmqPublisher:
                 break
             except EventGapError as gap:
                 self._next = gap.oldest  # which may be gone as well by now
-            except InvalidArgumentError as error:  # a batch that holds no events: a gap from now on
-                self.num_unsent += 1
-                self._failed(self._next, error)
+            except LostBatchError as error:
+                self.num_lost += 1
+                self._failures.append(error)
         for batch in batches:
             self._next = batch.sequence + 1  # before: one that cannot be sent now could not be later
             try:
                 self._pub.send_multipart(self._frames(batch))
             except BaseException as error:
-                self.num_unsent += 1
+                self.num_lost += 1
                 self._failed(batch.sequence, error)
 
     def _frames(self, batch: Batch) -> list[bytes]:

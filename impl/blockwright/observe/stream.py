@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from blockwright.errors import EventGapError, InvalidArgumentError
+from blockwright.errors import EventGapError, InvalidArgumentError, LostBatchError
 from blockwright.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVCacheEvent
 
 Key = tuple[BlockHash, int, str]
@@ -158,7 +158,7 @@ class EventStream:
         Complexity: O(1), and O(events) for whoever reads them next, or once as many wait as are kept.
 
         Raises:
-            InvalidArgumentError: an earlier batch holds an object that is no event; this one is recorded.
+            LostBatchError: an earlier batch holds an object that is no event; this one is recorded.
         """
         reported = tuple(events)
         if reported:
@@ -172,7 +172,7 @@ class EventStream:
         """Fold in all that was recorded; the caller holds the lock. law: EV-1, EV-3, CALL-1.
 
         Raises:
-            InvalidArgumentError: a batch holds an object that is no event. It became a gap; this is raised once.
+            LostBatchError: a batch holds an object that is no event. It became a gap; this is raised once.
         """
         while self._due is not None or self._pending:
             if self._due is None:
@@ -213,10 +213,8 @@ class EventStream:
         self._num_pending = 0  # or a little more: a bound, not a count
         self._due = None
         if fault is not None:
-            raise InvalidArgumentError(
-                f"events: batch {batch.sequence} holds an object that is no event ({type(fault).__name__}: {fault}); "
-                "consumers see a gap; record what take_events returns"
-            ) from fault
+            reason = f"it holds an object that is no event; {type(fault).__name__}: {fault}"
+            raise LostBatchError(batch.sequence, reason) from fault
 
     def since(self, sequence: int) -> list[Batch]:
         """Return the batches from a number on; empty if it is the next one.
