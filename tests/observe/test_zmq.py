@@ -244,21 +244,21 @@ def lost(publisher: ZmqPublisher, stream: EventStream, *events: Any) -> LostBatc
 def test_a_batch_that_cannot_be_sent_is_a_gap(odd: Any, reason: str) -> None:
     """The next call says why; consumers know all the rest by a snapshot, and what follows is sent."""
     stream = EventStream()
-    with ZmqPublisher(stream, ANY, ANY, encoder=Encoder(groups=[GroupKind("full_attention")])) as publisher:
-        with subscribed(publisher) as subscriber:
-            stream.record([stored(1)])
-            sequence = stream.sequence
-            error = lost(publisher, stream, stored(2), odd)
-            assert reason in str(error)
-            assert error.sequence == sequence
-            stream.record([stored(3)])
-            publisher.publish()  # nothing more is raised
-            known = {1, 3} if odd == 5 else {1, 2, 3}
-            for _ in range(40):
-                subscriber.poll(0.05)
-                if len(subscriber.index) == len(known):
-                    break
-            assert {key for key, *_ in subscriber.index.known_keys()} == known
+    encoder = Encoder(groups=[GroupKind("full_attention")])
+    with ZmqPublisher(stream, ANY, ANY, encoder=encoder) as publisher, subscribed(publisher) as subscriber:
+        stream.record([stored(1)])
+        sequence = stream.sequence
+        error = lost(publisher, stream, stored(2), odd)
+        assert reason in str(error)
+        assert error.sequence == sequence
+        stream.record([stored(3)])
+        publisher.publish()  # nothing more is raised
+        known = {1, 3} if odd == 5 else {1, 2, 3}
+        for _ in range(40):
+            subscriber.poll(0.05)
+            if len(subscriber.index) == len(known):
+                break
+        assert {key for key, *_ in subscriber.index.known_keys()} == known
     with pytest.raises(InterruptedCallError, match="its thread has ended"):
         publisher.publish()
 

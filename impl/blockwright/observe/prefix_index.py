@@ -127,11 +127,11 @@ def _step(event: KVCacheEvent) -> _Step | None:
     """Return what an event changes; None: it clears all."""
     if isinstance(event, AllBlocksCleared):
         return None
-    step: _Step = ((event.block_hash, event.group_id, event.medium), None, None)
-    if isinstance(event, BlockStored):
-        step = (step[0], _place(event), event)
-        hash(step[1])
-    hash(step[0])
+    if not isinstance(event, BlockStored | BlockRemoved):
+        raise TypeError(f"{type(event).__name__} is no event")
+    key = (event.block_hash, event.group_id, event.medium)
+    step = (key, _place(event), event) if isinstance(event, BlockStored) else (key, None, None)
+    hash(step[:2])  # what cannot be a key raises TypeError here, before anything changes
     return step
 
 

@@ -13,8 +13,8 @@ socket answers, to one who sends an empty frame and
 
 The first batch of a stream is an `AllBlocksCleared`, so that one who heard an earlier life of the engine forgets it.
 
-A batch that cannot be sent is left out, as if it were lost on the way: consumers miss its number and take a snapshot, in
-which the events that cannot be encoded are left out. The next call of `ZmqPublisher.publish` raises the reason.
+A batch that cannot be sent is left out, as if it were lost on the way: consumers miss its number and take a snapshot,
+without the events that cannot be encoded. The next call of `ZmqPublisher.publish` raises the reason.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ class _Folded(NamedTuple):
     recorded: tuple[float, tuple[KVCacheEvent | TierEvent, ...]]
     """As it waits in `EventStream._pending`."""
     batch: Batch
-    index: dict[Key, BlockStored]
-    """The index before the batch; empty where the batch clears it."""
+    base: dict[Key, BlockStored]
+    """The index before the batch; an empty one where the batch clears it."""
     changes: dict[Key, BlockStored | None]
     """By key, what is stored; None: removed."""
     fault: Exception | None
@@ -194,7 +194,7 @@ class EventStream:
     def _put_in(self, folded: _Folded) -> None:
         """Change the index by a batch, and keep it. Each step may be taken twice: an interrupt may come after any."""
         batch, batches, fault = folded.batch, self._batches, folded.fault
-        self._index = index = folded.index
+        self._index = index = folded.base
         for key, event in folded.changes.items():
             if event is None:
                 index.pop(key, None)
@@ -256,7 +256,10 @@ class _Folding:
             if isinstance(event, BlockStored):
                 parent = event.parent_block_hash
                 if parent is not None:
-                    event = _marked(event, self.found((parent, event.group_id, event.medium)) is None)
+                    above = (parent, event.group_id, event.medium)
+                    known = changes[above] if above in changes else self.index.get(above)
+                    if (known is None) != event.is_parent_absent:
+                        event = event._replace(is_parent_absent=known is None)  # law: EV-3
                 changes[event.block_hash, event.group_id, event.medium] = event
                 yield event
             elif isinstance(event, BlockRemoved):
@@ -299,11 +302,8 @@ def _parents_first(index: dict[Key, BlockStored]) -> Iterator[BlockStored]:
         while each is not None and key not in done:
             done.add(key)
             above = (each.parent_block_hash or b"", each.group_id, each.medium)
-            chain.append(each if each.parent_block_hash is None else _marked(each, above not in index))
+            is_absent = each.parent_block_hash is not None and above not in index
+            is_marked = each.parent_block_hash is None or is_absent == each.is_parent_absent
+            chain.append(each if is_marked else each._replace(is_parent_absent=is_absent))
             key, each = above, index.get(above)
         yield from reversed(chain)
-
-
-def _marked(event: BlockStored, is_absent: bool) -> BlockStored:
-    """Return an event marked by whether its parent can be found now. law: EV-3."""
-    return event if is_absent == event.is_parent_absent else event._replace(is_parent_absent=is_absent)

@@ -207,9 +207,9 @@ class ZmqSubscriber:
         if number == END or (yield None)[1] != END:
             return False
         following = int.from_bytes(number, "big")
-        if self._next is not None and epoch == self._epoch and self._next <= following:
-            if self._next == following or (yield from self._replay()):
-                return True
+        is_same = self._next is not None and epoch == self._epoch and self._next <= following
+        if is_same and (self._next == following or (yield from self._replay())):
+            return True
         return (yield from self._join())
 
     def _replay(self) -> Generator[bytes | None, list[bytes], bool]:
