@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from blockwright import __version__, build_info
 from blockwright._terminal import print_table, progress
+from blockwright._text import printable_lines
 from blockwright.errors import InvalidArgumentError
 from blockwright.replay.keeping import chooser, policy_named
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
@@ -262,9 +263,9 @@ def _print(profile: Profile, rows: list[GateResult], seconds: float, left: dict[
         print_table(f"{title}: rows", _COLUMNS, cells)
     for row in rows:
         if row.violations:
-            print(f"\n{row.kind}, {row.scope}: {row.law}: {row.detail}")
+            print(printable_lines(f"\n{row.kind}, {row.scope}: {row.law}: {row.detail}"))
             if row.script:
-                print(f"\n{row.script}")
+                print(printable_lines(f"\n{row.script}"))
     if left:
         columns = ("what the manager does not declare", "scopes left out", "for this alone")
         print_table(f"{title}: {len(left):,} scopes left out (--json lists them)", columns, reasons(left))

@@ -8,13 +8,15 @@ This module stays uncompiled: a compiled class cannot derive from `KeyError` or 
 
 from __future__ import annotations
 
+from blockwright._text import printable_lines
+
 
 class BlockwrightError(Exception):
     """Base of all errors raised by this package."""
 
     def __str__(self) -> str:
-        """Return the message as written (a `KeyError` would quote it)."""
-        return str(self.args[0]) if self.args else ""
+        """Return the message as written (a `KeyError` would quote it), safe to show: it may quote a file or a client."""
+        return printable_lines(str(self.args[0])) if self.args else ""
 
 
 class InvalidArgumentError(BlockwrightError, ValueError):

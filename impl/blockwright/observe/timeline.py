@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from blockwright._text import printable
 from blockwright.errors import InvalidArgumentError
 from blockwright.observe import Fact
 
@@ -84,11 +85,11 @@ def life(facts: Iterable[Mapping[str, Any]], *, request: str | None = None, bloc
     for fact in facts:
         if request is not None and fact.get("request") == request:
             rest = [f"{name} {_short(value)}" for name, value in fact.items() if name not in ("ts", "kind", "request")]
-            yield f"{fact['ts'] / 1e6:12.6f} s  {fact['kind']:8}  {', '.join(rest)}"
+            yield printable(f"{fact['ts'] / 1e6:12.6f} s  {fact['kind']:8}  {', '.join(rest)}")
         for what in _LISTS[::-1] if block is not None else ():
             if block in fact.get(what, ()):
                 word = {"new": "taken by", "held": "hit by", "evicted": "evicted by"}[what]
-                yield f"{fact['ts'] / 1e6:12.6f} s  {word} {fact.get('request', '')} ({fact['kind']})"
+                yield printable(f"{fact['ts'] / 1e6:12.6f} s  {word} {fact.get('request', '')} ({fact['kind']})")
 
 
 def _short(value: object) -> str:

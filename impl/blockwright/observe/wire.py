@@ -8,8 +8,8 @@ A parent that is absent now is named all the same: a consumer sees that it does 
 ``extra_keys``, of every block, and under SGLang's ``cache_salt`` as well: Dynamo reads no other, and would take blocks
 of two tenants for one.
 
-Text is UTF-8 on the wire. A salt, a name or an identifier may hold lone surrogates, which UTF-8 cannot carry (JSON can):
-each is written as U+FDD0, which Unicode leaves to programs, and four hexadecimal digits. So is U+FDD0 itself, so that
+Text is UTF-8 on the wire. A salt, a name or an identifier may hold lone surrogates, which UTF-8 cannot carry but JSON
+can: each is written as U+FDD0, which Unicode leaves to programs, and four hexadecimal digits. So is U+FDD0 itself, so that
 two texts never look alike. Decoding gives the text back.
 """
 
