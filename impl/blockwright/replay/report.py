@@ -191,7 +191,7 @@ def read_curve(path: Path) -> Curve:
         data = json.loads(path.read_text(encoding="utf-8"))
         pools = [(int(pool["blocks"]), float(pool["hit_rate"])) for pool in data["curve"]]
         return str(data["policy"]), [blocks for blocks, _ in pools], [rate for _, rate in pools]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(f"--beside: {path} is no report of --json with --curve: {error}") from None
 
 
