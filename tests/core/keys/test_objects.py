@@ -54,6 +54,7 @@ from blockwright.errors import (
     EventGapError,
     InvalidArgumentError,
     InvariantError,
+    LostBatchError,
     TooLittleMemoryError,
     UnsupportedError,
 )
@@ -84,7 +85,7 @@ ERRORS = [
     for error in vars(all_errors).values()
     if isinstance(error, type)
     and issubclass(error, BlockwrightError)
-    and error not in (EventGapError, InvariantError, TooLittleMemoryError)  # of more arguments than a message
+    and error not in (EventGapError, InvariantError, LostBatchError, TooLittleMemoryError)  # of more arguments than a message
 ]
 
 
@@ -102,6 +103,8 @@ def test_a_gap_of_events_travels(way: Callable[[Any], Any]) -> None:
     twin = way(EventGapError(3, 5, 9))
     assert "batch 3 is not kept, only 5..8" in str(twin)
     assert (twin.sequence, twin.oldest, twin.following) == (3, 5, 9)
+    twin = way(LostBatchError(3, "why"))
+    assert (str(twin), twin.sequence) == (str(LostBatchError(3, "why")), 3)
 
 
 @each_way
