@@ -15,7 +15,7 @@ class BlockwrightError(Exception):
     """Base of all errors raised by this package."""
 
     def __str__(self) -> str:
-        """Return the message as written (a `KeyError` would quote it), safe to show: it may quote a file or a client."""
+        """Return the message as written (a `KeyError` would quote it), safe to show: it may quote others."""
         return printable_lines(str(self.args[0])) if self.args else ""
 
 

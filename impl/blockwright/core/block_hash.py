@@ -430,8 +430,8 @@ class SipHasher(BlockHasher):
         Args:
             key: see above.
             remembered_bytes: that the prompts that were hashed last may take, so that a prompt that begins like one of
-                them is compared, not hashed again: 4 bytes a token, 24 a block (its key), and 384 a prompt; uncompiled, a
-                key takes some 100. 0 keeps no tokens beyond their requests.
+                them is compared, not hashed again: 4 bytes a token, 24 a block (its key), and 384 a prompt; a key takes
+                some 100 uncompiled. 0 keeps no tokens beyond their requests.
 
         Raises:
             InvalidArgumentError: names the argument.

@@ -179,16 +179,19 @@ class ZmqSubscriber:
         if left <= 0 or self._dealer is None or self._asking is None:
             self._end(False)
         elif self._dealer.poll(_milliseconds(min(timeout, left))):
-            frames = self._dealer.recv_multipart()
-            try:
-                if len(frames) != 4 or len(frames[2]) != 8:
-                    raise _wrong_frames(frames)
-                self._send(self._asking.send(frames[1:]))
-            except StopIteration as ended:
-                self._end(ended.value is True)
-            except InvalidArgumentError as error:
-                self._cannot_read(error)
-                self._end(False)
+            self._heard(self._asking, self._dealer.recv_multipart())
+
+    def _heard(self, asking: _Asking, frames: list[bytes]) -> None:
+        """Go on with one message of an answer. law: CALL-2."""
+        try:
+            if len(frames) != 4 or len(frames[2]) != 8:
+                raise _wrong_frames(frames)
+            self._send(asking.send(frames[1:]))
+        except StopIteration as ended:
+            self._end(ended.value is True)
+        except InvalidArgumentError as error:
+            self._cannot_read(error)
+            self._end(False)
 
     def _end(self, was_answered: bool) -> None:
         """Come to the end of what is asked."""

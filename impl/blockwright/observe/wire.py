@@ -9,8 +9,8 @@ A parent that is absent now is named all the same: a consumer sees that it does 
 of two tenants for one.
 
 Text is UTF-8 on the wire. A salt, a name or an identifier may hold lone surrogates, which UTF-8 cannot carry but JSON
-can: each is written as U+FDD0, which Unicode leaves to programs, and four hexadecimal digits. So is U+FDD0 itself, so that
-two texts never look alike. Decoding gives the text back.
+can: each is written as U+FDD0, which Unicode leaves to programs, and four hexadecimal digits. So is U+FDD0 itself, so
+that two texts never look alike. Decoding gives the text back.
 """
 
 from __future__ import annotations
@@ -360,7 +360,7 @@ _ARRAYS = msgspec.msgpack.Decoder(_ReadArrays)
 
 
 def decode(payload: bytes) -> list[KVCacheEvent]:
-    """Return the events of a payload, block by block; hashes are the integers of the wire. O(events).
+    """Return the events of a payload, block by block; hashes are the integers of the wire. O(events). law: CALL-2.
 
     Accepts maps and arrays, with or without a rank, in vLLM's words and in SGLang's; media are given vLLM's names. A
     `BlockStored` whose tokens do not fill its blocks exactly gives no tokens, as nothing says whose they are.

@@ -10,7 +10,6 @@ from pathlib import Path
 from blockwright.errors import TraceError
 from blockwright.replay.records import MAX_PROMPT_TOKENS, TraceRequest
 
-
 _LONGEST = 1e20
 """Beyond any time: nanoseconds since 1970 are some 1e18."""
 

@@ -71,7 +71,7 @@ def load_trace(
 
 @contextmanager
 def _readable(place: Place) -> Iterator[None]:
-    """Turn what goes wrong with a file, or with the parsers of its format, into a `TraceError`."""
+    """Turn what goes wrong with a file, or with the parsers of its format, into a `TraceError`. law: CALL-2."""
     try:
         yield
     except FileNotFoundError:

@@ -85,7 +85,8 @@ ERRORS = [
     for error in vars(all_errors).values()
     if isinstance(error, type)
     and issubclass(error, BlockwrightError)
-    and error not in (EventGapError, InvariantError, LostBatchError, TooLittleMemoryError)  # of more arguments than a message
+    and error
+    not in (EventGapError, InvariantError, LostBatchError, TooLittleMemoryError)  # of more arguments than a message
 ]
 
 
