@@ -48,8 +48,5 @@ def law_odd_bytes_are_refused(raised: type[BaseException] | None, named: tuple[t
     return not took_much and (raised is None or issubclass(raised, named))
 
 
-CALL_LAWS = (
-    listed(law_ended_call_is_whole, "engines that go on after an exception; Ctrl-C, `MemoryError`"),
-    listed(law_odd_bytes_are_refused, "consumers that end at an odd message; vLLM #42892 changed all of them"),
-)
+CALL_LAWS = (listed(law_ended_call_is_whole, "Ctrl-C, `MemoryError`"), listed(law_odd_bytes_are_refused, "vLLM #42892"))
 """The laws of every call."""

@@ -259,7 +259,7 @@ class _Folding:
                     above = (parent, event.group_id, event.medium)
                     known = changes[above] if above in changes else self.index.get(above)
                     if (known is None) != event.is_parent_absent:
-                        event = event._replace(is_parent_absent=known is None)  # law: EV-3
+                        event = _marked(event, known is None)
                 changes[event.block_hash, event.group_id, event.medium] = event
                 yield event
             elif isinstance(event, BlockRemoved):
@@ -302,8 +302,13 @@ def _parents_first(index: dict[Key, BlockStored]) -> Iterator[BlockStored]:
         while each is not None and key not in done:
             done.add(key)
             above = (each.parent_block_hash or b"", each.group_id, each.medium)
-            is_absent = each.parent_block_hash is not None and above not in index
-            is_marked = each.parent_block_hash is None or is_absent == each.is_parent_absent
-            chain.append(each if is_marked else each._replace(is_parent_absent=is_absent))
+            is_absent = above not in index
+            is_right = each.parent_block_hash is None or is_absent == each.is_parent_absent
+            chain.append(each if is_right else _marked(each, is_absent))
             key, each = above, index.get(above)
         yield from reversed(chain)
+
+
+def _marked(event: BlockStored, is_absent: bool) -> BlockStored:
+    """Return an event marked by whether its parent can be found now. law: EV-3."""
+    return event._replace(is_parent_absent=is_absent)
