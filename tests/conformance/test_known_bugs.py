@@ -34,6 +34,7 @@ from blockwright_lab.known_bugs.places import PLACES as PLACES_BY_NAME
 from blockwright_lab.known_bugs.pool_trials import keys, plans, pool
 from blockwright_lab.known_bugs.variants import variant
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.law import CALL_LAWS
 from blockwright_spec.manager.laws import EVENT_LAWS, LAWS, RESTART_LAWS, RETENTION_LAWS, STEP_LAWS
 from blockwright_spec.manager.state import Config
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
@@ -55,6 +56,7 @@ KNOWN = {
         *PAGED_STEP_LAWS,
         *OFFLOAD_LAWS,
         *PART_FOUR_LAWS,
+        *CALL_LAWS,
     )
 } | KIT
 
