@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from blockwright._terminal import Advance
 from blockwright.errors import InvalidArgumentError, TraceError
 from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
@@ -227,23 +229,28 @@ def altered(sample: Frames, draw: random.Random) -> Frames:
 
 
 def other_value(data: bytes, draw: random.Random) -> bytes | None:
-    """Return JSON, or a line of it, with one value of another type or size; None if it is none."""
+    """Return msgpack, or JSON (a line of it), with one value of another type or size; None if it is neither."""
     texts = data.split(b"\n")
     at = draw.randrange(len(texts))
     try:
-        holder: list[Any] = [json.loads(texts[at])]
-    except (ValueError, RecursionError):
+        if data[:1] == b"\x93":  # a batch of events
+            return msgspec.msgpack.encode(replaced(msgspec.msgpack.decode(data), draw))
+        texts[at] = json.dumps(replaced(json.loads(texts[at]), draw)).encode()
+    except (ArithmeticError, RecursionError, ValueError, msgspec.MsgspecError):
         return None
-    inside, key = holder, 0
+    return b"\n".join(texts)
+
+
+def replaced(value: Any, draw: random.Random) -> Any:
+    """Return a value in which one, at any depth, is another."""
+    inside: Any = [value]
+    holder, key = inside, 0
     while isinstance(inside[key], list | dict) and inside[key] and draw.random() < 0.8:
         inside = inside[key]
         key = draw.choice(list(inside) if isinstance(inside, dict) else range(len(inside)))
-    inside[key] = draw.choice((*NO_NUMBERS, *EXTREMES, 10**400, -(10**400), float("inf"), [[1]], [None], "\x1b[2J"))
-    try:
-        texts[at] = json.dumps(holder[0]).encode()
-    except RecursionError:
-        return None
-    return b"\n".join(texts)
+    others = (*NO_NUMBERS, *EXTREMES, 10**400, -(10**400), float("inf"), [[1]], [None], "\x1b[2J", "BlockStored")
+    inside[key] = draw.choice(others)
+    return holder[0]
 
 
 # --- the gate
