@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from blockwright import __version__, build_info
 from blockwright._terminal import print_table, progress
+from blockwright._text import printable_lines
 from blockwright.errors import InvalidArgumentError
 from blockwright.policies import chooser, policy_named
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
@@ -277,10 +278,12 @@ def _print(
         print_table(f"{title}: rows", _COLUMNS, cells)
     broken = [row for row in rows if row.violations]
     for row in broken:
-        print(f"\n{row.kind}, {row.scope}: {row.law}: {row.detail[:LONG]}{'...' * (len(row.detail) > LONG)}")
+        detail = f"{row.detail[:LONG]}{'...' * (len(row.detail) > LONG)}"
+        print(printable_lines(f"\n{row.kind}, {row.scope}: {row.law}: {detail}"))
     for row in sorted((row for row in broken if row.script), key=lambda row: len(row.script))[:1]:
         more = " (--json has those of the others)" * (len(broken) > 1)
-        print(f"\nThe shortest counterexample{more}, a test to be run as it is:\n\n{row.script}")
+        script = printable_lines(row.script)
+        print(f"\nThe shortest counterexample{more}, a test to be run as it is:\n\n{script}")
     if left:
         columns = ("what the manager does not declare", "scopes left out", "for this alone")
         print_table(f"{title}: {len(left):,} scopes left out (--json lists them)", columns, reasons(left))

@@ -22,7 +22,7 @@ COMPILED = ("core", "core/candidates", "core/in_time", "core/self_check", "worke
 
 # Uncompiled modules that compiled ones read constants and types from: a change in them also outdates the libraries.
 SELDOM = ("core/seldom/checkpoint.py", "core/seldom/record.py")
-FOLLOWED = ("arguments.py", "config.py", *SELDOM, "errors.py", "events.py", "kinds.py", "offload/status.py")
+FOLLOWED = ("_text.py", "arguments.py", "config.py", *SELDOM, "errors.py", "events.py", "kinds.py", "offload/status.py")
 
 
 @dataclass(frozen=True)

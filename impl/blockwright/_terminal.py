@@ -1,7 +1,7 @@
 """Progress and tables on a terminal: through rich where it is installed (extra `cli`), as plain lines otherwise.
 
-Progress goes to stderr and tables to stdout, so that the output of a command can be piped on. All text is shown as it
-is: no markup is read from it.
+Progress goes to stderr and tables to stdout, so that the output of a command can be piped on. No markup is read from
+text, and control characters in it are written out (`printable`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol
+
+from blockwright._text import printable, printable_lines
 
 _PLAIN_SECONDS: Final = 10.0  # between two plain lines of progress
 _RICH_SECONDS: Final = 0.1  # between two updates of a bar
@@ -42,14 +44,16 @@ def progress(label: str, total: int) -> Iterator[Advance]:
         return
 
     def line(done: int, note: str) -> None:
-        suffix = f" ({note})" if note else ""
-        print(f"{label}: {done:,} of {total:,}{suffix}", file=sys.stderr, flush=True)
+        suffix = f" ({printable(note)})" if note else ""
+        print(f"{printable(label)}: {done:,} of {total:,}{suffix}", file=sys.stderr, flush=True)
 
     yield _throttled(line, _PLAIN_SECONDS)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], footer: str = "") -> None:
     """Print a table on stdout: the first column to the left, the others to the right; `footer` goes below it."""
+    title, columns, footer = printable(title), [printable(each) for each in columns], printable_lines(footer)
+    rows = [[printable(cell) for cell in row] for row in rows]
     if has_rich():
         _rich_table(title, columns, rows, footer)
     else:
@@ -80,10 +84,10 @@ def _rich_bar(label: str, total: int) -> Iterator[Callable[[int, str], None]]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(escape(label), total=total)
+        task = bar.add_task(escape(printable(label)), total=total)
 
         def show(done: int, note: str) -> None:
-            bar.update(task, completed=done, description=escape(f"{label} {note}".rstrip()))
+            bar.update(task, completed=done, description=escape(printable(f"{label} {note}".rstrip())))
 
         yield show
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import NoReturn
 
+from blockwright._text import printable
 from blockwright.errors import BlockwrightError, InvariantError
 
 GROUP = "blockwright.commands"
@@ -26,7 +27,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error in one line and exit with 2."""
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: error: {_line(message)} (see {self.prog} --help)\n")
 
 
 class _Version(argparse.Action):
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"blockwright: violation: {error}", file=sys.stderr)
         return 1
     except BlockwrightError as error:
-        print(f"blockwright: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"blockwright: error: {_line(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("blockwright: interrupted", file=sys.stderr)
@@ -61,6 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return code
+
+
+def _line(message: str) -> str:
+    """Return a message in one line, as it may be shown."""
+    return printable(" ".join(message.split()))
 
 
 def _parser(arguments: Sequence[str]) -> CommandParser:

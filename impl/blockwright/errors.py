@@ -8,13 +8,15 @@ This module stays uncompiled: a compiled class cannot derive from `KeyError` or 
 
 from __future__ import annotations
 
+from blockwright._text import printable_lines
+
 
 class BlockwrightError(Exception):
     """Base of all errors raised by this package."""
 
     def __str__(self) -> str:
-        """Return the message as written (a `KeyError` would quote it)."""
-        return str(self.args[0]) if self.args else ""
+        """Return the message as written (a `KeyError` would quote it), safe to show: it may quote others."""
+        return printable_lines(str(self.args[0])) if self.args else ""
 
 
 class InvalidArgumentError(BlockwrightError, ValueError):
@@ -126,6 +128,24 @@ class EventGapError(BlockwrightError, LookupError):
 
 class ReadOnlyError(BlockwrightError, AttributeError):
     """A view was asked for a call that changes what is viewed; the message names the call to make instead."""
+
+
+class LostBatchError(InvalidArgumentError):
+    """A batch of events cannot be read, or sent. Consumers miss its number, and take a snapshot.
+
+    Attributes:
+        sequence: the number of the batch.
+    """
+
+    def __init__(self, sequence: int, reason: str) -> None:
+        """Name the batch, and why."""
+        super().__init__(f"events: batch {sequence} is lost ({reason}); consumers take a snapshot instead")
+        self.sequence = sequence
+        self._reason = reason
+
+    def __reduce__(self) -> tuple[type[LostBatchError], tuple[int, str]]:
+        """Pickle by the arguments, so that worker processes can raise it."""
+        return type(self), (self.sequence, self._reason)
 
 
 class UnsupportedError(BlockwrightError, NotImplementedError):

@@ -1,7 +1,8 @@
 """To begin with, chapter 3: what a law is, in every part: a function that returns whether it holds.
 
-A law of states is given a state. A law of steps, or of calls, is given the state before and what came of it. One law is
-about every call of every part, since a call may be ended from outside: memory runs out, or an interrupt comes.
+A law of states is given a state. A law of steps, or of calls, is given the state before and what came of it. Two laws
+are about every call of every part: a call may be ended from outside (memory runs out, or an interrupt comes), and it
+may be given bytes that another program wrote, or damaged.
 """
 
 from collections.abc import Callable
@@ -42,5 +43,10 @@ def law_ended_call_is_whole(call: Ended) -> bool:
     return call.found in (None, call.before, call.after)
 
 
-CALL_LAWS = (listed(law_ended_call_is_whole, "engines that go on after an exception; Ctrl-C, `MemoryError`"),)
-"""The law of every call."""
+def law_odd_bytes_are_refused(raised: type[BaseException] | None, named: tuple[type, ...], took_much: bool) -> bool:
+    """CALL-2: bytes of others are read, or refused by an error that the reader names, at a bounded cost."""
+    return not took_much and (raised is None or issubclass(raised, named))
+
+
+CALL_LAWS = (listed(law_ended_call_is_whole, "Ctrl-C, `MemoryError`"), listed(law_odd_bytes_are_refused, "vLLM #42892"))
+"""The laws of every call."""

@@ -17,6 +17,8 @@ import pytest
 
 from blockwright import FullAttentionSpec, build_info
 from blockwright.cli import main
+from blockwright.observe import Fact
+from blockwright.observe.timeline import write_timeline
 from blockwright.replay.command import register
 from blockwright.replay.simulate import replay
 from blockwright.replay.workload import WorkloadOptions, generate_workload
@@ -236,6 +238,22 @@ def test_tenants_are_dealt_out_or_named_by_a_column(capsys: pytest.CaptureFixtur
     path.write_text(path.read_text().replace('"user": "bob"', '"group": 1'))
     assert main(["replay", *small]) == 2
     assert "has no column 'user'; name another with --tenants" in capsys.readouterr().err
+
+
+def test_names_in_files_are_written_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Of tenants, of fields and of files, on stdout and in errors."""
+    odd, path = "\x1b[2J\u202e", tmp_path / "trace \x1b[2J.jsonl"
+    row = {"timestamp": 0, "input_length": 16, "output_length": 1, "hash_ids": [1], "user": odd}
+    path.write_text(json.dumps(row) + "\n")
+    assert main(["replay", str(path), "--unit", "16", "--tenants", "user"]) == 0
+    assert main(["replay", str(path), "--tenants", odd]) == 2
+    assert main(["replay", str(path), "--unit", odd]) == 2
+    timeline = tmp_path / "out.json"
+    write_timeline([Fact(0.0, "admit", odd)], timeline)
+    assert main(["view", str(timeline), "--request", odd]) == 0
+    said = capsys.readouterr()
+    assert r"\x1b[2J" in said.out
+    assert all(line.isprintable() for line in (said.out + said.err).split("\n"))
 
 
 def test_a_policy_that_chooses_replays_as_plain_lru_does(

@@ -41,6 +41,17 @@ def test_a_table_holds_every_cell_in_order(library: str, capsys: pytest.CaptureF
     assert places == sorted(places)
 
 
+def test_control_characters_are_written_out(library: str, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = "\x1b[2J\r\u202e\ud800"
+    _terminal.print_table(odd, (odd, "value"), [(odd, "1\n2")], f"{odd}\n{odd}")
+    with _terminal.progress(odd, 1) as advance:
+        advance(1, odd)
+    said = capsys.readouterr()
+    assert all(line.isprintable() for line in (said.out + said.err).split("\n"))
+    assert said.out.count(r"\x1b[2J\r\u202e\ud800") == 5
+    assert r"1\n2" in said.out
+
+
 def test_a_wide_table_is_not_folded(library: str, capsys: pytest.CaptureFixture[str]) -> None:
     _terminal.print_table("t" * 150, ("name", "value"), [("n" * 90, "v" * 60)])
     out = capsys.readouterr().out

@@ -20,6 +20,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from linecache import getline
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -29,8 +30,8 @@ from blockwright.errors import InterruptedCallError
 from blockwright_spec.law import Ended, law_ended_call_is_whole
 
 PACKAGE = Path(blockwright.__file__).parent
-COMPILED = tuple(str(PACKAGE / folder) for folder in ("core", "paging", "offload/tiers"))
-"""The folders that are compiled: where they are, an interrupt comes between calls alone."""
+TRACED = tuple(str(PACKAGE / folder) for folder in ("core", "paging", "offload/tiers", "observe"))
+"""The folders whose lines are traced. Where they are compiled, an interrupt comes between calls alone."""
 
 
 class Stop(BaseException):
@@ -192,10 +193,10 @@ def trace_from(at: int) -> None:
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal count
-        if not frame.f_code.co_filename.startswith(COMPILED):
+        if not frame.f_code.co_filename.startswith(TRACED):
             return None
-        if event == "line":
-            count += 1
+        if event == "line" and not getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
+            count += 1  # no interrupt comes between the end of a block and the release of its lock
             if count == at:
                 sys.settrace(None)
                 raise Stop

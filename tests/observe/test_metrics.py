@@ -153,6 +153,20 @@ def test_sglang_names() -> None:
     assert values["sglang:cached_tokens"] == metrics.totals["local_cache_hit"]
 
 
+def test_evictions_that_nobody_asks_for_are_bounded() -> None:
+    config = KVCacheConfig(num_blocks=30, kv_cache_groups=[KVCacheGroupSpec(["layer"], full())])
+    facts: list[Fact] = []
+    recorded = KVCacheManager(config, max_model_len=256, track_evictions=True).record(facts.append)
+    for number in range(200):
+        request = Request(f"r{number}", [number] * 40, SIZE)
+        assert recorded.allocate_slots(request, 40) is not None
+        recorded.free(request)
+    evicted = [block for fact in facts for block in fact.evicted]
+    assert [each.block_id for each in recorded.take_evictions()] == evicted[-1024:]
+    assert len(evicted) > 1024
+    assert recorded.take_evictions() == []
+
+
 def test_nothing_is_followed_where_the_sample_is_empty_and_wrong_arguments_are_refused() -> None:
     manager, metrics, _ = history(0, sample=0.0)
     assert metrics.times["lifetime"] == [0] * (len(BOUNDS) + 1)

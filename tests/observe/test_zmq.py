@@ -7,8 +7,9 @@ for as consumers of vLLM do.
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ msgspec = pytest.importorskip("msgspec")
 
 from tests.observe.engine import SIZE, Engine
 
-from blockwright.errors import EventGapError, InvalidArgumentError
+from blockwright.errors import EventGapError, InterruptedCallError, InvalidArgumentError, LostBatchError
 from blockwright.events import BlockStored
 from blockwright.observe import Batch, EventStream, PrefixIndex
+from blockwright.observe.answers import UNREAD
 from blockwright.observe.publisher import END, ZmqPublisher
 from blockwright.observe.subscriber import ZmqSubscriber
 from blockwright.observe.wire import Encoder, GroupKind, decode, hash_of
@@ -38,6 +40,11 @@ def engine() -> Engine:
 def publisher(engine: Engine) -> Iterator[ZmqPublisher]:
     with ZmqPublisher(engine.stream, ANY, ANY, topic="kv@pod@model") as publisher:
         yield publisher
+
+
+def stored(number: int, **fields: Any) -> BlockStored:
+    """A block of its own, with fields that may be odd."""
+    return BlockStored(number.to_bytes(32, "big"), None, bytes(4 * SIZE), SIZE)._replace(**fields)
 
 
 def subscribed(publisher: ZmqPublisher) -> ZmqSubscriber:
@@ -148,6 +155,7 @@ def test_a_plain_replay_of_what_is_not_kept_is_a_snapshot() -> None:
 SERVER = """
 import sys
 from tests.observe.engine import SIZE, Engine
+from blockwright.observe.answers import UNREAD
 from blockwright.observe.publisher import ZmqPublisher
 seed, *endpoints = sys.argv[1:]
 engine = Engine(int(seed))
@@ -212,14 +220,211 @@ def test_an_address_that_is_taken_is_refused(engine: Engine, publisher: ZmqPubli
         ZmqPublisher(engine.stream, publisher.endpoint)
 
 
-def test_what_cannot_be_encoded_is_said_to_who_publishes() -> None:
-    stream = EventStream()
-    with ZmqPublisher(stream, ANY, encoder=Encoder(groups=[GroupKind("full_attention")])) as publisher:
-        stream.record([BlockStored(bytes(32), None, bytes(4 * SIZE), SIZE, group_id=1)])
+def lost(publisher: ZmqPublisher, stream: EventStream, *events: Any) -> LostBatchError:
+    """Publish events that cannot be sent; the error that a later call raises."""
+    before = publisher.num_lost
+    stream.record(events)
+    publisher.publish()
+    while publisher.num_lost == before:
+        time.sleep(0.01)
+    with pytest.raises(LostBatchError) as caught:
         publisher.publish()
-        publisher._thread.join(60)
-        with pytest.raises(InvalidArgumentError, match="an event is of group 1; give the kind of every group"):
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        (stored(9, group_id=1), "an event is of group 1; give the kind of every group"),
+        (stored(9, tokens=b"12345"), "cannot be encoded"),
+        (stored(9, cache_salt=7), "cannot be encoded"),
+        (stored(9, block_size=2**70), "cannot be encoded"),
+        (5, "holds an object that is no event; AttributeError"),
+    ],
+)
+def test_a_batch_that_cannot_be_sent_is_a_gap(odd: Any, reason: str) -> None:
+    """The next call says why; consumers know all the rest by a snapshot, and what follows is sent."""
+    stream = EventStream()
+    encoder = Encoder(groups=[GroupKind("full_attention")])
+    with ZmqPublisher(stream, ANY, ANY, encoder=encoder) as publisher, subscribed(publisher) as subscriber:
+        stream.record([stored(1)])
+        sequence = stream.sequence
+        error = lost(publisher, stream, stored(2), odd)
+        assert reason in str(error)
+        assert error.sequence == sequence
+        stream.record([stored(3)])
+        publisher.publish()  # nothing more is raised
+        known = {1, 3} if odd == 5 else {1, 2, 3}
+        for _ in range(40):
+            subscriber.poll(0.05)
+            if len(subscriber.index) == len(known):
+                break
+        assert {key for key, *_ in subscriber.index.known_keys()} == known
+    with pytest.raises(InterruptedCallError, match="its thread has ended"):
+        publisher.publish()
+
+
+class OddEncoder(Encoder):
+    """Writes what nobody can read for a batch that is alone."""
+
+    def __call__(self, events: Any, timestamp: float) -> bytes:
+        events = tuple(events)
+        return b"\xc1" if len(events) == 1 and events[0] == stored(2) else super().__call__(events, timestamp)
+
+
+def test_a_batch_that_cannot_be_read_is_a_gap_that_a_snapshot_mends() -> None:
+    stream = EventStream()
+    with ZmqPublisher(stream, ANY, ANY, encoder=OddEncoder()) as publisher, subscribed(publisher) as subscriber:
+        for number in (1, 2, 3):
+            stream.record([stored(number)])
             publisher.publish()
+        for _ in range(40):
+            subscriber.poll(0.05)
+            if len(subscriber.index) == 3:
+                break
+        assert {key for key, *_ in subscriber.index.known_keys()} == {1, 2, 3}
+        assert subscriber.num_gaps == 1
+        assert isinstance(subscriber.last_error, InvalidArgumentError)
+
+
+class Foreign:
+    """A publisher that is not ours: it answers each question with what a function of it returns, while it is asked."""
+
+    def __init__(self, answer: Callable[[bytes], Iterator[list[bytes]]]) -> None:
+        self.context = zmq.Context()
+        self.pub, self.router = self.context.socket(zmq.PUB), self.context.socket(zmq.ROUTER)
+        for socket in (self.pub, self.router):
+            socket.bind(ANY)
+        self.endpoints = [socket.getsockopt(zmq.LAST_ENDPOINT).decode() for socket in (self.pub, self.router)]
+        self.answer, self.stop, self.ended = answer, threading.Event(), list[bytes]()
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def serve(self) -> None:
+        while not self.stop.is_set():
+            if self.router.poll(20):
+                client, _, asked = self.router.recv_multipart()
+                for frames in self.answer(asked):
+                    self.router.send_multipart([client, b"", *frames])
+                    if self.stop.is_set():
+                        return
+                self.ended.append(asked)
+
+    def __enter__(self) -> "Foreign":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self.thread.join()
+        self.context.destroy(linger=0)
+
+
+EPOCH, ENDED = b"e" * 16, [b"", END, b""]
+
+
+def test_a_batch_that_no_snapshot_mends_is_passed_over() -> None:
+    """The publisher has one old snapshot only, and no other has the batches."""
+    payloads = [Encoder()([stored(number)], 0.0) if number != 2 else b"\xc1" for number in range(5)]
+
+    def answer(asked: bytes) -> Iterator[list[bytes]]:
+        if asked == b"epoch":
+            yield [EPOCH, (5).to_bytes(8, "big"), b""]
+        elif asked == b"snapshot":
+            yield [EPOCH, bytes(8), b""]
+        else:
+            for number in range(int.from_bytes(asked[:8], "big"), 5):
+                yield [b"", number.to_bytes(8, "big"), payloads[number]]
+        yield ENDED
+
+    with Foreign(answer) as foreign, ZmqSubscriber(*foreign.endpoints, patience=0.2) as subscriber:
+        for _ in range(60):
+            subscriber.poll(0.05)
+            if len(subscriber.index) == 4:
+                break
+        assert {key for key, *_ in subscriber.index.known_keys()} == {0, 1, 3, 4}
+        assert subscriber.num_gaps == 2  # before the snapshot, and after it
+
+
+def endless(payload: bytes, seconds: float) -> Callable[[bytes], Iterator[list[bytes]]]:
+    def answer(asked: bytes) -> Iterator[list[bytes]]:
+        for number in range(round(20 / seconds)):
+            time.sleep(seconds)
+            yield [EPOCH, number.to_bytes(8, "big"), payload]
+
+    return answer
+
+
+def snapshot_without_end(asked: bytes) -> Iterator[list[bytes]]:
+    if asked == b"epoch":
+        yield from ([EPOCH, bytes(8), b""], ENDED)
+    else:
+        yield from endless(Encoder()([stored(1)], 0.0), 0.05)(asked)
+
+
+@pytest.mark.parametrize("answer", [endless(b"x", 0.1), endless(bytes(10_000), 0.001), snapshot_without_end])
+def test_an_answer_without_end_holds_no_poll(answer: Callable[[bytes], Iterator[list[bytes]]]) -> None:
+    """All polls return long before the publisher would end."""
+    with Foreign(answer) as foreign, ZmqSubscriber(*foreign.endpoints, patience=0.3) as subscriber:
+        for _ in range(10):
+            assert subscriber.poll(0.1) == 0
+        assert foreign.ended in ([], [b"epoch"])
+
+
+def messages(*frames: list[bytes]) -> Callable[[bytes], Iterator[list[bytes]]]:
+    return lambda asked: iter(frames)
+
+
+ODD_ANSWERS = [[], [b""], [b"x"], [b"", END], [b"", b"", b""], [EPOCH, bytes(9), b""], [EPOCH, b"\xff" * 300, b"", b""]]
+
+
+@pytest.mark.parametrize("odd", ODD_ANSWERS)
+def test_odd_frames_are_gaps(odd: list[bytes]) -> None:
+    """Of answers, and of batches."""
+    batches = [b"", *odd], [b""], [b"", bytes(7), b""], [b"", bytes(8), b"\xc1"]
+    with Foreign(messages(odd, ENDED)) as foreign, ZmqSubscriber(*foreign.endpoints, patience=0.1) as subscriber:
+        while subscriber.num_gaps < 3:
+            for frames in batches:
+                foreign.pub.send_multipart(frames)
+            subscriber.poll(0.05)
+        assert len(subscriber.index) == 0
+
+
+TEXTS = ["\ud800", "\ud800\udc00", "\ufdd0", "\ufdd0d800", "d800", "\U00010000", "\ue000", "a\udfffb", "\0"]
+
+
+@pytest.mark.parametrize("encoder", [Encoder(), Encoder("sglang"), Encoder(as_arrays=True)])
+def test_any_text_is_sent_and_none_looks_like_another(encoder: Encoder) -> None:
+    payloads = [encoder([stored(1, cache_salt=text)], 0.0) for text in TEXTS]
+    assert len(set(payloads)) == len(TEXTS)
+    for payload, text in zip(payloads, TEXTS, strict=True):
+        assert msgspec.msgpack.decode(payload)  # text is UTF-8, as vLLM's own decoder demands
+        assert [event.cache_salt for event in decode(payload) if isinstance(event, BlockStored)] == [text]
+    for text in TEXTS:
+        event = stored(1, lora_name=text, mm_items=((text, 0, 1),), medium=text)
+        (back,) = decode(Encoder()([event], 0.0))
+        assert isinstance(back, BlockStored)
+        assert (back.lora_name, back.mm_items[0][0], back.medium) == (text,) * 3
+
+
+def test_answers_that_nobody_reads_keep_little_memory() -> None:
+    """Every one of 24 consumers asks for 20 snapshots of 4 MB, and reads none; another is served meanwhile."""
+    stream = EventStream()
+    stream.record([stored(number, tokens=bytes(4 * 256), block_size=256) for number in range(4000)])
+    with ZmqPublisher(stream, ANY, ANY) as publisher, zmq.Context() as context:
+        deaf = [context.socket(zmq.DEALER) for _ in range(24)]
+        for socket in deaf:
+            socket.setsockopt(zmq.RCVHWM, 1)
+            socket.setsockopt(zmq.RCVBUF, 4096)
+            socket.connect(publisher.replay_endpoint)
+            for _ in range(20):
+                socket.send_multipart([b"", b"snapshot"])
+        with subscribed(publisher) as subscriber:
+            while not subscriber.num_snapshots:
+                subscriber.poll(0.2)
+            assert len(subscriber.index) == 4000
+        assert UNREAD // 8 < publisher._answers.num_unread <= UNREAD
+        for socket in deaf:
+            socket.close(linger=0)
 
 
 class Hurried(EventStream):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.errors import InvalidArgumentError, TraceError
-from blockwright.replay.records import MAX_PROMPT_TOKENS, Trace
+from blockwright.replay.records import MAX_PROMPT_TOKENS, ContentNumbers, Trace
 from blockwright.replay.traces import load_trace
 
 DATA = Path(__file__).parent / "data"
@@ -116,6 +116,26 @@ def test_unit_overrides_the_tokens_of_an_id(tmp_path: Path) -> None:
         load_trace(path)
 
 
+class Compared(int):
+    """An id that counts how often it is compared with another."""
+
+    count = 0
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Compared.count += 1
+        return int(self) == other
+
+
+@pytest.mark.parametrize("scope", [None, "session"])
+def test_ids_that_collide_are_not_compared_with_one_another(scope: str | None) -> None:
+    """Python's hash of these integers is the same, so that a dictionary of them takes quadratic time."""
+    numbers, ids = ContentNumbers(), [Compared(number * (2**61 - 1)) for number in range(-500, 500)]
+    Compared.count = 0
+    assert list(numbers.named(ids + ids, scope)) == list(range(1000)) * 2
+    assert Compared.count < 10 * len(ids)
+
+
 def test_blank_lines_and_line_ends_do_not_matter(tmp_path: Path) -> None:
     for name in ("mooncake", "azure", "bailian"):
         path = tmp_path / FILES[name]
@@ -131,6 +151,9 @@ BAD_LINES = {
     "no time": (MOONCAKE.replace('"timestamp": 0, ', ""), "lacks the field 'timestamp'"),
     "time not finite": (MOONCAKE.replace('p": 0', 'p": NaN'), "'timestamp' must be a time"),
     "time in words": (MOONCAKE.replace('p": 0', 'p": "noon"'), "'timestamp' must be a time"),
+    "time beyond numbers": (MOONCAKE.replace('p": 0', f'p": {10**400}'), "'timestamp' must be a time"),
+    "time beyond all times": (MOONCAKE.replace('p": 0', 'p": -1e300'), "'timestamp' must be a time"),
+    "time is a truth": (MOONCAKE.replace('p": 0', 'p": true'), "'timestamp' must be a time"),
     "no tokens": (MOONCAKE.replace("513", "0"), "'input_length' must be a whole number from 1"),
     "negative length": (MOONCAKE.replace("513", "-513"), "'input_length' must be a whole number from 1"),
     "fractional length": (MOONCAKE.replace("513", "513.0"), "'input_length' must be a whole number from 1"),

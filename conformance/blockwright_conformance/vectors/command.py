@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blockwright._terminal import print_table, progress
+from blockwright._text import printable, printable_lines
 from blockwright.errors import InvalidArgumentError
 
 from ..kv_cache.fitting import fitting, lacking
@@ -151,9 +152,9 @@ def _print(name: str, judged: Sequence[tuple[Vector, Judgement]], left_out: str)
     footer = f"{len(judged):,} vectors, {sum(bool(judgement.fault) for _, judgement in judged):,} failed"
     print_table(f"blockwright vectors, manager {name}", _COLUMNS, rows, footer)
     if left_out:
-        print(f"\nleft out: {left_out}")
+        print(f"\nleft out: {printable(left_out)}")
     for each in shortest:
-        print(f"\n{history(*each)}")
+        print(printable_lines(f"\n{history(*each)}"))
     return int(bool(shortest))
 
 

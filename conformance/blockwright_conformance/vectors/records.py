@@ -19,6 +19,13 @@ from .calls import ANSWERS, SIGNATURES, Answer, Call
 VERSION = 1
 
 
+MOST_BLOCKS = 1 << 20
+"""Blocks of a pool at most: a state has an entry for each."""
+
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What Python raises where data is not as expected."""
+
+
 class VectorStep(NamedTuple):
     """A call, the answer expected, and the state expected after it; None where the state is not compared."""
 
@@ -64,6 +71,8 @@ def config_record(config: Config) -> dict[str, Any]:
 
 
 def config_of(record: dict[str, Any]) -> Config:
+    if not 1 <= record["num_blocks"] <= MOST_BLOCKS:
+        raise ValueError(f"num_blocks: expected 1 to {MOST_BLOCKS}, not {record['num_blocks']}")
     groups = tuple(group_of(group) for group in record["groups"])
     rest = {name: record[name] for name in FLAGS if name in record}
     return configured(groups, record["num_blocks"], record["max_model_len"], **rest)
@@ -157,7 +166,7 @@ def read(path: Path) -> list[Vector]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             vectors.append(vector_of(line))
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except UNREADABLE as error:
             raise ValueError(f"{path}:{number}: {type(error).__name__}: {error}") from error
     return vectors
 

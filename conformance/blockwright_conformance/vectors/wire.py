@@ -13,7 +13,7 @@ from ..capabilities import Capabilities
 from ..kv_cache.adapter import Observation
 from ..kv_cache.scopes import LAYERS, option
 from .calls import ANSWERS, SIGNATURES, STALE, Answer, Call, Tables
-from .records import FLAGS, config_of, group_record
+from .records import FLAGS, UNREADABLE, config_of, group_record
 
 VERSION = 1
 NOTHING, NO_TABLE = "-", "none"
@@ -93,7 +93,7 @@ def call_line(call: Call) -> str:
 
 def call_of(line: str) -> Call:
     """Read a call; a `WireError` if it is none."""
-    word, *rest = line.split()
+    word, *rest = line.split() or [""]
     if word not in SIGNATURES:
         raise WireError(f"call: expected one of {', '.join(SIGNATURES)}, not {word!r}")
     fields, options = SIGNATURES[word], dict(each.split("=", 1) for each in rest if "=" in each)
@@ -101,7 +101,7 @@ def call_of(line: str) -> Call:
     try:
         texts = [next(plain) if each.default is None else options.get(each.name, each.default) for each in fields]
         values = [SHAPES[field.shape][1](str(text)) for field, text in zip(fields, texts, strict=True)]
-    except (StopIteration, ValueError) as error:
+    except (StopIteration, *UNREADABLE) as error:
         names = " ".join(field.name for field in fields)
         raise WireError(f"{word}: expected {word} {names}, not {line!r}") from error
     return Call(word, tuple(values))
@@ -130,10 +130,10 @@ def answer_of(line: str) -> Answer:
                 return Answer("error", reason=" ".join(rest))
             case ["hit", "0", _]:
                 return Answer("hit")
-            case [word, *texts] if len(texts) == len(PARTS.get(word, "-")):
+            case [word, *texts] if word in ANSWERS and len(texts) == len(PARTS.get(word, "-")):
                 fields = zip(ANSWERS[word], PARTS[word], texts, strict=False)
                 return Answer(word, **{name: SHAPES[shape][1](text) for name, shape, text in fields})
-    except ValueError as error:
+    except UNREADABLE as error:
         raise WireError(f"answer: cannot read {line!r}: {error}") from error
     raise WireError(f"answer: expected ok, hit, blocks, served, copies, counts, refused or error, not {line!r}")
 
@@ -145,6 +145,15 @@ def config_line(config: Config) -> str:
 
 
 def config_from(line: str) -> Config:
+    """Read a configuration; a `WireError` if it is none."""
+    try:
+        return config_in(line)
+    except UNREADABLE as error:
+        raise WireError(f"new: cannot read {line!r}: {type(error).__name__}: {error}") from error
+
+
+def config_in(line: str) -> Config:
+    """Read a configuration, or raise what Python does."""
     _, blocks, longest, *rest = line.split()
     options: dict[str, Any] = dict(each.split("=", 1) for each in rest if "=" in each)
     numbers = {name: type(usual)(int(options[name])) for name, usual in FLAGS.items() if name in options}
@@ -196,7 +205,7 @@ def state_line(state: Observation) -> str:
 
 def state_of(line: str, num_blocks: int) -> Observation:
     """Read a state; a `WireError` if it is none."""
-    word, *rest = line.split()
+    word, *rest = line.split() or [""]
     if word != "state" or not rest:
         raise WireError(f"state: expected state tables=..., not {line!r}")
     try:
@@ -206,7 +215,7 @@ def state_of(line: str, num_blocks: int) -> Observation:
         return Observation(**shown)
     except KeyError as error:
         raise WireError(f"state: expected fields {', '.join(FIELDS)}, not {error}") from error
-    except (ValueError, TypeError, IndexError) as error:
+    except UNREADABLE as error:
         raise WireError(f"state: cannot read {line!r}: {error}") from error
 
 

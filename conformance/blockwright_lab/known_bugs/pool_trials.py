@@ -6,10 +6,12 @@ HASH-3    a hasher that is not collision resistant serves no hits unless tokens 
 QUEUE-1, REF-1  of the bare pool: whatever is taken, held once more and released, repeated blocks included
 HIT-1     of whatever blocks a window with sinks is cached, the hit is the longest that can be read
 PLAN-1    a plan of any admission counts what the call takes, and fits exactly if the call succeeds
+CALL-1    a stream of events that is interrupted while it folds a batch loses none of it
 RESTART-1 a new manager finds what nobody held when the dump was made, in the order in which it would be evicted
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import permutations, product
 from types import ModuleType
@@ -294,6 +296,42 @@ def restarts(package: ModuleType) -> Iterator[Fault]:
         checkpoint.restore(other, data, identity, hasher)
         if not law_restart_finds_what_stood_there(queue(manager), may, queue(other)):
             yield Fault("RESTART-1", f"restored as {identity!r}: {queue(other)}, of {queue(manager)}", 12)
+            return
+
+
+class Interrupting(bytes):
+    """A hash whose use is interrupted, once so many uses are over."""
+
+    left = 0
+
+    def __hash__(self) -> int:
+        Interrupting.left -= 1
+        if Interrupting.left == 0:
+            raise KeyboardInterrupt
+        return bytes.__hash__(self)
+
+
+def interrupts(package: ModuleType) -> Iterator[Fault]:
+    """Return CALL-1 if a stream, or a consumer that follows it, has lost blocks after an interrupt at some point."""
+    stored = [package.events.BlockStored(Interrupting([at] * 32), None, bytes(4), 1) for at in range(4)]
+    whole = {(bytes([at] * 32), 0, "GPU") for at in range(4)}
+    for at in range(1, 40):
+        stream, Interrupting.left = package.observe.EventStream(), 0
+        stream.record(stored[:2])
+        stream.record([*stored[2:], package.events.BlockRemoved(bytes(32)), stored[0]])
+        Interrupting.left = at
+        with suppress(KeyboardInterrupt):
+            stream.known_keys()
+        Interrupting.left = 0
+        index = package.observe.PrefixIndex()
+        for batch in stream.since(0):
+            index.apply(batch.events)
+        found = [{(bytes(key), *rest) for key, *rest in each.known_keys()} for each in (stream, index)]
+        if found != [whole, whole]:
+            lost = [len(whole - each) for each in found]
+            yield Fault(
+                "CALL-1", f"interrupted at use {at} of a hash: the stream lost {lost[0]}, a consumer {lost[1]}", 3
+            )
             return
 
 

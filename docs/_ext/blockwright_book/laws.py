@@ -51,7 +51,8 @@ class Family:
 
 TIERS = ("LRU", "ARC")
 FAMILIES: tuple[tuple[Family, tuple[Any, ...]], ...] = (
-    (Family(1, "every call of parts one to three that tests end in its middle", "transitions", ()), CALL_LAWS),
+    (Family(1, "every call of parts one to three that tests end in its middle", "transitions", ()), CALL_LAWS[:1]),
+    (Family(1, "every altered input of a reader", "transitions", ("decoders",)), CALL_LAWS[1:]),
     (Family(1, "every state of the block machine that a state of some part is", "states", ("refinement",)), BLOCK_LAWS),
     (Family(1, "every state of a manager", "states", ("lockstep", "choices")), LAWS),
     (Family(1, "every step of a manager", "transitions", ("lockstep", "choices")), STEP_LAWS),

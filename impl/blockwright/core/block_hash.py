@@ -40,8 +40,12 @@ _APART: Final = 64
 """The shortest prefix, in blocks, that is found in another prompt, and how far apart they lie in long ones."""
 _SLOTS: Final = 1 << 12
 """Places in which prompts are found."""
-REMEMBERED: Final = 1 << 24
-"""Bytes of tokens (4 each) of the prompts that are remembered, if nothing else is said."""
+REMEMBERED: Final = 20 << 20
+"""Bytes that the prompts that are remembered take, if nothing else is said: their tokens, keys and `OVERHEAD`."""
+OVERHEAD: Final = 384
+"""Bytes that a remembered prompt takes beside its tokens and keys, about: three objects, and its places in lists."""
+_KEY: Final = 24
+"""Bytes for each key: its two words, and half as many again that a vector has room for."""
 
 
 def _sip(
@@ -256,9 +260,11 @@ class BlockHasher:
 class _Prompt:
     """A prompt that was hashed: its packed tokens, and the keys of the blocks that it begins with."""
 
-    def __init__(self, data: bytes, words: vec[i64]) -> None:
+    def __init__(self, data: bytes, words: vec[i64], block_size: i64) -> None:
+        """Take the packed tokens, and the keys made so far; in memory it counts as if all were made."""
         self.data = data
         self.words: vec[i64] = words
+        self.size: i64 = i64(len(data)) + i64(len(data)) // (4 * block_size) * _KEY + OVERHEAD
 
     def forget(self) -> None:
         """Keep nothing of it any longer, though it may still stand in places where it was found."""
@@ -275,7 +281,7 @@ class _Memory:
     """
 
     def __init__(self, limit: i64) -> None:
-        """Make an empty one, for so many bytes of tokens; keys come on top."""
+        """Make an empty one, for so many bytes."""
         self._limit: i64 = limit
         self._slots: list[_Prompt | None] = []
         self._kept: deque[_Prompt] = deque()
@@ -291,16 +297,16 @@ class _Memory:
 
     def keep(self, prompt: _Prompt) -> None:
         """Take a prompt, and forget the oldest beyond the limit; only this one if it alone is beyond. O(1)."""
-        if i64(len(prompt.data)) > self._limit:
+        if prompt.size > self._limit:
             prompt.forget()
             return
         if not self._slots:
             self._slots = [None] * _SLOTS
         self._kept.append(prompt)
-        self._size += len(prompt.data)
+        self._size += prompt.size
         while self._size > self._limit:
             oldest = self._kept.popleft()
-            self._size -= len(oldest.data)
+            self._size -= oldest.size
             oldest.forget()
 
 
@@ -353,12 +359,12 @@ class _SipChain(HashChain):
         prompt = self._prompt
         length = next_length(max(start, _FIRST) - 1)
         if prompt is None and length < stop:
-            prompt = _Prompt(data, words)
+            prompt = _Prompt(data, words, self._block_size)
             self._memory.keep(prompt)
             self._prompt = prompt
         if prompt is None or len(prompt.data) == 0:  # too short, or forgotten
             return
-        prompt.words = words
+        prompt.words = words if i64(len(words)) == 2 * stop else words[: 2 * stop]  # not those of the output
         while length < stop:
             self._memory.note(words[2 * length - 2], prompt)
             length = next_length(length)
@@ -423,9 +429,9 @@ class SipHasher(BlockHasher):
 
         Args:
             key: see above.
-            remembered_bytes: of the tokens (4 bytes each) of prompts that were hashed last and are kept, so that a
-                prompt that begins like one of them is compared, not hashed again; in blocks of 16 tokens their keys
-                take a quarter of that besides. 0 keeps no tokens beyond their requests.
+            remembered_bytes: that the prompts that were hashed last may take, so that a prompt that begins like one of
+                them is compared, not hashed again: 4 bytes a token, 24 a block (its key), and 384 a prompt; a key takes
+                some 100 uncompiled. 0 keeps no tokens beyond their requests.
 
         Raises:
             InvalidArgumentError: names the argument.

@@ -833,7 +833,10 @@ class KVCacheManager:
         return KVCacheBlocks(self._state.pool, [vec[i32]() for _ in self._state.managers])
 
     def take_events(self) -> list[KVCacheEvent]:
-        """Return the events since the last call; empty unless made with ``enable_kv_cache_events``."""
+        """Return the events since the last call; empty unless made with ``enable_kv_cache_events``.
+
+        They are kept until this is called: call it each step.
+        """
         return self._state.pool.take_events()
 
     def take_evictions(self) -> list[Eviction]:
@@ -841,7 +844,7 @@ class KVCacheManager:
 
         A block stands here if it was taken while no other block had its content; one that a reset emptied does not.
         Until the next step runs its bytes are still there: whoever wants them copies them before. Empty unless made
-        with ``track_evictions``. law: STEP-4.
+        with ``track_evictions``; then they are kept until this is called. law: STEP-4.
         """
         return self._state.pool.take_evictions()
 

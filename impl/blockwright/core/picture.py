@@ -8,6 +8,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final, final
 
+from blockwright._text import printable
 from blockwright.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ SHAPE: Final = (
     ".bw{font:13px ui-sans-serif,system-ui,sans-serif}.bw rect{stroke-width:1.25}"
     ".bw .gone{fill:none;stroke:#9198a1;stroke-dasharray:3 3}.bw .id{text-anchor:middle;font-size:12px}"
 )
+NAME: Final = 40
+"""Characters of a request's id that are shown."""
 CELL: Final = 30
 GAP: Final = 4
 COLUMNS: Final = 16
@@ -97,7 +100,7 @@ class Picture:
         for row in self.rows:
             cells = " ".join([f"{block or '·':>3}" for block in row.blocks])
             more = f"  and {row.num_hidden} more" if row.num_hidden else ""
-            name = row.name if row.name != before else ""
+            name = printable(row.name, NAME) if row.name != before else ""
             lines.append(f"{name:<10} {row.group:<12} {cells}{more}".rstrip())
             before = row.name
         return "\n".join([*lines, *self._left_out()])
@@ -132,7 +135,7 @@ class Picture:
         if theme == "auto":
             style += f"@media (prefers-color-scheme:dark){{{DARK}}}"
         step = CELL + GAP
-        names = max([len(row.name) for row in self.rows], default=0)
+        names = max([len(printable(row.name, NAME)) for row in self.rows], default=0)
         groups = max([len(row.group) for row in self.rows], default=0)
         left = max(64, 24 + 8 * names + 8 * groups) if self.rows else 64
         parts: list[str] = []
@@ -147,9 +150,9 @@ class Picture:
         for row in self.rows:
             if row.name != before:
                 y += 4
-                parts.append(f'<text x="8" y="{y + 19}">{escape(row.name)}</text>')
+                parts.append(f'<text x="8" y="{y + 19}">{escape(printable(row.name, NAME))}</text>')
                 before = row.name
-            parts.append(f'<text class="faint" x="{16 + 8 * names}" y="{y + 19}">{escape(row.group)}</text>')
+            parts.append(f'<text class="faint" x="{16 + 8 * names}" y="{y + 19}">{escape(printable(row.group))}</text>')
             x = left
             for block in row.blocks:
                 if block == 0:

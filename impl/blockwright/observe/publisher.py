@@ -12,20 +12,26 @@ socket answers, to one who sends an empty frame and
 - ``epoch``: the first of these messages alone, and the end.
 
 The first batch of a stream is an `AllBlocksCleared`, so that one who heard an earlier life of the engine forgets it.
+
+A batch that cannot be sent is left out, as if it were lost on the way: consumers miss its number and take a snapshot,
+without the events that cannot be encoded. The next call of `ZmqPublisher.publish` raises the reason.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
 import zmq
 
-from blockwright.errors import EventGapError, InvalidArgumentError
-from blockwright.events import AllBlocksCleared
-from blockwright.observe.stream import Batch, EventStream
+from blockwright.errors import EventGapError, InterruptedCallError, InvalidArgumentError, LostBatchError
+from blockwright.events import AllBlocksCleared, KVCacheEvent
+from blockwright.observe.answers import Answers
+from blockwright.observe.stream import Batch, EventStream, Snapshot
 from blockwright.observe.wire import Encoder
 
 END = b"\xff" * 8
@@ -38,8 +44,12 @@ _CHUNK = 1000
 class ZmqPublisher:
     """Sends what a stream records, from a thread of its own.
 
+    Memory: `high_water_mark` messages for consumers that are slow (they share them), and the answers to consumers that
+    ask, which `answers` bounds.
+
     Attributes:
         endpoint, replay_endpoint: the addresses that were bound, ports filled in.
+        num_lost: batches that could not be sent.
     """
 
     def __init__(
@@ -67,15 +77,17 @@ class ZmqPublisher:
         """
         self._stream = stream
         self._encode = encoder or Encoder()
-        self._topic = topic.encode()
+        self._topic = topic.encode("utf-8", "surrogatepass")
         self._next = 0
+        self.num_lost = 0
+        self._shared: _Encoded | None = None
         if stream.sequence == 0:
             stream.record([AllBlocksCleared()])
         self._context = zmq.Context()
         self._pub = self._context.socket(zmq.PUB)
         self._pub.set_hwm(high_water_mark)
         self._router = self._context.socket(zmq.ROUTER)
-        self._router.set_hwm(0)  # an answer comes whole: beyond a mark, messages of its middle are dropped
+        self._answers = Answers(self._router, self._answer)
         self._awaken = self._context.socket(zmq.PAIR)
         self._awake = self._context.socket(zmq.PAIR)
         try:
@@ -86,8 +98,8 @@ class ZmqPublisher:
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise InvalidArgumentError(f"endpoint: cannot bind {endpoint} and {replay_endpoint}: {error}") from error
-        self._is_closing = False
-        self._failure: InvalidArgumentError | None = None
+        self._closing = threading.Event()
+        self._failures: deque[LostBatchError] = deque(maxlen=16)
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="kv-events", daemon=True)
         self._thread.start()
@@ -96,21 +108,23 @@ class ZmqPublisher:
         """Have everything sent that the stream has recorded; returns at once. O(1).
 
         Raises:
-            InvalidArgumentError: what was recorded before cannot be encoded (`Encoder`), so nothing is sent any more.
+            LostBatchError: an earlier batch could not be sent, and is a gap; what came after it is sent. Each is
+                raised once.
+            InterruptedCallError: the publisher is closed, or this is the child of a fork, where its thread is not.
         """
-        if self._failure is not None:
-            raise self._failure
-        with self._lock, contextlib.suppress(zmq.Again):  # one that is full will wake it as well
-            self._awaken.send(b"", zmq.DONTWAIT)
+        if not self._thread.is_alive():
+            raise InterruptedCallError("publisher: its thread has ended (by close, or a fork); make a new publisher")
+        failure = self._failures.popleft() if self._failures else None
+        self._wake()
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
         """Send what is left and close the sockets; a second time it does nothing."""
-        if self._is_closing:
-            return
-        self._is_closing = True
-        with contextlib.suppress(InvalidArgumentError):
-            self.publish()
-        self._thread.join()
+        self._closing.set()
+        if self._thread.is_alive():
+            self._wake()
+            self._thread.join()
         self._context.destroy(linger=200)
 
     def __enter__(self) -> Self:
@@ -119,27 +133,41 @@ class ZmqPublisher:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _serve(self) -> None:
-        """Send, and answer, until closed, or until something cannot be encoded."""
-        try:
-            self._send_and_answer()
-        except InvalidArgumentError as error:
-            self._failure = error
+    def _wake(self) -> None:
+        """Wake the thread; one that has a full queue wakes anyway."""
+        with self._lock, contextlib.suppress(zmq.Again):
+            self._awaken.send(b"", zmq.DONTWAIT)
 
-    def _send_and_answer(self) -> None:
-        """Send what comes, and answer who asks, until closed."""
+    def _serve(self) -> None:
+        """Send, and answer, until closed. Nothing ends the thread before: no other part of the engine would see it."""
         poller = zmq.Poller()
         poller.register(self._awake, zmq.POLLIN)
         if self.replay_endpoint is not None:
             poller.register(self._router, zmq.POLLIN)
-        while not self._is_closing:
-            ready = dict(poller.poll(100))
-            while self._awake in ready and self._awake.poll(0):
-                self._awake.recv()
-            self._send()
-            if self._router in ready:
-                self._answer(self._router.recv_multipart())
-        self._send()
+        wait = 100
+        while True:
+            is_last = self._closing.is_set()
+            try:
+                ready = dict(poller.poll(0 if is_last else wait))
+                while self._awake in ready and self._awake.poll(0):
+                    self._awake.recv()
+                self._send()
+                if self._router in ready:
+                    self._answers.take()
+                wait = self._answers.send()
+                if not self._answers:
+                    self._shared = None
+            except BaseException as error:
+                self._failed(self._next, error)
+                self._closing.wait(0.1)  # as it may come again at once
+            if is_last:
+                return
+
+    def _failed(self, sequence: int, error: BaseException) -> None:
+        """Keep the reason why a batch, or an answer, was not sent, for `publish` to raise."""
+        failure = LostBatchError(sequence, f"{type(error).__name__}: {error}")
+        failure.__cause__ = error
+        self._failures.append(failure)
 
     def _send(self) -> None:
         """Send what is new. Batches that are not kept any more are left out: consumers miss their numbers, and ask."""
@@ -149,42 +177,93 @@ class ZmqPublisher:
                 break
             except EventGapError as gap:
                 self._next = gap.oldest  # which may be gone as well by now
+            except LostBatchError as error:
+                self.num_lost += 1
+                self._failures.append(error)
         for batch in batches:
-            self._pub.send_multipart(self._frames(batch))
-            self._next = batch.sequence + 1
+            self._next = batch.sequence + 1  # before: one that cannot be sent now could not be later
+            try:
+                self._pub.send_multipart(self._frames(batch))
+            except BaseException as error:
+                self.num_lost += 1
+                self._failed(batch.sequence, error)
 
     def _frames(self, batch: Batch) -> list[bytes]:
         """Return a batch as it is sent."""
         return [self._topic, batch.sequence.to_bytes(8, "big"), self._encode(batch.events, batch.timestamp)]
 
-    def _answer(self, request: list[bytes]) -> None:
-        """Answer one who has missed something; what is no request is not answered."""
-        if len(request) != 3:
-            return
-        client, _, asked = request
+    def _answer(self, asked: bytes) -> Iterator[list[bytes]]:
+        """Yield the messages that answer one who has missed something; one who does not ask so gets the end alone."""
         epoch = self._stream.epoch.bytes
-        if asked in (b"snapshot", b"epoch"):
-            snapshot = self._stream.snapshot() if asked == b"snapshot" else None
-            sequence = self._stream.sequence if snapshot is None else snapshot.sequence
-            self._router.send_multipart([client, b"", epoch, sequence.to_bytes(8, "big"), b""])
-            events = () if snapshot is None else snapshot.events
-            for at in range(0, len(events), _CHUNK):
-                part = Batch(sequence, 0.0, events[at : at + _CHUNK])
-                self._router.send_multipart([client, b"", *self._frames(part)])
+        if asked == b"epoch":
+            yield [epoch, self._stream.sequence.to_bytes(8, "big"), b""]
+        elif asked == b"snapshot":
+            shared = self._snapshot()
+            number = shared.snapshot.sequence.to_bytes(8, "big")
+            yield [epoch, number, b""]
+            for part in shared.all_parts():
+                yield [self._topic, number, part]
         elif len(asked) == 8 or (len(asked) == 24 and asked[8:] == epoch):
-            for batch in self._from(int.from_bytes(asked[:8], "big"), len(asked) == 8):
-                self._router.send_multipart([client, b"", *self._frames(batch)])
-        self._router.send_multipart([client, b"", b"", END, b""])
+            yield from self._replay(int.from_bytes(asked[:8], "big"), len(asked) == 8)
+        yield [b"", END, b""]
 
-    def _from(self, start: int, takes_snapshot: bool) -> list[Batch]:
-        """Return the batches from a number on; for one who asks for more than is kept, the snapshot as a batch."""
+    def _replay(self, start: int, takes_snapshot: bool) -> Iterator[list[bytes]]:
+        """Yield the batches from a number on; for one who asks for more than is kept, the snapshot as a batch."""
         try:
-            return self._stream.since(start)
+            batches = self._stream.since(start)
         except EventGapError as gap:
-            if start > gap.oldest or not takes_snapshot:
-                return []
-            snapshot = self._stream.snapshot()
-            return [Batch(snapshot.sequence - 1, 0.0, (AllBlocksCleared(), *snapshot.events))]
+            if start <= gap.oldest and takes_snapshot:
+                shared = self._snapshot()
+                yield [self._topic, (shared.snapshot.sequence - 1).to_bytes(8, "big"), shared.whole()]
+            return
+        for batch in batches:
+            with contextlib.suppress(InvalidArgumentError):  # it was not sent either: its number is missing
+                yield self._frames(batch)
+
+    def _snapshot(self) -> _Encoded:
+        """Return the snapshot, shared by all who ask for the same."""
+        if self._shared is None or self._shared.snapshot.sequence != self._stream.sequence:
+            self._shared = _Encoded(self._stream.snapshot(), self._encode)
+        return self._shared
+
+
+class _Encoded:
+    """A snapshot, encoded as far as a consumer has read it."""
+
+    def __init__(self, snapshot: Snapshot, encode: Encoder) -> None:
+        """Begin with nothing encoded."""
+        self.snapshot = snapshot
+        self._encode = encode
+        self._parts: list[bytes] = []
+        self._whole = b""
+
+    def all_parts(self) -> Iterator[bytes]:
+        """Yield the payloads, `_CHUNK` events in each."""
+        events = self.snapshot.events
+        for at in range(-(-len(events) // _CHUNK)):
+            if at == len(self._parts):
+                self._parts.append(self._encoded(events[at * _CHUNK : (at + 1) * _CHUNK]))
+            yield self._parts[at]
+
+    def whole(self) -> bytes:
+        """Return one payload that clears what a consumer knew, and has everything."""
+        self._whole = self._whole or self._encoded((AllBlocksCleared(), *self.snapshot.events))
+        return self._whole
+
+    def _encoded(self, events: tuple[KVCacheEvent, ...]) -> bytes:
+        """Return the payload of some events, without those that cannot be encoded: their batch was not sent either."""
+        try:
+            return self._encode(events, 0.0)
+        except InvalidArgumentError:
+            return self._encode(filter(self._can_be_encoded, events), 0.0)
+
+    def _can_be_encoded(self, event: KVCacheEvent) -> bool:
+        """Return whether an event can be encoded."""
+        try:
+            self._encode((event,), 0.0)
+        except InvalidArgumentError:
+            return False
+        return True
 
 
 def _bound(socket: zmq.Socket[bytes], endpoint: str) -> str:

@@ -2,28 +2,52 @@
 
 It begins with a snapshot, applies the batches that follow, and asks for what it misses: for the batches, if they are
 kept and are of the same life of the engine, else for another snapshot.
+
+A publisher need not be Blockwright's, nor honest. A batch that cannot be read is a gap, which a snapshot mends; if the
+snapshot is older than the batch, the batch is passed over. No message ends `ZmqSubscriber.poll` by an error, or holds
+it longer than its time.
 """
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Generator
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from blockwright.errors import BlockwrightError, InvalidArgumentError
 from blockwright.observe.prefix_index import PrefixIndex
 from blockwright.observe.publisher import END
 from blockwright.observe.wire import decode
+
+MAX_MESSAGE: Final = 1 << 26
+"""Bytes of a message, at most; ZeroMQ ends a connection that brings a larger one."""
+MAX_SNAPSHOT: Final = 1 << 30
+"""Bytes of the messages of a snapshot, at most."""
+
+_WHOLE = 30
+"""How many times its patience a subscriber gives a whole answer."""
+
+_Asking = Generator[bytes | None, list[bytes], bool]
+"""Questions under way: yields a request to send, or None to hear more of the answer; is sent the message that comes;
+returns whether the publisher answered."""
 
 
 class ZmqSubscriber:
     """Keeps a `PrefixIndex` of one publisher.
 
+    Memory: the index, which is as large as the publisher says that its cache is; while a snapshot comes, another one;
+    and the messages that wait: 1,000 batches, 100 messages of an answer.
+
     Attributes:
         index: what the engine can find, as far as it is heard of; another object after each snapshot.
         num_snapshots, num_replays: how often something was missed.
+        num_gaps: batches and messages that could not be read.
+        last_error: why the last of them could not be read, or None.
     """
 
     def __init__(self, endpoint: str, replay_endpoint: str, *, topic: str = "", patience: float = 1.0) -> None:
@@ -33,18 +57,26 @@ class ZmqSubscriber:
             endpoint: the publisher's PUB socket.
             replay_endpoint: its ROUTER socket.
             topic: the topics to hear begin so.
-            patience: seconds to wait for an answer, and of silence after which `poll` asks if something was missed.
+            patience: seconds to wait for each message of an answer, and of silence after which `poll` asks if something
+                was missed; a whole answer may take 30 times that.
         """
         self.index = PrefixIndex()
-        self.num_snapshots = self.num_replays = 0
+        self.num_snapshots = self.num_replays = self.num_gaps = 0
+        self.last_error: BlockwrightError | None = None
         self._next: int | None = None
         self._epoch = b""
+        self._num_applied = 0
+        self._passed = -1  # up to this number, batches that cannot be read are passed over
         self._patience = patience
         self._replay_endpoint = replay_endpoint
-        self._heard_at = 0.0
+        self._heard_at = self._failed_at = -math.inf
+        self._asking: _Asking | None = None
+        self._dealer: zmq.Socket[bytes] | None = None
+        self._until = self._until_whole = 0.0
         self._context = zmq.Context()
         self._sub = self._context.socket(zmq.SUB)
-        self._sub.subscribe(topic.encode())
+        self._sub.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
+        self._sub.subscribe(topic.encode("utf-8", "surrogatepass"))
         self._monitor = self._sub.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._sub.connect(endpoint)
 
@@ -60,68 +92,178 @@ class ZmqSubscriber:
         self.close()
 
     def poll(self, timeout: float = 0.1) -> int:
-        """Apply what has come within `timeout` seconds; return how many batches. Asks after a silence, or a loss."""
-        applied = 0
-        if self._next is None or time.monotonic() - self._heard_at > self._patience:
-            self.sync()
-        stop = time.monotonic() + timeout
-        while (left := stop - time.monotonic()) > 0 and self._sub.poll(int(left * 1000) + 1):
-            while self._monitor.poll(0):  # a publisher that is back may be another one, whatever its numbers
-                recv_monitor_message(self._monitor)
-                self._next = None
-            _, number, payload = self._sub.recv_multipart()
-            self._heard_at = time.monotonic()
-            sequence = int.from_bytes(number, "big")
-            if self._next is None or sequence > self._next:
-                self.sync()
-            if self._next == sequence:
-                self.index.apply(decode(payload))
-                self._next += 1
-                applied += 1
-        return applied
+        """Apply what comes within `timeout` seconds; return how many batches. Asks after a silence, or a loss.
+
+        An answer that has not come to its end by then is heard further by the next call.
+        """
+        before, stop, left = self._num_applied, time.monotonic() + timeout, timeout
+        while True:
+            if self._next is None or time.monotonic() - self._heard_at > self._patience:
+                self._ask()
+            if self._asking is not None:
+                self._hear(left)
+            elif self._sub.poll(_milliseconds(left)):
+                self._take(self._sub.recv_multipart())
+            left = stop - time.monotonic()
+            if left <= 0:
+                return self._num_applied - before
 
     def sync(self) -> bool:
-        """Ask for what was missed; say whether the publisher answered."""
-        answer = self._ask(b"epoch")
-        if not answer:
-            return False
-        self._heard_at = time.monotonic()
-        (epoch, following, _), *_ = answer
-        if self._next is not None and epoch == self._epoch:
-            if self._next == int.from_bytes(following, "big"):
-                return True
-            missed = self._ask(self._next.to_bytes(8, "big") + epoch)
-            if missed and int.from_bytes(missed[0][1], "big") == self._next:
-                self.num_replays += 1
-                for _, number, payload in missed:
-                    self.index.apply(decode(payload))
-                    self._next = int.from_bytes(number, "big") + 1
-                return True
-        return self._join()
+        """Ask for what was missed, and wait for the answer; say whether the publisher answered."""
+        self._asking, self._failed_at = None, -math.inf
+        self._ask()
+        while self._asking is not None:
+            self._hear(self._patience)
+        return self._failed_at == -math.inf
 
-    def _join(self) -> bool:
-        """Begin anew with a snapshot; say whether there was one."""
-        answer = self._ask(b"snapshot")
-        if not answer:
-            return False
-        (self._epoch, following, _), *parts = answer
-        self.num_snapshots += 1
-        self.index = PrefixIndex([event for _, _, payload in parts for event in decode(payload)])
-        self._next = int.from_bytes(following, "big")
+    # ------------------------------------------------------------------ what is published
+
+    def _take(self, frames: list[bytes]) -> None:
+        """Apply a batch if it is the next one; ask if one was missed."""
+        while self._monitor.poll(0):  # a publisher that is back may be another one, whatever its numbers
+            recv_monitor_message(self._monitor)
+            self._next = None
+        self._heard_at = time.monotonic()
+        if len(frames) != 3 or len(frames[1]) != 8:
+            self._cannot_read(_wrong_frames(frames))
+            return
+        sequence = int.from_bytes(frames[1], "big")
+        if self._next is None or sequence > self._next:
+            self._ask()
+        elif sequence == self._next:
+            self._apply(sequence, frames[2])
+
+    def _apply(self, sequence: int, payload: bytes) -> bool:
+        """Apply the next batch, or pass it over; return False if a snapshot is needed instead."""
+        try:
+            self.index.apply(decode(payload))
+        except InvalidArgumentError as error:
+            self._cannot_read(error)
+            if sequence > self._passed:  # else the publisher has no newer snapshot, which would mend it
+                self._passed, self._next = sequence, None
+                return False
+        else:
+            self._num_applied += 1
+        self._next = sequence + 1
         return True
 
-    def _ask(self, request: bytes) -> list[list[bytes]]:
-        """Return the messages of a whole answer; none if it does not come, or not to its end."""
-        socket = self._context.socket(zmq.DEALER)
+    def _cannot_read(self, error: BlockwrightError) -> None:
+        """Count what cannot be read."""
+        self.num_gaps += 1
+        self.last_error = error
+
+    # ------------------------------------------------------------------ what is asked
+
+    def _ask(self) -> None:
+        """Begin to ask for what was missed, unless that is under way, or has failed just now."""
+        now = time.monotonic()
+        if self._asking is None and now - self._failed_at > self._patience:
+            self._asking, self._until_whole = self._catch_up(), now + _WHOLE * self._patience
+            self._send(next(self._asking))
+
+    def _send(self, request: bytes | None) -> None:
+        """Send a request through a socket of its own, so that nothing of an earlier answer is heard."""
+        if request is not None:
+            if self._dealer is not None:
+                self._dealer.close(linger=0)
+            self._dealer = self._context.socket(zmq.DEALER)
+            self._dealer.setsockopt(zmq.RCVHWM, 100)
+            self._dealer.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
+            self._dealer.connect(self._replay_endpoint)
+            self._dealer.send_multipart([b"", request], zmq.DONTWAIT)
+        self._until = min(time.monotonic() + self._patience, self._until_whole)
+
+    def _hear(self, timeout: float) -> None:
+        """Go on with what is asked, for so many seconds, or until the next message."""
+        left = self._until - time.monotonic()
+        if left <= 0 or self._dealer is None or self._asking is None:
+            self._end(False)
+        elif self._dealer.poll(_milliseconds(min(timeout, left))):
+            self._heard(self._asking, self._dealer.recv_multipart())
+
+    def _heard(self, asking: _Asking, frames: list[bytes]) -> None:
+        """Go on with one message of an answer. law: CALL-2."""
         try:
-            socket.connect(self._replay_endpoint)
-            socket.send_multipart([b"", request])
-            answer: list[list[bytes]] = []
-            while socket.poll(int(self._patience * 1000)):
-                _, *frames = socket.recv_multipart()
-                if frames[1] == END:
-                    return answer
-                answer.append(frames)
-            return []
-        finally:
-            socket.close(linger=0)
+            if len(frames) != 4 or len(frames[2]) != 8:
+                raise _wrong_frames(frames)
+            self._send(asking.send(frames[1:]))
+        except StopIteration as ended:
+            self._end(ended.value is True)
+        except InvalidArgumentError as error:
+            self._cannot_read(error)
+            self._end(False)
+
+    def _end(self, was_answered: bool) -> None:
+        """Come to the end of what is asked."""
+        if was_answered:
+            self._heard_at, self._failed_at = time.monotonic(), -math.inf
+        else:
+            self._failed_at = time.monotonic()
+        self._asking = None
+        if self._dealer is not None:
+            self._dealer.close(linger=0)
+            self._dealer = None
+
+    def _catch_up(self) -> _Asking:
+        """Ask for the batches that were missed, or for a snapshot if they are not kept, or of another life."""
+        epoch, number, _ = yield b"epoch"
+        if number == END or (yield None)[1] != END:
+            return False
+        following = int.from_bytes(number, "big")
+        is_same = self._next is not None and epoch == self._epoch and self._next <= following
+        if is_same and (self._next == following or (yield from self._replay())):
+            return True
+        return (yield from self._join())
+
+    def _replay(self) -> Generator[bytes | None, list[bytes], bool]:
+        """Ask for the batches from the next one on; return whether they came and could be read."""
+        if self._next is None:
+            return False
+        request: bytes | None = self._next.to_bytes(8, "big") + self._epoch
+        is_first = True
+        while True:
+            _, number, payload = yield request
+            request = None
+            if number == END:
+                return not is_first
+            sequence = int.from_bytes(number, "big")
+            if sequence != self._next or not self._apply(sequence, payload):
+                return False
+            self.num_replays += is_first
+            is_first = False
+
+    def _join(self) -> Generator[bytes | None, list[bytes], bool]:
+        """Ask for a snapshot, and begin anew with it; return whether there was one."""
+        epoch, following, _ = yield b"snapshot"
+        if following == END:
+            return False
+        index, size = PrefixIndex(), 0
+        while True:
+            _, number, payload = yield None
+            if number == END:
+                break
+            size += len(payload)
+            if size > MAX_SNAPSHOT:
+                raise InvalidArgumentError(f"snapshot: is larger than {MAX_SNAPSHOT} bytes; subscribe to an engine")
+            try:
+                index.apply(decode(payload))
+            except InvalidArgumentError as error:
+                self._cannot_read(error)
+        if epoch != self._epoch:
+            self._passed = -1
+        self.index, self._epoch, self._next = index, epoch, int.from_bytes(following, "big")
+        self.num_snapshots += 1
+        return True
+
+
+def _milliseconds(seconds: float) -> int:
+    """Return a time as ZeroMQ takes it, rounded up."""
+    return max(0, math.ceil(seconds * 1000))
+
+
+def _wrong_frames(frames: list[bytes]) -> InvalidArgumentError:
+    """Return the error of a message that has other frames than a batch."""
+    return InvalidArgumentError(
+        f"frames: a batch is a topic, eight bytes and a payload, not frames of {[len(each) for each in frames][:8]} "
+        "bytes; subscribe to an engine's events"
+    )

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from blockwright._text import printable
 from blockwright.errors import InvalidArgumentError
 from blockwright.observe import Fact
 
@@ -73,10 +74,17 @@ def read_timeline(path: Path) -> list[dict[str, Any]]:
     """
     try:
         events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-        facts = [event for event in events if event.get("cat") == "fact"]
-        return [{"ts": fact["ts"], "kind": fact["name"], **fact["args"]} for fact in facts]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        facts = [event for event in events if isinstance(event, dict) and event.get("cat") == "fact"]
+        return [{"ts": float(fact["ts"]), "kind": str(fact["name"]), **_arguments(fact["args"])} for fact in facts]
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(f"FILE: {path} is no timeline: {error}") from error
+
+
+def _arguments(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a fact of a timeline says beyond its time and kind; lists of blocks are lists of integers."""
+    if any(not isinstance(block, int) for name in _LISTS for block in args.get(name, ())):
+        raise ValueError("blocks are integers")
+    return {name: value for name, value in args.items() if name not in ("ts", "kind")}
 
 
 def life(facts: Iterable[Mapping[str, Any]], *, request: str | None = None, block: int | None = None) -> Iterator[str]:
@@ -84,11 +92,11 @@ def life(facts: Iterable[Mapping[str, Any]], *, request: str | None = None, bloc
     for fact in facts:
         if request is not None and fact.get("request") == request:
             rest = [f"{name} {_short(value)}" for name, value in fact.items() if name not in ("ts", "kind", "request")]
-            yield f"{fact['ts'] / 1e6:12.6f} s  {fact['kind']:8}  {', '.join(rest)}"
+            yield printable(f"{fact['ts'] / 1e6:12.6f} s  {fact['kind']:8}  {', '.join(rest)}")
         for what in _LISTS[::-1] if block is not None else ():
             if block in fact.get(what, ()):
                 word = {"new": "taken by", "held": "hit by", "evicted": "evicted by"}[what]
-                yield f"{fact['ts'] / 1e6:12.6f} s  {word} {fact.get('request', '')} ({fact['kind']})"
+                yield printable(f"{fact['ts'] / 1e6:12.6f} s  {word} {fact.get('request', '')} ({fact['kind']})")
 
 
 def _short(value: object) -> str:

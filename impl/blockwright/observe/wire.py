@@ -7,19 +7,29 @@ a prefill. Hashes are the last 64 bits of the block's hash, as an unsigned integ
 A parent that is absent now is named all the same: a consumer sees that it does not know it. A salt stands in vLLM's
 ``extra_keys``, of every block, and under SGLang's ``cache_salt`` as well: Dynamo reads no other, and would take blocks
 of two tenants for one.
+
+Text is UTF-8 on the wire. A salt, a name or an identifier may hold lone surrogates, which UTF-8 cannot carry but JSON
+can: each is written as U+FDD0, which Unicode leaves to programs, and four hexadecimal digits. So is U+FDD0 itself, so
+that two texts never look alike. Decoding gives the text back.
 """
 
 from __future__ import annotations
 
+import re
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from struct import pack
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
 from blockwright.errors import InvalidArgumentError
 from blockwright.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVCacheEvent, token_format
 from blockwright.kinds import KVCacheSpec
+
+_MARK: Final = "\ufdd0"
+_UNWRITABLE: Final = re.compile(f"[\ud800-\udfff{_MARK}]")
+_WRITTEN: Final = re.compile(f"{_MARK}([0-9a-f]{{4}})")
 
 _DEVICE = "GPU"
 _from_bytes = int.from_bytes  # big-endian, unless it is told otherwise
@@ -123,6 +133,18 @@ def kinds_of(specs: Iterable[KVCacheSpec]) -> list[GroupKind]:
     ]
 
 
+def wire_text(text: str) -> str:
+    """Return text that UTF-8 can carry: itself, but for lone surrogates. No two texts have the same. O(text)."""
+    return text if text.isascii() else _UNWRITABLE.sub(lambda found: f"{_MARK}{ord(found[0]):04x}", text)
+
+
+def text_of(written: str | None) -> str | None:
+    """Return the text that `wire_text` wrote. O(text)."""
+    if written is None or written.isascii():
+        return written
+    return _WRITTEN.sub(lambda found: chr(int(found[1], 16)), written)
+
+
 def hash_of(block_hash: BlockHash) -> int:
     """Return the integer that stands for a hash on the wire: its last 64 bits."""
     return _from_bytes(block_hash[-8:]) if isinstance(block_hash, bytes) else block_hash
@@ -181,8 +203,20 @@ class Encoder:
         """Return the payload of one batch. O(events).
 
         Raises:
-            InvalidArgumentError: an event is of a group whose kind was not given, although others were.
+            InvalidArgumentError: an event is of a group whose kind was not given, although others were, or holds what
+                events cannot.
         """
+        try:
+            return self._encoded(events, timestamp)
+        except InvalidArgumentError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
+            raise InvalidArgumentError(
+                f"events: cannot be encoded ({type(error).__name__}: {error}); give events as take_events returns them"
+            ) from error
+
+    def _encoded(self, events: Iterable[KVCacheEvent], timestamp: float) -> bytes:
+        """Return the payload of one batch."""
         entries: list[object] = []
         chain: list[BlockStored] = []
         stored = self._stored
@@ -218,6 +252,8 @@ class Encoder:
         extra = ownership = None
         if lora is not None or salt is not None or has_items:
             extra = [_extra_keys(each) for each in chain]
+            lora = None if lora is None else wire_text(lora)
+            salt = None if salt is None else wire_text(salt)
         if medium != _DEVICE:
             medium, ownership = _vllm_medium(medium)
         ids = token_format(len(tokens) // 4).unpack(tokens)
@@ -240,7 +276,7 @@ class Encoder:
             first.block_size,
             None,
             _SGLANG_MEDIA.get(first.medium, "EXTERNAL"),
-            first.cache_salt,
+            None if first.cache_salt is None else wire_text(first.cache_salt),
         )
 
     def _removed(self, event: BlockRemoved) -> object:
@@ -263,65 +299,122 @@ def _is_joined(last: BlockStored, event: BlockStored) -> bool:
 def _vllm_medium(medium: str) -> tuple[str, str | None]:
     """Return vLLM's name of a medium, and of whose it is where several share that name."""
     known = _VLLM_MEDIA.get(medium)
-    return (known, None) if known is not None else ("STORAGE", medium)
+    return (known, None) if known is not None else ("STORAGE", wire_text(medium))
 
 
 def _extra_keys(event: BlockStored) -> list[Any] | None:
     """Return what tokens do not say of a block, in vLLM's order; the salt with every block. law: EV-5."""
-    keys: list[Any] = [] if event.lora_name is None else [event.lora_name]
-    keys += [(name, offset) for name, offset, _ in event.mm_items]
+    keys: list[Any] = [] if event.lora_name is None else [wire_text(event.lora_name)]
+    keys += [(wire_text(name), offset) for name, offset, _ in event.mm_items]
     if event.cache_salt is not None:
-        keys.append(event.cache_salt)
+        keys.append(wire_text(event.cache_salt))
     return keys or None
 
 
-_DECODER = msgspec.msgpack.Decoder()
-_NAMES = {
-    "BlockStored": _ArrayStored.__struct_fields__,
-    "BlockRemoved": _ArrayRemoved.__struct_fields__,
-    "AllBlocksCleared": (),
-}
+_Hash = int | bytes
+_Token = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+_Group = Annotated[int, msgspec.Meta(ge=0, le=1023)]
+
+
+class _ReadArrayStored(msgspec.Struct, tag="BlockStored", array_like=True):
+    """What is read of the older form; engines before vLLM 0.11 write fewer fields."""
+
+    block_hashes: list[_Hash]
+    parent_block_hash: _Hash | None
+    token_ids: list[_Token]
+    block_size: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+    lora_id: Any = None
+    medium: str | None = None
+    lora_name: str | None = None
+    extra_keys: list[list[Any] | None] | None = None
+    group_idx: _Group | None = None
+
+
+class _ReadStored(_ReadArrayStored, tag="BlockStored", array_like=False):
+    ownership: str | None = None
+    cache_salt: str | None = None
+
+
+class _ReadArrayRemoved(msgspec.Struct, tag="BlockRemoved", array_like=True):
+    block_hashes: list[_Hash]
+    medium: str | None = None
+    group_idx: _Group | None = None
+
+
+class _ReadRemoved(_ReadArrayRemoved, tag="BlockRemoved", array_like=False):
+    ownership: str | None = None
+
+
+class _ReadMaps(msgspec.Struct, array_like=True):
+    timestamp: Any
+    events: list[_ReadStored | _ReadRemoved | _Cleared]
+
+
+class _ReadArrays(msgspec.Struct, array_like=True):
+    timestamp: Any
+    events: list[_ReadArrayStored | _ReadArrayRemoved | _ArrayCleared]
+
+
+_MAPS = msgspec.msgpack.Decoder(_ReadMaps)
+_ARRAYS = msgspec.msgpack.Decoder(_ReadArrays)
 
 
 def decode(payload: bytes) -> list[KVCacheEvent]:
-    """Return the events of a payload, block by block; hashes are the integers of the wire. O(events).
+    """Return the events of a payload, block by block; hashes are the integers of the wire. O(events). law: CALL-2.
 
-    Accepts maps and arrays, with or without a rank, in vLLM's words and in SGLang's; media are given vLLM's names.
+    Accepts maps and arrays, with or without a rank, in vLLM's words and in SGLang's; media are given vLLM's names. A
+    `BlockStored` whose tokens do not fill its blocks exactly gives no tokens, as nothing says whose they are.
 
     Raises:
-        InvalidArgumentError: it is none of these.
+        InvalidArgumentError: it is none of these, an event is of no known type, or a field has a value that no engine
+            gives it (a token beyond 31 bits, say).
     """
     try:
-        _, events, *_ = _DECODER.decode(payload)
+        try:
+            events: Iterable[object] = _MAPS.decode(payload).events
+        except msgspec.ValidationError as error:
+            if "got `array` - at `$[1][" not in str(error):
+                raise
+            events = _ARRAYS.decode(payload).events
         return [each for event in events for each in _decoded(event)]
-    except (msgspec.DecodeError, AttributeError, KeyError, LookupError, TypeError, ValueError) as error:
+    except (msgspec.MsgspecError, RecursionError, TypeError, ValueError) as error:
         raise InvalidArgumentError(f"payload: is no batch of events: {error}") from error
 
 
 def _decoded(event: Any) -> list[KVCacheEvent]:
     """Return one event of the wire, a block each."""
-    if isinstance(event, list):
-        name, *values = event
-        event = dict(zip(_NAMES[name], values, strict=False), type=name)
-    name = event["type"]
-    if name == "AllBlocksCleared":
+    if isinstance(event, _Cleared | _ArrayCleared):
         return [AllBlocksCleared()]
-    medium = event.get("ownership") or event.get("medium") or _DEVICE
+    medium = text_of(getattr(event, "ownership", None)) or event.medium or _DEVICE
     medium = {"CPU_PINNED": "CPU"}.get(medium, medium)
-    group = event.get("group_idx") or 0
-    hashes = event["block_hashes"]
-    if name == "BlockRemoved":
+    group, hashes = event.group_idx or 0, event.block_hashes
+    if isinstance(event, _ReadArrayRemoved):
         return [BlockRemoved(block_hash, group, medium) for block_hash in hashes]
-    tokens, size, lora = event["token_ids"], event["block_size"], event.get("lora_name")
-    packed = pack(f"<{len(tokens)}i", *tokens)
-    extra = event.get("extra_keys") or [None] * len(hashes)
+    tokens, size, lora = event.token_ids, event.block_size, text_of(event.lora_name)
+    packed = pack(f"<{len(tokens)}i", *tokens) if len(tokens) == size * len(hashes) else b""
+    named = text_of(getattr(event, "cache_salt", None))
+    extra = event.extra_keys or [None] * len(hashes)
     found: list[KVCacheEvent] = []
-    parent = event["parent_block_hash"]
+    parent = event.parent_block_hash
     for at, (block_hash, keys) in enumerate(zip(hashes, extra, strict=True)):
+        salt, items = (named, ()) if keys is None else _said(keys, lora, named)
         own = packed[4 * at * size : 4 * (at + 1) * size]
-        rest = list(keys or ())[0 if lora is None or not keys or keys[0] != lora else 1 :]
-        items = tuple([(key[0], key[1], 0) for key in rest if isinstance(key, list)])
-        salt = next((key for key in rest if isinstance(key, str)), event.get("cache_salt"))
         found.append(BlockStored(block_hash, parent, own, size, lora, group, salt, items, medium))
         parent = block_hash if tokens else None
     return found
+
+
+def _said(keys: list[Any], lora: str | None, salt: str | None) -> tuple[str | None, tuple[tuple[str, int, int], ...]]:
+    """Return the salt and the items that the extra keys of a block name; `salt` if they name none."""
+    items, texts = list[tuple[str, int, int]](), list[str | None]()
+    for key in keys:
+        if isinstance(key, str):
+            texts.append(text_of(key))
+        elif isinstance(key, list):
+            name, offset = key[:2] if len(key) > 1 else (None, None)
+            if not isinstance(name, str) or not isinstance(offset, int):
+                raise ValueError(f"extra_keys: an item is a name and an offset, not {key!r:.80}")
+            items.append((text_of(name) or "", offset, 0))
+    if lora is not None and texts[:1] == [lora]:
+        del texts[0]
+    return (texts[0] if texts else salt), tuple(items)

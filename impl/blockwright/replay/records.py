@@ -18,6 +18,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+_MANY: Final = (1 << 61) - 1
 # The longest prompt a loader or the generator accepts; longer counts are taken for damage.
 MAX_PROMPT_TOKENS: Final = 1 << 24
 
@@ -78,10 +79,18 @@ class ContentNumbers:
         self._numbers: dict[Hashable, int] = {}
         self._count = 0
 
-    def named(self, names: Iterable[Hashable]) -> array[int]:
-        """Return the numbers of `names`, in order; a name seen before keeps its number."""
+    def named(self, names: Iterable[Hashable], scope: Hashable = None) -> array[int]:
+        """Return the numbers of `names`, in order; a name seen before in the same scope keeps its number. O(names).
+
+        Python's hash of an integer is its remainder by 2**61 - 1, so that a file could make all its integers collide
+        and a dictionary of them quadratic. Larger ones are therefore named by their bytes, with a hash that no file
+        can foresee.
+        """
         numbers, result = self._numbers, array("i")
         for name in names:
+            if isinstance(name, int) and not -_MANY < name < _MANY:
+                name = name.to_bytes(name.bit_length() // 8 + 1, "little", signed=True)
+            name = name if scope is None else (scope, name)
             number = numbers.get(name)
             if number is None:
                 number = numbers[name] = self.fresh()

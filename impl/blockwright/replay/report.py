@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from blockwright import __version__, _terminal, build_info
+from blockwright._text import printable
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec
 from blockwright.replay.offloaded import TierResult
@@ -128,7 +129,7 @@ class ReplayReport:
             )
         for pool in self.curve or (self.headline,) if len(self.headline.tenants) <= MOST_TENANTS else ():
             if pool.tenants:
-                rates = ", ".join(f"{name} {rate:.2%}" for name, rate in pool.tenants.items())
+                rates = ", ".join(f"{printable(name)} {rate:.2%}" for name, rate in pool.tenants.items())
                 said += f"\n{pool.blocks:,} blocks, hit rate of each tenant: {rates}"
         if self.trace.format in NAMELESS:
             said += f"\nAn {self.trace.format.capitalize()} trace names no prefixes, only lengths: nothing can hit."
@@ -190,7 +191,7 @@ def read_curve(path: Path) -> Curve:
         data = json.loads(path.read_text(encoding="utf-8"))
         pools = [(int(pool["blocks"]), float(pool["hit_rate"])) for pool in data["curve"]]
         return str(data["policy"]), [blocks for blocks, _ in pools], [rate for _, rate in pools]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(f"--beside: {path} is no report of --json with --curve: {error}") from None
 
 
@@ -207,9 +208,9 @@ def plot_curve(report: ReplayReport, path: Path, beside: Sequence[Curve] = ()) -
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
     sizes = [pool.blocks for pool in report.curve]
-    axes.plot(sizes, [pool.hit_rate for pool in report.curve], marker="o", label=report.keeping)
+    axes.plot(sizes, [pool.hit_rate for pool in report.curve], marker="o", label=printable(report.keeping))
     for name, blocks, rates in beside:
-        axes.plot(blocks, rates, marker="o", label=name)
+        axes.plot(blocks, rates, marker="o", label=printable(name))
     if report.bounds:
         axes.plot(
             sizes, [report.bounds[size] for size in sizes], marker=".", linestyle="--", label="MIN: no policy hits more"
@@ -221,7 +222,7 @@ def plot_curve(report: ReplayReport, path: Path, beside: Sequence[Curve] = ()) -
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_xlabel(f"usable blocks of {report.spec.block_size} tokens")
     axes.set_ylabel("block references that hit")
-    axes.set_title(f"{report.trace.source}: {len(report.trace.requests):,} requests, {report.kind}")
+    axes.set_title(f"{printable(report.trace.source)}: {len(report.trace.requests):,} requests, {report.kind}")
     axes.grid(alpha=0.3, which="both")
     try:
         figure.savefig(path)

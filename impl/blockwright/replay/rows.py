@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from blockwright.errors import TraceError
 from blockwright.replay.records import MAX_PROMPT_TOKENS, TraceRequest
+
+_LONGEST = 1e20
+"""Beyond any time: nanoseconds since 1970 are some 1e18."""
 
 
 class Place:
@@ -50,9 +52,9 @@ class Row:
     def time(self, name: str) -> float:
         """Return a finite time."""
         value = self.fields.get(name)
-        if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
-            raise self._wrong(name, "a time in numbers")
-        return float(value)  # type: ignore[arg-type]
+        if not isinstance(value, int | float) or isinstance(value, bool) or not -_LONGEST < value < _LONGEST:
+            raise self._wrong(name, f"a time, a number within -{_LONGEST:.0e}..{_LONGEST:.0e}")
+        return float(value)
 
     def hash_ids(self, expected: int, unit: int, num_tokens: int) -> list[int]:
         """Return the ids of the prompt's blocks, `expected` of them."""

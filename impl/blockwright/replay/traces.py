@@ -18,6 +18,7 @@ import itertools
 import reprlib
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -59,10 +60,20 @@ def load_trace(
             raise InvalidArgumentError(f"{name}: must be at least 1, not {value}")
     if trace_format not in ("auto", *FORMATS):
         raise InvalidArgumentError(f"format: unknown trace format {trace_format!r}; use auto, {', '.join(FORMATS)}")
-    try:
+    with _readable(place):
         name = _detect(place) if trace_format == "auto" else trace_format
         for request in itertools.islice(_LOADERS[name](place, unit), limit):
             place.requests.append(request)
+    if not place.requests:
+        raise place.error(f"holds no request (read as {name})", "name the right format with --format")
+    return Trace(place.path.resolve().name, name, tuple(place.requests), time.perf_counter() - start)
+
+
+@contextmanager
+def _readable(place: Place) -> Iterator[None]:
+    """Turn what goes wrong with a file, or with the parsers of its format, into a `TraceError`. law: CALL-2."""
+    try:
+        yield
     except FileNotFoundError:
         raise place.error("no such file", "check the path, or give none to replay a generated workload") from None
     except OSError as error:
@@ -71,9 +82,6 @@ def load_trace(
         raise place.error("is not text in UTF-8", "unpack it first if it is compressed") from None
     except (csv.Error, RecursionError) as error:
         raise place.fault(f"cannot be parsed ({error})") from None
-    if not place.requests:
-        raise place.error(f"holds no request (read as {name})", "name the right format with --format")
-    return Trace(place.path.resolve().name, name, tuple(place.requests), time.perf_counter() - start)
 
 
 def _detect(place: Place) -> str:
@@ -97,7 +105,7 @@ def column(path: Path, name: str, count: int) -> Callable[[int], str | None]:
         TraceError: a row lacks the column.
     """
     place, found = Place(path), list[str]()
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with _readable(place), path.open(encoding="utf-8-sig", newline="") as file:
         lines = (text for text in file if not text.isspace())
         is_table = path.suffix == ".csv"
         rows = csv.DictReader(lines) if is_table else (parse_object(text, place).fields for text in lines)
@@ -201,7 +209,7 @@ def _read_weka(place: Place, unit: int | None) -> Iterator[TraceRequest]:
         for arrival, row in _weka_rows(session, 0.0):
             num_tokens = row.count("in", least=1)
             hash_ids = row.hash_ids(num_tokens // tokens_per_id, tokens_per_id, num_tokens)
-            contents = numbers.named((scope, hash_id) for hash_id in hash_ids)
+            contents = numbers.named(hash_ids, scope)
             if num_tokens % tokens_per_id:
                 contents.append(numbers.fresh())
             lengths = runs_of_blocks(contents, tokens_per_id, num_tokens)

@@ -54,6 +54,7 @@ from blockwright.errors import (
     EventGapError,
     InvalidArgumentError,
     InvariantError,
+    LostBatchError,
     NeverFitsError,
     TooLittleMemoryError,
     UnsupportedError,
@@ -86,7 +87,7 @@ ERRORS = [
     if isinstance(error, type)
     and issubclass(error, BlockwrightError)
     and error
-    not in (EventGapError, InvariantError, NeverFitsError, TooLittleMemoryError)  # of more arguments than a message
+    not in (EventGapError, InvariantError, LostBatchError, NeverFitsError, TooLittleMemoryError)  # of more arguments
 ]
 
 
@@ -104,6 +105,8 @@ def test_a_gap_of_events_travels(way: Callable[[Any], Any]) -> None:
     twin = way(EventGapError(3, 5, 9))
     assert "batch 3 is not kept, only 5..8" in str(twin)
     assert (twin.sequence, twin.oldest, twin.following) == (3, 5, 9)
+    twin = way(LostBatchError(3, "why"))
+    assert (str(twin), twin.sequence) == (str(LostBatchError(3, "why")), 3)
 
 
 @each_way

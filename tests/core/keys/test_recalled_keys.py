@@ -8,7 +8,10 @@ Not covered: which keys these are (test_hashing.py); how much faster that is (`p
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from array import array
+from pathlib import Path
 from random import Random
 from typing import cast
 
@@ -17,13 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from librt.vecs import vec
 from mypy_extensions import i64
-from tests.core.support import admit, full, manager_over
+from tests.core.support import COMPILED, admit, full, manager_over
 
 from blockwright import Request, SipHasher
-from blockwright.core.block_hash import _Memory, _Prompt, _SipChain, next_length
+from blockwright.core.block_hash import OVERHEAD, _Memory, _Prompt, _SipChain, next_length
 from blockwright.errors import InvalidArgumentError
 
 KEY = bytes(range(16))
+MEMORY = 20 << 20
 LENGTHS = [8, 16, 32, 64, 128, 192, 256, 320]
 prompts = st.lists(
     st.tuples(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 70)), min_size=1, max_size=4), st.booleans()),
@@ -96,13 +100,38 @@ def test_prompts_are_compared_to_their_end(doubled: int) -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    memory = _Memory(1 << 24)
-    old, new = _Prompt(bytes(1 << 23), vec[i64]([1, 2])), _Prompt(bytes(1 << 24), vec[i64]([3, 4]))
+    memory = _Memory((1 << 24) + 24 * (1 << 18) + OVERHEAD)
+    old, new = _Prompt(bytes(1 << 23), vec[i64]([1, 2]), 16), _Prompt(bytes(1 << 24), vec[i64]([3, 4]), 16)
     memory.keep(old)
     memory.note(i64(-5), old)
     assert memory.find(i64(-5)) is old
     memory.keep(new)
     assert (len(old.data), len(old.words), len(new.data)) == (0, 0, 1 << 24)
+
+
+@pytest.mark.skipif(
+    not COMPILED or not Path("/proc/self/statm").exists(), reason="needs the compiled core, and Linux's count of memory"
+)
+@pytest.mark.parametrize(("size", "length", "count"), [(1, 20_000, 100), (1, 64, 30_000), (16, 2_000, 4_000)])
+def test_what_is_remembered_takes_as_much_as_is_said(size: int, length: int, count: int) -> None:
+    """In a process of its own, whatever the size of blocks and prompts: no more than a quarter beyond it."""
+    program = f"""if True:
+        import gc
+        from array import array
+        from pathlib import Path
+        from blockwright import Request, SipHasher
+        def held():
+            gc.collect()
+            return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+        for limit in (0, {MEMORY}):  # the first for what is taken once
+            hasher, before = SipHasher(bytes(16), limit), held()
+            for first in range({count}):
+                tokens = array("i", range(first, first + {length}))
+                Request("r", tokens, {size}, hasher=hasher).hash_until({length})
+        print(held() - before)
+    """
+    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert int(found) < 1.25 * MEMORY
 
 
 def test_a_prompt_that_comes_again_is_served_as_the_first_time() -> None:
@@ -131,7 +160,10 @@ def test_what_is_remembered_is_a_number_of_bytes(given: int) -> None:
         SipHasher(KEY, given)
 
 
-@pytest.mark.parametrize("limit", [0, 8 * 320 - 1, 8 * 320])
+COST = 4 * 640 + 24 * 320 + OVERHEAD
+
+
+@pytest.mark.parametrize("limit", [0, COST - 1, COST])
 def test_what_is_forgotten_keeps_no_keys(limit: int) -> None:
     hasher, rest = SipHasher(KEY, limit), range(1_000, 1_640)
     old, new = Request("old", range(640), 2, hasher=hasher), Request("new", rest, 2, hasher=hasher)
@@ -140,5 +172,5 @@ def test_what_is_forgotten_keeps_no_keys(limit: int) -> None:
         words = vec[i64](array("q", b"".join(keys(request, 2))))
         chain.remember(bytes(4 * 640), words, 8, 320)
     kept = [prompt for chain in chains if (prompt := chain._prompt) is not None and len(prompt.words) > 0]
-    assert len(kept) == (limit >= 4 * 640)
+    assert len(kept) == (limit >= COST)
     assert all(len(prompt.data) > 0 for prompt in kept)

@@ -14,7 +14,24 @@ from tests.core.support import admit, full, manager_of, manager_over, sliding, s
 from blockwright import Request
 from blockwright.errors import InvalidArgumentError
 
+ODD = ["\x1b[2J\x1b]0;title\x07", "two\nlines", "\ud800", "x" * 100_000, "\u202e\0\x9b", "<script>&\"']]>", "\ufffe"]
+"""Names that a client may give: they move the cursor, break rows, turn text round, or are no XML."""
 SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_names_of_others_are_safe_to_show() -> None:
+    manager = manager_over([full(4)])
+    for name in ODD:
+        admit(manager, Request(name, [1, 2, 3, 4, 5], 4))
+    drawn = manager.draw(max_requests=99)
+    for svg in (drawn.svg(), drawn._repr_svg_()):
+        root = ElementTree.fromstring(svg.encode())
+        assert len(root.findall(f".//{SVG}text[@class='faint']")) > len(ODD)
+        assert int(root.get("width") or 0) < 2000
+    shown = str(drawn), repr(drawn), *(str(manager.explain_hit(Request(name, [1] * 9, 4))) for name in ODD)
+    for text in shown:
+        assert all(line.isprintable() for line in text.split("\n"))
+    assert len(str(drawn).splitlines()) == len(str(drawn).split("\n")) == 4 + len(ODD)
 
 
 def test_every_block_and_every_entry_is_shown() -> None:

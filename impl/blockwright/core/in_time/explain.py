@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from mypy_extensions import i64
 
+from blockwright._text import printable
 from blockwright.core.journal import EVICTED, RESET, TRIMMED
 from blockwright.core.managers import SingleTypeKVCacheManager
 from blockwright.core.request import Request
@@ -92,7 +93,7 @@ class HitExplanation(NamedTuple):
 
     def __str__(self) -> str:
         """Describe it in a line, and one more for each group."""
-        first = f"{self.request_id}: hit of {self.num_tokens} of at most {self.max_length} tokens, "
+        first = f"{printable(self.request_id)}: hit of {self.num_tokens} of at most {self.max_length} tokens, "
         first += f"in multiples of {self.alignment}"
         if self.candidate is not None:
             groups = ", ".join([str(group) for group in self.limiting_groups])

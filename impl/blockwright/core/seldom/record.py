@@ -7,6 +7,7 @@ every name on, and notes the calls that change something.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,7 +74,8 @@ class RecordedManager:
         self.manager = manager
         self._note = note
         self._clock = clock
-        self._evictions: list[Eviction] = []
+        most = max(1024, 4 * manager.block_pool.num_blocks)  # more than a step evicts
+        self._evictions: deque[Eviction] = deque(maxlen=most)
         self._running = set(manager.request_ids())
 
     def __getattr__(self, name: str) -> Any:
@@ -184,8 +186,12 @@ class RecordedManager:
         self._write("outside", request.request_id, tokens=num_queried, hit=num_found)
 
     def take_evictions(self) -> list[Eviction]:
-        """Return the evictions since the last call, oldest first."""
-        evictions, self._evictions = self._evictions, []
+        """Return the evictions since the last call, oldest first.
+
+        The last 4 for each block of the pool are kept, at least 1,024: an engine that needs them calls this each step.
+        """
+        evictions = list(self._evictions)
+        self._evictions.clear()
         return evictions
 
 
