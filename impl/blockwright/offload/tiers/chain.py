@@ -183,10 +183,8 @@ class OffloadChain(TierMoves):
         if self._most is not None and len(self._jobs.under_way) >= self._most:
             return None
         nearest = self.tiers[0]
-        if nearest.num_free < len(keys):  # law: CHAIN-14
-            evicted = nearest.would_evict(keys, said)
-            if evicted is None or len(self._losing(0, evicted)) > 0:
-                return None
+        if not self._can_take(keys, said):
+            return None
         self._whole.begin()
         prepared = nearest.prepare_store(keys) if said is None else nearest.prepare_store_hinted(keys, said)
         if prepared is None:
@@ -240,6 +238,16 @@ class OffloadChain(TierMoves):
             self._make_room()
         self._whole.done()
         return number
+
+    def has_room(self, block_hashes: Iterable[bytes], hints: Iterable[BlockHint | None] | None = None) -> bool:
+        """Return whether `store` would find room for these blocks now; nothing changes. O(blocks).
+
+        Raises:
+            InvalidArgumentError: a hash stands there twice, or the number of hints is wrong.
+        """
+        self._whole.require()
+        keys = distinct_keys(block_hashes)
+        return self._can_take(keys, None if hints is None else checked_hints(keys, hints))
 
     def make_room(self, count: int) -> None:
         """Send idle blocks of tier 0 down, as they go, until so many places are free, or will be when they have landed.
@@ -342,6 +350,14 @@ class OffloadChain(TierMoves):
         check_chain(self.tiers, self._jobs)
 
     # ------------------------------------------------------------------ within
+
+    def _can_take(self, keys: list[bytes], said: list[BlockHint] | None) -> bool:
+        """Return whether tier 0 has room for those of these blocks that it does not have. law: CHAIN-14."""
+        nearest = self.tiers[0]
+        if nearest.num_free >= len(keys):
+            return True
+        evicted = nearest.would_evict(keys, said)
+        return evicted is not None and len(self._losing(0, evicted)) == 0
 
     def _blocks_of(self, new: set[bytes], keys: list[bytes], blocks: list[int]) -> list[int]:
         """Return the blocks of the device that belong to some of the keys."""

@@ -60,6 +60,7 @@ class Finished(NamedTuple):
         block_hashes: which blocks.
         device_ids: the blocks of the device that it read or wrote, which it no longer pins.
         success: whether all of it arrived.
+        was_started: whether it was handed out; a load that was not was cancelled, or a block could not be brought up.
     """
 
     job_id: int
@@ -67,6 +68,7 @@ class Finished(NamedTuple):
     block_hashes: list[bytes]
     device_ids: list[int]
     success: bool
+    was_started: bool = True
 
 
 @final
@@ -130,7 +132,7 @@ class Job:
 
     def ended(self, success: bool) -> Finished:
         """Return how it has ended."""
-        return Finished(self.job_id, self.kind, self.hashes, self.device_ids, success)
+        return Finished(self.job_id, self.kind, self.hashes, self.device_ids, success, self.is_started)
 
 
 @final
