@@ -24,12 +24,12 @@ from blockwright.core.block_hash import Sha256Hasher
 from blockwright.core.manager import KVCacheManager
 from blockwright.core.request import Request
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, OffloadError, UnsupportedError
-from blockwright.offload.hits import external_hit
+from blockwright.offload.hits import Finder, NeededBlock, PresentBlocks, external_hit
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.loads import FoundHit, Load, destinations, end_load
 from blockwright.offload.media import ByteStore
 from blockwright.offload.results import ConnectorStats, LoadResult
-from blockwright.offload.stores import Stores
+from blockwright.offload.stores import LONGEST_WAIT, Stores
 from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import OffloadingEvent
 from blockwright.offload.tiers.transfers import Transfer
@@ -211,20 +211,34 @@ class OffloadingConnector:
                     self._recompute.discard(name)
                 return 0, False
             self._lookups += 1
-            length, needed = external_hit(
-                self._chain,
-                self._manager.managers,
-                request,
-                num_computed_tokens,
-                self._per_block,
-                lambda length: self._manager.can_load(request, num_computed_tokens, length - num_computed_tokens),
-            )
+            length, needed = self._hit(request, num_computed_tokens)
             num_external = length - num_computed_tokens
             if num_external <= 0:
                 return 0, False
             self._lookups_hit += 1
             self._found[name] = FoundHit(num_computed_tokens, num_external, needed)
             return num_external, True
+
+    def _hit(self, request: Request, num_computed: int) -> tuple[int, list[NeededBlock]]:
+        """Return the longest length that one load can bring, and the blocks that it brings."""
+        managers = self._manager.managers
+
+        def found(chain: Finder) -> tuple[int, list[NeededBlock]]:
+            return external_hit(
+                chain,
+                managers,
+                request,
+                num_computed,
+                self._per_block,
+                lambda length: self._manager.can_load(request, num_computed, length - num_computed),
+            )
+
+        length, needed = found(self._chain)
+        if len(self._chain.tiers) > 1 and (len(managers) > 1 or not managers[0].keeps_all):
+            keys = [each.key for each in needed]  # each was found alone; the nearest tier may lack room for all
+            if (count := self._chain.lookup(keys)) < len(keys):
+                return found(PresentBlocks(keys[:count]))
+        return length, needed
 
     def _check_hasher(self, request: Request) -> None:
         if self._identity is not None and request.block_size is not None:
@@ -243,15 +257,14 @@ class OffloadingConnector:
             InvalidArgumentError: not as many tokens as were offered last.
             UnknownRequestError: the request holds no blocks.
         """
-        self._require()
-        found = self._found.get(request.request_id)
-        if num_external_tokens and (found is None or found.num_external != num_external_tokens):
-            offered = 0 if found is None else found.num_external
-            raise InvalidArgumentError(
-                f"num_external_tokens: {num_external_tokens} of {request.request_id!r}, which was offered {offered}"
-            )
-        tables = self._manager.get_block_ids(request.request_id) if num_external_tokens else ()
         with self._changing():
+            found = self._found.get(request.request_id)
+            if num_external_tokens and (found is None or found.num_external != num_external_tokens):
+                offered = 0 if found is None else found.num_external
+                raise InvalidArgumentError(
+                    f"num_external_tokens: {num_external_tokens} of {request.request_id!r}, which was offered {offered}"
+                )
+            tables = self._manager.get_block_ids(request.request_id) if num_external_tokens else ()
             self._found.pop(request.request_id, None)
             if num_external_tokens and found is not None:
                 self._load(Load(request, found.num_external, found.num_computed, found.needed), tables)
@@ -265,10 +278,16 @@ class OffloadingConnector:
         keys = [block.key for block in load.needed]
         self._chain.touch(keys)  # lest making room for what was just evicted drives them out
         self._stores.store_evicted()
-        if not self._try_to_load(load, keys, places):
+        end = time.monotonic() + LONGEST_WAIT
+        while not self._try_to_load(load, keys, places):
+            if load.reason == "no room":  # what was just evicted has taken it
+                self._chain.make_room(len(keys))
+                if self._desk.landed(end - time.monotonic()):
+                    continue
             count = self._chain.lookup(keys)
             if count == 0 or not self._try_to_load(load, keys[:count], places[: count * self._per_block]):
                 self._ended.append(load)
+            return
 
     def _try_to_load(self, load: Load, keys: list[bytes], places: list[int | None]) -> bool:
         """Begin a load of these blocks; False, and note why, if that cannot be."""

@@ -142,7 +142,7 @@ class _Probe:
         ]
 
 
-class _Present:
+class PresentBlocks:
     """Finds the blocks of a set."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
@@ -163,7 +163,7 @@ def external_hit(
 ) -> tuple[int, list[NeededBlock]]:
     """Return the longest length that the device's hit and offloaded blocks come to, and the blocks to load for it.
 
-    The blocks are in order of the tokens, and one load can bring them all. The length is a multiple of every group's block size, leaves a token to compute, and is `num_computed` if nothing
+    The blocks are in order of the tokens. The length is a multiple of every group's block size, leaves a token to compute, and is `num_computed` if nothing
     can be gained. `fits` says whether a length can be loaded at all; if one cannot, no longer one can. Complexity: at
     most one lookup per offloaded block and group, one in all for full attention; `fits` is asked O(log blocks) times.
     """
@@ -185,9 +185,4 @@ def external_hit(
         return num_computed, []
     needed = [each for probe in probes for each in probe.needed(length)]
     needed.sort(key=lambda each: (each.end_token, each.group))
-    keys = [each.key for each in needed]
-    if len(probes) > 1 or not managers[0].keeps_all:  # else one lookup has asked for just these
-        count = chain.lookup(keys)
-        if count < len(keys):
-            return external_hit(_Present(keys[:count]), managers, request, num_computed, per_block, fits)
     return length, needed

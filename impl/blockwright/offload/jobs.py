@@ -25,11 +25,11 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from blockwright.errors import OffloadError, UnsupportedError
 from blockwright.offload.failures import name_of
@@ -38,9 +38,6 @@ from blockwright.offload.tiers.wholeness import Wholeness
 from blockwright.offload.worker import TransferResult
 
 _log = logging.getLogger(__name__)
-
-LONGEST_SLEEP: Final = 1.0
-"""Seconds after which a call that waits looks again, lest it miss what a thread could not tell it of."""
 
 Part = Callable[[], int]
 """Moves one or a few blocks of a transfer and returns how many bytes; an exception fails the whole transfer."""
@@ -115,18 +112,15 @@ class JobQueue:
         self._process = os.getpid()
         self._whole = Wholeness("close the handler, and make a new one")
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Let one thread change the queue.
+    def _own_lock(self) -> threading.Lock:
+        """Return the lock, which in a process that was forked off a thread may hold that is not there.
 
         Raises:
-            UnsupportedError: this is a process that was forked off.
-            InterruptedCallError: an earlier change did not come to its end.
+            UnsupportedError: this is such a process.
         """
-        if self._is_forked:  # before the lock, which a thread may have held that is not here
+        if self._is_forked:
             raise UnsupportedError("handler: it belongs to the process that made it, whose threads do not run in this one")
-        with self._lock, self._whole:
-            yield
+        return self._lock
 
     @property
     def _is_forked(self) -> bool:
@@ -143,7 +137,7 @@ class JobQueue:
 
     def accepts(self, job_id: int, pair: Pair) -> bool:
         """Return whether a transfer would be queued now; count it as refused if not."""
-        with self._changing():
+        with self._own_lock(), self._whole:
             return self._accepts(job_id, pair)
 
     def _accepts(self, job_id: int, pair: Pair) -> bool:
@@ -155,12 +149,12 @@ class JobQueue:
 
     def refuse(self, pair: Pair) -> None:
         """Count a transfer that was not queued."""
-        with self._changing():
+        with self._own_lock(), self._whole:
             self._counters_of(pair).refuse()
 
     def put(self, job_id: int, pair: Pair, parts: Iterable[Part]) -> bool:
         """Queue a transfer, if there is still room."""
-        with self._changing():
+        with self._own_lock(), self._whole:
             if not self._accepts(job_id, pair):
                 return False
             now = self._clock()
@@ -197,7 +191,7 @@ class JobQueue:
                 _log.warning("transfer %d from %s to %s failed: %s", job.job_id, *job.pair, name_of(result))
             else:
                 moved = result
-            with self._changing():
+            with self._own_lock(), self._whole:
                 job.running -= 1
                 job.num_bytes += moved
                 if isinstance(result, BaseException):
@@ -208,19 +202,18 @@ class JobQueue:
 
     def _take(self) -> list[tuple[Job, Part]]:
         """Take the next part, and those after it that can be moved with it; none if the queue is closed."""
-        while True:
-            with self._changing():
-                self._expire()
-                if self._pending:
-                    taken = [self._take_part()]
-                    while self._pending and _join([part for _, part in taken], self._pending[0].parts[0]):
-                        taken.append(self._take_part())
-                    return taken
+        with self._own_lock():
+            while True:
+                with self._whole:
+                    self._expire()
+                    if self._pending:
+                        taken = [self._take_part()]
+                        while self._pending and _join([part for _, part in taken], self._pending[0].parts[0]):
+                            taken.append(self._take_part())
+                        return taken
                 if self._closed:
                     return []
-            with self._lock:
-                if not self._pending and not self._closed and self._whole.is_whole:
-                    self._changed.wait()
+                self._changed.wait()
 
     def _take_part(self) -> tuple[Job, Part]:
         """Take the next part of the oldest transfer that has one."""
@@ -259,14 +252,14 @@ class JobQueue:
 
     def take_results(self) -> list[TransferResult]:
         """Return the transfers that have ended since the last call."""
-        with self._changing():
+        with self._own_lock(), self._whole:
             self._expire()
             results, self._results = self._results, []
             return results
 
     def cancel(self, job_id: int) -> bool:
         """Drop a transfer; False if it is not under way."""
-        with self._changing():
+        with self._own_lock(), self._whole:
             job = self._jobs.get(job_id)
             if job is None:
                 return False
@@ -276,31 +269,30 @@ class JobQueue:
     def wait(self, job_ids: Iterable[int]) -> None:
         """Return when none of these is under way."""
         left = set(job_ids)
-        while True:
-            with self._changing():
-                self._expire()
+        with self._own_lock():
+            while True:
+                with self._whole:
+                    self._expire()
                 left &= self._jobs.keys()
                 if not left:
                     return
                 deadline = min((self._jobs[job].deadline for job in left if self._jobs[job].parts), default=math.inf)
-                pause = min(LONGEST_SLEEP, max(0.0, deadline - self._clock()))
-            with self._lock:
-                if left <= self._jobs.keys() and self._whole.is_whole:
-                    self._ended.wait(pause)
+                self._ended.wait(None if deadline == math.inf else max(0.0, deadline - self._clock()))
 
     def stats(self) -> dict[Pair, TransferStats]:
         """Return the counts of each pair of media."""
-        with self._changing():
+        with self._own_lock(), self._whole:
             self._expire()
             return {pair: counters.stats() for pair, counters in self._counters.items()}
 
     def stop(self) -> None:
         """Cancel all transfers and let the threads end; it also ends one that is not whole."""
-        self._closed = True
         if self._is_forked:
+            self._closed = True
             self._threads.clear()
             return
         with self._lock:
+            self._closed = True
             if self._whole.is_whole:
                 with self._whole:
                     for job in list(self._jobs.values()):
