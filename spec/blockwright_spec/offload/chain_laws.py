@@ -10,7 +10,7 @@ from ..law import listed
 from .chain_effects import parts_of
 from .chain_outcomes import ChainDone
 from .chain_state import Chain, ChainConfig, Kind, Transfer, leaving, may_start, pins, promoted, readers, reads, writers, writes
-from .directory import DIRECTORY_LAWS
+from .directory import DIRECTORY_LAWS, RESIZED_LAWS
 from .keeping_laws import KEEPING_LAWS, KEEPING_STEP_LAWS
 from .tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from .tier_state import Key, Phase, idle, num_free, ready, said_of
@@ -203,5 +203,5 @@ CHAIN_STEP_LAWS = (
 )
 """Every law of calls on a chain."""
 
-OFFLOAD_LAWS = (*TIER_LAWS, *TIER_STEP_LAWS, *DIRECTORY_LAWS, *CHAIN_LAWS, *CHAIN_STEP_LAWS)
+OFFLOAD_LAWS = (*TIER_LAWS, *TIER_STEP_LAWS, *DIRECTORY_LAWS, *RESIZED_LAWS, *CHAIN_LAWS, *CHAIN_STEP_LAWS)
 """Every law of part three."""
