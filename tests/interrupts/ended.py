@@ -29,8 +29,8 @@ from blockwright.errors import InterruptedCallError
 from blockwright_spec.law import Ended, law_ended_call_is_whole
 
 PACKAGE = Path(blockwright.__file__).parent
-COMPILED = tuple(str(PACKAGE / folder) for folder in ("core", "paging", "offload/tiers"))
-"""The folders that are compiled: where they are, an interrupt comes between calls alone."""
+BOOKS = tuple(str(PACKAGE / folder) for folder in ("core", "paging", "offload"))
+"""The folders that keep books."""
 
 
 class Stop(BaseException):
@@ -192,7 +192,7 @@ def trace_from(at: int) -> None:
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal count
-        if not frame.f_code.co_filename.startswith(COMPILED):
+        if not frame.f_code.co_filename.startswith(BOOKS):
             return None
         if event == "line":
             count += 1

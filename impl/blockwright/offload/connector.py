@@ -157,7 +157,7 @@ class OffloadingConnector:
         """
         if os.getpid() != self._process:
             raise UnsupportedError(
-                "connector: it belongs to the process that made it, whose threads do not run in this one; make a new one"
+                "connector: it belongs to the process that made it, whose threads do not run here; make a new one"
             )
         self._whole.require()
 
@@ -328,7 +328,8 @@ class OffloadingConnector:
         """Do what must be done after all slots are given and before the step runs: copies first, then loads begin.
 
         Returns when the copies of evicted blocks have ended, or, on a GPU, come before what its current stream does
-        next. If these blocks find no room, it waits up to a second for tiers to make some. With steps in flight call it before each step is launched: what was evicted is touched by none of them.
+        next. If these blocks find no room, it waits up to a second for tiers to make some. With steps in flight call it
+        before each step is launched: what was evicted is touched by none of them.
 
         Raises:
             Whatever a handler raises when it is waited for: the step must not run then.
@@ -343,8 +344,8 @@ class OffloadingConnector:
     def pending_copies(self) -> list[Transfer]:
         """Return the copies of evicted blocks that have not begun, for an engine that runs them itself.
 
-        It runs them before the step and tells of each by `copy_finished`; `start_step`, which it still calls, then leaves
-        them alone.
+        It runs them before the step and tells of each by `copy_finished`; `start_step`, which it still calls, then
+        leaves them alone.
         """
         with self._changing():
             self._stores.store_evicted()
@@ -404,7 +405,9 @@ class OffloadingConnector:
                 load.arrive(len(done.block_hashes))
                 self._loaded_blocks += len(done.block_hashes)
             if not done.success or load.num_arrived < load.num_tokens:
-                load.reason = load.reason or ("not copied" if done.was_started and not done.success else "not brought up")
+                load.reason = load.reason or (
+                    "not copied" if done.was_started and not done.success else "not brought up"
+                )
             ended.append(load)
         self._told += [result for load in ended if (result := self._end_load(load)) is not None]
         if has_landed and self._stores.num_late:
@@ -427,8 +430,8 @@ class OffloadingConnector:
         """Wait until nothing is under way, for a shutdown; return the loads that ended, as `poll`.
 
         Gives up after `timeout` seconds, since a handler may have lost a transfer: `is_idle` says so. It returns one
-        `poll` and `LONGEST_PAUSE` (10 ms) later at most, and in that poll waits for no transfer; a shared store may take
-        its `lookup_timeout`.
+        `poll` and `LONGEST_PAUSE` (10 ms) later at most, and in that poll waits for no transfer; a shared store may
+        take its `lookup_timeout`.
         """
         end, pause = time.monotonic() + timeout, 0.0001
         while True:

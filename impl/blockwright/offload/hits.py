@@ -163,9 +163,10 @@ def external_hit(
 ) -> tuple[int, list[NeededBlock]]:
     """Return the longest length that the device's hit and offloaded blocks come to, and the blocks to load for it.
 
-    The blocks are in order of the tokens. The length is a multiple of every group's block size, leaves a token to compute, and is `num_computed` if nothing
-    can be gained. `fits` says whether a length can be loaded at all; if one cannot, no longer one can. Complexity: at
-    most one lookup per offloaded block and group, one in all for full attention; `fits` is asked O(log blocks) times.
+    The blocks are in order of the tokens. The length is a multiple of every group's block size, leaves a token to
+    compute, and is `num_computed` if nothing can be gained. `fits` says whether a length can be loaded at all; if one
+    cannot, no longer one can. Complexity: at most one lookup per offloaded block and group, one in all for full
+    attention; `fits` is asked O(log blocks) times.
     """
     alignment = math.lcm(*[manager.block_size for manager in managers])
     if num_computed % alignment != 0:

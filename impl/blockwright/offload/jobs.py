@@ -119,7 +119,9 @@ class JobQueue:
             UnsupportedError: this is such a process.
         """
         if self._is_forked:
-            raise UnsupportedError("handler: it belongs to the process that made it, whose threads do not run in this one")
+            raise UnsupportedError(
+                "handler: it belongs to the process that made it, whose threads do not run in this one"
+            )
         return self._lock
 
     @property

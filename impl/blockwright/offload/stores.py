@@ -251,7 +251,11 @@ class Stores:
 
     def _told(self, blocks: list[_Block]) -> tuple[list[bytes], list[int], list[BlockHint | None] | None]:
         hints = [block.hint for block in blocks]
-        return [block.key for block in blocks], [each for block in blocks for each in block.ids], hints if any(hints) else None
+        return (
+            [block.key for block in blocks],
+            [each for block in blocks for each in block.ids],
+            hints if any(hints) else None,
+        )
 
     def end(self, done: Finished) -> None:
         """Let go of the blocks of a store that has ended, the last first, so that the longest prefixes stay longest."""

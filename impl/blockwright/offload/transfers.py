@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.transfers import DEMOTE, Transfer
 from blockwright.offload.worker import OffloadingWorker
-
 
 LONGEST_PAUSE: Final = 0.01
 """Seconds between two looks at transfers that are waited for within a time."""

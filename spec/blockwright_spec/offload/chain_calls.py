@@ -89,7 +89,7 @@ def raising(done: ChainDone, at: int, keys: tuple[Key, ...]) -> ChainDone:
 
 
 def make_room(state: Chain, count: int) -> ChainDone:
-    """Send idle blocks of tier 0 down, as they go, until so many places are free or will be: ``OffloadChain.make_room``.
+    """Send idle blocks of tier 0 down, as they go, until so many places will be free: ``OffloadChain.make_room``.
 
     Where all is written through they are below already.
     """

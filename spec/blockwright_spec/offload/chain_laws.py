@@ -9,7 +9,20 @@ from itertools import chain as joined
 from ..law import listed
 from .chain_effects import parts_of
 from .chain_outcomes import ChainDone
-from .chain_state import Chain, ChainConfig, Kind, Transfer, leaving, may_start, pins, promoted, readers, reads, writers, writes
+from .chain_state import (
+    Chain,
+    ChainConfig,
+    Kind,
+    Transfer,
+    leaving,
+    may_start,
+    pins,
+    promoted,
+    readers,
+    reads,
+    writers,
+    writes,
+)
 from .directory import DIRECTORY_LAWS, RESIZED_LAWS
 from .keeping_laws import KEEPING_LAWS, KEEPING_STEP_LAWS
 from .tier_laws import TIER_LAWS, TIER_STEP_LAWS

@@ -120,7 +120,7 @@ class Resized:
 
 
 def law_other_size_keeps_blocks(after: Resized) -> bool:
-    """DISK-7: opened with another number of places, a directory keeps as many blocks, those used last, and the order."""
+    """DISK-7: opened with another number of places, a directory keeps as many blocks, those used last, in order."""
     kept = after.used[max(0, len(after.used) - after.places) :]
     return not after.wrong and after.found[len(after.found) - len(kept) :] == kept
 

@@ -62,9 +62,8 @@ def law_first_stored_goes_last(before: Chain, outcome: ChainDone) -> bool:
 
 def law_load_keeps_its_first_part(before: Chain, outcome: ChainDone) -> bool:
     """CHAIN-17: where a block cannot be brought up, a load that waits for it goes on with all blocks before it."""
-    failed = {
-        each.keys[0] for each, success in outcome.ended if each.kind is Kind.PROMOTE and not success and alone(each.keys)
-    }
+    promotions = (each for each, success in outcome.ended if each.kind is Kind.PROMOTE and not success)
+    failed = {each.keys[0] for each in promotions if alone(each.keys)}
     kept = {(each.keys, each.device) for each in outcome.state.transfers if each.kind is Kind.LOAD}
     return all(
         (each.keys[:at], each.device[: at * before.config.span]) in kept

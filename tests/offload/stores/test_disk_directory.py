@@ -364,7 +364,7 @@ def test_without_the_library_its_checksums_are_refused(path: Path, monkeypatch: 
 @pytest.mark.parametrize("stop", [0, 1, 2, 3, 4, 5, 6])
 def test_a_directory_of_another_size_keeps_its_blocks(path: Path, monkeypatch: pytest.MonkeyPatch, stop: int) -> None:
     """Of more than fit those used last (DISK-7); also if an opening ends after any of its syncs, and is repeated."""
-    content = {b"%d" % at: bytes([at]) * (SIZE - at) for at in range(8)}
+    content = {b"%d" % at: bytearray([at]) * (SIZE - at) for at in range(8)}
     with DiskStore(path, IDENTITY, SIZE, 8) as store:
         for at, (key, data) in enumerate(content.items()):
             store.put(key, at, [memoryview(data)])

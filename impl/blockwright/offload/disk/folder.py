@@ -122,7 +122,10 @@ def _differences(found: dict[str, Any], wanted: Header) -> list[str]:
     is_count = isinstance(count, int) and not isinstance(count, bool) and 0 <= count < NUM_BLOCKS_MAX
     differences = [
         f"{name} is {found.get(name)!r} there and {getattr(wanted, name)!r} here"
-        for name, is_right in (("block_bytes", found.get("block_bytes") == wanted.block_bytes), ("num_blocks", is_count))
+        for name, is_right in (
+            ("block_bytes", found.get("block_bytes") == wanted.block_bytes),
+            ("num_blocks", is_count),
+        )
         if not is_right
     ]
     if found.get("identity_digest") == wanted.identity_digest:

@@ -156,7 +156,10 @@ class DiskStore(ByteStore):
     def _copy(self, slot: int, to: int, record: Record) -> None:
         """Copy a block, unless it is damaged; its bytes are durable before the record that names them."""
         data = memoryview(bytearray(record.length))
-        if not self._data.read(slot * self._stride, [data]) or checksum(self._checksum, record.key, [data]) != record.digest:
+        if (
+            not self._data.read(slot * self._stride, [data])
+            or checksum(self._checksum, record.key, [data]) != record.digest
+        ):
             return
         self._index.write(to * RECORD_SIZE, [memoryview(EMPTY)])
         self._index.sync()

@@ -94,7 +94,7 @@ class TierMoves:
         return False
 
     def _offer(self, at: int, hashes: list[bytes]) -> None:
-        """Offer what has come to a tier to the next one, where all is written through; there too the first goes last."""
+        """Offer what has come to a tier to the next one, where all is written through; the first goes last."""
         # law: CHAIN-11
         if self._through and at + 1 < len(self.tiers):
             for key in hashes:
