@@ -1,7 +1,7 @@
 """The calls of a connector, with its desk and worker, and of a queue of transfers.
 
 Handlers end transfers when they are asked, so that a run is the same each time; the queues have no threads. Not
-covered: `drain`, which is one `poll` after another, and may be ended between two; a relay, whose calls are those of its queue.
+covered: `drain`, which is one `poll` after another, and may be ended between two; a relay, whose calls are its queue's.
 """
 
 from __future__ import annotations

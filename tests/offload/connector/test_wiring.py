@@ -223,4 +223,5 @@ def test_what_is_built_is_checked(tmp_path: Path) -> None:
         OffloadingConnector.build(manager_of(), tensors(5), host_blocks=4, **place)
     OffloadingConnector.build(manager_of(), tensors(), host_blocks=4, **place).close()  # nothing was left open
     with pytest.raises(StoreDirectoryError):
-        OffloadingConnector.build(manager_of(), tensors(), host_blocks=4, **place | {"disk_blocks": 9})
+        other = CacheIdentity("other", "2 tokens", "float32", 2, b"seed")
+        OffloadingConnector.build(manager_of(), tensors(), host_blocks=4, **place | {"identity": other})
