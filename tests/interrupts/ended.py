@@ -30,7 +30,7 @@ from blockwright.errors import InterruptedCallError
 from blockwright_spec.law import Ended, law_ended_call_is_whole
 
 PACKAGE = Path(blockwright.__file__).parent
-TRACED = tuple(str(PACKAGE / folder) for folder in ("core", "paging", "offload/tiers", "observe"))
+TRACED = tuple(str(PACKAGE / folder) for folder in ("core", "paging", "offload", "observe"))
 """The folders whose lines are traced. Where they are compiled, an interrupt comes between calls alone."""
 
 

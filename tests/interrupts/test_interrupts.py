@@ -1,14 +1,14 @@
 """Property CALL-1: a call that ends in its middle leaves all as before it, or as after it, or no later call is served.
 
-How: every call of the table `CALLS` (the core, block tables, tiers and chains, streams of events) in a fresh world,
-ended at one point after another: where it touches an object of the caller's own class (both builds: ids, numbers, keys,
-lists, mappings and sequences whose every method may raise; there nothing may tear), at a line of the uncompiled
-package, and where an allocation fails (both builds, in child processes, since the compiler's runtime may end the
-process; `DEATHS` lists the calls in which it does, and why).
+How: every call of the table `CALLS` (the core, block tables, tiers and chains, connectors, queues, streams of events)
+in a fresh world, ended at one point after another: where it touches an object of the caller's own class (both builds:
+ids, numbers, keys, lists, mappings and sequences whose every method may raise; there nothing may tear), at a line of the
+uncompiled package, and where an allocation fails (both builds, in child processes, since the compiler's runtime may end
+the process; `DEATHS` lists the calls in which it does, and why).
 
 A sample of the points; with ``BLOCKWRIGHT_ALL_POINTS=1`` all of them.
 
-Not covered: an engine's own allocators and tiers; connectors and handlers, above the chain; memory that the system
+Not covered: an engine's own allocators and tiers; handlers of a GPU; memory that the system
 promises and then has not (the process is killed).
 """
 
@@ -20,7 +20,7 @@ import sys
 
 import pytest
 from tests.core.support import COMPILED, pure_only
-from tests.interrupts import core_calls, observe_calls, offload_calls, paging_calls
+from tests.interrupts import connector_calls, core_calls, observe_calls, offload_calls, paging_calls
 from tests.interrupts.ended import (
     OWN,
     SHORTAGES,
@@ -32,7 +32,13 @@ from tests.interrupts.ended import (
 )
 
 ALL = os.environ.get("BLOCKWRIGHT_ALL_POINTS") == "1"
-CALLS: dict[str, Call] = {**core_calls.CALLS, **paging_calls.CALLS, **offload_calls.CALLS, **observe_calls.CALLS}
+CALLS: dict[str, Call] = {
+    **core_calls.CALLS,
+    **paging_calls.CALLS,
+    **offload_calls.CALLS,
+    **connector_calls.CALLS,
+    **observe_calls.CALLS,
+}
 each_call = pytest.mark.parametrize("name", CALLS)
 
 UNCHECKED = "mypyc does not check that a vec could be put into an object (its operation `Box` is taken never to fail)"

@@ -247,6 +247,26 @@ class Touch(ChainAction):
         return f"chain.touch({list(self.keys)})"
 
 
+@dataclass(frozen=True, slots=True)
+class MakeRoom(ChainAction):
+    """Send idle blocks down until so many places of tier 0 are free or will be."""
+
+    count: int
+
+    @classmethod
+    def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
+        yield from map(cls, scope.rooms)
+
+    def outcome(self, state: Chain) -> ChainOutcome:
+        return calls.make_room(state, self.count)
+
+    def call(self, model: ChainUnderTest) -> Any:
+        return model.chain.make_room(self.count)
+
+    def line(self, state: Chain) -> str:
+        return f"chain.make_room({self.count})"
+
+
 def sliced(each: Slice) -> tuple[tuple[Key, ...], tuple[int, ...]]:
     """Return the keys of a slice, and its blocks of the device."""
     return tuple(key for key, _ in each), tuple(block for _, blocks in each for block in blocks)
@@ -282,11 +302,11 @@ def job_in(state: Chain, at: int) -> str:
 class ChainWorld(World[Chain, ChainUnderTest]):
     """A chain; `factory` makes the one under test."""
 
-    actions = (Compute, Store, Load, Land, Cancel, Touch, Take)
+    actions = (Compute, Store, Load, Land, Cancel, Touch, MakeRoom, Take)
     laws = CHAIN_LAWS
     step_laws = CHAIN_STEP_LAWS
     weights: ClassVar[dict[str, int]] = {
-        "Store": 5, "Load": 5, "Land": 6, "Compute": 5, "Cancel": 1, "Touch": 2, "Take": 2,
+        "Store": 5, "Load": 5, "Land": 6, "Compute": 5, "Cancel": 1, "Touch": 2, "MakeRoom": 2, "Take": 2,
     }  # fmt: skip
     scope: ChainScope
     keys: Sequence[Key]
@@ -420,7 +440,7 @@ def plain(state: Chain, names: dict[Key, Key]) -> tuple[Any, ...]:
         (each.kind.name, [called(key, key) for key in each.keys], each.source, each.target, each.device, each.started)
         for each in state.transfers
     ]
-    return tiers, device, transfers
+    return tiers, device, transfers, sorted((at, called(key, key)) for at, key in state.stuck)
 
 
 def ended(outcome: ChainDone) -> Iterator[str]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -23,16 +24,17 @@ from blockwright.core.block_hash import Sha256Hasher
 from blockwright.core.manager import KVCacheManager
 from blockwright.core.request import Request
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, OffloadError, UnsupportedError
-from blockwright.offload.hits import external_hit
+from blockwright.offload.hits import Finder, NeededBlock, PresentBlocks, external_hit
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.loads import FoundHit, Load, destinations, end_load
 from blockwright.offload.media import ByteStore
 from blockwright.offload.results import ConnectorStats, LoadResult
-from blockwright.offload.stores import Stores
+from blockwright.offload.stores import LONGEST_WAIT, Stores
 from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import OffloadingEvent
 from blockwright.offload.tiers.transfers import Transfer
-from blockwright.offload.transfers import TransferDesk
+from blockwright.offload.tiers.wholeness import Wholeness
+from blockwright.offload.transfers import LONGEST_PAUSE, TransferDesk
 from blockwright.offload.wiring import check_hasher, check_wiring, identity_of
 from blockwright.offload.worker import OffloadingWorker
 
@@ -46,6 +48,9 @@ class OffloadingConnector:
     """Stores blocks of one manager through a chain of tiers, and loads them back.
 
     Called from the scheduler's thread only. All requests must be hashed in units that divide the blocks (as for hits).
+
+    After a call that was ended in its middle, by an interrupt or for want of memory, every later one raises
+    `InterruptedCallError`, and in a process that was forked off `UnsupportedError`; `close` alone still works.
     """
 
     def __init__(
@@ -94,12 +99,16 @@ class OffloadingConnector:
         self._chain = chain
         self._per_block = chain.device_blocks_per_block
         self._desk = TransferDesk(chain, worker)
-        self._stores = Stores(manager, chain, is_early=store_on == "publish")
+        self._stores = Stores(manager, chain, self._desk, is_early=store_on == "publish")
         self._found: dict[str, FoundHit] = {}
         self._loads: dict[int, Load] = {}
         self._ended: list[Load] = []  # loads that never began, until the engine asks
+        self._told: list[LoadResult] = []  # not returned yet
         self._recompute: set[str] = set()
-        self._lookups = self._lookups_hit = self._num_loads = self._loads_failed = self._loaded_blocks = 0
+        self._failures: Counter[str] = Counter()
+        self._lookups = self._lookups_hit = self._num_loads = self._loads_in_part = self._loaded_blocks = 0
+        self._process = os.getpid()
+        self._whole = Wholeness("close the connector, and make a new one with a new manager")
 
     @classmethod
     def build(
@@ -139,6 +148,24 @@ class OffloadingConnector:
 
         return build_connector(manager, tensors, host_blocks, disk, disk_blocks, identity, store_on, write, block_dim)
 
+    def _require(self) -> None:
+        """Refuse a call that cannot be served.
+
+        Raises:
+            UnsupportedError: this process was forked off the one that made the connector.
+            InterruptedCallError: an earlier call ended in the middle of a change.
+        """
+        if os.getpid() != self._process:
+            raise UnsupportedError(
+                "connector: it belongs to the process that made it, whose threads do not run here; make a new one"
+            )
+        self._whole.require()
+
+    def _changing(self) -> Wholeness:
+        """Return what a call enters to change something."""
+        self._require()
+        return self._whole
+
     @property
     def hasher(self) -> Sha256Hasher | None:
         """How requests must be hashed, since their blocks leave the process; None if any hasher will do."""
@@ -157,6 +184,7 @@ class OffloadingConnector:
 
         No more than a pool could hold in which nothing else is held, so that whoever waits for blocks gets them: of a
         longer hit the part that can be loaded, or nothing; the rest is computed. law: LIVE-1.
+        Nor more than the host has room for at once: blocks further down come by way of it.
         Nothing is held: pass the tokens to `allocate_slots` as ``num_external_computed_tokens``, with no new ones, and
         then to `update_state_after_alloc`. None while a load of the request is on its way, and none once after one has
         failed. Complexity: at most one lookup per block. law: HIT-1.
@@ -165,33 +193,52 @@ class OffloadingConnector:
             InvalidArgumentError: the request was made with another block size or hasher, or blocks leave the process
                 and it is hashed under a secret of this one, or under another seed than the stores' identity names.
         """
+        self._require()
         name = request.request_id
         request.hash_by(self._manager.hash_block_size)
-        self._found.pop(name, None)
-        self._stores.forget(name)
-        if request.prompt_logprobs or request.block_size is None or self._is_loading(name):
-            return 0, False
-        if name in self._recompute:
-            self._recompute.remove(name)
-            return 0, False
-        self._check_hasher(request)
-        for manager in self._manager.managers:
-            self._manager.block_pool._units_for(request, manager.block_size)
-        self._lookups += 1
-        length, needed = external_hit(
-            self._chain,
-            self._manager.managers,
-            request,
-            num_computed_tokens,
-            self._per_block,
-            lambda length: self._manager.can_load(request, num_computed_tokens, length - num_computed_tokens),
+        is_asked = not (
+            request.prompt_logprobs or request.block_size is None or self._is_loading(name) or name in self._recompute
         )
-        num_external = length - num_computed_tokens
-        if num_external <= 0:
-            return 0, False
-        self._lookups_hit += 1
-        self._found[name] = FoundHit(num_computed_tokens, num_external, needed)
-        return num_external, True
+        if is_asked:
+            self._check_hasher(request)
+            for manager in self._manager.managers:
+                self._manager.block_pool._units_for(request, manager.block_size)
+        with self._changing():
+            self._found.pop(name, None)
+            self._stores.forget(name)
+            if not is_asked:
+                if not self._is_loading(name):
+                    self._recompute.discard(name)
+                return 0, False
+            self._lookups += 1
+            length, needed = self._hit(request, num_computed_tokens)
+            num_external = length - num_computed_tokens
+            if num_external <= 0:
+                return 0, False
+            self._lookups_hit += 1
+            self._found[name] = FoundHit(num_computed_tokens, num_external, needed)
+            return num_external, True
+
+    def _hit(self, request: Request, num_computed: int) -> tuple[int, list[NeededBlock]]:
+        """Return the longest length that one load can bring, and the blocks that it brings."""
+        managers = self._manager.managers
+
+        def found(chain: Finder) -> tuple[int, list[NeededBlock]]:
+            return external_hit(
+                chain,
+                managers,
+                request,
+                num_computed,
+                self._per_block,
+                lambda length: self._manager.can_load(request, num_computed, length - num_computed),
+            )
+
+        length, needed = found(self._chain)
+        if len(self._chain.tiers) > 1 and (len(managers) > 1 or not managers[0].keeps_all):
+            keys = [each.key for each in needed]  # each was found alone; the nearest tier may lack room for all
+            if (count := self._chain.lookup(keys)) < len(keys):
+                return found(PresentBlocks(keys[:count]))
+        return length, needed
 
     def _check_hasher(self, request: Request) -> None:
         if self._identity is not None and request.block_size is not None:
@@ -203,39 +250,60 @@ class OffloadingConnector:
     def update_state_after_alloc(self, request: Request, num_external_tokens: int) -> None:
         """Begin to load what `get_num_new_matched_tokens` told of, into the blocks that the request was given.
 
-        With 0 tokens nothing is loaded. If what was found is gone again, or there is no room to bring it to the host,
-        the load fails: `poll` says so. Complexity: O(blocks).
+        With 0 tokens nothing is loaded. Of what is gone again, or has no room on the host any more, the first part is
+        loaded: `poll` says so, and `stats` why. Complexity: O(blocks).
 
         Raises:
             InvalidArgumentError: not as many tokens as were offered last.
             UnknownRequestError: the request holds no blocks.
         """
-        found = self._found.pop(request.request_id, None)
-        if num_external_tokens == 0:
-            return
-        if found is None or found.num_external != num_external_tokens:
-            offered = 0 if found is None else found.num_external
-            raise InvalidArgumentError(
-                f"num_external_tokens: {num_external_tokens} of {request.request_id!r}, which was offered {offered}"
-            )
+        with self._changing():
+            found = self._found.get(request.request_id)
+            if num_external_tokens and (found is None or found.num_external != num_external_tokens):
+                offered = 0 if found is None else found.num_external
+                raise InvalidArgumentError(
+                    f"num_external_tokens: {num_external_tokens} of {request.request_id!r}, which was offered {offered}"
+                )
+            tables = self._manager.get_block_ids(request.request_id) if num_external_tokens else ()
+            self._found.pop(request.request_id, None)
+            if num_external_tokens and found is not None:
+                self._load(Load(request, found.num_external, found.num_computed, found.needed), tables)
+
+    def _load(self, load: Load, tables: tuple[list[int], ...]) -> None:
+        """Begin a load of all that was found, or of its first part, if the rest is gone or has no room."""
         managers = self._manager.managers
-        tables = self._manager.get_block_ids(request.request_id)
-        starts = [found.num_computed // manager.block_size for manager in managers]
-        stops = [(found.num_computed + found.num_external) // manager.block_size for manager in managers]
-        places = destinations(found.needed, tables, starts, stops, self._per_block)
-        load = Load(request, found.num_external, found.num_computed)
-        keys = [block.key for block in found.needed]
+        starts = [load.num_computed // manager.block_size for manager in managers]
+        stops = [(load.num_computed + load.num_tokens) // manager.block_size for manager in managers]
+        places = destinations(load.needed, tables, starts, stops, self._per_block)
+        keys = [block.key for block in load.needed]
         self._chain.touch(keys)  # lest making room for what was just evicted drives them out
         self._stores.store_evicted()
-        try:
-            load.spare = self._take_spare(places.count(None))
-            spare = iter(load.spare)
-            load.job_id = self._chain.load(keys, [next(spare) if place is None else place for place in places])
-        except (NoFreeBlocksError, OffloadError):
-            self._ended.append(load)
+        end = time.monotonic() + LONGEST_WAIT
+        while not self._try_to_load(load, keys, places):
+            if load.reason == "no room":  # what was just evicted has taken it
+                self._chain.make_room(len(keys))
+                if self._desk.landed(end - time.monotonic()):
+                    continue
+            count = self._chain.lookup(keys)
+            if count == 0 or not self._try_to_load(load, keys[:count], places[: count * self._per_block]):
+                self._ended.append(load)
             return
+
+    def _try_to_load(self, load: Load, keys: list[bytes], places: list[int | None]) -> bool:
+        """Begin a load of these blocks; False, and note why, if that cannot be."""
+        spare: list[int] = []
+        try:
+            spare = self._take_spare(places.count(None))
+            left = iter(spare)
+            job_id = self._chain.load(keys, [next(left) if place is None else place for place in places])
+        except (NoFreeBlocksError, OffloadError) as error:
+            load.reason = "no room" if isinstance(error, NoFreeBlocksError) else "gone"
+            self._manager.block_pool.free_blocks(spare)
+            return False
+        load.job_id, load.spare = job_id, spare
         self._num_loads += 1
-        self._loads[load.job_id] = load
+        self._loads[job_id] = load
+        return True
 
     def _take_spare(self, count: int) -> list[int]:
         return [block.block_id for block in self._manager.block_pool.get_new_blocks(count)] if count else []
@@ -243,15 +311,16 @@ class OffloadingConnector:
     def request_finished(self, request: Request) -> None:
         """Forget a request that has ended or was aborted; call it beside `KVCacheManager.free`.
 
-        A load that has not begun is dropped; one under way runs to its end, and its blocks return then.
+        A load that has not begun is dropped; one under way runs to its end, and its blocks return then. O(its blocks).
         """
         name = request.request_id
-        self._found.pop(name, None)
-        self._recompute.discard(name)
-        self._stores.forget(name)
-        for job_id, load in self._loads.items():
-            if load.request.request_id == name:
-                self._chain.cancel(job_id)
+        with self._changing():
+            self._found.pop(name, None)
+            self._recompute.discard(name)
+            self._stores.end_request(request)
+            for job_id, load in self._loads.items():
+                if load.request.request_id == name and self._chain.cancel(job_id):
+                    load.reason = "cancelled"
 
     # ------------------------------------------------------------------ the step
 
@@ -259,22 +328,28 @@ class OffloadingConnector:
         """Do what must be done after all slots are given and before the step runs: copies first, then loads begin.
 
         Returns when the copies of evicted blocks have ended, or, on a GPU, come before what its current stream does
-        next. With steps in flight call it before each step is launched: what was evicted is touched by none of them.
+        next. If these blocks find no room, it waits up to a second for tiers to make some. With steps in flight call it
+        before each step is launched: what was evicted is touched by none of them.
 
         Raises:
             Whatever a handler raises when it is waited for: the step must not run then.
         """
-        self._stores.store_evicted()
-        self._desk.run_first(self._stores.copies)
-        self._desk.submit()
+        with self._changing():
+            self._stores.store_evicted()
+            failure = self._desk.run_first(self._stores.copies)
+            self._desk.submit()
+        if failure is not None:
+            raise failure
 
     def pending_copies(self) -> list[Transfer]:
         """Return the copies of evicted blocks that have not begun, for an engine that runs them itself.
 
-        It runs them before the step and tells of each by `copy_finished`; `start_step` then leaves them alone.
+        It runs them before the step and tells of each by `copy_finished`; `start_step`, which it still calls, then
+        leaves them alone.
         """
-        self._stores.store_evicted()
-        return self._desk.take(self._stores.copies)
+        with self._changing():
+            self._stores.store_evicted()
+            return self._desk.take(self._stores.copies)
 
     def copy_finished(self, job_id: int, success: bool) -> None:
         """Say that a copy of `pending_copies` has ended.
@@ -282,7 +357,8 @@ class OffloadingConnector:
         Raises:
             UnknownTransferError: no such transfer is under way.
         """
-        self._chain.finish(job_id, success)
+        with self._changing():
+            self._chain.finish(job_id, success)
 
     def finish_step(self, requests: Iterable[Request]) -> None:
         """Say that a step has been computed, for these requests; with ``store_on="publish"`` what it filled is stored.
@@ -293,43 +369,59 @@ class OffloadingConnector:
         Raises:
             InvalidArgumentError: blocks leave the process, and a request is hashed as nobody else would.
         """
-        if self._identity is not None:
-            requests = list(requests)
-            for request in requests:
-                self._check_hasher(request)
-        if not self._manager.overlap_steps:
-            self._manager.new_step_starts()  # what it left is computed, recurrent states too
-        self._stores.store_filled(requests)
-        self._desk.submit()
+        self._require()
+        requests = list(requests)
+        for request in requests:
+            self._check_hasher(request)
+        with self._changing():
+            if not self._manager.overlap_steps:
+                self._manager.new_step_starts()  # what it left is computed, recurrent states too
+            self._stores.store_filled(requests)
+            self._desk.submit()
 
     # ------------------------------------------------------------------ what has ended
 
     def poll(self) -> list[LoadResult]:
         """Collect what has ended, and return the loads among it, for requests that still wait for them.
 
-        A request whose load came whole goes on; one whose load failed was freed by the manager, and waits again.
+        A request whose load came whole goes on. One of whose load something is missing was freed by the manager, and
+        waits again; what came before the missing part is its hit on the device then.
         """
-        self._desk.collect()
+        with self._changing():
+            self._look()
+            told, self._told = self._told, []
+        return told
+
+    def _look(self) -> bool:
+        """Collect what has ended; return whether anything has."""
+        has_landed = self._desk.collect()
         ended, self._ended = self._ended, []
         for done in self._chain.take_finished():
             if done.kind == "store":
                 self._stores.end(done)
                 continue
             load = self._loads.pop(done.job_id)
-            load.success = done.success
             if done.success:
+                load.arrive(len(done.block_hashes))
                 self._loaded_blocks += len(done.block_hashes)
+            if not done.success or load.num_arrived < load.num_tokens:
+                load.reason = load.reason or (
+                    "not copied" if done.was_started and not done.success else "not brought up"
+                )
             ended.append(load)
-        results = [result for load in ended if (result := self._end_load(load)) is not None]
+        self._told += [result for load in ended if (result := self._end_load(load)) is not None]
+        if has_landed and self._stores.num_late:
+            self._stores.store_late()
         self._desk.submit()
-        return results
+        return has_landed
 
     def _end_load(self, load: Load) -> LoadResult | None:
         if load.spare:
             self._manager.block_pool.free_blocks(load.spare)
         result = end_load(self._manager, load)
-        if not load.success:
-            self._loads_failed += 1
+        if load.num_arrived < load.num_tokens:
+            self._failures[load.reason] += 1
+            self._loads_in_part += load.num_arrived > 0
             if result is not None:
                 self._recompute.add(load.request.request_id)
         return result
@@ -337,23 +429,33 @@ class OffloadingConnector:
     def drain(self, timeout: float = 60.0) -> list[LoadResult]:
         """Wait until nothing is under way, for a shutdown; return the loads that ended, as `poll`.
 
-        Gives up after `timeout` seconds, since a handler may have lost a transfer: `is_idle` says so.
+        Gives up after `timeout` seconds, since a handler may have lost a transfer: `is_idle` says so. It returns one
+        `poll` and `LONGEST_PAUSE` (10 ms) later at most, and in that poll waits for no transfer; a shared store may
+        take its `lookup_timeout`.
         """
-        end = time.monotonic() + timeout
-        results = self.poll()
-        while not self.is_idle and time.monotonic() < end:
-            self._desk.wait()
-            results += self.poll()
-        return results
+        end, pause = time.monotonic() + timeout, 0.0001
+        while True:
+            with self._changing():
+                has_landed = self._look()
+            left = end - time.monotonic()
+            if self._is_quiet() or left <= 0:
+                return self.poll()
+            pause = 0.0001 if has_landed else min(2 * pause, LONGEST_PAUSE)
+            time.sleep(min(pause, left))
+
+    def _is_quiet(self) -> bool:
+        return self._desk.is_idle and not (self._loads or self._ended or self._stores.under_way)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way, waits to begin, or is still to be told by `poll`."""
-        return self._desk.is_idle and not (self._loads or self._ended or self._stores.under_way)
+        self._require()
+        return self._is_quiet() and not self._told
 
     def take_events(self) -> list[OffloadingEvent]:
         """Return what became readable on the tiers, and what is gone, since the last call."""
-        return self._chain.take_events()
+        with self._changing():
+            return self._chain.take_events()
 
     def stats(self) -> ConnectorStats:
         """Return the counts."""
@@ -362,13 +464,16 @@ class OffloadingConnector:
             self._lookups,
             self._lookups_hit,
             self._num_loads,
-            self._loads_failed,
+            self._failures.total(),
             self._loaded_blocks,
             stores.num_stored,
             stores.num_known,
             stores.num_refused,
             stores.num_failed,
             self._desk.num_refused,
+            self._loads_in_part,
+            dict(self._failures),
+            stores.num_late,
         )
 
     def check(self) -> None:
@@ -377,6 +482,7 @@ class OffloadingConnector:
         Raises:
             InvariantError: names the law and shows both sides.
         """
+        self._require()
         held = self._stores.held_blocks()
         for load in [*self._loads.values(), *self._ended]:
             for block in load.spare:

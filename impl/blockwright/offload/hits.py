@@ -34,11 +34,14 @@ class NeededBlock(NamedTuple):
         key: under which it is found.
         group: number of the group.
         first_entry: the table entry of its first device block.
+        first_token, end_token: the positions that it holds.
     """
 
     key: bytes
     group: int
     first_entry: int
+    first_token: int
+    end_token: int
 
 
 def offload_key(digest: bytes, group: int) -> bytes:
@@ -132,7 +135,22 @@ class _Probe:
         first = max(manager.first_kept(length), self._start)
         entries = (*range(self._start, min(manager.sinks, stop)), *range(first, stop))
         indices = sorted({entry // per_block for entry in entries})
-        return [NeededBlock(self.blocks.key(index), self.blocks.number, index * per_block) for index in indices]
+        blocks, size = self.blocks, self.blocks.tokens
+        return [
+            NeededBlock(blocks.key(index), blocks.number, index * per_block, index * size, (index + 1) * size)
+            for index in indices
+        ]
+
+
+class PresentBlocks:
+    """Finds the blocks of a set."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self._keys = frozenset(keys)
+
+    def lookup(self, block_hashes: Sequence[bytes]) -> int:
+        """Return how many of the first blocks, in a row, are in the set."""
+        return next((at for at, key in enumerate(block_hashes) if key not in self._keys), len(block_hashes))
 
 
 def external_hit(
@@ -145,9 +163,10 @@ def external_hit(
 ) -> tuple[int, list[NeededBlock]]:
     """Return the longest length that the device's hit and offloaded blocks come to, and the blocks to load for it.
 
-    The length is a multiple of every group's block size, leaves a token to compute, and is `num_computed` if nothing
-    can be gained. `fits` says whether a length can be loaded at all; if one cannot, no longer one can. Complexity: at
-    most one lookup per offloaded block and group, one in all for full attention; `fits` is asked O(log blocks) times.
+    The blocks are in order of the tokens. The length is a multiple of every group's block size, leaves a token to
+    compute, and is `num_computed` if nothing can be gained. `fits` says whether a length can be loaded at all; if one
+    cannot, no longer one can. Complexity: at most one lookup per offloaded block and group, one in all for full
+    attention; `fits` is asked O(log blocks) times.
     """
     alignment = math.lcm(*[manager.block_size for manager in managers])
     if num_computed % alignment != 0:
@@ -165,4 +184,6 @@ def external_hit(
             length = probe.longest(length) // alignment * alignment
     if length <= num_computed:
         return num_computed, []
-    return length, [needed for probe in probes for needed in probe.needed(length)]
+    needed = [each for probe in probes for each in probe.needed(length)]
+    needed.sort(key=lambda each: (each.end_token, each.group))
+    return length, needed

@@ -10,6 +10,9 @@ A transfer is a list of parts. A thread takes the oldest transfer's next part, s
 one; and with it, where a medium moves many blocks better than one (`Batch`), those of the transfers right behind it, so
 that many small ones cost what a large one does. Whatever happens, a transfer is reported only when no thread is in any
 of its parts any more: until then its blocks are read or written.
+
+A call that is ended in its middle, or a thread that has no memory for its next step, leaves a queue that refuses every
+later call; so does a fork in the child, where no thread of the queue runs.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import atexit
 import itertools
 import logging
 import math
+import os
 import threading
 import weakref
 from collections import deque
@@ -27,9 +31,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from blockwright.errors import OffloadError
+from blockwright.errors import OffloadError, UnsupportedError
 from blockwright.offload.failures import name_of
 from blockwright.offload.metrics import Counters, Outcome, Pair, TransferStats
+from blockwright.offload.tiers.wholeness import Wholeness
 from blockwright.offload.worker import TransferResult
 
 _log = logging.getLogger(__name__)
@@ -104,6 +109,24 @@ class JobQueue:
         self._counters: dict[Pair, Counters] = {}
         self._closed = False
         self._threads: list[threading.Thread] = []
+        self._process = os.getpid()
+        self._whole = Wholeness("close the handler, and make a new one")
+
+    def _own_lock(self) -> threading.Lock:
+        """Return the lock, which in a process that was forked off a thread may hold that is not there.
+
+        Raises:
+            UnsupportedError: this is such a process.
+        """
+        if self._is_forked:
+            raise UnsupportedError(
+                "handler: it belongs to the process that made it, whose threads do not run in this one"
+            )
+        return self._lock
+
+    @property
+    def _is_forked(self) -> bool:
+        return os.getpid() != self._process
 
     def start(self, count: int, name: str) -> None:
         """Start the threads, once."""
@@ -116,7 +139,7 @@ class JobQueue:
 
     def accepts(self, job_id: int, pair: Pair) -> bool:
         """Return whether a transfer would be queued now; count it as refused if not."""
-        with self._lock:
+        with self._own_lock(), self._whole:
             return self._accepts(job_id, pair)
 
     def _accepts(self, job_id: int, pair: Pair) -> bool:
@@ -128,12 +151,12 @@ class JobQueue:
 
     def refuse(self, pair: Pair) -> None:
         """Count a transfer that was not queued."""
-        with self._lock:
+        with self._own_lock(), self._whole:
             self._counters_of(pair).refuse()
 
     def put(self, job_id: int, pair: Pair, parts: Iterable[Part]) -> bool:
         """Queue a transfer, if there is still room."""
-        with self._lock:
+        with self._own_lock(), self._whole:
             if not self._accepts(job_id, pair):
                 return False
             now = self._clock()
@@ -149,9 +172,18 @@ class JobQueue:
             return True
 
     def _work(self) -> None:
-        """Move parts until the queue is closed: what a thread does."""
-        while self._work_once():
-            pass
+        """Move parts until the queue is closed: what a thread does.
+
+        One that cannot go on, for want of memory, leaves a queue that says so.
+        """
+        try:
+            while self._work_once():
+                pass
+        except BaseException as error:
+            self._whole.begin()
+            _log.error("a thread of transfers has ended: %s", name_of(error))
+            with self._lock:
+                self._ended.notify_all()
 
     def _work_once(self) -> bool:
         taken = self._take()
@@ -161,7 +193,7 @@ class JobQueue:
                 _log.warning("transfer %d from %s to %s failed: %s", job.job_id, *job.pair, name_of(result))
             else:
                 moved = result
-            with self._lock:
+            with self._own_lock(), self._whole:
                 job.running -= 1
                 job.num_bytes += moved
                 if isinstance(result, BaseException):
@@ -172,18 +204,18 @@ class JobQueue:
 
     def _take(self) -> list[tuple[Job, Part]]:
         """Take the next part, and those after it that can be moved with it; none if the queue is closed."""
-        with self._lock:
+        with self._own_lock():
             while True:
-                self._expire()
-                if self._pending:
-                    break
+                with self._whole:
+                    self._expire()
+                    if self._pending:
+                        taken = [self._take_part()]
+                        while self._pending and _join([part for _, part in taken], self._pending[0].parts[0]):
+                            taken.append(self._take_part())
+                        return taken
                 if self._closed:
                     return []
                 self._changed.wait()
-            taken = [self._take_part()]
-            while self._pending and _join([part for _, part in taken], self._pending[0].parts[0]):
-                taken.append(self._take_part())
-            return taken
 
     def _take_part(self) -> tuple[Job, Part]:
         """Take the next part of the oldest transfer that has one."""
@@ -222,14 +254,14 @@ class JobQueue:
 
     def take_results(self) -> list[TransferResult]:
         """Return the transfers that have ended since the last call."""
-        with self._lock:
+        with self._own_lock(), self._whole:
             self._expire()
             results, self._results = self._results, []
             return results
 
     def cancel(self, job_id: int) -> bool:
         """Drop a transfer; False if it is not under way."""
-        with self._lock:
+        with self._own_lock(), self._whole:
             job = self._jobs.get(job_id)
             if job is None:
                 return False
@@ -239,9 +271,10 @@ class JobQueue:
     def wait(self, job_ids: Iterable[int]) -> None:
         """Return when none of these is under way."""
         left = set(job_ids)
-        with self._lock:
+        with self._own_lock():
             while True:
-                self._expire()
+                with self._whole:
+                    self._expire()
                 left &= self._jobs.keys()
                 if not left:
                     return
@@ -250,17 +283,24 @@ class JobQueue:
 
     def stats(self) -> dict[Pair, TransferStats]:
         """Return the counts of each pair of media."""
-        with self._lock:
+        with self._own_lock(), self._whole:
             self._expire()
             return {pair: counters.stats() for pair, counters in self._counters.items()}
 
     def stop(self) -> None:
-        """Cancel all transfers and let the threads end."""
+        """Cancel all transfers and let the threads end; it also ends one that is not whole."""
+        if self._is_forked:
+            self._closed = True
+            self._threads.clear()
+            return
         with self._lock:
             self._closed = True
-            for job in list(self._jobs.values()):
-                self._drop(job, Outcome.CANCELLED)
+            if self._whole.is_whole:
+                with self._whole:
+                    for job in list(self._jobs.values()):
+                        self._drop(job, Outcome.CANCELLED)
             self._changed.notify_all()
+            self._ended.notify_all()
 
     def join(self) -> None:
         """Return when no thread runs any more; called after `stop`."""

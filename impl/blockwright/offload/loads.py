@@ -17,7 +17,7 @@ class FoundHit:
 
     num_computed: int
     num_external: int
-    needed: list[NeededBlock]
+    needed: list[NeededBlock]  # in order of the tokens
 
 
 @dataclass
@@ -25,15 +25,26 @@ class Load:
     """A load under way, or one that never began (`job_id` None).
 
     Attributes:
+        needed: what it brings, in order of the tokens.
+        num_arrived: how many of the first tokens have come.
+        reason: why not all of them have.
         spare: blocks of the pool that take the parts of offloaded blocks which the request has no place for.
     """
 
     request: Request
     num_tokens: int
     num_computed: int
+    needed: list[NeededBlock]
     job_id: int | None = None
-    success: bool = False
+    num_arrived: int = 0
+    reason: str = ""
     spare: list[int] = field(default_factory=list)
+
+    def arrive(self, num_blocks: int) -> None:
+        """Count the tokens before the first block that has not come, if the first `num_blocks` have."""
+        starts = [block.first_token for block in self.needed[num_blocks:]]
+        end = max(0, min(starts) - self.num_computed) if starts else self.num_tokens
+        self.num_arrived = min(end, self.num_tokens)
 
 
 def is_running(manager: KVCacheManager, request_id: str) -> bool:
@@ -64,7 +75,7 @@ def end_load(manager: KVCacheManager, load: Load) -> LoadResult | None:
     """Tell the manager that a load has ended; return the result for the engine, if the request still waits for it."""
     name = load.request.request_id
     was_running = is_running(manager, name)
-    if manager.finish_load(load.request, load.num_tokens if load.success else 0):
+    if manager.finish_load(load.request, load.num_arrived):
         return LoadResult(name, load.num_tokens, load.num_computed + load.num_tokens)
-    # Freed meanwhile, or freed now since nothing came. Whoever runs under the name after the call is another admission.
+    # Freed meanwhile, or freed now since not all came. Whoever runs under the name after the call is another admission.
     return LoadResult(name, 0, 0) if was_running and not is_running(manager, name) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -10,7 +11,8 @@ class LoadResult(NamedTuple):
 
     Attributes:
         request_id: of the request.
-        num_tokens: tokens loaded; 0 if the load failed: the request holds no blocks any more, and waits again.
+        num_tokens: tokens loaded; 0 if not all came: the request holds no blocks any more, and waits again. What came
+            before the first block that did not is found on the device then.
         num_computed_tokens: what the engine sets the request's own count to.
     """
 
@@ -24,13 +26,18 @@ class ConnectorStats(NamedTuple):
 
     Attributes:
         lookups, lookups_hit: calls of `get_num_new_matched_tokens`, and those that found something.
-        loads, loads_failed: loads begun, and those of them (or that could not begin) that failed.
+        loads, loads_failed: loads begun, and those of them (or that could not begin) of which not all came.
         loaded_blocks: offloaded blocks that were loaded.
         stored_blocks: offloaded blocks whose store landed.
         known_blocks: to be stored, and present already.
-        refused_blocks: not stored since the chain had no room.
+        refused_blocks: not stored since the chain had no room, and the device gave them up.
         failed_blocks: whose store failed.
         refused_transfers: transfers that the worker would not begin.
+        loads_in_part: of `loads_failed` those whose first part came, and was kept.
+        load_failures: `loads_failed` by reason. ``"gone"``: found no more when the load began; ``"no room"`` in the
+            nearest tier for blocks from below, or on the device for parts of blocks; ``"not brought up"``: a lower tier
+            failed to give a block; ``"not copied"`` to the device; ``"cancelled"``: the request had ended.
+        waiting_blocks: to be stored once there is room, now.
     """
 
     lookups: int
@@ -43,3 +50,6 @@ class ConnectorStats(NamedTuple):
     refused_blocks: int
     failed_blocks: int
     refused_transfers: int
+    loads_in_part: int
+    load_failures: Mapping[str, int]
+    waiting_blocks: int

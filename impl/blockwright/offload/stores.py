@@ -1,8 +1,17 @@
-"""Stores of device blocks: of those that a step has filled, or of those that the device is about to lose."""
+"""Stores of device blocks: of those that a step has filled, or of those that the device is about to lose.
+
+Where the chain has no room for all blocks of a step, the first of each request are stored: without them the others are
+never found. The rest waits: a running request's is stored by a later step, and what a request leaves on the device
+once there is room, if the device has not given it up by then. Blocks that the device is about to lose cannot wait
+longer than the step does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from blockwright.core.candidates.order import BlockHint
 from blockwright.core.journal import Eviction
@@ -10,8 +19,30 @@ from blockwright.core.manager import KVCacheManager
 from blockwright.core.request import Request
 from blockwright.errors import UnknownRequestError
 from blockwright.offload.hits import GroupBlocks, offload_key
+from blockwright.offload.tiers.backend import SlotBackend
+from blockwright.offload.tiers.books import TierBooks
 from blockwright.offload.tiers.chain import OffloadChain
-from blockwright.offload.tiers.transfers import Finished
+from blockwright.offload.tiers.interfaces import OffloadingManager
+from blockwright.offload.tiers.transfers import Finished, StoreStart
+from blockwright.offload.transfers import TransferDesk
+
+LONGEST_WAIT: Final = 1.0
+"""Seconds that a step waits for tiers to make room for what the device loses, until one has been as slow as that."""
+
+
+class _Block(NamedTuple):
+    """An offloaded block to be stored: its key, the device's blocks that hold it, and what is said of it."""
+
+    key: bytes
+    ids: list[int]
+    hint: BlockHint | None
+
+
+class _Late(NamedTuple):
+    """A block that waits for room, and what the device's blocks of it carried when it was computed."""
+
+    block: _Block
+    marks: list[bytes | None]
 
 
 class Stores:
@@ -22,14 +53,19 @@ class Stores:
         num_stored, num_known, num_refused, num_failed: offloaded blocks, see `ConnectorStats`.
     """
 
-    def __init__(self, manager: KVCacheManager, chain: OffloadChain, is_early: bool) -> None:
+    def __init__(self, manager: KVCacheManager, chain: OffloadChain, desk: TransferDesk, is_early: bool) -> None:
         """Store what steps fill if `is_early`, else what is evicted."""
         self._manager = manager
         self._chain = chain
+        self._desk = desk
         self._is_early = is_early
         self._per_block = chain.device_blocks_per_block
+        self._capacity = capacity_of(chain.tiers)
         self._next: dict[str, list[int]] = {}  # per request and group: the first offloaded block not looked at
+        self._touched: dict[str, int] = {}  # per request: how many blocks it had when all were counted as used
         self._held: dict[int, list[int]] = {}  # per store: the device blocks held for it
+        self._late: dict[bytes, _Late] = {}
+        self._given_up: int | None = None  # how many blocks had gone down when a step last waited in vain
         self._now = 0.0
         self.copies: set[int] = set()
         self.num_stored = self.num_known = self.num_refused = self.num_failed = 0
@@ -39,9 +75,22 @@ class Stores:
         """Whether a store has not been told to have ended."""
         return bool(self._held or self.copies)
 
+    @property
+    def num_late(self) -> int:
+        """Number of offloaded blocks that wait for room."""
+        return len(self._late)
+
     def forget(self, request_id: str) -> None:
         """Start again with a request: its first blocks may be gone from the tiers."""
         self._next.pop(request_id, None)
+        self._touched.pop(request_id, None)
+
+    def end_request(self, request: Request) -> None:
+        """Count a request's blocks as just used, the first as the last used of them, and forget the request."""
+        stops = self._next.get(request.request_id)
+        if stops is not None and request.block_size is not None:
+            self._touch(request, stops)
+        self.forget(request.request_id)
 
     def held_blocks(self) -> dict[int, int]:
         """Return how often stores hold each device block."""
@@ -61,9 +110,18 @@ class Stores:
         victims: dict[bytes, Eviction] = {}
         for each in self._manager.take_evictions():
             victims.setdefault(offload_key(each.block_hash, each.group), each)
-        if victims:
-            found = victims.values()
-            self._store(list(victims), [each.block_id for each in found], [each.hint for each in found])
+        # The device gives up the last blocks of a prompt first: the first ones are the last of these.
+        blocks = [_Block(key, [each.block_id], each.hint) for key, each in reversed(victims.items())]
+        self.num_refused += len(blocks[self._capacity :])
+        blocks = blocks[: self._capacity]
+        blocks = blocks[self._store(blocks) :]
+        end = time.monotonic() + LONGEST_WAIT
+        while blocks and len(self._chain.tiers) > 1 and self._given_up != self._desk.num_lowered:
+            self._chain.make_room(len(blocks))
+            if not self._desk.landed(end - time.monotonic()):
+                self._given_up = self._desk.num_lowered
+            blocks = blocks[self._store(blocks) :]
+        self.num_refused += len(blocks)
 
     def _pass_time(self) -> None:
         """Tell the tiers what time it is, if it has been said: hints end there as on the device."""
@@ -89,27 +147,64 @@ class Stores:
             return
         done = manager.num_settled(name) if manager.overlap_steps else request.num_computed_tokens
         done = min(done, request.num_tokens)
-        groups = [GroupBlocks(each, at, request, self._per_block) for at, each in enumerate(manager.managers)]
+        groups = self._groups(request)
         stops = [
             min(blocks.count(done), count // self._per_block) for blocks, count in zip(groups, published, strict=True)
         ]
-        starts = self._next.setdefault(name, [0] * len(groups))
+        starts = self._next.get(name, [0] * len(groups))
         if all(stop <= start for start, stop in zip(starts, stops, strict=True)):
             return
         tables = manager.get_block_ids(name)
-        keys: list[bytes] = []
-        ids: list[int] = []
-        hints: list[BlockHint | None] = []
+        found: list[tuple[int, int, int, _Block]] = []
         for blocks, table, start, stop in zip(groups, tables, starts, stops, strict=True):
             for index in range(start, stop):
                 parts = table[index * self._per_block : (index + 1) * self._per_block]
                 if self._are_readable(blocks, index, parts):
-                    keys.append(blocks.key(index))
-                    hints.append(manager.hint_of(request, index * blocks.tokens))
-                    ids += parts
+                    block = _Block(blocks.key(index), parts, manager.hint_of(request, index * blocks.tokens))
+                    found.append(((index + 1) * blocks.tokens, blocks.number, index, block))
+        found.sort(key=lambda each: each[:2])  # in order of the tokens
+        room = max(0, self._capacity - sum(starts))
+        self.num_refused += len(found[room:])  # for these the request's own first blocks would have to go
+        count = self._store([block for *_, block in found[:room]])
         self._next[name] = [max(start, stop) for start, stop in zip(starts, stops, strict=True)]
-        if keys:
-            self._store(keys, ids, hints)
+        for _, group, index, block in reversed(found[count:room]):
+            self._next[name][group] = index
+            self._late[block.key] = _Late(block, self._marks(block.ids))
+        if count < len(found[:room]):
+            self._chain.make_room(len(found[:room]) - count)
+        if sum(starts) and sum(stops) > self._touched.get(name, 0) * 9 // 8:
+            self._touch(request, self._next[name])
+
+    def _groups(self, request: Request) -> list[GroupBlocks]:
+        return [GroupBlocks(each, at, request, self._per_block) for at, each in enumerate(self._manager.managers)]
+
+    def _touch(self, request: Request, stops: list[int]) -> None:
+        """Count all blocks of a request as used, the first last: as often as it has grown by an eighth."""
+        found = [
+            ((index + 1) * blocks.tokens, blocks.number, blocks.key(index))
+            for blocks, stop in zip(self._groups(request), stops, strict=True)
+            for index in range(stop)
+        ]
+        self._chain.touch([key for *_, key in sorted(found)])
+        self._touched[request.request_id] = len(found)
+
+    def _marks(self, ids: list[int]) -> list[bytes | None]:
+        """Return under which keys device blocks are published."""
+        return [self._manager.block_pool.block_key(block) for block in ids]
+
+    def store_late(self) -> None:
+        """Store blocks that had no room before, as far as the device still has them and no request may write them."""
+        ready: list[_Block] = []
+        pool = self._manager.block_pool
+        for key, late in list(self._late.items()):
+            if None in late.marks or late.marks != self._marks(late.block.ids):
+                del self._late[key]
+                self.num_refused += 1
+            elif not any(pool.ref_count(block) for block in late.block.ids):
+                ready.append(late.block)
+        count = self._store(ready) if ready else 0
+        if count < len(ready):
+            self._chain.make_room(len(ready) - count)
 
     def _are_readable(self, blocks: GroupBlocks, index: int, parts: list[int]) -> bool:
         """Return whether an offloaded block is of use to a hit and all its parts are there; a state may be jumped over.
@@ -122,28 +217,45 @@ class Stores:
 
     # ------------------------------------------------------------------ one store
 
-    def _store(self, keys: list[bytes], ids: list[int], said: list[BlockHint | None]) -> None:
-        """Store blocks, or where there is no room the last of them, which were used last; hold what is being read."""
-        per_block, first = self._per_block, 0
-        hints = said if any(said) else None
-        start = self._chain.store(keys, ids, hints)
-        while start is None and first < len(keys) - 1:
-            first += (len(keys) - first + 1) // 2
-            start = self._chain.store(keys[first:], ids[first * per_block :], hints and hints[first:])
+    def _store(self, blocks: list[_Block]) -> int:
+        """Store blocks, or as many of the first as there is room for; hold what is being read. Return how many."""
+        count = len(blocks)
+        start = self._begin(blocks) if blocks else None
         if start is None:
-            self.num_refused += len(keys)
-            return
-        self.num_refused += first
-        self.num_known += len(keys) - first - len(start.block_hashes_to_store)
+            sizes = range(1, count)
+            count = bisect_right(sizes, False, key=lambda size: not self._has_room(blocks[:size]))
+            start = self._begin(blocks[:count]) if count else None
+        if start is None:
+            return 0
+        for block in blocks[:count]:
+            self._late.pop(block.key, None)
+        self.num_known += count - len(start.block_hashes_to_store)
         if start.job_id is None:
-            return
+            return count
         if not self._is_early:
             self.copies.add(start.job_id)
-            return
-        places = {key: ids[at * per_block : (at + 1) * per_block] for at, key in enumerate(keys)}
-        held = [block for key in start.block_hashes_to_store for block in places[key]]
+            return count
+        places = {block.key: block.ids for block in blocks[:count]}
+        held = [each for key in start.block_hashes_to_store for each in places[key]]
         self._manager.block_pool.touch(held)
         self._held[start.job_id] = held
+        return count
+
+    def _begin(self, blocks: list[_Block]) -> StoreStart | None:
+        keys, ids, hints = self._told(blocks)
+        return self._chain.store(keys, ids, hints)
+
+    def _has_room(self, blocks: list[_Block]) -> bool:
+        keys, _, hints = self._told(blocks)
+        return self._chain.has_room(keys, hints)
+
+    def _told(self, blocks: list[_Block]) -> tuple[list[bytes], list[int], list[BlockHint | None] | None]:
+        hints = [block.hint for block in blocks]
+        return (
+            [block.key for block in blocks],
+            [each for block in blocks for each in block.ids],
+            hints if any(hints) else None,
+        )
 
     def end(self, done: Finished) -> None:
         """Let go of the blocks of a store that has ended, the last first, so that the longest prefixes stay longest."""
@@ -155,3 +267,12 @@ class Stores:
         held = self._held.pop(done.job_id, None)
         if held:
             self._manager.block_pool.free_blocks(held[::-1])
+
+
+def capacity_of(tiers: Sequence[OffloadingManager]) -> int:
+    """Return how many blocks the tiers hold together; of one that does not tell, more than there are."""
+    counts = [
+        tier.backend.num_blocks if isinstance(tier, TierBooks) and isinstance(tier.backend, SlotBackend) else 1 << 60
+        for tier in tiers
+    ]
+    return sum(counts)

@@ -6,12 +6,17 @@ is under way a refusal is final, and the transfer has failed. Those between othe
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Collection
+from typing import Final
 
 from blockwright.offload.tiers.chain import OffloadChain
-from blockwright.offload.tiers.transfers import Transfer
+from blockwright.offload.tiers.transfers import DEMOTE, Transfer
 from blockwright.offload.worker import OffloadingWorker
+
+LONGEST_PAUSE: Final = 0.01
+"""Seconds between two looks at transfers that are waited for within a time."""
 
 
 class TransferDesk:
@@ -19,6 +24,7 @@ class TransferDesk:
 
     Attributes:
         num_refused: transfers that failed since the worker would not begin them.
+        num_lowered: transfers to a lower tier that have ended.
     """
 
     def __init__(self, chain: OffloadChain, worker: OffloadingWorker) -> None:
@@ -26,7 +32,7 @@ class TransferDesk:
         self._worker = worker
         self._waiting: deque[Transfer] = deque()
         self._under_way: set[int] = set()
-        self.num_refused = 0
+        self.num_refused = self.num_lowered = 0
 
     @property
     def under_way(self) -> frozenset[int]:
@@ -57,20 +63,23 @@ class TransferDesk:
                 return
             self._fail(self._waiting.popleft())  # nothing is under way whose end could make room
 
-    def run_first(self, job_ids: Collection[int]) -> None:
+    def run_first(self, job_ids: Collection[int]) -> Exception | None:
         """Begin these transfers before all that wait, and have what comes later on the device come after them.
 
-        One that cannot be begun has failed: what it is to read will be gone.
+        One that cannot be begun has failed: what it is to read will be gone. Returns what a handler has raised when it
+        was waited for.
         """
+        failure = None
         for transfer in self.take(job_ids):
             if self._begin(transfer):
                 continue
-            self._worker.wait(self._under_way)
+            failure = self._worker.waited(self._under_way) or failure
             self.collect()
             if not self._begin(transfer):
                 self._fail(transfer)
-        self._worker.wait([job_id for job_id in job_ids if job_id in self._under_way])
+        failure = self._worker.waited([job_id for job_id in job_ids if job_id in self._under_way]) or failure
         self.collect()
+        return failure
 
     def take(self, job_ids: Collection[int]) -> list[Transfer]:
         """Take transfers that have not begun out of those that wait, in order; the caller sees to them."""
@@ -79,17 +88,30 @@ class TransferDesk:
         self._waiting = deque(transfer for transfer in self._waiting if transfer.job_id not in job_ids)
         return taken
 
-    def collect(self) -> None:
-        """Tell the chain of every transfer that has ended."""
-        for job_id, success in self._worker.get_finished():
-            if job_id in self._under_way:
-                self._under_way.remove(job_id)
-                self._chain.finish(job_id, success)
+    def collect(self) -> bool:
+        """Tell the chain of every transfer that has ended; return whether one has."""
+        ended = [each for each in self._worker.get_finished() if each[0] in self._under_way]
+        for job_id, success in ended:
+            self._under_way.remove(job_id)
+            self.num_lowered += self._chain.finish(job_id, success).kind == DEMOTE
+        return bool(ended)
 
-    def wait(self) -> None:
-        """Wait for all that is under way, as `OffloadingWorker.wait` does, and collect it."""
-        self._worker.wait(self._under_way)
-        self.collect()
+    def landed(self, timeout: float) -> bool:
+        """Begin what may start, wait until a transfer has ended, and return whether one has in `timeout` seconds.
+
+        By looking again and again, since a handler may not come back from being waited for.
+        """
+        self.submit()
+        end, pause = time.monotonic() + timeout, 0.0001
+        while self._under_way:
+            if self.collect():
+                return True
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, LONGEST_PAUSE)
+        return False
 
     def _begin(self, transfer: Transfer) -> bool:
         if not self._worker.transfer_async(transfer.job_id, (transfer.source, transfer.destination)):

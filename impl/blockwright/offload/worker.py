@@ -11,11 +11,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from blockwright.errors import InvalidArgumentError
+from blockwright.errors import InterruptedCallError, InvalidArgumentError
 from blockwright.offload.failures import name_of
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.metrics import Pair, TransferStats
 from blockwright.offload.tiers.interfaces import LoadStoreSpec
+from blockwright.offload.tiers.wholeness import Wholeness
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +95,8 @@ class _Counts:
 class OffloadingWorker:
     """Gives every transfer to the handler of its pair of media, and keeps what handlers do wrong from the engine.
 
-    Called from one thread. A handler may serve several pairs.
+    Called from one thread. A handler may serve several pairs. After a call that was ended in its middle, by an
+    interrupt or for want of memory, in the worker or in a handler, every later one raises `InterruptedCallError`.
     """
 
     def __init__(self) -> None:
@@ -102,6 +104,7 @@ class OffloadingWorker:
         self._jobs: dict[int, Pair] = {}
         self._counts: dict[Pair, _Counts] = {}
         self._num_handler_errors = 0
+        self._whole = Wholeness("close the worker, and make a new one with new handlers")
 
     @property
     def num_handler_errors(self) -> int:
@@ -145,20 +148,21 @@ class OffloadingWorker:
         return list({id(handler): handler for handler in self._handlers.values()}.values())
 
     def transfer_async(self, job_id: int, spec: TransferSpec) -> bool:
-        """Begin a transfer. Raises nothing.
+        """Begin a transfer.
 
         Returns:
             False if it has failed at once, and no byte of it is moved: no handler serves the media, the handler
             refuses or raises (which is logged), or `job_id` is under way. `get_finished` does not report it then.
         """
         pair = (spec[0].medium(), spec[1].medium())
-        counts = self._counts_of(pair)
-        counts.submitted += 1
-        if not self._begun(job_id, pair, spec):
-            counts.refused += 1
-            return False
-        self._jobs[job_id] = pair
-        return True
+        with self._whole:
+            counts = self._counts_of(pair)
+            counts.submitted += 1
+            if not self._begun(job_id, pair, spec):
+                counts.refused += 1
+                return False
+            self._jobs[job_id] = pair
+            return True
 
     def _begun(self, job_id: int, pair: Pair, spec: TransferSpec) -> bool:
         handler = self._handlers.get(pair)
@@ -170,24 +174,29 @@ class OffloadingWorker:
             return False
         try:
             return bool(handler.transfer_async(job_id, spec))
+        except InterruptedCallError:
+            raise
         except Exception as error:
             self._counts_of(pair).raised += 1
             self._blame(f"refused job {job_id} from {pair[0]} to {pair[1]}", error)
             return False
 
     def get_finished(self) -> list[TransferResult]:
-        """Return the jobs that have ended since the last call, each once. Raises nothing.
+        """Return the jobs that have ended since the last call, each once.
 
         A handler that raises is logged, and does not hide the results of the others.
         """
         finished: list[TransferResult] = []
-        for handler in self.handlers():
-            try:
-                results = [(job_id, bool(success)) for job_id, success in handler.get_finished()]
-            except Exception as error:
-                self._blame("could not say what it has finished", error)
-                continue
-            finished += [(job_id, success) for job_id, success in results if self._settle(handler, job_id, success)]
+        with self._whole:
+            for handler in self.handlers():
+                try:
+                    results = [(job_id, bool(success)) for job_id, success in handler.get_finished()]
+                except InterruptedCallError:
+                    raise
+                except Exception as error:
+                    self._blame("could not say what it has finished", error)
+                    continue
+                finished += [result for result in results if self._settle(handler, *result)]
         return finished
 
     def _settle(self, handler: OffloadingHandler, job_id: int, success: bool) -> bool:
@@ -203,11 +212,14 @@ class OffloadingWorker:
 
     def cancel(self, job_id: int) -> bool:
         """Ask a job to end early; it is reported as a failure then. False if it cannot, or is not under way."""
+        self._whole.require()
         pair = self._jobs.get(job_id)
         if pair is None:
             return False
         try:
             return bool(self._handlers[pair].cancel(job_id))
+        except InterruptedCallError:
+            raise
         except Exception as error:
             self._blame(f"could not cancel job {job_id}", error)
             return False
@@ -221,18 +233,26 @@ class OffloadingWorker:
             whatever a handler's `wait` raises, when those of the others are through: what the caller means to do next
             would meet blocks under transfer, so that this is no error to keep quiet about.
         """
+        failure = self.waited(job_ids)
+        if failure is not None:
+            raise failure
+
+    def waited(self, job_ids: Collection[int]) -> Exception | None:
+        """Do as `wait`, and return what a handler has raised."""
+        self._whole.require()
         under_way = {job_id: self._jobs[job_id] for job_id in job_ids if job_id in self._jobs}
-        failure: BaseException | None = None
+        failure: Exception | None = None
         for handler in self.handlers():
             mine = [job_id for job_id, pair in under_way.items() if self._handlers[pair] is handler]
             if mine:
                 try:
                     handler.wait(mine)
+                except InterruptedCallError:
+                    raise
                 except Exception as error:
                     self._blame("could not be waited for", error)
                     failure = error
-        if failure is not None:
-            raise failure
+        return failure
 
     def stats(self) -> dict[Pair, PairStats]:
         """Return what became of the jobs, for each pair of media that is served or was asked for."""

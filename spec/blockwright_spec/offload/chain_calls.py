@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from . import chain_effects as effects
 from .chain_outcomes import ChainDone, ChainOutcome, ChainReason, ChainRefusal
-from .chain_state import Chain, Kind, Part, Transfer, chain_lookup, held, may_start, pins, source_of
+from .chain_state import Chain, Kind, Part, Transfer, held, may_start, pins, readable_count, source_of
 from .tier_calls import UNSAID, Saying, TierRefusal, complete_load, prepare_load, prepare_store, readable, touch
 from .tier_state import Key, distinct, said_of
 
@@ -33,18 +33,19 @@ def chain_touch(state: Chain, keys: tuple[Key, ...]) -> ChainDone:
 def store(state: Chain, keys: tuple[Key, ...], device: tuple[int, ...], said: Saying = UNSAID) -> ChainOutcome:
     """Begin to copy blocks of the device to tier 0, those that are not present there: ``OffloadChain.store``.
 
-    What is said of them goes with them wherever they go (CHAIN-13).
+    What is said of them goes with them wherever they go (CHAIN-13). The first of them goes last.
     """
     # REFUSE
     if wrong := wrong_blocks(state, keys, device):
         return wrong
     if state.config.most is not None and len(state.transfers) >= state.config.most:
         return ChainRefusal(ChainReason.TOO_MANY)
-    prepared = prepare_store(touch(state.tiers[0], keys).state, keys, said=said)
-    if isinstance(prepared, TierRefusal):
+    prepared = prepare_store(state.tiers[0], keys, said=said)
+    if isinstance(prepared, TierRefusal) or effects.losing(state, 0, prepared.evicted):
         return ChainRefusal(ChainReason.NO_ROOM_TO_STORE)
     # EFFECT
     done = effects.on_tier(ChainDone(state, prepared.keys), 0, prepared)
+    done = effects.on_tier(done, 0, touch(done.state.tiers[0], keys))
     if not prepared.keys:
         return done
     span = state.config.span
@@ -62,13 +63,13 @@ def load(state: Chain, keys: tuple[Key, ...], device: tuple[int, ...]) -> ChainO
         return wrong
     if len(frozenset(device)) < len(device):
         return ChainRefusal(ChainReason.LOADING)
-    if chain_lookup(state, keys) < len(keys):
+    if readable_count(state, keys) < len(keys):
         return ChainRefusal(ChainReason.NOT_FOUND)
     sources = {key: source_of(state, key) for key in keys}
     done = effects.on_tier(ChainDone(state), 0, prepare_load(state.tiers[0], readable(state.tiers[0], keys)))
     said = {key: said_of(state.tiers[source], key) for key, source in sources.items() if source}
     prepared = prepare_store(done.state.tiers[0], tuple(said), said=said)
-    if isinstance(prepared, TierRefusal):
+    if isinstance(prepared, TierRefusal) or effects.losing(state, 0, prepared.evicted):
         return ChainRefusal(ChainReason.NO_ROOM_TO_LOAD)
     # EFFECT
     done = effects.on_tier(done, 0, prepared)
@@ -85,6 +86,18 @@ def raising(done: ChainDone, at: int, keys: tuple[Key, ...]) -> ChainDone:
     done = effects.on_tier(done, at, prepare_load(done.state.tiers[at], keys))
     done = effects.on_tier(done, at, touch(done.state.tiers[at], keys))
     return effects.begun(done, Transfer(Kind.PROMOTE, keys, at, 0))
+
+
+def make_room(state: Chain, count: int) -> ChainDone:
+    """Send idle blocks of tier 0 down, as they go, until so many places will be free: ``OffloadChain.make_room``.
+
+    Where all is written through they are below already.
+    """
+    # EFFECT
+    done = ChainDone(state)
+    lowers = len(state.tiers) > 1 and not state.config.through
+    return effects.sent_down(done, 0, count) if lowers else done
+    # SAME: what can be read, the device.
 
 
 def hand_out(state: Chain) -> ChainDone:
@@ -115,7 +128,7 @@ def finish(state: Chain, at: int, success: bool) -> ChainOutcome:
             return effects.landed_promotion(done, below, each.keys, success)
         case _:
             return effects.landed_load(done, each.keys, success)
-    # SAME: other transfers, but for loads that waited for a promotion which failed.
+    # SAME: other transfers, but for loads that waited for a promotion which failed: they are cut.
 
 
 def cancel(state: Chain, at: int) -> ChainOutcome:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from . import tier_calls as calls
 from .chain_outcomes import ChainDone
-from .chain_state import Chain, Kind, Part, Transfer, held, leaving
+from .chain_state import Chain, Kind, Part, Transfer, held, leaving, may_go
 from .tier_state import Key, Phase, idle, num_free, phase_of, places, said_of
 
 
@@ -20,9 +20,10 @@ def on_tier(done: ChainDone, at: int, outcome: calls.TierOutcome) -> ChainDone:
     if not isinstance(outcome, calls.TierDone):
         raise UnexpectedRefusalError(outcome)
     tiers = (*done.state.tiers[:at], outcome.state, *done.state.tiers[at + 1 :])
+    stuck = frozenset((tier, key) for tier, key in done.state.stuck if phase_of(tiers[tier], key) is not None)
     return replace(
         done,
-        state=replace(done.state, tiers=tiers),
+        state=replace(done.state, tiers=tiers, stuck=stuck),
         evicted=(*done.evicted, *((at, key) for key in outcome.evicted)),
         events=(*done.events, *((at, event) for event in outcome.events)),
     )
@@ -84,10 +85,16 @@ def taken_away(done: ChainDone, at: int, keys: tuple[Key, ...]) -> ChainDone:
     return on_tier(done, at, calls.drop(tier, tuple(key for key in keys if key in idle(tier))))
 
 
+def losing(state: Chain, at: int, evicted: tuple[Key, ...]) -> tuple[Key, ...]:
+    """Return those of some blocks of a tier that may not be evicted, since the tier below could keep them."""
+    return tuple(key for key in evicted if not may_go(state, at, key))
+
+
 def lowered(done: ChainDone, at: int, key: Key) -> ChainDone:
     """Begin to copy a block to the tier below, unless it is there; if that has no room it is dropped.
 
     To make room above (not when all is written through) what is readable below, and what is dropped, goes at once.
+    What would be lost below for it is sent further down first, and the block itself stays for now.
     """
     state, through = done.state, done.state.config.through
     phase = phase_of(state.tiers[at + 1], key)
@@ -97,24 +104,34 @@ def lowered(done: ChainDone, at: int, key: Key) -> ChainDone:
     if isinstance(prepared, calls.TierRefusal):
         done = replace(done, dropped=(*done.dropped, key))
         return done if through else taken_away(done, at, (key,))
+    if lost := losing(state, at + 1, prepared.evicted):
+        return lowered(done, at + 1, lost[0])
     done = on_tier(on_tier(done, at + 1, prepared), at, calls.prepare_load(state.tiers[at], (key,)))
     return begun(done, Transfer(Kind.DEMOTE, (key,), at, at + 1))
 
 
 def offered(done: ChainDone, at: int, keys: tuple[Key, ...]) -> ChainDone:
-    """Offer what has come to a tier to the next one, where all is written through."""
-    for key in keys if done.state.config.through and at + 1 < len(done.state.tiers) else ():
+    """Offer what has come to a tier to the next one, where all is written through; there too the first goes last."""
+    if not done.state.config.through or at + 1 == len(done.state.tiers):
+        return done
+    for key in keys:
         done = lowered(done, at, key)
-    return done
+    return on_tier(done, at + 1, calls.touch(done.state.tiers[at + 1], keys))
 
 
 def reserved(done: ChainDone) -> ChainDone:
     """Send idle blocks down, as they go, in each tier whose free places are, or will be, fewer than its reserve."""
     last = 0 if done.state.config.through else len(done.state.tiers) - 1
     for at, reserve in enumerate(done.state.config.reserve[:last]):
-        for key in idle(done.state.tiers[at]):
-            if num_free(done.state.tiers[at]) + leaving(done.state, at) < reserve:
-                done = lowered(done, at, key)
+        done = sent_down(done, at, reserve)
+    return done
+
+
+def sent_down(done: ChainDone, at: int, reserve: int) -> ChainDone:
+    """Send idle blocks of a tier down, as they go, until so many places are free or will be."""
+    for key in idle(done.state.tiers[at]):
+        if num_free(done.state.tiers[at]) + leaving(done.state, at) < reserve:
+            done = lowered(done, at, key)
     return done
 
 
@@ -128,8 +145,14 @@ def landed_store(done: ChainDone, keys: tuple[Key, ...], success: bool) -> Chain
 
 
 def landed_demotion(done: ChainDone, above: int, keys: tuple[Key, ...], success: bool) -> ChainDone:
-    """End a demotion: the block is below, and no longer above unless written through; if it failed it stays above."""
+    """End a demotion: the block is below, and no longer above unless written through.
+
+    If it failed it stays above, until its place is needed.
+    """
     done = on_tier(done, above + 1, calls.complete_store(done.state.tiers[above + 1], keys, success))
+    sent = frozenset((above, key) for key in keys)
+    stuck = done.state.stuck - sent if success or done.state.config.through else done.state.stuck | sent
+    done = replace(done, state=replace(done.state, stuck=stuck))
     done = on_tier(done, above, calls.complete_load(done.state.tiers[above], keys, success=True))
     if not success:
         return done
@@ -137,7 +160,15 @@ def landed_demotion(done: ChainDone, above: int, keys: tuple[Key, ...], success:
 
 
 def landed_promotion(done: ChainDone, below: int, keys: tuple[Key, ...], success: bool) -> ChainDone:
-    """End a promotion: loads that wait for it hold its blocks now; if it failed they fail, and its source is blamed."""
+    """End a promotion: loads that wait for it hold its blocks now.
+
+    If one of several blocks failed, each is tried again alone. If a single one failed, its source is blamed, and the
+    loads that wait for it are cut before it.
+    """
+    if not success and len(keys) > 1:
+        for key in keys:
+            done = begun(done, Transfer(Kind.PROMOTE, (key,), below, 0))
+        return done
     loads = tuple(each for each in done.state.transfers if each.kind is Kind.LOAD and set(each.keys) & set(keys))
     had = tuple(held(done.state, each) for each in loads)
     done = on_tier(done, 0, calls.complete_store(done.state.tiers[0], keys, success))
@@ -147,8 +178,19 @@ def landed_promotion(done: ChainDone, below: int, keys: tuple[Key, ...], success
             new = tuple(key for key in each.keys if key in keys)
             done = on_tier(done, 0, calls.prepare_load(done.state.tiers[0], new))
         else:
-            done = over(on_tier(done, 0, calls.complete_load(done.state.tiers[0], holds, success=True)), each, success)
+            done = cut(done, each, holds, each.keys.index(keys[0]))
     return done
+
+
+def cut(done: ChainDone, each: Transfer, holds: tuple[Key, ...], length: int) -> ChainDone:
+    """Let a load that was not handed out go on with its first blocks alone, and hold no others; with none it ends."""
+    rest = tuple(key for key in holds if key in each.keys[length:])
+    done = on_tier(done, 0, calls.complete_load(done.state.tiers[0], rest, success=True))
+    if not length:
+        return over(done, each, success=False)
+    part = replace(each, keys=each.keys[:length], device=each.device[: length * done.state.config.span])
+    transfers = tuple(part if other is each else other for other in done.state.transfers)
+    return replace(done, state=replace(done.state, transfers=transfers))
 
 
 def landed_load(done: ChainDone, keys: tuple[Key, ...], success: bool) -> ChainDone:

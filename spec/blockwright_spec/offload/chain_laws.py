@@ -1,4 +1,4 @@
-"""Part three, chapter 9: the laws of the chain, of its states and of its calls.
+"""Part three, chapter 10: the laws of the chain, of its states and of its calls.
 
 Those of `tier_laws` hold in each tier as well.
 """
@@ -9,8 +9,22 @@ from itertools import chain as joined
 from ..law import listed
 from .chain_effects import parts_of
 from .chain_outcomes import ChainDone
-from .chain_state import Chain, ChainConfig, Kind, Transfer, leaving, may_start, pins, readers, reads, writers, writes
-from .directory import DIRECTORY_LAWS
+from .chain_state import (
+    Chain,
+    ChainConfig,
+    Kind,
+    Transfer,
+    leaving,
+    may_start,
+    pins,
+    promoted,
+    readers,
+    reads,
+    writers,
+    writes,
+)
+from .directory import DIRECTORY_LAWS, RESIZED_LAWS
+from .keeping_laws import KEEPING_LAWS, KEEPING_STEP_LAWS
 from .tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from .tier_state import Key, Phase, idle, num_free, ready, said_of
 
@@ -76,12 +90,17 @@ def law_landed_load_is_there(before: Chain, outcome: ChainDone) -> bool:
 
 
 def law_failure_leaves_nothing(before: Chain, outcome: ChainDone) -> bool:
-    """CHAIN-7: a transfer that failed leaves nothing present at its target, and what was read wrongly is not found."""
+    """CHAIN-7: a transfer that failed leaves nothing present at its target, and what was read wrongly is not found.
+
+    Blocks that failed together to come up are tried again one by one.
+    """
+    again = promoted(outcome.state)
     return all(
-        not present(outcome.state, each.target) & set(each.keys)
-        and not (is_blamed(each) and ready(outcome.state.tiers[each.source or 0]) & set(each.keys))
+        not present(outcome.state, each.target) & failed
+        and not (is_blamed(each) and ready(outcome.state.tiers[each.source or 0]) & failed)
         for each, success in outcome.ended
         if not success
+        for failed in ({*each.keys} - again,)
     )
 
 
@@ -112,16 +131,27 @@ def index(state: Chain) -> frozenset[Key]:
 def law_reserve_is_kept(before: Chain, outcome: ChainDone) -> bool:
     """CHAIN-10: what takes places in tier 0 sends idle blocks down until the reserves are free, or will be; no more.
 
-    A block that the tier below is still writing, or that was found bad there, cannot go.
+    A block that the tier below is still writing, or that was found bad there, cannot go; none can while the tier below
+    has to send blocks further down first.
     """
     state = outcome.state
     new = tuple(each for each in state.transfers if not (each.started or each in before.transfers))
     return all(each.target != 0 for each in new) or all(
         (spare <= reserve or all(each.source != at for each in new if each.kind is Kind.DEMOTE))
-        and (spare >= reserve or set(idle(tier)) <= present(state, at + 1) - ready(state.tiers[at + 1]))
+        and (spare >= reserve or waits(state, at + 1) or set(idle(tier)) <= unready(state, at + 1))
         for at, tier in enumerate(state.tiers)
         for spare, reserve in ((num_free(tier) + leaving(state, at), reserve_of(state.config, at)),)
     )
+
+
+def waits(state: Chain, tier: int) -> bool:
+    """Return whether a tier is full until blocks have gone further down."""
+    return not num_free(state.tiers[tier]) and leaving(state, tier) > 0
+
+
+def unready(state: Chain, tier: int) -> frozenset[Key]:
+    """Return the blocks of a tier that are present and cannot be read."""
+    return present(state, tier) - ready(state.tiers[tier])
 
 
 def reserve_of(config: ChainConfig, tier: int) -> int:
@@ -169,6 +199,7 @@ CHAIN_LAWS = (
     listed(law_nothing_under_way_is_quiet, "LMCache pins; known bugs B17, B20"),
     listed(law_store_goes_before_load, "vLLM OffloadingConnector; known bug B49"),
     listed(law_something_goes_on, "vLLM OffloadingConnector: loads and stores wait for each other"),
+    *KEEPING_LAWS,
 )
 """Every law of the states of a chain."""
 
@@ -181,8 +212,9 @@ CHAIN_STEP_LAWS = (
     listed(law_written_through_goes_on, "SGLang HiCache write-through; LMCache tiers"),
     listed(law_loaded_goes_if_loads_free, "chapter `chain_state`: `frees`"),
     listed(law_what_is_said_goes_along, "LMCache quotas per salt, at one level alone"),
+    *KEEPING_STEP_LAWS,
 )
 """Every law of calls on a chain."""
 
-OFFLOAD_LAWS = (*TIER_LAWS, *TIER_STEP_LAWS, *DIRECTORY_LAWS, *CHAIN_LAWS, *CHAIN_STEP_LAWS)
+OFFLOAD_LAWS = (*TIER_LAWS, *TIER_STEP_LAWS, *DIRECTORY_LAWS, *RESIZED_LAWS, *CHAIN_LAWS, *CHAIN_STEP_LAWS)
 """Every law of part three."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from .tier_state import Key, Phase, Tier, phase_of, places, tier
+from .tier_state import Key, Phase, Tier, idle, num_free, phase_of, places, tier
 
 
 class Kind(Enum):
@@ -60,12 +60,16 @@ Part = tuple[Key, int]
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Everything the chain knows: tiers, blocks of the device, and the transfers in the order in which they began."""
+    """Everything the chain knows: tiers, blocks of the device, and the transfers in the order in which they began.
+
+    `stuck` are blocks, by tier, that could not be written to the tier below when they were last sent there.
+    """
 
     config: ChainConfig
     tiers: tuple[Tier, ...]
     device: tuple[Part | None, ...]
     transfers: tuple[Transfer, ...] = ()
+    stuck: frozenset[tuple[int, Key]] = frozenset()
 
 
 def chain(config: ChainConfig) -> Chain:
@@ -86,9 +90,37 @@ def source_of(state: Chain, key: Key) -> int | None:
     return next((at for at, each in enumerate(state.tiers) if phase_of(each, key) is Phase.READY), None)
 
 
-def chain_lookup(state: Chain, keys: tuple[Key, ...]) -> int:
-    """Count the first keys, in a row, that can be loaded."""
+def readable_count(state: Chain, keys: tuple[Key, ...]) -> int:
+    """Count the first keys, in a row, that a tier has or that are on their way up."""
     return next((at for at, key in enumerate(keys) if source_of(state, key) is None), len(keys))
+
+
+def chain_lookup(state: Chain, keys: tuple[Key, ...]) -> int:
+    """Count the first keys, in a row, that one load can bring to the device now: tier 0 has room for those from below.
+
+    While a block of tier 0 has to go down before it may be evicted, that room is what is free.
+    """
+    nearest, count = state.tiers[0], readable_count(state, keys)
+    free, candidates = num_free(nearest), frozenset(idle(nearest))
+    waiting = not all(may_go(state, 0, key) for key in candidates)
+
+    def fits(number: int) -> bool:
+        coming = sum(source_of(state, key) != 0 for key in keys[:number])
+        room = free if waiting else free + len(candidates - frozenset(keys[:number]))
+        return coming <= max(free, room)
+
+    return next(number for number in range(count, -1, -1) if fits(number))
+
+
+def may_go(state: Chain, at: int, key: Key) -> bool:
+    """Return whether a block may be evicted: nothing is lost by it that the tier below could keep.
+
+    Where all is written through, each block was offered to the tier below when it came.
+    """
+    if state.config.through or at + 1 == len(state.tiers) or (at, key) in state.stuck:
+        return True
+    below = state.tiers[at + 1]
+    return phase_of(below, key) is not None or not (num_free(below) or idle(below))
 
 
 def awaited(state: Chain, load: Transfer) -> tuple[Key, ...]:

@@ -105,6 +105,29 @@ def law_directory_is_its_owners_alone(after: Reopened) -> bool:
     return not after.outside and (after.refused or (after.private and Altered.KIND not in after.altered))
 
 
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """A directory that was opened with another number of places.
+
+    `used` is the order in which its blocks were last used, `found` the blocks that are there now, in that order, and
+    `wrong` says whether a byte is another key's.
+    """
+
+    used: tuple[Key, ...]
+    places: int
+    found: tuple[Key, ...]
+    wrong: bool
+
+
+def law_other_size_keeps_blocks(after: Resized) -> bool:
+    """DISK-7: opened with another number of places, a directory keeps as many blocks, those used last, in order."""
+    kept = after.used[max(0, len(after.used) - after.places) :]
+    return not after.wrong and after.found[len(after.found) - len(kept) :] == kept
+
+
+RESIZED_LAWS = (listed(law_other_size_keeps_blocks, "LMCache/LMCache#4564: a quota that changes at a restart"),)
+"""The laws of a directory that is opened with another size."""
+
 DIRECTORY_LAWS = (
     listed(law_bytes_are_the_keys_own, "the central law of storage: LMCache, disks that tear and reorder writes"),
     listed(law_acknowledged_is_there, "Rebello et al., Can applications recover from fsync failures? (2020)"),

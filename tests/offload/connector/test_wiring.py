@@ -222,5 +222,6 @@ def test_what_is_built_is_checked(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="the manager's pool gives out 8 blocks of GPU"):
         OffloadingConnector.build(manager_of(), tensors(5), host_blocks=4, **place)
     OffloadingConnector.build(manager_of(), tensors(), host_blocks=4, **place).close()  # nothing was left open
+    other = CacheIdentity("other", "2 tokens", "float32", 2, b"seed")
     with pytest.raises(StoreDirectoryError):
-        OffloadingConnector.build(manager_of(), tensors(), host_blocks=4, **place | {"disk_blocks": 9})
+        OffloadingConnector.build(manager_of(), tensors(), host_blocks=4, **place | {"identity": other})

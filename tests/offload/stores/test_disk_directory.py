@@ -5,6 +5,7 @@ is compared with what it was before.
 Not covered: damage to the file system itself; every byte (the gate `faults` alters each).
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -23,8 +24,10 @@ from blockwright.errors import (
 from blockwright.offload import checksum
 from blockwright.offload.disk import DiskStore
 from blockwright.offload.disk import folder as disk_folder
+from blockwright.offload.disk.files import BlockFile
 from blockwright.offload.disk.index import RECORD_SIZE
 from blockwright.offload.identity import CacheIdentity
+from blockwright_spec.offload.directory import Resized, law_other_size_keeps_blocks
 
 # --- damage
 
@@ -140,7 +143,7 @@ def test_another_cache_is_refused_and_all_differences_are_named(path: Path) -> N
     opened(path).close()
     other = CacheIdentity("llama", "layers, heads", "float16", 16, SEED, {"tp_rank": 1})
     refused(path, "dtype is bfloat16 there and float16 here; extras.tp_rank is 0 there and 1 here", other, SIZE, SLOTS)
-    refused(path, "block_bytes is 5000 there and 5001 here; num_blocks is 4 there and 5 here", IDENTITY, SIZE + 1, 5)
+    refused(path, "block_bytes is 5000 there and 5001 here", IDENTITY, SIZE + 1, 5)
 
 
 def test_a_directory_whose_making_was_cut_short_is_taken(path: Path) -> None:
@@ -306,7 +309,7 @@ def test_a_store_leaves_nothing_open(path: Path) -> None:
         pytest.skip("needs /proc")
     opened(path).close()
     with pytest.raises(StoreDirectoryError):
-        opened(path, slots=SLOTS + 1)
+        DiskStore(path, IDENTITY, SIZE + 1, SLOTS)
     assert not [each for each in descriptors() if each.startswith(str(path))]
 
 
@@ -356,3 +359,35 @@ def test_without_the_library_its_checksums_are_refused(path: Path, monkeypatch: 
     opened(path).close()
     monkeypatch.setattr(disk_folder, "CHECKSUMS", ("blake2b_128",))
     refused(path, "install xxhash")
+
+
+@pytest.mark.parametrize("stop", [0, 1, 2, 3, 4, 5, 6])
+def test_a_directory_of_another_size_keeps_its_blocks(path: Path, monkeypatch: pytest.MonkeyPatch, stop: int) -> None:
+    """Of more than fit those used last (DISK-7); also if an opening ends after any of its syncs, and is repeated."""
+    content = {b"%d" % at: bytearray([at]) * (SIZE - at) for at in range(8)}
+    with DiskStore(path, IDENTITY, SIZE, 8) as store:
+        for at, (key, data) in enumerate(content.items()):
+            store.put(key, at, [memoryview(data)])
+        assert store.get(b"2", 2, [memoryview(bytearray(SIZE - 2))])
+    used = (*(key for key in content if key != b"2"), b"2")
+    real, left = BlockFile.sync_now, [stop]
+
+    def sync(file: BlockFile) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(5, "the process ends here")
+        real(file)
+
+    monkeypatch.setattr(BlockFile, "sync_now", sync)
+    with contextlib.suppress(StoreDirectoryError), DiskStore(path, IDENTITY, SIZE, 5):
+        pass
+    monkeypatch.undo()
+    for places in (5, 20, 3):
+        with DiskStore(path, IDENTITY, SIZE, places) as store:
+            wrong = False
+            for key, place in store.blocks():
+                data = bytearray(len(content[key]))
+                wrong |= not store.get(key, place, [memoryview(data)]) or data != content[key]
+            found = tuple(key for key, _ in store.blocks())
+        assert law_other_size_keeps_blocks(Resized(used, places, found, wrong))
+        used = used[-places:]

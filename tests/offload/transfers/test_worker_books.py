@@ -48,7 +48,8 @@ def test_what_waits_or_is_under_way_is_known() -> None:
     desk.submit()
     assert not desk.is_idle
     assert desk.under_way == {0}
-    desk.wait()
+    handler.wait([0])
+    assert desk.landed(0.0)
     assert desk.is_idle
     assert desk.under_way == frozenset()
     assert chain.lookup([b"key"]) == 1

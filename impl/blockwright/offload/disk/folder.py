@@ -21,6 +21,9 @@ FORMAT: Final = "blockwright blocks"
 VERSION: Final = 1
 HEADER: Final = "header.json"
 
+NUM_BLOCKS_MAX: Final = 1 << 40
+"""No directory has so many slots; a header that says so is damaged."""
+
 _HEADER_MORE: Final = 1 << 16
 """Bytes that a header may have beyond our own; one that is longer is damaged."""
 
@@ -55,6 +58,8 @@ class Header:
 
 def opened(folder: Folder, wanted: Header) -> tuple[Header, Lock]:
     """Return the header of a directory, which is made if the directory is empty, and the lock that is now held on it.
+
+    It is the one wanted, but for the checksum and the number of slots that the directory has.
 
     Raises:
         StoreDirectoryError: it is not this store's, or is in use; it was left as it is.
@@ -97,7 +102,7 @@ def _header(folder: Folder, wanted: Header) -> Header | None:
     differences = _differences(found, wanted)
     if differences:
         raise StoreDirectoryError(f"{folder.path}: is of another cache: {'; '.join(differences)}; {REMEDY}")
-    return replace(wanted, checksum=found["checksum"])
+    return replace(wanted, checksum=found["checksum"], num_blocks=found["num_blocks"])
 
 
 def _decoded(content: bytes, folder: Folder) -> dict[str, Any]:
@@ -113,10 +118,15 @@ def _decoded(content: bytes, folder: Folder) -> dict[str, Any]:
 
 def _differences(found: dict[str, Any], wanted: Header) -> list[str]:
     """Return what differs, each with both sides."""
+    count = found.get("num_blocks")
+    is_count = isinstance(count, int) and not isinstance(count, bool) and 0 <= count < NUM_BLOCKS_MAX
     differences = [
         f"{name} is {found.get(name)!r} there and {getattr(wanted, name)!r} here"
-        for name in ("block_bytes", "num_blocks")
-        if found.get(name) != getattr(wanted, name)
+        for name, is_right in (
+            ("block_bytes", found.get("block_bytes") == wanted.block_bytes),
+            ("num_blocks", is_count),
+        )
+        if not is_right
     ]
     if found.get("identity_digest") == wanted.identity_digest:
         return differences

@@ -79,6 +79,16 @@ class SlotTable:
             self._used[slot] = count
         self.counts.recovered = len(latest)
 
+    def move(self, slot: int, to: int) -> None:
+        """Let a block be found in another slot, as a copy of it is."""
+        self._records[to], self._used[to] = self._records[slot], self._used[slot]
+        self._records[slot] = None
+
+    def shorten(self, num_slots: int) -> None:
+        """Forget the slots after the first so many, and count the blocks that are left."""
+        del self._records[num_slots:], self._used[num_slots:]
+        self.counts.recovered = len(self.blocks())
+
     def blocks(self) -> list[tuple[bytes, int]]:
         """Return key and slot of each block, least recently used first."""
         with self._lock:

@@ -28,13 +28,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
 from blockwright.errors import InvalidArgumentError, StoreDirectoryError
 from blockwright.offload.checksum import checksum
 from blockwright.offload.disk.files import BlockFile, Folder, Lock
-from blockwright.offload.disk.folder import Header, opened
+from blockwright.offload.disk.folder import HEADER, Header, opened
 from blockwright.offload.disk.index import (
     EMPTY,
     KEY_SIZE_MAX,
@@ -85,10 +86,11 @@ class DiskStore(ByteStore):
         """Open a directory, or make it in a parent that exists; only the small index is read, about 5 us a block.
 
         Args:
-            path: the directory; empty, absent, or made by a store of the same identity and geometry.
+            path: the directory; empty, absent, or made by a store of the same identity and size of blocks.
             identity: whose blocks they are.
             block_bytes: bytes in a slot, the most that a block may have.
-            num_blocks: slots. Their room is taken as they are first written.
+            num_blocks: slots. Their room is taken as they are first written. A directory that had fewer or more keeps
+                its blocks, of more than there are slots now those used last; these are copied, which takes a while.
 
         Raises:
             InvalidArgumentError: a number is too low, the path is none, or the identity.
@@ -121,28 +123,66 @@ class DiskStore(ByteStore):
         try:
             header, self._held = opened(self._folder, wanted)
             self._checksum = header.checksum
-            self._data = self._folder.open(BLOCKS, self.num_blocks * self._stride)
-            self._index = self._folder.open(INDEX, self.num_blocks * RECORD_SIZE)
+            most = max(self.num_blocks, header.num_blocks)
+            self._slots = SlotTable(most)
+            self._data = self._folder.open(BLOCKS, most * self._stride)
+            self._index = self._folder.open(INDEX, most * RECORD_SIZE)
             self._folder.sync()
-            self._recover()
+            self._recover(header.num_blocks)
+            if header.num_blocks != self.num_blocks:
+                self._resize(replace(header, num_blocks=self.num_blocks))
         except BaseException:
             self._close_files()
             raise
 
-    def _recover(self) -> None:
+    def _resize(self, wanted: Header) -> None:
+        """Copy the blocks used last from slots that are to go to those that stay, and give the directory its new size.
+
+        Until the header says so the directory has its old size: a block that was copied is there twice, alike.
+        law: DISK-7.
+        """
+        kept = self.blocks()[max(0, len(self.blocks()) - self.num_blocks) :]
+        there = {slot for _, slot in kept}
+        free = [slot for slot in range(self.num_blocks) if slot not in there]
+        for _, slot in kept:
+            record = self._slots.get(slot)
+            if slot >= self.num_blocks and record is not None:
+                self._copy(slot, free.pop(), record)
+        self._folder.publish(HEADER, wanted.encode())
+        self._data.resize(self.num_blocks * self._stride)
+        self._index.resize(self.num_blocks * RECORD_SIZE)
+        self._slots.shorten(self.num_blocks)
+
+    def _copy(self, slot: int, to: int, record: Record) -> None:
+        """Copy a block, unless it is damaged; its bytes are durable before the record that names them."""
+        data = memoryview(bytearray(record.length))
+        if (
+            not self._data.read(slot * self._stride, [data])
+            or checksum(self._checksum, record.key, [data]) != record.digest
+        ):
+            return
+        self._index.write(to * RECORD_SIZE, [memoryview(EMPTY)])
+        self._index.sync()
+        self._data.write(to * self._stride, [data])
+        self._data.sync()
+        self._index.write(to * RECORD_SIZE, [memoryview(record.encode(to, self._checksum))])
+        self._index.sync()
+        self._slots.move(slot, to)
+
+    def _recover(self, num_blocks: int) -> None:
         """Read the index; records and hints that are damaged are counted and passed over. law: DISK-2."""
-        found = list(scan(self._index, self.num_blocks, self._checksum))
+        found = list(scan(self._index, num_blocks, self._checksum))
         sound = [(slot, record) for slot, record in found if record and record.length <= self.block_bytes]
-        uses, self.counts.damaged_hints = decoded_recency(self._hint(), self.num_blocks)
+        uses, self.counts.damaged_hints = decoded_recency(self._hint(num_blocks), num_blocks)
         self._slots.recover(sound, uses)
         self.counts.damaged_records = len(found) - len(sound)
         if len(sound) < len(found):
             _log.warning("%d damaged records were passed over", len(found) - len(sound))
 
-    def _hint(self) -> bytes | None:
+    def _hint(self, num_blocks: int) -> bytes | None:
         """Return what the file of the order of use holds; nothing that could be true if it cannot be read."""
         try:
-            return self._folder.read(RECENCY, recency_size(self.num_blocks) + 1)
+            return self._folder.read(RECENCY, recency_size(num_blocks) + 1)
         except (OSError, StoreDirectoryError) as error:
             _log.warning("when the blocks were used is not known: %s", name_of(error))
             return b"\0"
@@ -222,6 +262,9 @@ class DiskStore(ByteStore):
         if self._is_closed:
             return
         self._is_closed = True
+        if os.getpid() != self._process:  # the directory is the parent's
+            self._close_files()
+            return
         try:
             self._folder.publish(RECENCY, encoded_recency(self._slots.uses()))
         except (OSError, StoreDirectoryError) as error:

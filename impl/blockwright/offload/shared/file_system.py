@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from contextlib import suppress
+from datetime import datetime
+from threading import Lock
+from typing import Any, Final, TypeVar
 
-from blockwright.errors import InvalidArgumentError, UnsupportedError
+from blockwright.errors import InvalidArgumentError, StoreUnavailableError, UnsupportedError
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.shared.breaker import CircuitBreaker
 from blockwright.offload.shared.store import SharedStore, Unreadable, Value
@@ -20,13 +27,20 @@ RENAMES = frozenset({"file", "local"})
 MISSING = (FileNotFoundError, NotADirectoryError)
 
 
+OURS: Final = re.compile(r"[0-9a-f]{32,}/[0-9a-f]{2}/[0-9a-f]+")
+"""Identity, first byte and hash: the end of the name of a block's file, and of no other that is counted or removed."""
+LEFT: Final = re.compile(r"(?:[0-9a-f]{32,}/[0-9a-f]{2}/\.[0-9a-f]{32}|.*/[0-9a-f]{32,}/\.probe-[0-9a-f]{32})")
+"""The end of the name of a file that is being written."""
+
+
 class FileSystemStore(SharedStore):
     """Keeps each block as one file, at ``root/identity/first byte of the hash/hash``.
 
     Where the file system can rename, a file is written beside its place and moved there; elsewhere it is put there, and
-    a torn one is found out when it is read, as any damage is. Nothing is evicted: let the file system expire what is
-    old, or bound a directory of one's own by `DiskStore`. A file whose name starts with a dot is a write under way, or,
-    if it is older than any timeout, what a crash has left.
+    a torn one is found out when it is read, as any damage is. With `most_bytes` the files of the folder, all identities
+    together, are kept below it: those written, or on local disks read, longest ago go first. Several engines may each
+    be a sixteenth beyond it. A file whose name starts with a dot is a write under way, or, if it is older than ten
+    times `timeout`, what a killed writer has left: `sweep` takes these away, as does an engine's first write.
 
     Who may read and write the files is the operator's choice, since other engines are to read them: on local disks they
     are made as the umask says.
@@ -49,6 +63,7 @@ class FileSystemStore(SharedStore):
         backoff: float = 0.5,
         longest_backoff: float = 30.0,
         batch_bytes: int = 8 << 20,
+        most_bytes: int | None = None,
         **options: Any,
     ) -> None:
         """Set up, without asking the file system; `ping` does that.
@@ -65,6 +80,7 @@ class FileSystemStore(SharedStore):
             backoff: seconds for which it does, at first; they double up to `longest_backoff`.
             longest_backoff: see there.
             batch_bytes: of blocks that are read or written by one call, unless one alone is larger.
+            most_bytes: of all files in the folder; None for no bound.
             options: of the file system, credentials for example, where `target` is a URL.
 
         Raises:
@@ -74,12 +90,20 @@ class FileSystemStore(SharedStore):
         for name, number in {"timeout": timeout, "lookup_timeout": lookup_timeout, "threads": threads}.items():
             if not isinstance(number, int | float) or not 0 < number < 1e9:
                 raise InvalidArgumentError(f"{name}={number!r}: pass a positive number")
+        if most_bytes is not None and (not isinstance(most_bytes, int) or most_bytes < 1):
+            raise InvalidArgumentError(f"most_bytes={most_bytes!r}: pass a positive number of bytes, or None")
         self._fs, path = _file_system(target, root, options)
         protocols = {self._fs.protocol} if isinstance(self._fs.protocol, str) else set(self._fs.protocol)
         shown = path.partition("?")[0].rpartition("@")[2]  # some keep credentials in the path
         address = f"{min(protocols)}://{shown.lstrip('/')}"
         super().__init__(address, identity, CircuitBreaker(failures, backoff, longest_backoff), batch_bytes)
-        self._start = f"{path.rstrip('/')}/{self._identity.hex()}"
+        self._root = path.rstrip("/")
+        self._start = f"{self._root}/{self._identity.hex()}"
+        self._is_local = bool(protocols & RENAMES)
+        self._most_bytes = most_bytes
+        self._sweeping = Lock()
+        self._unswept: int | None = None  # bytes written since the files were counted; None before the first time
+        self._counted = 0
         self._rename = bool(protocols & RENAMES) if rename is None else rename
         self._timeout, self._lookup_timeout = timeout, lookup_timeout
         self._transfers = ThreadPoolExecutor(threads, thread_name_prefix="blockwright-store")
@@ -89,6 +113,17 @@ class FileSystemStore(SharedStore):
         """Take no more calls; wait for none that hang."""
         for pool in (self._transfers, self._lookups):
             pool.shutdown(wait=False, cancel_futures=True)
+
+    def sweep(self) -> int:
+        """Take away what killed writers have left, and with `most_bytes` what is too much; return how many files.
+
+        Raises:
+            StoreUnavailableError: the file system fails, or does not answer within `timeout`.
+        """
+        swept, kind = self._tried(lambda: self._transfer(self._sweep, 0))
+        if swept is None:
+            raise StoreUnavailableError(f"the store at {self.address} cannot be swept: {kind}")
+        return swept
 
     def _transfer(self, work: Callable[..., T], *arguments: Any) -> T:
         return _in_time(self._timeout, self._transfers.submit(work, *arguments))
@@ -123,8 +158,48 @@ class FileSystemStore(SharedStore):
     # In a thread of the pool.
 
     def _put_files(self, values: Sequence[tuple[str, bytes]]) -> None:
+        self._make_room(sum(len(value) for _, value in values))
         for name, value in values:
             self._put_file(name, value)
+
+    def _make_room(self, num_bytes: int) -> None:
+        """Sweep before the first write, and before one that may come beyond the bound. One thread at a time."""
+        with self._sweeping:
+            most, written = self._most_bytes, self._unswept
+            if most is not None and num_bytes > most:
+                raise OSError(errno.EDQUOT, "a batch has more bytes than the store may keep")
+            is_due = written is None or (
+                most is not None and (self._counted + written + num_bytes > most or written + num_bytes > most // 16)
+            )
+            if is_due:
+                self._sweep(num_bytes)
+            self._unswept = (self._unswept or 0) + num_bytes
+
+    def _sweep(self, num_bytes: int) -> int:
+        """Take away leftovers, and the oldest blocks until so many bytes have room; return how many files."""
+        found = self._fs.find(self._root, detail=True) if self._fs.isdir(self._root) else {}
+        now, gone, total = time.time(), 0, 0
+        blocks: list[tuple[float, str, int]] = []
+        for name, info in found.items():
+            end = "/".join(f"/{name}".split("/")[-3:])
+            is_ours = info.get("type") == "file" and OURS.fullmatch(end) is not None
+            is_left = info.get("type") == "file" and LEFT.fullmatch(end) is not None
+            changed = _changed(info)
+            if is_left and now - changed > 10 * self._timeout:
+                gone += self._remove_file(name)
+            elif is_ours or is_left:
+                total += int(info.get("size") or 0)
+                if is_ours:
+                    blocks.append((changed, name, int(info.get("size") or 0)))
+        most = self._most_bytes
+        if most is not None and total + num_bytes > most:
+            for _, name, size in sorted(blocks):
+                if total + num_bytes <= most - most // 8:  # so that the next write need not look again
+                    break
+                gone += self._remove_file(name)
+                total -= size
+        self._counted, self._unswept = total, 0
+        return gone
 
     def _put_file(self, name: str, value: bytes) -> None:
         folder = name.rpartition("/")[0]
@@ -147,14 +222,35 @@ class FileSystemStore(SharedStore):
             raise
 
     def _values(self, wanted: Sequence[tuple[str, int]]) -> list[Value]:
+        if self._is_local:  # opening a FIFO would wait for a writer
+            kinds = [self._kind(name) for name, _ in wanted]
+            files = iter(self._values_of([each for each, kind in zip(wanted, kinds, strict=True) if kind == "file"]))
+            return [
+                next(files) if kind == "file" else None if kind is None else Unreadable("wrong_type") for kind in kinds
+            ]
+        return self._values_of(wanted)
+
+    def _values_of(self, wanted: Sequence[tuple[str, int]]) -> list[Value]:
         names, ends = [name for name, _ in wanted], [size + 1 for _, size in wanted]
-        return [_value(each) for each in self._fs.cat_ranges(names, [0] * len(names), ends, on_error="return")]
+        if not names:
+            return []
+        values = [_value(each) for each in self._fs.cat_ranges(names, [0] * len(names), ends, on_error="return")]
+        if self._is_local and self._most_bytes is not None:
+            for name, value in reversed(list(zip(names, values, strict=True))):  # the first is the last to go
+                if isinstance(value, bytes):
+                    with suppress(OSError):
+                        os.utime(name)
+        return values
+
+    def _kind(self, name: str) -> str | None:
+        """Return what lies under a name; None if nothing does."""
+        try:
+            return str(self._fs.info(name)["type"])
+        except MISSING:
+            return None
 
     def _is_file(self, name: str) -> bool:
-        try:
-            return bool(self._fs.info(name)["type"] == "file")
-        except MISSING:
-            return False
+        return self._kind(name) == "file"
 
     def _leading_files(self, names: Sequence[str]) -> int:
         return next((at for at, name in enumerate(names) if not self._is_file(name)), len(names))
@@ -165,6 +261,17 @@ class FileSystemStore(SharedStore):
         except MISSING:
             return False
         return True
+
+
+def _changed(info: dict[str, Any]) -> float:
+    """Return when a file was last written, in seconds; now where the file system does not tell."""
+    for name in ("mtime", "modified", "LastModified", "last_modified", "updated", "created"):
+        found = info.get(name)
+        if isinstance(found, int | float):
+            return float(found)
+        if isinstance(found, datetime):
+            return found.timestamp()
+    return time.time()
 
 
 def _in_time(seconds: float, future: Future[T]) -> T:

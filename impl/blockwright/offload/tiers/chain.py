@@ -6,7 +6,7 @@ come up to be loaded. This module keeps the books and moves no byte: `take_trans
 
 A block is counted once for each tier that it is in. What a transfer reads is held (it has a reader), what it writes is
 being written, on both sides and from the call that begins the transfer until the transfer ends; the device's blocks are
-pinned for as long. The laws (CHAIN-1 to CHAIN-13) are those of the specification.
+pinned for as long. The laws (CHAIN-1 to CHAIN-17) are those of the specification.
 
 Source: LMCache's and SGLang HiCache's tiers; vLLM's `OffloadingConnector` for the transfers.
 """
@@ -117,21 +117,24 @@ class OffloadChain(TierMoves):
         )
         twin._jobs = self._jobs.copy()
         twin._finished = self._finished.copy()
+        twin._stuck = [each.copy() for each in self._stuck]
         twin.num_dropped = self.num_dropped
         return twin
 
     # ------------------------------------------------------------------ what the engine asks
 
     def lookup(self, block_hashes: Iterable[bytes]) -> int:
-        """Return how many of the first blocks, in a row, can be loaded now: readable in a tier, or coming up to tier 0.
+        """Return how many of the first blocks, in a row, one load could bring now: readable in a tier, or coming up.
 
-        A block that is present in tier 0 is judged by that alone: one being stored there cannot be loaded yet.
+        A block that is present in tier 0 is judged by that alone: one being stored there cannot be loaded yet. Of
+        blocks in lower tiers as many count as tier 0 has room for (see `make_room`).
 
         Raises:
             InvalidArgumentError: a hash is not bytes, or empty; so in every call.
         """
         self._whole.require()
-        return len(self._sources(keys_of(block_hashes)))
+        keys = keys_of(block_hashes)
+        return self._fitting(keys, self._sources(keys))
 
     def touch(self, block_hashes: Iterable[bytes]) -> None:
         """Count blocks as just used, in every tier, the first as the most recent."""
@@ -160,8 +163,11 @@ class OffloadChain(TierMoves):
     ) -> StoreStart | None:
         """Begin to copy blocks of the device to tier 0, those that are not there; None, and no effect, if it is full.
 
+        Written back, it is full as well where a block would have to go that the tier below could keep: `make_room`
+        sends such blocks down.
+
         Args:
-            block_hashes: each once; those in tier 0 are touched there.
+            block_hashes: each once, the first the last to go later; those in tier 0 are touched there.
             device_ids: `device_blocks_per_block` blocks of the device for each hash, in order.
             hints: what is said of each block, if anything is; it goes with the block from tier to tier.
 
@@ -177,14 +183,15 @@ class OffloadChain(TierMoves):
         if self._most is not None and len(self._jobs.under_way) >= self._most:
             return None
         nearest = self.tiers[0]
-        if not self._has_room(keys):
+        if not self._can_take(keys, said):
             return None
         self._whole.begin()
-        nearest.touch(keys)
         prepared = nearest.prepare_store(keys) if said is None else nearest.prepare_store_hinted(keys, said)
         if prepared is None:
             self._whole.done()
             return None
+        self._left(0, prepared.block_hashes_evicted)
+        nearest.touch(keys)  # law: CHAIN-16
         new = prepared.block_hashes_to_store
         if len(new) == 0:
             self._whole.done()
@@ -205,8 +212,9 @@ class OffloadChain(TierMoves):
         Raises:
             InvalidArgumentError: a hash stands there twice, or the number of blocks is wrong.
             BlockError: a block of the device stands there twice, or a load under way writes it.
-            UnknownBlockHashError: `lookup` does not find all of them.
-            NoFreeBlocksError: tier 0 has no room for what has to come up.
+            UnknownBlockHashError: one of them is neither readable nor coming up.
+            NoFreeBlocksError: tier 0 has no room for what has to come up, or, written back, a block would have to go
+                for it that the tier below could keep.
         """
         self._whole.require()
         keys = distinct_keys(block_hashes)
@@ -230,6 +238,32 @@ class OffloadChain(TierMoves):
             self._make_room()
         self._whole.done()
         return number
+
+    def has_room(self, block_hashes: Iterable[bytes], hints: Iterable[BlockHint | None] | None = None) -> bool:
+        """Return whether `store` would find room for these blocks now; nothing changes. O(blocks).
+
+        Raises:
+            InvalidArgumentError: a hash stands there twice, or the number of hints is wrong.
+        """
+        self._whole.require()
+        keys = distinct_keys(block_hashes)
+        return self._can_take(keys, None if hints is None else checked_hints(keys, hints))
+
+    def make_room(self, count: int) -> None:
+        """Send idle blocks of tier 0 down, as they go, until so many places are free, or will be when they have landed.
+
+        For stores and loads that find no room. Where all is written through, or nothing is below, it does nothing.
+
+        Raises:
+            InvalidArgumentError: `count` is no number of at least 0.
+        """
+        self._whole.require()
+        wanted = integer("count", count)
+        if self._through or len(self.tiers) == 1:
+            return
+        self._whole.begin()
+        self._make_room_in(0, wanted)
+        self._whole.done()
 
     # ------------------------------------------------------------------ what the worker is told, and tells
 
@@ -317,15 +351,13 @@ class OffloadChain(TierMoves):
 
     # ------------------------------------------------------------------ within
 
-    def _has_room(self, keys: list[bytes]) -> bool:
-        """Return whether tier 0 can take those of these blocks that it does not have; nothing changes."""
+    def _can_take(self, keys: list[bytes], said: list[BlockHint] | None) -> bool:
+        """Return whether tier 0 has room for those of these blocks that it does not have. law: CHAIN-14."""
         nearest = self.tiers[0]
-        present = {key for key in keys if nearest.status_of(key) is not None}
-        lacking = len(keys) - len(present) - nearest.num_free
-        if lacking <= 0:
+        if nearest.num_free >= len(keys):
             return True
-        idle = nearest.idle_blocks(lacking + len(present))
-        return len([key for key in idle if key not in present]) >= lacking
+        evicted = nearest.would_evict(keys, said)
+        return evicted is not None and len(self._losing(0, evicted)) == 0
 
     def _blocks_of(self, new: set[bytes], keys: list[bytes], blocks: list[int]) -> list[int]:
         """Return the blocks of the device that belong to some of the keys."""
@@ -346,16 +378,20 @@ class OffloadChain(TierMoves):
         nearest = self.tiers[0]
         held: list[tuple[int, list[bytes], LoadStoreSpec]] = []
         try:
+            places = dict(zip(keys, sources))
+            hints = [self.tiers[places[key]].hint_of(key) for key in missing]  # law: CHAIN-13
+            has_hints = any([hint is not None for hint in hints])
+            evicted = nearest.would_evict(missing, hints if has_hints else None)
+            if evicted is None or len(self._losing(0, evicted)) > 0:  # law: CHAIN-14
+                raise NoFreeBlocksError(f"load: tier 0 has no room for {len(missing)} blocks from below")
             for number in range(1, len(self.tiers)):
                 chosen = [key for key, source in zip(keys, sources) if source == number]
                 if len(chosen) > 0:
                     held.append((number, chosen, self.tiers[number].prepare_load(chosen)))
-            places = dict(zip(keys, sources))
-            hints = [self.tiers[places[key]].hint_of(key) for key in missing]  # law: CHAIN-13
-            has_hints = any([hint is not None for hint in hints])
             prepared = nearest.prepare_store_hinted(missing, hints) if has_hints else nearest.prepare_store(missing)
             if prepared is None:
                 raise NoFreeBlocksError(f"load: tier 0 has no room for {len(missing)} blocks from below")
+            self._left(0, prepared.block_hashes_evicted)
         except MemoryError:
             raise
         except Exception as error:

@@ -176,6 +176,17 @@ class OffloadingManager:
         """Do as `prepare_store`, with what is said of each block; a manager that keeps no hints passes it over."""
         return self.prepare_store(block_hashes)
 
+    def would_evict(
+        self, block_hashes: Iterable[bytes], hints: Iterable[BlockHint | None] | None = None
+    ) -> list[bytes] | None:
+        """Return the blocks that `prepare_store` would evict for these now; None if it has no room. Nothing changes."""
+        named = list(dict.fromkeys(block_hashes))
+        lacking = len([key for key in named if self.status_of(key) is None]) - self.num_free
+        if lacking <= 0:
+            return []
+        idle = [key for key in self.idle_blocks(lacking + len(named)) if key not in named]
+        return idle[:lacking] if len(idle) >= lacking else None
+
     def hint_of(self, block_hash: bytes) -> BlockHint | None:
         """Return what is said of a block that is present; None: nothing."""
         return None

@@ -92,6 +92,26 @@ class LRUOffloadingManager(TierManager):
         finally:
             retention.coming = {}
 
+    def would_evict(
+        self, block_hashes: Iterable[bytes], hints: Iterable[BlockHint | None] | None = None
+    ) -> list[bytes] | None:
+        """Return the blocks that `prepare_store_hinted` would evict for these now; None if it has no room.
+
+        Raises:
+            InvalidArgumentError: a hash is not bytes, or empty; or there is not one hint for each.
+        """
+        self._whole.require()
+        retention = self._retention
+        if hints is None or retention is None:
+            return super().would_evict(block_hashes)
+        keys = keys_of(block_hashes)
+        said = checked_hints(keys, hints)
+        try:
+            retention.coming = dict(zip(keys, said))
+            return super().would_evict(keys)
+        finally:
+            retention.coming = {}
+
     def hint_of(self, block_hash: bytes) -> BlockHint | None:
         """Return what is said of a block that is present; None: nothing. O(1)."""
         self._whole.require()

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64, mypyc_attr
 
+from blockwright.core.candidates.order import BlockHint
 from blockwright.errors import BlockNotReadyError, NotPreparedError
 from blockwright.offload.tiers.books import TierBooks
 from blockwright.offload.tiers.entries import DOOMED, READY, WRITING
@@ -147,18 +148,55 @@ class TierManager(TierBooks):
         """
         self._whole.require()
         keys = keys_of(block_hashes)
+        self._whole.begin()
+        new: list[bytes] = []
+        slots = self._name(keys, new)
+        victims = self._making_way(new)
+        if i64(len(new)) - i64(self.num_free) > i64(len(victims)):
+            self._forget(slots)
+            self._whole.done()
+            return None
+        evicted = [self._entries.index.keys[i64(victim)] for victim in victims]
+        if len(evicted) > 0:
+            self._let_go(victims, True)
+            self._tell(evicted, True)
+        spec = self._place(new, slots)
+        self._whole.done()
+        return PrepareStoreOutput(new, spec, evicted)
+
+    def would_evict(
+        self, block_hashes: Iterable[bytes], hints: Iterable[BlockHint | None] | None = None
+    ) -> list[bytes] | None:
+        """Return the blocks that `prepare_store` would evict for these now; None if it has no room. Nothing changes.
+
+        O(blocks, and those passed over).
+        """
+        self._whole.require()
+        keys = keys_of(block_hashes)
+        self._whole.begin()
+        new: list[bytes] = []
+        slots = self._name(keys, new)
+        victims = self._making_way(new)
+        has_room = i64(len(new)) - i64(self.num_free) <= i64(len(victims))
+        evicted = [self._entries.index.keys[i64(victim)] for victim in victims]
+        self._forget(slots)
+        self._whole.done()
+        return evicted if has_room else None
+
+    def _name(self, keys: list[bytes], new: list[bytes]) -> vec[i32]:
+        """Mark the blocks of a call; append those that are not present to `new`, and return slots for them.
+
+        Stops once they are more than the tier has places.
+        """
         entries = self._entries
         index = entries.index
-        num_free: i64 = i64(self.num_free)
-        self._whole.begin()
         before = index.count
-        most = num_free + before
+        most = i64(self.num_free) + before
         call = self._calls + 1
         self._calls = call
-        new: list[bytes] = []
         slots = vec[i32](capacity=i64(len(keys)))
         slot: i64 = 0
-        count = index.count
+        count = before
         for key in keys:
             slot = entries.put_after(slot, key)
             entries.named[slot] = call
@@ -169,19 +207,15 @@ class TierManager(TierBooks):
             new.append(key)
             if count - before > most:
                 break
-        needed = i64(len(new)) - num_free
-        victims = vec[i32]() if needed <= 0 or i64(len(new)) > most else self._victims(needed, new, call)
-        if i64(len(victims)) < needed:
-            self._forget(slots)
-            self._whole.done()
-            return None
-        evicted = [index.keys[i64(victim)] for victim in victims]
-        if len(evicted) > 0:
-            self._let_go(victims, True)
-            self._tell(evicted, True)
-        spec = self._place(new, slots)
-        self._whole.done()
-        return PrepareStoreOutput(new, spec, evicted)
+        return slots
+
+    def _making_way(self, new: list[bytes]) -> vec[i32]:
+        """Return the slots of what goes for the new blocks of the last call; fewer than needed if there is no room."""
+        size = i64(len(new))
+        needed = size - i64(self.num_free)
+        if needed <= 0 or needed > self._entries.index.count - size:
+            return vec[i32]()
+        return self._victims(needed, new, self._calls)
 
     def complete_store(self, block_hashes: Iterable[bytes], success: bool = True) -> None:
         """End the writing of blocks: they become ready, or, after a failure, are gone. O(blocks). law: TIER-1, TIER-8.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mypy_extensions import mypyc_attr
 
+from blockwright.core.request import MAX_LENGTH
 from blockwright.offload.tiers.interfaces import OffloadingManager
 from blockwright.offload.tiers.transfers import DEMOTE, LOAD, PROMOTE, STORE, Finished, Job, Jobs
 from blockwright.offload.tiers.wholeness import Wholeness
@@ -25,6 +26,7 @@ class TierMoves:
         self._reserve = reserve
         self._through = through
         self._frees = frees
+        self._stuck: list[set[bytes]] = [set() for _ in tiers]
         self._jobs: Jobs = Jobs()
         self._finished: list[Finished] = []
         self._whole: Wholeness = Wholeness()
@@ -41,7 +43,7 @@ class TierMoves:
                 self._make_room_in(at, reserve)
 
     def _make_room_in(self, at: int, reserve: int) -> None:
-        """Do so in one tier. O(blocks that go, and those passed over)."""
+        """Send idle blocks of one tier down. O(blocks that go, and those passed over)."""
         tier = self.tiers[at]
         leaving = 0
         for job in self._jobs.under_way.values():
@@ -64,7 +66,7 @@ class TierMoves:
         """Begin to copy a block to the tier below, and say so, unless it is there, or that has no room.
 
         What is readable below, or is dropped for want of room, leaves at once to make room (not when all is written
-        through).
+        through). What would be lost below for it is sent further down first, and the block itself stays for now.
         """
         upper = self.tiers[at]
         lower = self.tiers[at + 1]
@@ -74,10 +76,16 @@ class TierMoves:
                 self._take_away(at, [key])
             return False
         hint = upper.hint_of(key)  # law: CHAIN-13
+        if at + 2 < len(self.tiers) and lower.num_free == 0:
+            lost = self._losing(at + 1, lower.would_evict([key], [hint]))
+            if len(lost) > 0:
+                self._lower(at + 1, lost[0])
+                return False
         prepared = lower.prepare_store([key]) if hint is None else lower.prepare_store_hinted([key], [hint])
         if prepared is None:
             self.num_dropped += 1
         elif len(prepared.block_hashes_to_store) > 0:
+            self._left(at + 1, prepared.block_hashes_evicted)
             source = upper.prepare_load([key])
             self._jobs.begin(DEMOTE, [key], [], at, at + 1, source, prepared.store_spec, set())
             return True
@@ -86,11 +94,12 @@ class TierMoves:
         return False
 
     def _offer(self, at: int, hashes: list[bytes]) -> None:
-        """Offer what has come to a tier to the next one, where all is written through."""
+        """Offer what has come to a tier to the next one, where all is written through; the first goes last."""
         # law: CHAIN-11
         if self._through and at + 1 < len(self.tiers):
             for key in hashes:
                 self._lower(at, key)
+            self.tiers[at + 1].touch(hashes)
 
     def _take_away(self, at: int, hashes: list[bytes]) -> None:
         """Take those blocks out of a tier that are idle there."""
@@ -98,6 +107,55 @@ class TierMoves:
         idle = [key for key in hashes if tier.status_of(key) == 0]
         if len(idle) > 0:
             tier.remove(idle)
+            self._left(at, idle)
+
+    # ------------------------------------------------------------------ what may be lost
+
+    def _may_go(self, at: int, key: bytes) -> bool:
+        """Return whether a block may be evicted: nothing is lost by it that the tier below could keep. law: CHAIN-14.
+
+        Where all is written through, each block was offered to the tier below when it came.
+        """
+        if self._through or at + 1 == len(self.tiers) or key in self._stuck[at]:
+            return True
+        below = self.tiers[at + 1]
+        return below.status_of(key) is not None or not (below.num_free > 0 or len(below.idle_blocks(1)) > 0)
+
+    def _losing(self, at: int, evicted: list[bytes] | None) -> list[bytes]:
+        """Return those of some blocks of a tier that may not be evicted; none where there is no room anyway."""
+        if evicted is None or self._through:
+            return []
+        return [key for key in evicted if not self._may_go(at, key)]
+
+    def _left(self, at: int, hashes: list[bytes]) -> None:
+        """Forget of blocks that are gone from a tier whether they could be written below."""
+        stuck = self._stuck[at]
+        if len(stuck) > 0:
+            stuck.difference_update([key for key in hashes if self.tiers[at].status_of(key) is None])
+
+    def _fitting(self, keys: list[bytes], sources: list[int]) -> int:
+        """Return how many of the first blocks one load can bring up: tier 0 has room for those from below.
+
+        While a block of tier 0 has to go down before it may be evicted, that room is what is free. law: CHAIN-15.
+        """
+        nearest = self.tiers[0]
+        free = nearest.num_free
+        coming = len(sources) - sources.count(0)
+        if coming <= free:
+            return len(sources)
+        first = nearest.idle_blocks(64)
+        waiting = len(self._losing(0, first)) > 0
+        if not waiting and not self._through and len(self.tiers) > 1:
+            waiting = len(self._losing(0, nearest.idle_blocks(MAX_LENGTH))) > 0
+        idle = set() if waiting else set(nearest.idle_blocks(coming + len(keys)))
+        length = coming = 0
+        while length < len(sources):
+            idle.discard(keys[length])
+            coming += 1 if sources[length] > 0 else 0
+            if coming > free + len(idle) and coming > free:
+                break
+            length += 1
+        return length
 
     # ------------------------------------------------------------------ what can be read, and where
 
@@ -162,17 +220,33 @@ class TierMoves:
         self.tiers[job.below].complete_store(job.hashes, success)
         self.tiers[job.above].complete_load(job.hashes)
         if not success:
+            if not self._through:
+                self._stuck[job.above].update(job.hashes)
+            self._left(job.above, job.hashes)
             return
         if self._through:
             self._offer(job.below, job.hashes)
         else:
+            self._stuck[job.above].difference_update(job.hashes)
             self._take_away(job.above, job.hashes)
 
     def _land_promotion(self, job: Job, success: bool) -> None:
-        """Let loads that waited hold the blocks; after a failure they fail, and the source is blamed. law: CHAIN-7."""
+        """Let loads that waited hold the blocks. law: CHAIN-7.
+
+        If one of several blocks failed, each is tried again alone. If a single one failed, the source is blamed, and
+        the loads are cut before it. law: CHAIN-17.
+        """
         nearest = self.tiers[0]
+        below = self.tiers[job.below]
+        if not success and len(job.hashes) > 1:
+            for key in job.hashes:
+                source = below.prepare_load([key])
+                self._jobs.begin(PROMOTE, [key], [], 0, job.below, source, nearest.places_of([key]), set())
+            below.complete_load(job.hashes)
+            return
         nearest.complete_store(job.hashes, success)
-        self.tiers[job.below].complete_load(job.hashes, success)
+        below.complete_load(job.hashes, success)
+        self._left(job.below, job.hashes)
         hashes = set(job.hashes)
         for load in list(self._jobs.waiting.values()):
             landed = [key for key in load.hashes if key in load.awaited and key in hashes]
@@ -182,17 +256,30 @@ class TierMoves:
                 nearest.prepare_load(landed)
                 load.awaited.difference_update(landed)
             else:
-                self._drop_load(load)
+                self._cut(load, load.hashes.index(landed[0]))
 
     def _land_load(self, job: Job, success: bool) -> None:
         """Release the blocks; after a failure they are blamed, and found in tier 0 no more. law: CHAIN-7."""
         # law: CHAIN-6, CHAIN-12
         self.tiers[0].complete_load(job.hashes, success)
+        self._left(0, job.hashes)
         if success and self._frees:
             self._take_away(0, job.hashes)
+
+    def _cut(self, load: Job, length: int) -> None:
+        """Let a load that was not handed out go on with its first blocks alone; with none it ends."""
+        if length == 0:
+            self._drop_load(load)
+            return
+        kept = set(load.hashes[:length])
+        rest = [key for key in load.held() if key not in kept]
+        self._jobs.cut(load, length)
+        self.tiers[0].complete_load(rest)
+        self._left(0, rest)
 
     def _drop_load(self, load: Job) -> None:
         """End a load that was not handed out: what it holds is released. law: CHAIN-3."""
         self._jobs.end(load)
         self.tiers[0].complete_load(load.held())
+        self._left(0, load.hashes)
         self._finished.append(load.ended(False))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, final
 
 from blockwright.errors import BlockError, UnknownTransferError
-from blockwright.offload.tiers.interfaces import LoadStoreSpec
+from blockwright.offload.tiers.interfaces import GPULoadStoreSpec, LoadStoreSpec
 
 STORE: Final = "store"
 LOAD: Final = "load"
@@ -60,6 +60,7 @@ class Finished(NamedTuple):
         block_hashes: which blocks.
         device_ids: the blocks of the device that it read or wrote, which it no longer pins.
         success: whether all of it arrived.
+        was_started: whether it was handed out; a load that was not was cancelled, or a block could not be brought up.
     """
 
     job_id: int
@@ -67,6 +68,7 @@ class Finished(NamedTuple):
     block_hashes: list[bytes]
     device_ids: list[int]
     success: bool
+    was_started: bool = True
 
 
 @final
@@ -108,7 +110,7 @@ class Job:
         self.is_started = is_started
 
     def copy(self) -> Job:
-        """Return an independent copy; lists and specs are shared, since nobody changes them."""
+        """Return an independent copy; lists and specs are shared: they are replaced, and never changed."""
         return Job(
             self.job_id,
             self.kind,
@@ -130,7 +132,7 @@ class Job:
 
     def ended(self, success: bool) -> Finished:
         """Return how it has ended."""
-        return Finished(self.job_id, self.kind, self.hashes, self.device_ids, success)
+        return Finished(self.job_id, self.kind, self.hashes, self.device_ids, success, self.is_started)
 
 
 @final
@@ -191,6 +193,16 @@ class Jobs:
         elif kind == PROMOTE:
             self.promoted.update(hashes)
         return number
+
+    def cut(self, load: Job, length: int) -> None:
+        """Leave a load its first blocks alone, and unpin the device's blocks of the others."""
+        kept = len(load.device_ids) // len(load.hashes) * length
+        for block in load.device_ids[kept:]:
+            del self.writers[block]
+        load.hashes = load.hashes[:length]
+        load.device_ids = load.device_ids[:kept]
+        load.destination = GPULoadStoreSpec(load.device_ids)
+        load.awaited.intersection_update(load.hashes)
 
     def end(self, job: Job) -> None:
         """Take a transfer away, and its pins with it. law: CHAIN-1."""

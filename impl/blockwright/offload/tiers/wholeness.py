@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from typing import final
 
-from blockwright.errors import InterruptedCallError
+from blockwright.errors import BlockwrightError, InterruptedCallError
 
 
 @final
 class Wholeness:
-    """Refuses calls after one that began a change and did not come to the end of it. law: CALL-1."""
+    """Refuses calls after one that began a change and did not come to the end of it. law: CALL-1.
 
-    def __init__(self) -> None:
-        """Begin whole."""
+    As a context manager it is whole again after an error of this package, which comes before a change or after it.
+    """
+
+    def __init__(self, remedy: str = "make a new manager of an empty backend") -> None:
+        """Begin whole; `remedy` says what to do where it is not."""
         self._is_changing: bool = False
+        self._remedy = remedy
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no change has begun and not ended."""
+        return not self._is_changing
 
     def require(self) -> None:
         """Raise `InterruptedCallError` if a call has ended in the middle of a change."""
         if self._is_changing:
             raise InterruptedCallError(
                 "an earlier call ended in the middle of a change (no memory, an interrupt), so that nothing is known "
-                "of the blocks; make a new manager of an empty backend"
+                f"of the blocks; {self._remedy}"
             )
 
     def begin(self) -> None:
@@ -30,3 +39,17 @@ class Wholeness:
     def done(self) -> None:
         """Come to the end of a change."""
         self._is_changing = False
+
+    def __enter__(self) -> None:
+        """Begin a change.
+
+        Raises:
+            InterruptedCallError: as `require`.
+        """
+        self.require()
+        self.begin()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Come to the end of a change, unless something else than an error of this package ended it."""
+        if error is None or (isinstance(error, BlockwrightError) and not isinstance(error, InterruptedCallError)):
+            self.done()

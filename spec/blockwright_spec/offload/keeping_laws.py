@@ -1,0 +1,90 @@
+"""Part three, chapter 9: what a chain keeps: laws of what may be lost, and of which part of a request stays.
+
+A cached block is of use only with all blocks before it. So the first blocks of a request are the ones to keep, on every
+tier and of every load.
+"""
+
+from ..law import listed
+from .chain_calls import load
+from .chain_outcomes import ChainDone, ChainReason, ChainRefusal
+from .chain_state import Chain, Kind, chain_lookup
+from .tier_state import Key, entry_of, idle, num_free, phase_of
+
+
+def law_nothing_goes_while_below_has_room(before: Chain, outcome: ChainDone) -> bool:
+    """CHAIN-14: written back, a block is evicted only if the tier below has it, has no room, or could not be written.
+
+    Likewise a block is dropped on its way down only if the tier below has no room.
+    """
+    last = len(before.tiers) - 1
+    return before.config.through or (
+        all(
+            at == last
+            or (at, key) in before.stuck
+            or any(phase_of(state.tiers[at + 1], key) or is_full(state, at + 1) for state in (before, outcome.state))
+            for at, key in outcome.evicted
+        )
+        and (not outcome.dropped or any(is_full(outcome.state, at) for at in range(1, last + 1)))
+    )
+
+
+def is_full(state: Chain, at: int) -> bool:
+    """Return whether a tier can take no block: no place is free, and no block may go."""
+    return not (num_free(state.tiers[at]) or idle(state.tiers[at]))
+
+
+def law_found_can_be_loaded(state: Chain) -> bool:
+    """CHAIN-15: what a lookup finds one load brings to the device: it is not refused for want of room."""
+    known = sorted({entry.key for tier in state.tiers for entry in tier.entries})
+    return all(
+        load(state, keys, spare_blocks(state, len(keys))) != ChainRefusal(ChainReason.NO_ROOM_TO_LOAD)
+        for start in range(len(known))
+        for asked in (tuple(known[start:]), tuple(known[start::-1]))
+        for keys in (asked[: chain_lookup(state, asked)],)
+    )
+
+
+def spare_blocks(state: Chain, count: int) -> tuple[int, ...]:
+    """Name blocks of the device that nothing uses, for so many blocks of a tier."""
+    return tuple(range(len(state.device), len(state.device) + count * state.config.span))
+
+
+def law_first_stored_goes_last(before: Chain, outcome: ChainDone) -> bool:
+    """CHAIN-16: of the blocks of a store the first named was used last, so that it is the last of them to go."""
+    stored = (each.keys for each in outcome.state.transfers if each.kind is Kind.STORE and each not in before.transfers)
+    entries = outcome.state.tiers[0].entries
+    return all(
+        order == sorted(order, reverse=True)
+        for keys in stored
+        for order in ([at for key in keys for at, entry in enumerate(entries) if entry.key == key],)
+    )
+
+
+def law_load_keeps_its_first_part(before: Chain, outcome: ChainDone) -> bool:
+    """CHAIN-17: where a block cannot be brought up, a load that waits for it goes on with all blocks before it."""
+    promotions = (each for each, success in outcome.ended if each.kind is Kind.PROMOTE and not success)
+    failed = {each.keys[0] for each in promotions if alone(each.keys)}
+    kept = {(each.keys, each.device) for each in outcome.state.transfers if each.kind is Kind.LOAD}
+    return all(
+        (each.keys[:at], each.device[: at * before.config.span]) in kept
+        for each in before.transfers
+        if each.kind is Kind.LOAD and not each.started
+        for at, key in enumerate(each.keys)
+        if at and key in failed and entry_of(before.tiers[0], key)
+    )
+
+
+def alone(keys: tuple[Key, ...]) -> bool:
+    """Return whether a transfer moves one block: of several that failed together, each is tried again."""
+    return len(keys) == 1
+
+
+KEEPING_LAWS = (listed(law_found_can_be_loaded, "sgl-project/sglang#40193: a hit longer than the host"),)
+"""The laws of states."""
+
+KEEPING_STEP_LAWS = (
+    listed(law_nothing_goes_while_below_has_room, "write-back beside an empty disk; known bugs"),
+    listed(law_first_stored_goes_last, "llm-d/llm-d-inference-sim#704: blocks without their first"),
+    listed(law_load_keeps_its_first_part, "LMCache: a retrieval ends at the first chunk that is missing"),
+)
+"""The laws of calls."""
