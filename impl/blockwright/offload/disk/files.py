@@ -167,6 +167,13 @@ class Folder:
         except FileNotFoundError:
             return False
 
+    def size(self, name: str) -> int:
+        """Return the bytes of a file; 0 if there is none."""
+        try:
+            return os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_size
+        except FileNotFoundError:
+            return 0
+
     def read(self, name: str, most: int) -> bytes | None:
         """Return the content of a file, or its first bytes if there are more; None if there is none.
 

@@ -123,13 +123,19 @@ class DiskStore(ByteStore):
         try:
             header, self._held = opened(self._folder, wanted)
             self._checksum = header.checksum
-            most = max(self.num_blocks, header.num_blocks)
+            # The index, not the header, says how many slots there are: a damaged header may name any number, and an
+            # ended `_resize` leaves one that differs.
+            there = -(-self._folder.size(INDEX) // RECORD_SIZE) or self.num_blocks
+            most = max(self.num_blocks, there)
             self._slots = SlotTable(most)
             self._data = self._folder.open(BLOCKS, most * self._stride)
             self._index = self._folder.open(INDEX, most * RECORD_SIZE)
             self._folder.sync()
-            self._recover(header.num_blocks)
-            if header.num_blocks != self.num_blocks:
+            # The order of use is that of the directory before the resize, or before its index was cut.
+            noted = self._folder.size(RECENCY)
+            numbers = (there, self.num_blocks, header.num_blocks)
+            self._recover(there, next((count for count in numbers if recency_size(count) == noted), there))
+            if there != self.num_blocks or header.num_blocks != self.num_blocks:
                 self._resize(replace(header, num_blocks=self.num_blocks))
         except BaseException:
             self._close_files()
@@ -169,12 +175,12 @@ class DiskStore(ByteStore):
         self._index.sync()
         self._slots.move(slot, to)
 
-    def _recover(self, num_blocks: int) -> None:
+    def _recover(self, num_blocks: int, num_hints: int) -> None:
         """Read the index; records and hints that are damaged are counted and passed over. law: DISK-2."""
         found = list(scan(self._index, num_blocks, self._checksum))
         sound = [(slot, record) for slot, record in found if record and record.length <= self.block_bytes]
-        uses, self.counts.damaged_hints = decoded_recency(self._hint(num_blocks), num_blocks)
-        self._slots.recover(sound, uses)
+        uses, self.counts.damaged_hints = decoded_recency(self._hint(num_hints), num_hints)
+        self._slots.recover(sound, uses + [(0, 0)] * (num_blocks - num_hints))
         self.counts.damaged_records = len(found) - len(sound)
         if len(sound) < len(found):
             _log.warning("%d damaged records were passed over", len(found) - len(sound))
