@@ -1,10 +1,10 @@
 """Property CALL-1: a call that ends in its middle leaves all as before it, or as after it, or no later call is served.
 
 How: every call of the table `CALLS` (the core, block tables, tiers and chains, connectors, queues, streams of events)
-in a fresh world, ended at one point after another: where it touches an object of the caller's own class (both
-builds: ids, numbers, keys, lists, mappings and sequences whose every method may raise; there nothing may tear), at a line of
-the uncompiled package, and where an allocation fails (both builds, in child processes, since the compiler's runtime may end
-the process; `DEATHS` lists the calls in which it does, and why).
+in a fresh world, ended at one point after another: where it touches an object of the caller's own class (both builds:
+ids, numbers, keys, lists, mappings and sequences whose every method may raise; there nothing may tear), at a line of
+the uncompiled package, and where an allocation fails (both builds, in child processes, since the compiler's runtime
+may end the process; `DEATHS` lists the calls in which it does, and why).
 
 A sample of the points; with ``BLOCKWRIGHT_ALL_POINTS=1`` all of them.
 
