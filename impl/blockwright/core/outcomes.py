@@ -7,9 +7,8 @@ views are made only when asked for.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
-from typing import SupportsIndex, cast, final
+from typing import cast, final
 
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
@@ -53,7 +52,7 @@ class KVCacheBlocks:
         return tuple([self._pool.views(ids) for ids in self.ids])
 
     def get_block_ids(
-        self, allow_none: bool = False, *, group_ids: Sequence[SupportsIndex] | None = None
+        self, allow_none: bool = False, *, group_ids: Sequence[int] | None = None
     ) -> tuple[list[int], ...] | None:
         """Return the ids, a list per group; None if there are none at all and `allow_none`. O(blocks).
 
@@ -69,10 +68,9 @@ class KVCacheBlocks:
             size: int = len(groups)
             groups = []
             for group in group_ids:
-                number = operator.index(group) if hasattr(group, "__index__") and not isinstance(group, bool) else -1
-                if not 0 <= number < size:
-                    raise InvalidArgumentError(f"group_ids: must be within 0..{size - 1}, not {group!r}")
-                groups.append(self.ids[number])
+                if not 0 <= group < size:
+                    raise InvalidArgumentError(f"group_ids: must be within 0..{size - 1}, not {group}")
+                groups.append(self.ids[group])
         if allow_none and not any([len(ids) for ids in groups]):
             return None
         return tuple([[int(block) for block in ids] for ids in groups])
