@@ -201,7 +201,7 @@ def test_statistics() -> None:
     request = Request("r", list(range(10)), 4)
     for _ in range(3):
         hit, length = manager.get_computed_blocks(request)
-        assert manager.allocate_slots(request, 10 - length, length, hit, num_lookahead_tokens=20) is None
+        assert manager.allocate_slots(request, 10 - length, length, hit, num_lookahead_tokens=8) is None
     assert manager.make_prefix_cache_stats() == (False, 1, 17, 0, 0, 0, 0)
     manager.free(first)
     for counted in ((False, 1, 10, 8, 0, 0, 0), (False, 0, 0, 0, 1, 10, 8)):

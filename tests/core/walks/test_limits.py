@@ -175,7 +175,7 @@ def refusals(count: int) -> None:
     request = started(manager, "r", 9)
     new = Request("new", [1] * 500, 4)
     for _ in range(count // 10):
-        assert manager.allocate_slots(new, 100) is None
+        assert manager.allocate_slots(new, 110) is None
         for refused, num_tokens in ((new, 500), (request, -1)):
             with contextlib.suppress(BlockwrightError):
                 manager.allocate_slots(refused, num_tokens)
