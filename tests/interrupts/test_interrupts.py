@@ -41,6 +41,9 @@ CALLS: dict[str, Call] = {
 }
 each_call = pytest.mark.parametrize("name", CALLS)
 
+INTERPRETED = {**connector_calls.CALLS, **observe_calls.CALLS}
+"""Calls of modules that are not compiled."""
+
 UNCHECKED = "mypyc does not check that a vec could be put into an object (its operation `Box` is taken never to fail)"
 FATAL = "mypyc ends the process where an integer or a tuple cannot be put into an object"
 
@@ -102,8 +105,8 @@ def test_allocations(name: str, shortage: str) -> None:
     ending = SHORTAGES[shortage]
     if ending is None:
         pytest.skip("this Python has no _testcapi, which makes allocations fail")
-    if shortage == "from then on" and (not COMPILED or name in observe_calls.CALLS):
-        pytest.skip("CPython's interpreter does not come back from a call in which no allocation succeeds any more")
+    if shortage == "from then on" and (not COMPILED or name in INTERPRETED):
+        pytest.skip("CPython 3.11 hangs where a long function leaves a `with` and nothing can be allocated")
     found = shortages(CALLS[name], ending, range(1, 3000, 1 if ALL else 17), 12 if ALL else 2)
     died = {result for result in found if result.startswith("died")}
     assert set(found) - died <= {"unchanged", "changed", "torn", "whole"}, found
