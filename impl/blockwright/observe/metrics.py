@@ -19,6 +19,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from blockwright import KVCacheManager
+from blockwright.arguments import guard as _guard
 from blockwright.errors import InvalidArgumentError
 from blockwright.observe import Fact
 from blockwright.offload.metrics import Pair, TransferStats
@@ -195,3 +196,8 @@ class Metrics(Collector):
         yield self._gauge("sglang:kv_available_tokens", "Tokens that are free.", (len(free) - evictable) * size)
         yield self._counter("sglang:cached_tokens", "Prompt tokens from the cache.", totals["local_cache_hit"])
         yield self._counter("sglang:evicted_tokens", "Tokens evicted.", totals["evicted"] * size)
+
+
+__all__ = ["BOUNDS", "Metrics"]
+
+_guard(globals(), __all__)

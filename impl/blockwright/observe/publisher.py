@@ -28,6 +28,7 @@ from typing import Self
 
 import zmq
 
+from blockwright.arguments import guard as _guard
 from blockwright.errors import EventGapError, InterruptedCallError, InvalidArgumentError, LostBatchError
 from blockwright.events import AllBlocksCleared, KVCacheEvent
 from blockwright.observe.answers import Answers
@@ -271,3 +272,8 @@ def _bound(socket: zmq.Socket[bytes], endpoint: str) -> str:
     socket.bind(endpoint)
     address = socket.getsockopt(zmq.LAST_ENDPOINT)
     return address.rstrip(b"\0").decode() if isinstance(address, bytes) else endpoint
+
+
+__all__ = ["END", "ZmqPublisher"]
+
+_guard(globals(), __all__)

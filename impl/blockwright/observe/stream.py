@@ -159,7 +159,7 @@ class EventStream:
     def record(self, events: Iterable[KVCacheEvent | TierEvent]) -> None:
         """Add what `take_events` of a manager, and then of a connector or a tier, returned: one batch, if it is any.
 
-        Complexity: O(1), and O(events) for whoever reads them next, or once as many wait as are kept.
+        Complexity: O(events), and again for whoever reads them next, or once as many wait as are kept.
 
         Raises:
             LostBatchError: an earlier batch holds an object that is no event; this one is recorded.

@@ -19,6 +19,7 @@ from typing import Final, Self
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from blockwright.arguments import guard as _guard
 from blockwright.errors import BlockwrightError, InvalidArgumentError
 from blockwright.observe.prefix_index import PrefixIndex
 from blockwright.observe.publisher import END
@@ -267,3 +268,8 @@ def _wrong_frames(frames: list[bytes]) -> InvalidArgumentError:
         f"frames: a batch is a topic, eight bytes and a payload, not frames of {[len(each) for each in frames][:8]} "
         "bytes; subscribe to an engine's events"
     )
+
+
+__all__ = ["MAX_MESSAGE", "MAX_SNAPSHOT", "ZmqSubscriber"]
+
+_guard(globals(), __all__)

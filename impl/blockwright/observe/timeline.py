@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from blockwright._text import printable
+from blockwright.arguments import guard as _guard
 from blockwright.errors import InvalidArgumentError
 from blockwright.observe import Fact
 
@@ -104,3 +105,8 @@ def _short(value: object) -> str:
     if not isinstance(value, list):
         return str(value)
     return f"{len(value)} block{'s' * (len(value) != 1)} ({', '.join(map(str, value[:6]))}{', ...' * (len(value) > 6)})"
+
+
+__all__ = ["life", "read_timeline", "trace_events", "write_timeline"]
+
+_guard(globals(), __all__)

@@ -23,6 +23,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
+from blockwright.arguments import guard as _guard
 from blockwright.errors import InvalidArgumentError
 from blockwright.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVCacheEvent, token_format
 from blockwright.kinds import KVCacheSpec
@@ -133,13 +134,13 @@ def kinds_of(specs: Iterable[KVCacheSpec]) -> list[GroupKind]:
     ]
 
 
-def wire_text(text: str) -> str:
+def _wire_text(text: str) -> str:
     """Return text that UTF-8 can carry: itself, but for lone surrogates. No two texts have the same. O(text)."""
     return text if text.isascii() else _UNWRITABLE.sub(lambda found: f"{_MARK}{ord(found[0]):04x}", text)
 
 
-def text_of(written: str | None) -> str | None:
-    """Return the text that `wire_text` wrote. O(text)."""
+def _text_of(written: str | None) -> str | None:
+    """Return the text that `_wire_text` wrote. O(text)."""
     if written is None or written.isascii():
         return written
     return _WRITTEN.sub(lambda found: chr(int(found[1], 16)), written)
@@ -148,6 +149,10 @@ def text_of(written: str | None) -> str | None:
 def hash_of(block_hash: BlockHash) -> int:
     """Return the integer that stands for a hash on the wire: its last 64 bits."""
     return _from_bytes(block_hash[-8:]) if isinstance(block_hash, bytes) else block_hash
+
+
+_hash_of = hash_of
+"""The same without a check of its argument, for each event."""
 
 
 class _Kinds(dict[int, tuple[int | None, str | None, int | None]]):
@@ -245,15 +250,15 @@ class Encoder:
         if len(chain) == 1:
             hashes, has_items = [_from_bytes(own[-8:]) if isinstance(own, bytes) else own], bool(items)
         else:
-            hashes, tokens = [hash_of(each[0]) for each in chain], b"".join([each[2] for each in chain])
+            hashes, tokens = [_hash_of(each[0]) for each in chain], b"".join([each[2] for each in chain])
             has_items = any(each[7] for each in chain)
         before = _from_bytes(parent[-8:]) if isinstance(parent, bytes) else parent
         at, kind, window = self._kinds[group]
         extra = ownership = None
         if lora is not None or salt is not None or has_items:
             extra = [_extra_keys(each) for each in chain]
-            lora = None if lora is None else wire_text(lora)
-            salt = None if salt is None else wire_text(salt)
+            lora = None if lora is None else _wire_text(lora)
+            salt = None if salt is None else _wire_text(salt)
         if medium != _DEVICE:
             medium, ownership = _vllm_medium(medium)
         ids = token_format(len(tokens) // 4).unpack(tokens)
@@ -270,22 +275,22 @@ class Encoder:
             return None
         parent, tokens = first.parent_block_hash, b"".join([each.tokens for each in chain])
         return _SglangStored(
-            [hash_of(each.block_hash) for each in chain],
-            None if parent is None else hash_of(parent),
+            [_hash_of(each.block_hash) for each in chain],
+            None if parent is None else _hash_of(parent),
             token_format(len(tokens) // 4).unpack(tokens),
             first.block_size,
             None,
             _SGLANG_MEDIA.get(first.medium, "EXTERNAL"),
-            None if first.cache_salt is None else wire_text(first.cache_salt),
+            None if first.cache_salt is None else _wire_text(first.cache_salt),
         )
 
     def _removed(self, event: BlockRemoved) -> object:
         """Return a removal. Of what was not told it is no news, and does no harm."""
         if self._is_sglang:
-            return _VllmRemoved([hash_of(event.block_hash)], _SGLANG_MEDIA.get(event.medium, "EXTERNAL"))
+            return _VllmRemoved([_hash_of(event.block_hash)], _SGLANG_MEDIA.get(event.medium, "EXTERNAL"))
         medium, ownership = _vllm_medium(event.medium)
         group = self._kinds[event.group_id][0]
-        hashes = [hash_of(event.block_hash)]
+        hashes = [_hash_of(event.block_hash)]
         if self._as_arrays:
             return _ArrayRemoved(hashes, medium, group)
         return _VllmRemoved(hashes, medium, group, None, ownership)
@@ -299,15 +304,15 @@ def _is_joined(last: BlockStored, event: BlockStored) -> bool:
 def _vllm_medium(medium: str) -> tuple[str, str | None]:
     """Return vLLM's name of a medium, and of whose it is where several share that name."""
     known = _VLLM_MEDIA.get(medium)
-    return (known, None) if known is not None else ("STORAGE", wire_text(medium))
+    return (known, None) if known is not None else ("STORAGE", _wire_text(medium))
 
 
 def _extra_keys(event: BlockStored) -> list[Any] | None:
     """Return what tokens do not say of a block, in vLLM's order; the salt with every block. law: EV-5."""
-    keys: list[Any] = [] if event.lora_name is None else [wire_text(event.lora_name)]
-    keys += [(wire_text(name), offset) for name, offset, _ in event.mm_items]
+    keys: list[Any] = [] if event.lora_name is None else [_wire_text(event.lora_name)]
+    keys += [(_wire_text(name), offset) for name, offset, _ in event.mm_items]
     if event.cache_salt is not None:
-        keys.append(wire_text(event.cache_salt))
+        keys.append(_wire_text(event.cache_salt))
     return keys or None
 
 
@@ -385,14 +390,14 @@ def _decoded(event: Any) -> list[KVCacheEvent]:
     """Return one event of the wire, a block each."""
     if isinstance(event, _Cleared | _ArrayCleared):
         return [AllBlocksCleared()]
-    medium = text_of(getattr(event, "ownership", None)) or event.medium or _DEVICE
+    medium = _text_of(getattr(event, "ownership", None)) or event.medium or _DEVICE
     medium = {"CPU_PINNED": "CPU"}.get(medium, medium)
     group, hashes = event.group_idx or 0, event.block_hashes
     if isinstance(event, _ReadArrayRemoved):
         return [BlockRemoved(block_hash, group, medium) for block_hash in hashes]
-    tokens, size, lora = event.token_ids, event.block_size, text_of(event.lora_name)
+    tokens, size, lora = event.token_ids, event.block_size, _text_of(event.lora_name)
     packed = pack(f"<{len(tokens)}i", *tokens) if len(tokens) == size * len(hashes) else b""
-    named = text_of(getattr(event, "cache_salt", None))
+    named = _text_of(getattr(event, "cache_salt", None))
     extra = event.extra_keys or [None] * len(hashes)
     found: list[KVCacheEvent] = []
     parent = event.parent_block_hash
@@ -409,12 +414,17 @@ def _said(keys: list[Any], lora: str | None, salt: str | None) -> tuple[str | No
     items, texts = list[tuple[str, int, int]](), list[str | None]()
     for key in keys:
         if isinstance(key, str):
-            texts.append(text_of(key))
+            texts.append(_text_of(key))
         elif isinstance(key, list):
             name, offset = key[:2] if len(key) > 1 else (None, None)
             if not isinstance(name, str) or not isinstance(offset, int):
                 raise ValueError(f"extra_keys: an item is a name and an offset, not {key!r:.80}")
-            items.append((text_of(name) or "", offset, 0))
+            items.append((_text_of(name) or "", offset, 0))
     if lora is not None and texts[:1] == [lora]:
         del texts[0]
     return (texts[0] if texts else salt), tuple(items)
+
+
+__all__ = ["Encoder", "GroupKind", "decode", "hash_of", "kinds_of"]
+
+_guard(globals(), __all__)

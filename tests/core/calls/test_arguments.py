@@ -28,6 +28,8 @@ from tests.core.support import SHA256, chunked, cross, full, group_of, mamba, ma
 import blockwright
 from blockwright import BlockPool, Request, offload, paging
 from blockwright.errors import InvalidArgumentError
+from blockwright.events import AllBlocksCleared
+from blockwright.observe import Fact
 from blockwright.policies import Lru
 from blockwright.replay import Trace
 from blockwright.replay.keeping import Keeping
@@ -35,6 +37,12 @@ from blockwright.replay.offloaded import OffloadOptions
 
 PACKAGES = ["blockwright", "blockwright.paging", "blockwright.offload", "blockwright.observe", "blockwright.replay"]
 PACKAGES += ["blockwright.device"] if importlib.util.find_spec("torch") else []
+PACKAGES += ["blockwright.observe.timeline"]
+PACKAGES += ["blockwright.observe.metrics"] if importlib.util.find_spec("prometheus_client") else []
+if importlib.util.find_spec("msgspec") and importlib.util.find_spec("zmq"):
+    PACKAGES += [f"blockwright.observe.{name}" for name in ("wire", "publisher", "subscriber")]
+for package in PACKAGES:
+    importlib.import_module(package)
 
 
 class Call(NamedTuple):
@@ -211,6 +219,10 @@ FITTING: dict[str, Callable[[], Any]] = {
     "Keeping": lambda: Keeping("lru", Lru),
     "OffloadOptions": lambda: OffloadOptions(9),
     "Trace": lambda: Trace("t", "x", (), 0.0),
+    "Path": Path,
+    "Fact": lambda: Fact(0.0, "admit"),
+    "KVCacheEvent": AllBlocksCleared,
+    "TierEvent": lambda: offload.OffloadingEvent([b"x"], 1, "CPU", False),
     **MADE,
 }
 for package in PACKAGES:
