@@ -52,7 +52,7 @@ class KVCacheBlocks:
         return tuple([self._pool.views(ids) for ids in self.ids])
 
     def get_block_ids(
-        self, allow_none: bool = False, *, group_ids: Sequence[int] | None = None
+        self, allow_none: bool = False, *, group_ids: list[int] | None = None
     ) -> tuple[list[int], ...] | None:
         """Return the ids, a list per group; None if there are none at all and `allow_none`. O(blocks).
 
