@@ -136,7 +136,9 @@ def _number(value: Any) -> float:
         raise _MisfitError
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
+    except OverflowError:
+        raise _MisfitError("", "a number that a float can hold", value) from None
+    except (TypeError, ValueError, RuntimeError):
         raise _MisfitError from None
 
 
