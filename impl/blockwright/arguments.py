@@ -136,7 +136,9 @@ def _number(value: Any) -> float:
         raise _MisfitError
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
+    except OverflowError:
+        raise _MisfitError("", "a number that a float can hold", value) from None
+    except (TypeError, ValueError, RuntimeError):
         raise _MisfitError from None
 
 
@@ -160,6 +162,8 @@ def _class(form: Any) -> Kind:
     if not getattr(form, "_is_protocol", False):
         name = form.__name__
         article = "an" if name[0] in "AEIOU" else "a"
+        if issubclass(form, tuple) and hasattr(form, "_make"):
+            return _named_tuple(form, f"{article} {name}")
         return _instance(f"{article} {name}", lambda value: isinstance(value, form), frozenset({form}))
     bases = [base for base in form.__mro__ if getattr(base, "_is_protocol", False) and base is not typing.Protocol]
     names = {name for base in bases for name in {*vars(base), *vars(base).get("__annotations__", {})}}
@@ -239,6 +243,16 @@ def _tuple(kinds: Sequence[Kind]) -> Kind:
         return value if isinstance(value, tuple) and all(map(operator.is_, value, found)) else found
 
     return Kind(f"a tuple of ({', '.join(kind.expected for kind in kinds)})", convert)
+
+
+def _named_tuple(form: Any, expected: str) -> Kind:
+    """Return the kind of a named tuple, which may come as a plain one of as many items; the call checks them."""
+    plain = _tuple([_ANYTHING] * len(form._fields))
+
+    def convert(value: object) -> object:
+        return value if isinstance(value, form) else form._make(plain.convert(value))
+
+    return Kind(expected, convert, frozenset({form}))
 
 
 def _mapping(origin: type, keys: Kind, values: Kind) -> Kind:

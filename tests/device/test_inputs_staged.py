@@ -206,7 +206,7 @@ def test_a_batch_for_a_plan(caching: bool) -> None:
     batch.add_request("r")
     with pytest.raises(InvalidArgumentError, match="46 new tokens"):
         batch.step([SimpleNamespace(request_id="r", num_computed_tokens=3)], 46)
-    with pytest.raises(InvalidArgumentError, match="plan: must be the answer of plan_kv_cache"):
+    with pytest.raises(InvalidArgumentError, match="plan: must be a KVCachePlan"):
         InputBatch.for_plan(plan.config, max_num_requests=3, max_num_tokens=20)  # type: ignore[arg-type]
 
 

@@ -474,10 +474,10 @@ class OwnSpec(FullAttentionSpec):
 
 cross = CrossAttentionSpec(4, 1, 8, "half")
 BAD: list[tuple[dict[str, Any], type[BlockwrightError], str]] = [
-    ({"layers": {}}, InvalidArgumentError, "layers: must map"),
-    ({"layers": [full()]}, InvalidArgumentError, "layers: must map"),
+    ({"layers": {}}, InvalidArgumentError, "layers: name one at least"),
+    ({"layers": [full()]}, InvalidArgumentError, "layers: must be a mapping from a string to a KVCacheSpec"),
     ({"layers": {"a": OwnSpec(4, 1, 8, "half")}}, UnsupportedError, "'a' declares OwnSpec"),
-    ({"layers": {"a": 3}}, UnsupportedError, "'a' declares int"),
+    ({"layers": {"a": 3}}, InvalidArgumentError, r"layers\['a'\]: must be a KVCacheSpec, not 3"),
     ({"layers": {"a": MambaSpec(4, (), ())}}, InvalidArgumentError, "'a' declares no state"),
     ({"layers": {"a": cross}, "enable_caching": False}, UnsupportedError, "not alone"),
     ({"layers": {"a": full(), "b": cross}}, UnsupportedError, "enable_caching: 'b' is cross attention"),
@@ -504,9 +504,9 @@ BAD: list[tuple[dict[str, Any], type[BlockwrightError], str]] = [
     ({"max_padding": 1.5}, InvalidArgumentError, "max_padding: must be a share"),
     ({"max_padding": float("nan")}, InvalidArgumentError, "max_padding: must be a share"),
     ({"max_loss": -0.1}, InvalidArgumentError, "max_loss: must be a share"),
-    ({"shared_layers": 3}, InvalidArgumentError, "shared_layers: must map .* not 3"),
-    ({"shared_layers": 0}, InvalidArgumentError, "shared_layers: must map"),
-    ({"shared_layers": ["a"]}, InvalidArgumentError, "shared_layers: must map"),
+    ({"shared_layers": 3}, InvalidArgumentError, "shared_layers: must be a mapping .* not 3"),
+    ({"shared_layers": 0}, InvalidArgumentError, "shared_layers: must be a mapping"),
+    ({"shared_layers": ["a"]}, InvalidArgumentError, "shared_layers: must be a mapping"),
     ({"shared_layers": {"a": "b"}}, InvalidArgumentError, "shared_layers: 'a' stands in a group"),
     ({"shared_layers": {"c": "d"}}, InvalidArgumentError, "shared_layers: 'c' reads the cache of 'd'"),
 ]

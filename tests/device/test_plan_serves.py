@@ -1,12 +1,14 @@
 """Property: a plan that fits is served: a request of the longest length, in steps of the largest size or smaller, never
-lacks a block; what the plan counts is what the manager counts, and no request would do with less.
+lacks a block; what the plan counts is what the manager counts, and of one group no request would do with less.
 
 How: random models (Hypothesis) are planned with exactly the memory that the refusal of an empty device asks for, and
-the manager computes a request under that plan, in random steps. With one block fewer the manager itself says that the
-request will never fit. Where there is one group, a schedule is searched that holds exactly what was counted, and
-refused with one block fewer. The longest length and the step that a refusal names fit, and one more does not.
+the manager computes a request under that plan, in random steps. Where there is one group, a schedule is searched that
+holds exactly what was counted, and is refused with one block fewer. The longest length and the step that a refusal
+names fit, and one more does not.
 
-Not covered: several requests at once, forks (one block more for each copy), loads longer than a step.
+Not covered: whether several groups would do with less, since their peaks need not fall in one step; several requests at
+once, forks (one block more for each copy), loads longer than a step.
+once, forks (one block more for each copy), loads longer than a step.
 """
 
 import re
@@ -63,19 +65,15 @@ def test_the_least_memory_serves_a_request(model: Model, steps: list[int]) -> No
 
 @settings(max_examples=100)
 @given(models())
-def test_one_block_fewer_is_never_enough(model: Model) -> None:
-    plan = planned(model, refusal(model, 0).needed_bytes)
-    least = plan.blocks_per_request + 1
-    exact = planned(model, plan.block_bytes * plan.num_blocks, num_blocks=least, max_loss=0.0)
-    assert exact.num_blocks == least
-    assert not Engine(exact).is_never_served()
-    if exact.blocks_per_request + 1 < least or least < 3:
-        return  # with so few blocks another layout is better
-    fewer = KVCachePlan(
-        type(exact.config)(least - 1, exact.config.kv_cache_groups), exact.layers, exact.page_sizes, exact.groups,
-        exact.limits, exact.available_bytes,
-    )  # fmt: skip
-    assert Engine(fewer).is_never_served()
+def test_one_block_fewer_is_too_few_for_some_steps(model: Model) -> None:
+    """Of one group; several need not have their peaks in one step, and a plan adds the peaks up."""
+    spec = next(each for each in model.layers.values() if not isinstance(each, CrossAttentionSpec))
+    alone = Model({"a": spec}, model.max_model_len, model.options)
+    plan = planned(alone, refusal(alone, 0).needed_bytes)
+    assert plan.num_blocks == plan.blocks_per_request + 1
+    assert not Engine(plan).is_never_served()
+    largest = min(plan.limits.max_num_batched_tokens, model.max_model_len)
+    assert not all(Engine(plan, fewer=1).serve([first]) for first in range(1, largest + 1))
 
 
 ALONE: dict[str, KVCacheSpec] = {

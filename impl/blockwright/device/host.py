@@ -7,8 +7,8 @@ from typing import TypeVar, cast
 
 import torch
 
+from blockwright.arguments import integer
 from blockwright.device.layout import Blocks, Caches, blocks_of, dims_of
-from blockwright.errors import InvalidArgumentError
 
 C = TypeVar("C", bound=Caches)
 
@@ -32,8 +32,7 @@ def empty_host_caches_like(
     Raises:
         InvalidArgumentError: as `copy_blocks`, or a negative count.
     """
-    if isinstance(num_blocks, bool) or not isinstance(num_blocks, int) or num_blocks < 0:
-        raise InvalidArgumentError(f"num_blocks={num_blocks!r}: pass the number of blocks on the host, 0 or more")
+    integer("num_blocks", num_blocks)
     blocks = blocks_of("caches", caches, block_dim)
     dims = dims_of(block_dim, len(blocks))
     pinned = torch.cuda.is_available() if pin_memory is None else pin_memory

@@ -228,8 +228,6 @@ class InputBatch:
         Raises:
             InvalidArgumentError: names the argument.
         """
-        if not isinstance(plan, KVCachePlan):
-            raise InvalidArgumentError(f"plan: must be the answer of plan_kv_cache, not {plan!r}")
         limits = plan.limits
         return cls(
             plan.config,

@@ -76,7 +76,7 @@ def blocks_of(name: str, caches: Caches, block_dim: int | Sequence[int]) -> list
             raise InvalidArgumentError(
                 f"{where} is on {tensor.device}, and {tensors[0][0]} on {device}; pass one device's layers per call"
             )
-        if isinstance(dim, bool) or not isinstance(dim, int) or not -tensor.dim() <= dim < tensor.dim():
+        if not -tensor.dim() <= dim < tensor.dim():
             raise InvalidArgumentError(
                 f"block_dim={dim!r} not in {where}, which has {tensor.dim()}; pass the one that counts blocks"
             )
@@ -89,14 +89,10 @@ def dims_of(block_dim: int | Sequence[int], count: int) -> list[int]:
     return list(block_dim) if isinstance(block_dim, Sequence) else [block_dim] * count
 
 
-def _flat(name: str, caches: object, depth: int = 0) -> list[tuple[str, torch.Tensor]]:
+def _flat(name: str, caches: Caches) -> list[tuple[str, torch.Tensor]]:
     if isinstance(caches, torch.Tensor):
         return [(name, caches)]
-    if depth > 1 or not isinstance(caches, Sequence) or isinstance(caches, str):
-        raise InvalidArgumentError(
-            f"{name} is a {type(caches).__name__}; pass a tensor, or a list with a tensor or (keys, values) per layer"
-        )
-    return [found for index, item in enumerate(caches) for found in _flat(f"{name}[{index}]", item, depth + 1)]
+    return [found for index, item in enumerate(caches) for found in _flat(f"{name}[{index}]", item)]
 
 
 def check_alike(src: list[Blocks], dst: list[Blocks]) -> None:

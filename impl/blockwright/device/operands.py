@@ -8,7 +8,6 @@ are checked only on request (`check=True`).
 from __future__ import annotations
 
 import math
-from numbers import Real
 from typing import TypeAlias
 
 import torch
@@ -61,14 +60,12 @@ def require_tensor(
     return value
 
 
-def require_cache(cache: object) -> torch.Tensor:
+def require_cache(cache: torch.Tensor) -> torch.Tensor:
     """Return `cache` if it is the keys and values of one layer: (num_blocks, 2, block_size, num_kv_heads, head_size).
 
     Raises:
         InvalidArgumentError: it is not, or no floating-point numbers.
     """
-    if not isinstance(cache, torch.Tensor):
-        raise InvalidArgumentError(f"cache is a {type(cache).__name__}; pass the tensor of one layer")
     if cache.dim() != 5 or cache.shape[1] != 2:
         raise InvalidArgumentError(
             f"cache has shape {tuple(cache.shape)}; pass (num_blocks, 2, block_size, num_kv_heads, head_size)"
@@ -103,7 +100,7 @@ def require_spec(spec: object, cache: torch.Tensor) -> AttentionSpec:
     return spec
 
 
-def require_bound(name: str, value: object) -> None:
+def require_bound(name: str, value: int | None) -> None:
     """Check that a bound is None or an int of 0 or more.
 
     Raises:
@@ -113,20 +110,15 @@ def require_bound(name: str, value: object) -> None:
         integer(name, value)
 
 
-def require_scale(value: object) -> float:
-    """Return `value` if it is a finite real number.
+def require_scale(value: float) -> float:
+    """Return `value` if it is finite.
 
     Raises:
         InvalidArgumentError: it is not.
     """
-    if isinstance(value, Real) and not isinstance(value, bool):
-        try:
-            scale = float(value)
-        except OverflowError:
-            scale = math.inf
-        if math.isfinite(scale):
-            return scale
-    raise InvalidArgumentError(f"scale={value!r}: pass a finite number, or None for head_size ** -0.5")
+    if not math.isfinite(value):
+        raise InvalidArgumentError(f"scale={value!r}: pass a finite number, or None for head_size ** -0.5")
+    return value
 
 
 def require_apart(name: str, out: torch.Tensor, other: torch.Tensor) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from operator import index
 from typing import TypeAlias
 
 import torch
@@ -31,13 +30,7 @@ def checked_pairs(pairs: Pairs, src: list[Blocks], dst: list[Blocks]) -> list[tu
                 f"pairs is {pairs.dtype} of shape {tuple(pairs.shape)}; pass int64 or int32 of shape (n, 2)"
             )
         pairs = pairs.tolist() if pairs.numel() else []
-    try:
-        given = [(source, destination) for source, destination in pairs]
-        if any(isinstance(source, bool) or isinstance(destination, bool) for source, destination in given):
-            raise TypeError("a bool is no block id")
-        checked = sorted((index(source), index(destination)) for source, destination in given)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"pairs must hold (source, destination) pairs of ints: {error}") from error
+    checked = sorted((source, destination) for source, destination in pairs)
     if checked:
         _check_range("source", [source for source, _ in checked], src)
         _check_range("destination", [destination for _, destination in checked], dst)

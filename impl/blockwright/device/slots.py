@@ -10,8 +10,6 @@ it may be a view of padded pages. A table row holds the block of each run of `bl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
-from typing import SupportsIndex
 
 import torch
 
@@ -129,11 +127,14 @@ def gather_kv(
     """
     cache = require_cache(cache)
     if not isinstance(block_ids, torch.Tensor):
-        block_ids = _row_of(block_ids, cache.device)
+        try:
+            block_ids = torch.tensor(list(block_ids), dtype=torch.int64)
+        except (ValueError, OverflowError, RuntimeError):  # which of them depends on torch's version
+            raise InvalidArgumentError("block_ids: holds an integer of more than 64 bits") from None
+        block_ids = block_ids.to(cache.device)
     row = require_tensor("block_ids", block_ids, ("entries",), IDS, cache.device)
     block_size = cache.shape[2]
-    is_int = not any(isinstance(bound, bool) or not isinstance(bound, int) for bound in (start, stop))
-    if not is_int or not 0 <= start <= stop <= row.shape[0] * block_size:
+    if not 0 <= start <= stop <= row.shape[0] * block_size:
         raise InvalidArgumentError(
             f"start={start!r}, stop={stop!r}: block_ids has {row.shape[0]} entries of {block_size} positions; "
             "pass 0 <= start <= stop within them"
@@ -145,27 +146,6 @@ def gather_kv(
     positions = torch.arange(start, stop, device=cache.device)
     keys, values = gathered(cache, row[positions // block_size], positions % block_size, cache.dtype)
     return keys, values
-
-
-def _row_of(block_ids: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Return ids that stand in no tensor as one: (width,) int64.
-
-    Raises:
-        InvalidArgumentError: something among them that is no int, or one that no tensor holds.
-    """
-    try:
-        return torch.tensor(list(map(_id_of, block_ids)), dtype=torch.int64, device=device)
-    except (TypeError, OverflowError) as error:
-        raise InvalidArgumentError("block_ids holds something that is no block id; pass one row of a table") from error
-
-
-def _id_of(block: SupportsIndex) -> int:
-    if isinstance(block, bool):
-        raise TypeError("a bool is no block id")
-    number = index(block)
-    if not -(2**63) <= number < 2**63:
-        raise OverflowError(f"{number} has more than 64 bits")
-    return number
 
 
 def gathered(

@@ -141,14 +141,12 @@ def write_states(
         words.index_put_((block,), new)
 
 
-def require_state_cache(name: str, cache: object, dims: int) -> torch.Tensor:
+def require_state_cache(name: str, cache: torch.Tensor, dims: int) -> torch.Tensor:
     """Return `cache` if it holds states of so many dimensions, its blocks first, and no two in one place.
 
     Raises:
         InvalidArgumentError: naming the argument.
     """
-    if not isinstance(cache, torch.Tensor):
-        raise InvalidArgumentError(f"{name} is a {type(cache).__name__}; pass the tensor of one layer's states")
     cache = require_tensor(name, cache, ("num_blocks", *("size",) * (dims - 1)), FLOATS + SMALL_FLOATS, cache.device)
     require_written(name, cache)
     return cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Integral, Real
 
 import torch
 
@@ -60,8 +59,6 @@ class KVCacheStorage:
                 declares.
             torch.OutOfMemoryError: the device has less memory than the plan was made for.
         """
-        if not isinstance(plan, KVCachePlan):
-            raise InvalidArgumentError(f"plan: is a {type(plan).__name__}; pass what plan_kv_cache returns")
         try:
             device = torch.device(device)
         except (TypeError, RuntimeError) as error:
@@ -137,7 +134,7 @@ class KVCacheStorage:
         Raises:
             InvalidArgumentError: no such group.
         """
-        if isinstance(group, bool) or not isinstance(group, int) or not 0 <= group < len(self.plan.groups):
+        if not 0 <= group < len(self.plan.groups):
             raise InvalidArgumentError(f"group: {group!r} is none of the plan's {len(self.plan.groups)}")
         return self.tensors[: len(self.plan.groups[group].layer_names)]
 
@@ -159,7 +156,6 @@ class KVCacheStorage:
             InvalidArgumentError: no such group; or the value is no number, has no common form, or none at all, in the
                 element types.
         """
-        value = _number(value)
         ids = self._checked(block_ids)
         tensors = self.tensors if group is None else self.tensors_of(group)
         groups = self.plan.groups if group is None else [self.plan.groups[group]]
@@ -185,12 +181,9 @@ class KVCacheStorage:
         if block_ids is None:
             return torch.arange(count)
         try:
-            given = block_ids if isinstance(block_ids, torch.Tensor) else list(block_ids)
-            ids = torch.as_tensor(given)
-        except (TypeError, ValueError, RuntimeError) as error:
+            ids = torch.as_tensor(block_ids if isinstance(block_ids, torch.Tensor) else list(block_ids))
+        except (ValueError, OverflowError, RuntimeError) as error:
             raise InvalidArgumentError(f"block_ids: must be a sequence of block ids: {error}") from None
-        if isinstance(given, list) and any(isinstance(block, bool) for block in given):
-            raise InvalidArgumentError("block_ids: must be one row of integers, and holds a bool")
         if ids.numel() == 0:
             return torch.empty(0, dtype=torch.int64)
         if ids.dim() != 1 or ids.dtype not in (torch.int64, torch.int32):
@@ -225,21 +218,6 @@ def _write(tensors: Sequence[torch.Tensor], ids: torch.Tensor, words: Sequence[i
 
 def _named(dtypes: set[torch.dtype]) -> str:
     return ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
-
-
-def _number(value: object) -> float:
-    """Return the value to fill with as an int, if it is one, or a float.
-
-    Raises:
-        InvalidArgumentError: it is no real number, or too large for any element type.
-    """
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise InvalidArgumentError(f"value: must be a number, not {value!r}")
-    try:
-        number = float(value)
-    except OverflowError:
-        raise InvalidArgumentError("value: is larger than any element type's; pass a number, or float('inf')") from None
-    return int(value) if isinstance(value, Integral) else number
 
 
 def _word(value: float, dtype: torch.dtype) -> int:

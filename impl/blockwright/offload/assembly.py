@@ -43,6 +43,8 @@ def build_connector(
     if identity is not None and identity.block_size != size:
         raise InvalidArgumentError(f"identity: its blocks hold {identity.block_size} tokens, the manager's {size}")
     pool = HostPool(tensors, host_blocks, block_dim=block_dim)
+    if identity is not None:
+        pool.check_dtype(identity.dtype)  # before a directory is made
     worker = OffloadingWorker()
     opened: list[DiskStore] = []
     tiers: list[OffloadingManager] = [LRUOffloadingManager(CPUBackend(size, host_blocks))]

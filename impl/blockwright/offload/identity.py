@@ -33,7 +33,7 @@ class CacheIdentity:
     Attributes:
         model: name and revision of the model, with its adapters' if they are merged into it.
         layout: how a block's bytes are laid out: order of layers, heads and tokens, and their numbers.
-        dtype: data type of the elements.
+        dtype: data type of the elements. Where tensors are at hand, a name that torch has must be one of theirs.
         block_size: tokens in an offloaded block.
         hash_seed: seed of the hasher of the blocks; a deployment may keep it secret, and so does `repr`.
         extras: all else that matters, by name, such as rank and size of a tensor-parallel group, or scales of quantized

@@ -207,7 +207,8 @@ class StoreHandler(ThreadedHandler):
             threads, max_queued, timeout, clock: as for `ThreadedHandler`.
 
         Raises:
-            InvalidArgumentError: as `ThreadedHandler`, or a batch below 1.
+            InvalidArgumentError: as `ThreadedHandler`, a batch below 1, or the store's identity names another element
+                type than the host's tensors have (`HostPool.check_dtype`).
         """
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
             raise InvalidArgumentError(f"batch={batch!r}: pass a whole number, 1 or more")
@@ -215,6 +216,10 @@ class StoreHandler(ThreadedHandler):
         self._store = store
         self._batch = batch
         self._identities = identities_of(store)
+        check_dtype = getattr(host, "check_dtype", None)  # other hosts than a `HostPool` need not have it
+        if check_dtype is not None:
+            for identity in self._identities:
+                check_dtype(identity.dtype)
         super().__init__(threads=threads, max_queued=max_queued, timeout=timeout, clock=clock)
 
     def places_of(self, medium: str) -> int | None:

@@ -125,16 +125,9 @@ class OffloadingWorker:
         """Let `handler` serve the transfers from one medium to another.
 
         Raises:
-            InvalidArgumentError: the pair has a handler already, or this one lacks a method that a handler has.
+            InvalidArgumentError: the pair has a handler already.
         """
         pair = (src_cls.medium(), dst_cls.medium())
-        methods = [name for name in vars(OffloadingHandler) if not name.startswith("_")]
-        missing = [name for name in methods if not callable(getattr(handler, name, None))]
-        if missing:
-            raise InvalidArgumentError(
-                f"handler: {type(handler).__name__}, for {pair[0]} to {pair[1]}, has no {', '.join(missing)}; "
-                "derive it from OffloadingHandler, which has all but transfer_async and get_finished"
-            )
         if pair in self._handlers:
             raise InvalidArgumentError(f"{pair[0]} to {pair[1]} has a handler already; register one for each pair")
         self._handlers[pair] = handler

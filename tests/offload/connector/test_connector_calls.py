@@ -242,9 +242,10 @@ def test_what_is_offered_can_be_loaded_into_an_idle_pool(specs: list[KVCacheSpec
         held = Held({offload_key(digest, group) for digest in request.block_hashes for group in range(len(specs))})
         for length in range(0, 13, unit):  # computed in one step, so that all of it is on the device
             first = Request("first", list(range(length + 1)), 2)
-            if manager.allocate_slots(first, length + 1) is not None:
+            if isinstance(manager.plan(first, length + 1), Fits):
+                manager.allocate_slots(first, length + 1)
                 first.num_computed_tokens = length + 1
-            manager.free(first)
+                manager.free(first)
             hit, num_hit = manager.get_computed_blocks(request)
             offered = offer(manager, held, request, num_hit)
             loadable = [

@@ -20,10 +20,11 @@ pytest.importorskip("fsspec", reason="needs fsspec: pip install fsspec")
 
 import torch
 from tests.offload.connector.engine import WIDTH, Engine, chunked, full, mamba, number, sliding
-from tests.offload.stores.shared_spaces import OURS, Space, space_of
+from tests.offload.stores.shared_spaces import Space, space_of
 
 from blockwright import KVCacheSpec, MambaSpec, Request
 from blockwright.offload import (
+    CacheIdentity,
     CPULoadStoreSpec,
     DiskBackend,
     DiskLoadStoreSpec,
@@ -39,6 +40,7 @@ from blockwright.offload.hits import GroupBlocks
 from blockwright.offload.tiers.interfaces import BlockIDsLoadStoreSpec
 
 DISK_BLOCKS = 14
+IDENTITY = CacheIdentity("model", "tokens, width", "int64", 2, b"seed")
 
 
 class Media:
@@ -46,11 +48,11 @@ class Media:
 
     def __init__(self, folder: Path, space: Space, timeout: float | None = None) -> None:
         self.folder, self.space, self.timeout = folder, space, timeout
-        self.shared = space.open()
+        self.shared = space.open(IDENTITY)
 
     def __call__(self, engine: Engine) -> list[OffloadingManager]:
         pool, worker, tokens = engine.pool, engine.worker, 4 * engine.per_block
-        self.disk = DiskStore(self.folder, OURS, pool.bytes_per_block, DISK_BLOCKS)
+        self.disk = DiskStore(self.folder, IDENTITY, pool.bytes_per_block, DISK_BLOCKS)
         self.handlers = [
             StoreHandler(pool, self.disk, batch=2, max_queued=3, timeout=self.timeout),
             StoreHandler(pool, self.shared, batch=2, max_queued=3, timeout=self.timeout),

@@ -7,6 +7,7 @@ Not covered: what connectors do with right parts (test_connector*.py).
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -92,13 +93,42 @@ def test_each_pair_of_media_needs_a_handler(tmp_path: Path, lacking: tuple[str, 
     wired(tmp_path).close()
 
 
-def test_a_handler_has_the_methods_of_one() -> None:
+def test_a_handler_derives_from_the_base() -> None:
     class Half:
         def transfer_async(self, job_id: int, spec: object) -> bool:
             return False
 
-    with pytest.raises(InvalidArgumentError, match="handler: must be an object with cancel, get_finished"):
+    with pytest.raises(InvalidArgumentError, match="handler: must be an OffloadingHandler"):
         OffloadingWorker().register_handler(GPULoadStoreSpec, CPULoadStoreSpec, Half())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds", "fits"),
+    [
+        ("bfloat16", ["float16"], False),
+        ("torch.half", ["float16"], True),
+        ("float32", ["float16", "float32"], True),  # states beside keys and values
+        ("fp8", ["float8_e5m2"], True),
+        ("fp8", ["float16"], False),
+        ("float16", ["uint8"], True),  # bytes say nothing of the elements
+        ("our own", ["float16"], True),
+    ],
+)
+def test_an_identity_names_the_type_of_the_tensors(name: str, kinds: list[str], fits: bool, tmp_path: Path) -> None:
+    tensors = [torch.zeros(8, 2, 2, dtype=getattr(torch, kind)) for kind in kinds]
+    identity = CacheIdentity("tiny", "2 tokens", name, 2, b"seed")
+    disk = tmp_path / "disk"
+
+    def refused() -> AbstractContextManager[object]:
+        return nullcontext() if fits else pytest.raises(InvalidArgumentError, match=f"identity: its dtype is {name}")
+
+    with refused():
+        build = OffloadingConnector.build
+        build(manager_of(), tensors, host_blocks=4, disk=disk, disk_blocks=4, identity=identity).close()
+    assert disk.exists() == fits
+    host = HostPool(tensors, 4)
+    with DiskStore(tmp_path / "by hand", identity, host.bytes_per_block, 4) as store, refused():
+        StoreHandler(host, store).close()
 
 
 def test_no_more_is_given_out_than_there_is(tmp_path: Path) -> None:

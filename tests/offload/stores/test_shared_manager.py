@@ -18,7 +18,7 @@ from blockwright.errors import (
     UnknownBlockHashError,
     UnsupportedError,
 )
-from blockwright.offload.shared.manager import SharedStoreManager
+from blockwright.offload import SharedStoreManager
 from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import OffloadingEvent
 
@@ -210,7 +210,7 @@ def test_the_lists_of_callers_stay_theirs() -> None:
     spec = manager.prepare_load(keys)
     keys.clear()
     assert spec.block_hashes == [A, B]
-    with pytest.raises(InvalidArgumentError, match="one key is not a list"):
+    with pytest.raises(InvalidArgumentError, match="block_hashes: must be an iterable, each item bytes"):
         manager.lookup(A)  # type: ignore[arg-type]
 
 

@@ -5,14 +5,14 @@ by a change of the source that no other test noticed (`blockwright conform --gat
 Not covered: threads (test_queue.py), and what connectors make of it (test_connector_books.py).
 """
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import pytest
 from tests.offload.connector.test_connector_calls import Rig, StillHandler
 
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload import (
+    ByteStore,
     CPUBackend,
     CPULoadStoreSpec,
     GPULoadStoreSpec,
@@ -20,8 +20,8 @@ from blockwright.offload import (
     OffloadChain,
     OffloadingHandler,
     OffloadingWorker,
+    RelayHandler,
 )
-from blockwright.offload.relay import RelayHandler
 from blockwright.offload.transfers import TransferDesk
 from blockwright.offload.worker import TransferResult, TransferSpec
 
@@ -175,8 +175,18 @@ def test_a_handler_need_not_cancel_count_or_close() -> None:
     assert worker.num_under_way == 1
 
 
+class Empty(ByteStore):
+    """Has nothing, and keeps nothing."""
+
+    def put(self, key: bytes, place: int | None, parts: Sequence[memoryview]) -> None:
+        return
+
+    def get(self, key: bytes, place: int | None, into: Sequence[memoryview]) -> bool:
+        return False
+
+
 def test_a_relay_takes_blocks_of_a_byte() -> None:
-    store: Any = object()
+    store = Empty()
     RelayHandler(store, store, 1).close()
     for wrong in (0, -1, True, 1.0, "1"):
         with pytest.raises(InvalidArgumentError, match="block_bytes"):

@@ -62,6 +62,7 @@ class HostPool:
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InvalidArgumentError(f"{name}={value!r}: pass a whole number, {least} or more")
         tensors = [blocks.view for blocks in blocks_of("device_caches", device_caches, block_dim)]
+        self._dtypes = {tensor.dtype for tensor in tensors}
         self.num_blocks = num_blocks
         self.device_blocks_per_block = device_blocks_per_block
         self.offsets, size = _offsets(tensors)
@@ -75,6 +76,24 @@ class HostPool:
             device_caches, iter([tensor.movedim(0, dim) for tensor, dim in zip(made, dims, strict=True)])
         )
         self._view = _bytes_of(self.buffer)
+
+    def check_dtype(self, name: str) -> None:
+        """Check that an element type that an identity names is one of the tensors'.
+
+        Nothing is known of tensors of bytes (uint8), and of a name that torch does not have.
+
+        Raises:
+            InvalidArgumentError: the tensors hold other types.
+        """
+        short = name.removeprefix("torch.")
+        if short == "fp8":
+            fits = any(dtype.is_floating_point and dtype.itemsize == 1 for dtype in self._dtypes)
+        else:
+            named = getattr(torch, short, None)
+            fits = named in self._dtypes or not isinstance(named, torch.dtype)
+        if not fits and torch.uint8 not in self._dtypes:
+            found = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in self._dtypes))
+            raise InvalidArgumentError(f"identity: its dtype is {name}, and the tensors hold {found}; name theirs")
 
     def block_view(self, block_id: int) -> memoryview:
         """Return the bytes of one block, writable, without a copy; it keeps the memory alive. O(1).
