@@ -184,8 +184,8 @@ class OffloadingConnector:
 
         Every load takes time, so the second value is True whenever the first is above 0. The call holds no block: pass
         the number to `allocate_slots` as ``num_external_computed_tokens``, with no new tokens, and then to
-        `update_state_after_alloc`. The answer is ``(0, False)`` while a load of the request is under way, and once after
-        a load has failed, so that the request computes what did not come.
+        `update_state_after_alloc`. The answer is ``(0, False)`` while a load of the request is under way, and once
+        after a load has failed, so that the request computes the missing tokens.
 
         The number is at most what an empty pool can hold, so that a request that waits for blocks is served in the end,
         and at most what the host can hold at once, because blocks of lower tiers pass through it. Of a longer hit the
