@@ -1,4 +1,5 @@
-# Two commands do everything on a machine with Python 3.11+, gcc and make: `make conform` and `make test`. The loop of an edit is `make quick`.
+# Two commands do everything on a machine with Python 3.11+, gcc and make:  make conform  and  make test
+# While you edit:  make quick
 
 PYTHON ?= python3
 VENV ?= .venv
