@@ -1,4 +1,5 @@
 # Two commands do everything on a machine with Python 3.11+, gcc and make:  make conform  and  make test
+# While you edit:  make quick
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -51,7 +52,7 @@ EXPLORER := $(if $(or $(filter 0,$(BLOCKWRIGHT_REQUIRE_COMPILED)),$(findstring -
 REPORTS = $(addprefix --report ,$(wildcard build/conform-compiled.json build/conform-pure.json build/conform-checks.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-optimized build-pgo build-quick test test-compiled test-pure test-cuda test-engines bench-engines conform conform-checks wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
+.PHONY: help quick build build-optimized build-pgo build-quick test test-compiled test-pure test-cuda test-engines bench-engines conform conform-checks wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -125,6 +126,11 @@ test-engines: build $(ENGINES)/.ready ## inside a real vLLM (CPU, tiny models): 
 
 bench-engines: build-optimized $(ENGINES)/.ready ## time vLLM's scheduler with its own manager, with Blockwright's, and with none
 	PYTHONPATH=impl:. $(ENGINES)/bin/python benchmarks/vllm_scheduler.py
+
+# The loop of an edit in the core. It runs from source, so nothing is compiled; exploring takes most of the time.
+quick: $(READY) ## a verdict on an edit of the core in less than a minute, from source: nothing is compiled
+	@if test -x $(RUN)/ruff; then $(RUN)/ruff check impl spec; fi
+	@$(PURE) $(RUN)/blockwright conform $(CONFORM_ARGS)
 
 ifeq ($(PROFILE),quick)
 conform: $(if $(findstring --gate,$(CONFORM_ARGS)),build,build-quick) ## the main job in a minute; PROFILE=pr: every gate that can find a bug of the product, then a trace replayed

@@ -81,8 +81,9 @@ def run_conformance(
     left_out = lacks(scopes, can)
     rows = tuple([judged(each, make) for each in fitting(scopes, can)])
     if not rows:
-        why = f": {none_fits(scopes, can)}" if scopes else ""
-        raise ValueError(f"scope: no scope of profile {profile} that the manager can do contains {scope!r}{why}")
+        named = f"no scope of profile {profile}" + (f" with {scope!r} in its name" if scope else "")
+        why = f"can be run: {none_fits(scopes, can)}" if scopes else "exists"
+        raise ValueError(f"scope: {named} {why}")
     verdict = judge(findings(rows), expected)
     if fault := said(verdict, not scope):
         raise ConformanceError(fault)

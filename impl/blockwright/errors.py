@@ -180,10 +180,6 @@ class StoreDirectoryError(OffloadError, ValueError):
     """A directory is not an offload directory, is another engine's, or is damaged beyond recovery."""
 
 
-class CorruptBlockError(OffloadError, ValueError):
-    """Stored bytes are not what was written: checksum, length, key or layout differ. They are never served."""
-
-
 class TraceError(BlockwrightError, ValueError):
     """A serving trace cannot be read; the message names the file, the line and the fault."""
 

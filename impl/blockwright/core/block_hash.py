@@ -331,7 +331,11 @@ def _end_of_equal(data: bytes, other: bytes, start: i64, stop: i64) -> i64:
 
 @final
 class _SipChain(HashChain):
-    """Chain of keyed 128-bit PRF values: a block's key comes from its tokens and its parent's key. It never changes."""
+    """Chain of keyed 128-bit PRF values: a block's key comes from its tokens and its parent's key.
+
+    Copies share one object, because the keys depend only on what the constructor was given. `remember` may set
+    `_prompt`, which changes the cost of later calls and never their keys.
+    """
 
     def __init__(self, key: _SipKey, memory: _Memory, low: i64, high: i64, block_size: i64) -> None:
         """Take the key that stands for the parent of a first block."""

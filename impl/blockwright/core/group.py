@@ -1,12 +1,12 @@
-"""One group's block tables, packed: what `KVCacheManager` works on.
+"""The block tables of one group of layers, in packed arrays.
 
-One class serves every kind. What differs is a `WindowRule` (what is still needed, how long a hit is) and the layout,
-how tokens map to table entries. An entry's life:
+One class serves every kind of layer. Kinds differ in their `WindowRule` (which positions are still needed, how long a
+hit is) and in their layout (how tokens map to table entries). The life of an entry:
 
-    taken (grow) or adopted (adopt)
-      -> published when full (publish)
-      -> null once no later token reads it (trim)
-    and all of them released, last first (release)
+    a null entry is appended (widen) and gets a block (fill), or a hit brings its block (headed, adopt)
+      -> the block is published once it is full, if a hit can need it (publish)
+      -> the entry becomes null once no later token reads it (trim)
+    When the request ends, the blocks that are left are released, last entry first (release).
 """
 
 from __future__ import annotations

@@ -287,11 +287,14 @@ class KVCacheManager:
 
         ::
 
-            | computed | num_new_computed_tokens | external | num_new_tokens | num_lookahead_tokens |
-            | settled  | the hit, adopted        | loaded   | this step      | drafts, not kept     |
+            | computed | num_new_computed_tokens | external            | num_new_tokens | num_lookahead_tokens |
+            | certain  | the hit: certain        | certain once loaded | written        | slots only           |
 
-        Trims what no token that is not settled reads, adopts the hit in all groups, takes blocks, and publishes the
-        blocks that this step fills (known tokens only, so drafts are never published). Slots end at `max_model_len`.
+        ``docs/explanation/words.md`` defines known, written, certain, settled, computed and published in one picture.
+
+        Trims the entries that no unsettled token reads, adopts the hit in all groups, takes blocks, and publishes the
+        full blocks of known tokens up to the end of this step, so drafts are never published. Slots end at
+        `max_model_len`.
         Complexity: O(new blocks + blocks trimmed + blocks published + hits).
 
         Args:

@@ -1,7 +1,9 @@
-"""Whether a step fits, and what it takes: counted as if dead entries were already trimmed, and nothing changes.
+"""Check whether a step fits, and count its blocks as if dead entries were already trimmed. Nothing changes.
 
-A request that joins others leaves a watermark and a reserve free; alone it need not, and so is served (law: LIVE-1).
-What is counted here is exactly what `effects.serve` takes (law: PLAN-1).
+A request that joins others leaves the watermark and the reserve free. A request that finds the pool idle need not, so
+that every request that fits the pool is served in the end (law: LIVE-1). A plan counts exactly the blocks that
+`effects.serve` takes (law: PLAN-1). Outside a plan, `fits` counts nothing for a running request if an upper bound of
+its demand is free.
 """
 
 from __future__ import annotations

@@ -180,14 +180,17 @@ class OffloadingConnector:
     # ------------------------------------------------------------------ admission
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
-        """Return the tokens that could be loaded after the device's own hit, and whether that takes time (if any: yes).
+        """Return the number of tokens that can be loaded after the device's own hit, and whether the load takes time.
 
-        No more than a pool could hold in which nothing else is held, so that whoever waits for blocks gets them: of a
-        longer hit the part that can be loaded, or nothing; the rest is computed. law: LIVE-1.
-        Nor more than the host has room for at once: blocks further down come by way of it.
-        Nothing is held: pass the tokens to `allocate_slots` as ``num_external_computed_tokens``, with no new ones, and
-        then to `update_state_after_alloc`. None while a load of the request is on its way, and none once after one has
-        failed. Complexity: at most one lookup per block. law: HIT-1.
+        Every load takes time, so the second value is True whenever the first is above 0. The call holds no block: pass
+        the number to `allocate_slots` as ``num_external_computed_tokens``, with no new tokens, and then to
+        `update_state_after_alloc`. The answer is ``(0, False)`` while a load of the request is under way, and once
+        after a load has failed, so that the request computes the missing tokens.
+
+        The number is at most what an empty pool can hold, so that a request that waits for blocks is served in the end,
+        and at most what the host can hold at once, because blocks of lower tiers pass through it. Of a longer hit the
+        longest part that fits is offered; the rest is computed. Complexity: at most one lookup per block.
+        law: HIT-1, LIVE-1.
 
         Raises:
             InvalidArgumentError: the request was made with another block size or hasher, or blocks leave the process

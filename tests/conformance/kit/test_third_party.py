@@ -121,7 +121,7 @@ def test_expected_failures_are_strict_both_ways(monkeypatch: pytest.MonkeyPatch)
     [
         ({"profile": "long"}, "profile: expected one of quick"),
         ({"scope": "no such scope"}, "scope: no scope of profile pr"),
-        ({"capabilities": Capabilities()}, "scope: no scope of profile pr that the manager can do .* needs kind full"),
+        ({"capabilities": Capabilities()}, "scope: no scope of profile pr can be run: .* needs kind full"),
         ({"expected_failures": "/no/such/file"}, "expected failures: cannot read"),
     ],
 )

@@ -783,7 +783,7 @@ class KVCacheManager:
         return [0] * self.num_kv_cache_groups
 
     def create_kv_cache_blocks(self, blocks: Any) -> KVCacheBlocks:
-        """Return blocks of a hit as vLLM's own name makes them."""
+        """Refuse. vLLM calls it only inside its own manager, and here `get_computed_blocks` builds a hit."""
         raise UnsupportedError("create_kv_cache_blocks: blocks are made by the manager alone")
 
     def take_events(self) -> list[Any]:
