@@ -76,7 +76,7 @@ def restore(manager: KVCacheManager, data: bytes, identity: bytes, hasher: Block
         pool.reset_prefix_cache()
         raise
     pool.free_blocks([each for each in taken if each.block_id not in restored][::-1])
-    pool.free_blocks(restored)
+    pool.free_blocks(list(restored))
     return len(restored)
 
 
