@@ -96,7 +96,7 @@ class PolicyManagers:
         return result
 
     def configured(self, config: Config) -> Config:
-        """Return a configuration in which candidates are told apart if the policy does so, by what it tells a manager."""
+        """Return a configuration in which candidates are told apart if the policy does so, by its hints."""
         return replace(config, added=replace(config.added, retains=chooser(self.policy()) is None))
 
     def try_histories(self, scope: Scope) -> Result:

@@ -322,7 +322,7 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: As
     """Publish what a step fills, and return up to how many slots the next step can be served in place.
 
     Only now, when all groups have taken their blocks: a candidate that publishing empties, since its content is there
-    twice, is the first free block, and the next group would take it before blocks that were empty already. law: SHARE-4.
+    twice, is the first free block, and the next group would take it before blocks that were empty. law: SHARE-4.
     """
     known: i64 = request._num_prompt + i64(len(request._output))
     is_due = False
