@@ -89,10 +89,15 @@ class PolicyManagers:
 
     def explore(self, scope: Scope) -> Result:
         """Explore a scope, or try histories of a large one; of a policy that was never asked nothing is known."""
-        result = self.try_histories(scope) if scope == POLICIES[-1] else explorer(scope, self).run()
+        told = replace(scope, config=self.configured(scope.config))
+        result = self.try_histories(told) if scope == POLICIES[-1] else explorer(told, self).run()
         if result.violation is None and not self.asked:
             result.violation = Violation("SEEN-1", "the policy was never asked", ())
         return result
+
+    def configured(self, config: Config) -> Config:
+        """Return a configuration in which candidates are told apart if the policy does so, by its hints."""
+        return replace(config, added=replace(config.added, retains=chooser(self.policy()) is None))
 
     def try_histories(self, scope: Scope) -> Result:
         """Try random histories of a scope, short ones first."""

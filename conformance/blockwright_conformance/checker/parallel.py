@@ -31,7 +31,8 @@ def in_parallel(
     workers = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=leave_interrupts)
     with workers as pool, interrupts() as came, first_on_path(explorer):
         try:
-            futures = {pool.submit(function, *call): index for index, call in enumerate(calls)}
+            with interrupts_held_back():
+                futures = {pool.submit(function, *call): index for index, call in enumerate(calls)}
             for future in as_completed(futures):
                 if came:
                     raise KeyboardInterrupt
@@ -83,6 +84,24 @@ def interrupts() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def interrupts_held_back() -> Iterator[None]:
+    """Have no interrupt until the end of the block, nor in the processes that it starts, until they leave interrupts.
+
+    A process inherits what is blocked; before its first line runs, an interrupt would end it with a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def leave_interrupts() -> None:
     """Leave Ctrl-C to the process that started this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

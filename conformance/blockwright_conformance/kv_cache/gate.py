@@ -48,7 +48,7 @@ def judged(scope: Scope, factory: Factory) -> GateResult:
     result = explore(scope) if explore else explorer(scope, factory, max_transitions=LIMIT).run()
     if (found := result.violation) is not None:
         with suppress(Exception):  # what else is broken cannot always be told
-            broken = diagnose(KVCacheWorld(scope, factory), found.actions).laws
+            broken = diagnose(KVCacheWorld(result.scope, factory), found.actions).laws
             laws = [each for each in broken if each != found.law and not each.startswith("REF-0")]
             found.detail += f" (breaks {', '.join(laws)})" if laws else ""
     return report(result, factory)

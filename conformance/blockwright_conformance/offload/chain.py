@@ -107,10 +107,14 @@ class Store(ChainAction):
         return calls.store(state, self.keys, self.device, said_in(self.said))
 
     def call(self, model: ChainUnderTest) -> Any:
-        return model.chain.store(list(self.keys), list(self.device), hints(said_in(self.said), self.keys))
+        return model.chain.store(list(self.keys), list(self.device), self.hints(model))
+
+    def hints(self, model: type[ChainUnderTest] | ChainUnderTest = ChainUnderTest) -> list[Any] | None:
+        """Return what is said of the blocks, as a model's package has it."""
+        return hints(said_in(self.said), self.keys, model.package.offload.BlockHint)
 
     def line(self, state: Chain) -> str:
-        more = f", {hints(said_in(self.said), self.keys)}" if self.said else ""
+        more = f", {self.hints()}" if self.said else ""
         return f"stored = chain.store({list(self.keys)}, {list(self.device)}{more})"
 
     def begun(self, answer: Any) -> int | None:

@@ -10,6 +10,7 @@ from dataclasses import astuple
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from blockwright.offload import BlockHint
 from blockwright_spec.hints import NOTHING_SAID, Said
 from blockwright_spec.law import Law
 from blockwright_spec.offload import tier_calls as calls
@@ -22,7 +23,7 @@ from ..checker.world import Outcome, Reply, World
 from .scopes import TierScope, said_in
 from .tier_adapter import TOKENS, Stored, TierShown, TierUnderTest, expected_of, shares_of, shown_by
 
-HEAD = "from blockwright.offload import ARCOffloadingManager, CPUBackend, LRUOffloadingManager, OffloadChain"
+HEAD = "from blockwright.offload import ARCOffloadingManager, BlockHint, CPUBackend, LRUOffloadingManager, OffloadChain"
 
 
 class TierNow(NamedTuple):
@@ -82,7 +83,7 @@ class TierCall(NamedTuple):
         return Outcome(TierNow(outcome.state, policy, now.said), ((TierNow(before), outcome),))
 
     def perform(self, model: TierUnderTest, now: TierNow) -> Reply:
-        name, *arguments = self.made(now)
+        name, *arguments = self.made(now, model.package.offload.BlockHint)
         try:
             return Reply(model.call(name, *arguments))
         except tuple(model.errors.values()) as error:
@@ -92,16 +93,16 @@ class TierCall(NamedTuple):
         name, *arguments = self.made(now)
         return [f"manager.{name}({', '.join(map(repr, arguments))})"]
 
-    def made(self, now: TierNow) -> tuple[Any, ...]:
-        """Return the name and the arguments of the call."""
+    def made(self, now: TierNow, hint: Callable[..., Any] = BlockHint) -> tuple[Any, ...]:
+        """Return the name and the arguments of the call; `hint` makes what is said of a block."""
         if self.name == "prepare_store" and now.said:
-            return "prepare_store_hinted", list(self.keys), hints(now.said, self.keys)
+            return "prepare_store_hinted", list(self.keys), hints(now.said, self.keys, hint)
         more = (self.success,) if self.name.startswith("complete") else ()
         return (self.name, 1) if self.name == "advance_time" else (self.name, list(self.keys), *more)
 
 
-def hints(said: Mapping[Key, Said], keys: tuple[Key, ...]) -> list[tuple[Any, ...]] | None:
-    return [astuple(said.get(key, NOTHING_SAID)) for key in keys] if said else None
+def hints(said: Mapping[Key, Said], keys: tuple[Key, ...], made: Callable[..., Any] = BlockHint) -> list[Any] | None:
+    return [made(*astuple(said.get(key, NOTHING_SAID))) for key in keys] if said else None
 
 
 MEANINGS: dict[str, Callable[[Tier, TierCall, Victims, Mapping[Key, Said]], TierOutcome]] = {

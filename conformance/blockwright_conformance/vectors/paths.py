@@ -15,6 +15,7 @@ from blockwright_spec.manager.state import State, Waiting, initial
 
 from ..kv_cache.abstraction import expected
 from ..kv_cache.actions import Action, Admit, enabled, meaning
+from ..kv_cache.adapter import Observation
 from ..kv_cache.outcome import ManagerOutcome
 from ..kv_cache.parts import names_of
 from ..kv_cache.scopes import Scope
@@ -176,6 +177,11 @@ class Graph:
                     del moves[move.start]
 
 
+def shown(state: State) -> Observation:
+    """Return what a vector shows of a state: all but holds from outside, which are no calls of vectors."""
+    return expected(state)._replace(outside=None)
+
+
 def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:
     """Return the vector of a history: each action's calls, the state after it, and at the end the questions."""
     state, names = initial(scope.config, scope.slots), names_of(initial(scope.config, scope.slots))
@@ -184,10 +190,10 @@ def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:
         pairs, outcome = taken(state, action)
         state = outcome.state
         *rest, last = [VectorStep(call, answer) for call, answer in pairs]
-        steps += [*rest, last._replace(state=expected(state))]
+        steps += [*rest, last._replace(state=shown(state))]
     steps += [VectorStep(call, answer) for call, answer in questions(state, scope.prompts)]
     if steps and steps[-1].state is None:
-        steps[-1] = steps[-1]._replace(state=expected(state))
+        steps[-1] = steps[-1]._replace(state=shown(state))
     return Vector(scope.name, number, scope.config, names, tuple(steps))
 
 

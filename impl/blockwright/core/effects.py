@@ -294,10 +294,6 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
             trim_dead(state, tables, changes)
         if tables.is_forked:
             unshare(state, tables, ask, changes)
-    known: i64 = request._num_prompt + i64(len(request._output))
-    is_due = False
-    in_place = state.config.max_len
-    publishes = publishes_now(state, ask)
     at: i64 = 0
     while at < state.config.num_groups:
         table = tables.groups[at]
@@ -309,25 +305,45 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
                 table.num_read = ask.begin
                 table.read_block = read
             manager.fill(table, manager.reach(ask), changes.held_in(at))
+        at += 1
+    if is_new:
+        for manager, table in zip(state.managers, tables.groups):
+            manager.fill_states(table)
+        count_lookup(state.lookups, request, ask.hit_length)
+    in_place = publish_taken(state, request, tables, ask)
+    if ask.external > 0:
+        in_place = 0
+    tables.in_place = min(in_place, tables.trim_at - 1)
+    tables.num_loading = ask.external
+    count_step(state, request, tables, ask.stop - ask.external, ask.new, ask.drafts)
+
+
+def publish_taken(state: State, request: Request, tables: RequestTables, ask: Ask) -> i64:
+    """Publish what a step fills, and return up to how many slots the next step can be served in place.
+
+    Only now, when all groups have taken their blocks: a candidate that publishing empties, since its content is there
+    twice, is the first free block, and the next group would take it before blocks that were empty. law: SHARE-4.
+    """
+    known: i64 = request._num_prompt + i64(len(request._output))
+    is_due = False
+    in_place = state.config.max_len
+    publishes = publishes_now(state, ask)
+    at: i64 = 0
+    while at < state.config.num_groups:
+        table = tables.groups[at]
+        if table.in_place < ask.slots:
+            manager = state.managers[at]
             if publishes:
                 publish_to(manager, table, request, min(ask.stop, known), NOT_RUN)
                 is_due = is_due or (ask.new > 0 and ask.certain <= known and manager.leaves_state(ask.certain))
             table.in_place = manager.in_place_slots(table, state.config.caching)
         in_place = min(in_place, table.in_place)
         at += 1
-    if is_new:
-        for manager, table in zip(state.managers, tables.groups):
-            manager.fill_states(table)
-        count_lookup(state.lookups, request, ask.hit_length)
     publish_due(state, tables, request)
     if is_due:
         tables.request = request  # it knows the tokens that the state stands for
         state.due.add(tables)
-    if ask.external > 0:
-        in_place = 0
-    tables.in_place = min(in_place, tables.trim_at - 1)
-    tables.num_loading = ask.external
-    count_step(state, request, tables, ask.stop - ask.external, ask.new, ask.drafts)
+    return in_place
 
 
 def count_lookup(lookups: Lookups, request: Request, hits: i64) -> None:

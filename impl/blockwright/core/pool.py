@@ -131,14 +131,12 @@ class BlockPool(BlockStore):
         """Have a policy choose what goes, in a pool that nothing has been taken from. O(num_blocks).
 
         Raises:
-            InvalidArgumentError: it cannot choose, or there is nothing to choose from.
+            InvalidArgumentError: there is nothing to choose from, or it chooses by itself.
         """
         if not self.enable_caching:
             raise InvalidArgumentError("eviction_policy: nothing is evicted without enable_caching; leave one out")
         if self._order is not None or self._guard > 0:
             raise InvalidArgumentError("eviction_policy: chooses by itself; leave shares and hint_guard out")
-        if not callable(getattr(policy, "choose", None)):
-            raise InvalidArgumentError(f"eviction_policy: must have a method choose(candidates), unlike {policy!r}")
         self._order = ChosenOrder(self._count, policy)
 
     @property

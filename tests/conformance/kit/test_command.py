@@ -71,7 +71,7 @@ def test_a_violation_exits_with_1_and_prints_the_calls(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     assert "REF-0" in done.stdout
     assert "adapter.trim('r0', " in done.stdout
-    assert "# REF-0: tables: expected" in done.stdout
+    assert "# sliding 3, block 1: life: REF-0: tables: expected" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ ALTERED: dict[str, Any] = {
     "states": (((9,),), None),
     "settled": (5, None),
     "copies": ((0, 1, 4),),
+    "outside": (4,),
 }
 
 

@@ -97,7 +97,7 @@ def manager_of() -> Callable[..., Any]:
 def test_policies_that_keep_every_law(policy: Any) -> None:
     report = run_conformance(policy=policy)
     assert [each.scope for each in report.scopes] == [each.name for each in POLICIES]
-    assert min(each.transitions for each in report.scopes) > 40
+    assert min(each.transitions for each in report.scopes) > 20
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_policy_that_breaks_a_law_is_shown_with_calls(policy: Callable[[], obj
         run_conformance(policy=policy, scope=SMALL)
     text = str(caught.value)
     assert f"{SMALL}: {law}" in text
-    assert f"\nadapter = PolicyManagers({policy.__name__})(Config(" in text
+    assert f"\n    adapter = PolicyManagers({policy.__name__})(Config(" in text
     assert text.count("adapter.allocate(") == text.count("adapter.find('r0')")
 
 
@@ -189,7 +189,7 @@ def test_candidates_are_shown_while_the_policy_chooses(manager_of: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"eviction_policy": object()}, InvalidArgumentError, "must have a method choose"),
+        ({"eviction_policy": object()}, InvalidArgumentError, "must be an object with choose"),
         ({"eviction_policy": First(), "shares": {"a": 1}}, InvalidArgumentError, "leave shares and hint_guard out"),
         ({"eviction_policy": First(), "hint_guard": 0.5}, InvalidArgumentError, "leave shares and hint_guard out"),
         ({"eviction_policy": First(), "enable_caching": False}, InvalidArgumentError, "without enable_caching"),

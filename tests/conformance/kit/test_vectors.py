@@ -339,7 +339,7 @@ def test_the_command_writes_vectors_and_runs_them(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = command("--out", str(out), "--scope", "full, block 2: forks, uncached", "--limit", "3")
     assert done.returncode == 0, done.stderr
-    (file,) = out.iterdir()
+    file = out / file_name("full, block 2: forks, uncached")
     assert read(file) == list(vectors_of(scope_named("full, block 2: forks, uncached"), 3))
     done = command("--run", SERVED, str(file))
     assert done.returncode == 0, done.stderr

@@ -88,6 +88,7 @@ class Offload(Elsewhere):
         host = HostPool(list(tensors), config.offload_blocks)
         host.buffer.fill_(0xFF)
         self.handler = LateCopies(HostHandler(list(tensors), host, threads=1), config, fired)
+        offload.OffloadingHandler.register(LateHandler)  # of a changed package it is another class
         worker = offload.OffloadingWorker()
         worker.register_handler(offload.GPULoadStoreSpec, offload.CPULoadStoreSpec, self.handler)
         worker.register_handler(offload.CPULoadStoreSpec, offload.GPULoadStoreSpec, self.handler)
