@@ -76,7 +76,7 @@ def blocks_of(name: str, caches: Caches, block_dim: int | Sequence[int]) -> list
             raise InvalidArgumentError(
                 f"{where} is on {tensor.device}, and {tensors[0][0]} on {device}; pass one device's layers per call"
             )
-        if not -tensor.dim() <= dim < tensor.dim():
+        if isinstance(dim, bool) or not isinstance(dim, int) or not -tensor.dim() <= dim < tensor.dim():
             raise InvalidArgumentError(
                 f"block_dim={dim!r} not in {where}, which has {tensor.dim()}; pass the one that counts blocks"
             )
