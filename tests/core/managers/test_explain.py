@@ -339,13 +339,12 @@ class Model:
             gone = [block for block, kept in zip(old, now, strict=False) if not kept]
             self.release(gone, counts, HitLimit.TRIMMED)
         tables, after = self.manager.get_block_ids(request.request_id), self.contents()
-        for ids, table in zip(blocks.ids, tables, strict=True):  # each group takes, and then publishes
-            for block in map(int, ids):
-                content, contents[block] = contents[block], None
-                if content is not None and content not in contents:
-                    self.lose(content, self.causes[block])
-            for block in table:
-                contents[block] = after[block]
+        for block in (int(block) for ids in blocks.ids for block in ids):  # all groups take, and then publish
+            content, contents[block] = contents[block], None
+            if content is not None and content not in contents:
+                self.lose(content, self.causes[block])
+        for block in (block for table in tables for block in table):
+            contents[block] = after[block]
         return True
 
     def free(self, request: Request) -> None:
