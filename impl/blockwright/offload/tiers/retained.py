@@ -8,7 +8,7 @@ reading it from its oldest end: once, where what goes has nothing said of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import final
+from typing import Any, final
 
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
@@ -19,6 +19,8 @@ from blockwright.core.index import zeros32, zeros64
 from blockwright.core.self_check.pool import demand
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload.tiers.entries import Entries
+
+_as_float: Any = float
 
 
 def checked_hints(keys: list[bytes], hints: object) -> list[BlockHint]:
@@ -43,7 +45,9 @@ def checked_hints(keys: list[bytes], hints: object) -> list[BlockHint]:
             raise InvalidArgumentError(f"hints: a priority is within 0..{MAX_PRIORITY}, not {priority!r}")
         if not isinstance(until, (int, float)) or until != until:  # it is no number
             raise InvalidArgumentError(f"hints: until must be a time, not {until!r}")
-        found.append(BlockHint(tenant, priority, float(until)))
+        # As an object: mypyc does not check that a float of its own could be made into one when memory is short.
+        time: Any = _as_float(until)
+        found.append(BlockHint(tenant, priority, time))
     if len(found) != len(keys):
         raise InvalidArgumentError(f"hints: {len(found)} given, for {len(keys)} blocks")
     return found
