@@ -1,5 +1,6 @@
 """Worked examples: the shortest way to something worth seeing, found by search, with the state after each call."""
 
+import re
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -128,6 +129,7 @@ def found(example: Example) -> Record:
         "text": example.text,
         "laws": example.laws.split(),
         "scope": example.scope,
+        "layers": [re.sub(r"(?<!^)(?=[A-Z])", " ", type(group.kind).__name__).lower() for group in each.config.groups],
         "trace": KVCacheWorld(each).script(actions).splitlines(),
         "steps": list(steps(each, actions)),
     }

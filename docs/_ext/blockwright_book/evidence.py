@@ -224,8 +224,6 @@ def named(text: str) -> str:
 def drawing(example: dict[str, Any]) -> str:
     """Return the picture of the state in which an example ends, in the colours of the page."""
     step, code = example["steps"][-1], "\n".join(example["trace"])
-    kinds = re.findall(r"(\w+?)(?:Attention)?Spec\(", next(line for line in example["trace"] if "specs = " in line))
-    words = [re.sub(r"(?<!^)(?=[A-Z])", " ", kind).lower() for kind in kinds]
     held = [block for each in step["tables"] for table in each["groups"] for block in set(table) - {0}]
     held += step["fenced"]
     found = re.search(r"num_blocks=(\d+)", code)
@@ -240,7 +238,7 @@ def drawing(example: dict[str, Any]) -> str:
     rows = [
         Row(named(each["request"]), kind, list(table), 0)
         for each in step["tables"]
-        for kind, table in zip(words, each["groups"], strict=True)
+        for kind, table in zip(example["layers"], each["groups"], strict=True)
     ]
     svg = Picture(states, rows, len(step["tables"]), len(states)).svg()
     return f'<div class="figure-scroll">{re.sub("<style>.*?</style>", "", svg)}</div>'
