@@ -113,14 +113,14 @@ def checked(python: Python, what: str, source: Path, folder: Path) -> str:
 
 
 def check_files(wheel: Path) -> None:
-    """Check that a wheel holds the three packages, and no more than an installation takes gladly.
+    """Check that a wheel holds the packages, the entry point of vLLM's plug-in, and no more than users install gladly.
 
     Raises:
         RuntimeError: it holds something else, or more than 3 MB.
     """
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    packages = ("blockwright/", "blockwright_conformance/", "blockwright_spec/", "blockwright-")
+    packages = ("blockwright/", "blockwright_conformance/", "blockwright_spec/", "blockwright_vllm/", "blockwright-")
     kinds = (".py", ".so", ".pyd", ".json", ".jsonl", ".toml", "py.typed")
     strange = [name for name in names if not name.startswith(packages) or "__pycache__" in name]
     strange += [name for name in names if not name.endswith(kinds) and ".dist-info/" not in name]
