@@ -20,7 +20,7 @@ from .changes import ROOT, Change, edited
 
 PACKAGE = "blockwright"
 
-PARTS = ("worker.replica", "paging", "offload", "offload.identity", "observe", "core.seldom.checkpoint")
+PARTS = ("worker.replica", "paging", "offload", "offload.identity", "observe")
 """What is imported besides the package, which imports none of it."""
 
 

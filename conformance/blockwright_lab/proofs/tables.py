@@ -6,7 +6,10 @@ Both sides are read from the source: `blockwright.core`, and the specification's
 from collections.abc import Iterator
 from typing import Any
 
-from blockwright.core import group, plans, publication, request, store
+from blockwright.core.keys import request
+from blockwright.core.pool import store
+from blockwright.core.steps import plans, publication
+from blockwright.core.tables import group
 from blockwright.worker import replica, rows
 from blockwright_spec import reads
 from blockwright_spec.manager import plans as spec_plans
@@ -231,8 +234,11 @@ def of_rows() -> Iterator[Theorem]:
 def of_places() -> Iterator[Theorem]:
     """Return the theorems about places in packed structures: the heap of candidates, the ring of losses, and units."""
     at, place, size, unit, count, first = z3.Ints("at place size unit count first")
-    heap, ring = symbolic.Source("blockwright.core.candidates.by_access"), symbolic.Source("blockwright.core.journal")
-    one = symbolic.Source("blockwright.core.managers")
+    heap, ring = (
+        symbolic.Source("blockwright.core.pool.order.by_access"),
+        symbolic.Source("blockwright.core.pool.journal"),
+    )
+    one = symbolic.Source("blockwright.core.tables.view")
     below = heap.value("AccessOrder._down", "below", {"place": place})
     above = heap.value("AccessOrder._up", "above", {"place": at})
     given = [place >= 0, at >= 1]
@@ -243,15 +249,12 @@ def of_places() -> Iterator[Theorem]:
     given = [at >= 1, at < size, size >= 2]
     follows = z3.And(slot >= 1, slot < size, z3.If(at + 1 < size, slot == at + 1, slot == 1))
     yield Theorem("all", "losses are kept in a ring", given, follows)
-    own = {"self._block_size": size, "self.kv_cache_spec.block_size": unit}
-    units = one.value("SingleTypeKVCacheManager.copy", "dcp", own)
-    given = [unit >= 1, size == count * unit, count >= 1]
-    yield Theorem("all", "a group's blocks are whole blocks of its kind", given, units == count)
     known = {"rule.first_needed": lambda hit: first, "hit": at, "size": size}
-    kept = one.value("SingleTypeKVCacheManager.find_longest_cache_hit", "first", known)
+    kept = one.value("GroupReader.find_longest_cache_hit", "first", known)
     own = methods(0, size, **{"self.rule.first_needed": lambda hit: first})
     same = symbolic.Source(group).apply("GroupTables.first_kept", [at], own)
     yield Theorem("all", "a group's own lookup keeps what the manager keeps", [size >= 1, first >= 0], kept == same)
+    given = [unit >= 1, size == count * unit, count >= 1]
     own = {"manager._block_size": size, "request._block_size": unit}
     asked = symbolic.Source(publication).passed("publish_to", "manager.publish", 2, own)
     yield Theorem("all", "publication counts the units of a block", given, asked == count)

@@ -9,28 +9,29 @@ import math
 import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, cast, final
 
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig
-from blockwright.core.batch import grow_each
-from blockwright.core.block_hash import BlockHasher
-from blockwright.core.candidates.chosen import EvictionPolicy
-from blockwright.core.candidates.order import BlockHint
-from blockwright.core.candidates.retention import advance_time, hint_of, release_prefix, retain
-from blockwright.core.effects import serve, serve_in_place, waiting
-from blockwright.core.in_time.explain import EvictionStats, HitExplanation, eviction_stats, explain
-from blockwright.core.in_time.forks import fork, take_copies
-from blockwright.core.in_time.in_flight import finish_load, new_step_starts, settle_step, start_step
-from blockwright.core.journal import Eviction
-from blockwright.core.managers import GroupView, get_manager_for_kv_cache_spec, refuse_eagle
-from blockwright.core.outcomes import Ask, BatchAllocation, KVCacheBlocks, Plan, all_or_each, counts_of
-from blockwright.core.picture import Picture, picture_of
-from blockwright.core.plans import can_load, fits, planned, refuse_never
-from blockwright.core.pool import BlockPool
-from blockwright.core.preconditions import (
+from blockwright.core.keys.block_hash import BlockHasher
+from blockwright.core.keys.request import MAX_LENGTH, Request, count_of
+from blockwright.core.pool.blocks import KVCacheBlocks
+from blockwright.core.pool.journal import Eviction
+from blockwright.core.pool.order.chosen import EvictionPolicy
+from blockwright.core.pool.order.order import BlockHint
+from blockwright.core.pool.pool import BlockPool
+from blockwright.core.steps.batch import grow_each
+from blockwright.core.steps.check import check_state
+from blockwright.core.steps.effects import serve, serve_in_place, waiting
+from blockwright.core.steps.explain import EvictionStats, HitExplanation, eviction_stats, explain
+from blockwright.core.steps.forks import fork, take_copies
+from blockwright.core.steps.hints import advance_time, hint_of, release_prefix, retain
+from blockwright.core.steps.in_flight import finish_load, new_step_starts, settle_step, start_step
+from blockwright.core.steps.outcomes import BatchAllocation, Plan
+from blockwright.core.steps.plans import can_load, fits, planned, refuse_never
+from blockwright.core.steps.preconditions import (
     check_ask,
     check_hit,
     give_keys,
@@ -39,19 +40,23 @@ from blockwright.core.preconditions import (
     tables_of,
     tables_running,
 )
-from blockwright.core.request import MAX_LENGTH, Request, count_of
-from blockwright.core.self_check.tables import check_state
-from blockwright.core.state import Config, Lookups, State
-from blockwright.core.transitions import commit, find, publish, release, reset, trim
+from blockwright.core.steps.state import Config, Lookups, State
+from blockwright.core.steps.transitions import commit, find, publish, release, reset, trim
+from blockwright.core.tables.ask import Ask, all_or_each, counts_of
+from blockwright.core.tables.group import group_tables, refuse_eagle
+from blockwright.core.tables.view import GroupView
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import KVCacheEvent
 from blockwright.kinds import CrossAttentionSpec, MambaSpec
 
+ABOVE: Final[dict[str, Callable[..., Any]]] = {}
+"""What shows, stores or records a manager, by the name of its method here: functions of `blockwright.observe`.
+
+The package puts them in (`blockwright.__init__`), because the core imports nothing that stands on it.
+"""
+
 NO_HIT: Final = 2**62
 """The alignment of hits where that is more: no request is as long, and no sum of it and a count of tokens overflows."""
-
-if TYPE_CHECKING:
-    from blockwright.core.seldom.record import Fact, RecordedManager
 
 
 class PrefixCacheStats(NamedTuple):
@@ -195,13 +200,12 @@ class KVCacheManager:
         if eviction_policy is not None:
             pool._have_chosen(eviction_policy)
         managers = [
-            get_manager_for_kv_cache_spec(group.kv_cache_spec, pool, number, dcp_world_size)
-            for number, group in enumerate(groups)
+            group_tables(group.kv_cache_spec, pool, number, dcp_world_size) for number, group in enumerate(groups)
         ]
         most = [
             group.kv_cache_spec.num_speculative_blocks for group in groups if isinstance(group.kv_cache_spec, MambaSpec)
         ]
-        sizes = [manager.block_size for manager in managers]
+        sizes = [int(manager._block_size) for manager in managers]
         config = Config(
             kv_cache_config,
             sizes,
@@ -650,9 +654,7 @@ class KVCacheManager:
             InvalidArgumentError: made without ``enable_kv_cache_events``.
             UnsupportedError: made with ``verify_tokens``: keys alone do not say what a block holds.
         """
-        from blockwright.core.seldom.checkpoint import dump
-
-        return dump(self, told, identity, hasher)
+        return cast("bytes", ABOVE["dump"](self, told, identity, hasher))
 
     def restore(self, data: bytes, identity: bytes, hasher: BlockHasher | None) -> int:
         """Publish what `dump` wrote, each block under its own key, to be evicted in the same order; return how many.
@@ -670,11 +672,9 @@ class KVCacheManager:
             InvalidArgumentError: the data is damaged or no manager wrote it, or something is held or published already.
             UnsupportedError: made with ``verify_tokens``.
         """
-        from blockwright.core.seldom.checkpoint import restore
+        return cast("int", ABOVE["restore"](self, data, identity, hasher))
 
-        return restore(self, data, identity, hasher)
-
-    def record(self, note: Callable[[Fact], object], clock: Callable[[], float] = time.monotonic) -> RecordedManager:
+    def record(self, note: Callable[[Any], object], clock: Callable[[], float] = time.monotonic) -> Any:
         """Return a manager to be used in place of this one, which notes what each call asked and did.
 
         It passes every name on. Make this one with ``track_evictions=True`` if evictions are to be seen. A manager that
@@ -684,9 +684,7 @@ class KVCacheManager:
             note: called with each fact: the ``append`` of a list or bounded deque, or an `observe.metrics.Metrics`.
             clock: the time that facts carry, in seconds.
         """
-        from blockwright.core.seldom.record import RecordedManager
-
-        return RecordedManager(self, note, clock)
+        return ABOVE["record"](self, note, clock)
 
     # ------------------------------------------------------------------ what it says of itself
 
@@ -745,9 +743,9 @@ class KVCacheManager:
         """The numbers of the steps in flight, oldest first."""
         return [int(step.number) for step in self._state.steps]
 
-    def draw(self, max_blocks: int = 256, max_requests: int = 16, max_entries: int = 32) -> Picture:
+    def draw(self, max_blocks: int = 256, max_requests: int = 16, max_entries: int = 32) -> Any:
         """Return a picture of the pool and the block tables: text for a prompt, SVG for a notebook. O(num_blocks)."""
-        return picture_of(self, max_blocks, max_requests, max_entries)
+        return ABOVE["draw"](self, max_blocks, max_requests, max_entries)
 
     def request_ids(self) -> list[str]:
         """Return the ids of the running requests, oldest first. O(requests)."""

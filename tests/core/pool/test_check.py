@@ -20,7 +20,7 @@ from mypy_extensions import i32
 from tests.core.support import Setup, admit, every_setup, full, mamba, manager_of, pure_only, sliding, table
 
 from blockwright import KVCacheManager, Request, Sha256Hasher
-from blockwright.core.managers import INSTEAD
+from blockwright.core.tables.view import INSTEAD
 from blockwright.errors import InvariantError, ReadOnlyError
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from mypy_extensions import mypyc_attr
 
 from blockwright.arguments import integer
-from blockwright.core.candidates.order import BlockHint
+from blockwright.core.pool.order.order import BlockHint
 from blockwright.errors import (
     BlockError,
     BlockNotReadyError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mypy_extensions import mypyc_attr
 
-from blockwright.core.request import MAX_LENGTH
+from blockwright.core.keys.request import MAX_LENGTH
 from blockwright.offload.tiers.interfaces import OffloadingManager
 from blockwright.offload.tiers.transfers import DEMOTE, LOAD, PROMOTE, STORE, Finished, Job, Jobs
 from blockwright.offload.tiers.wholeness import Wholeness

@@ -1,0 +1,72 @@
+"""Property: the core is four rooms and a facade, and every import goes down.
+
+How: the imports of every module of the core are read from its source, those for type checkers included, and drawn as
+rooms and arrows. The drawing is compared with the one below; modules are compared one by one, so that no circle hides
+within a room. Not covered: imports of the rest of the package (`[tool.importlinter]` in pyproject.toml).
+"""
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2] / "impl" / "blockwright"
+ABOVE_NOTHING = {"_text", "arguments", "config", "errors", "events", "kinds"}
+"""Modules of the package that stand below the core."""
+DRAWING = """
+manager -> steps tables pool keys
+steps   -> tables pool keys
+tables  -> pool keys
+pool    -> keys
+keys    ->
+"""
+
+
+def imports_of(source: str) -> set[str]:
+    """The modules of the package that a source imports from, by their names in it."""
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom) and node.module]
+    names = {node.module.partition("blockwright.")[2] for node in nodes if node.module}
+    plain = {name.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import) for name in node.names}
+    return {name for name in names | {each.partition("blockwright.")[2] for each in plain} if name}
+
+
+def graph() -> dict[str, set[str]]:
+    """The modules of the core, with the modules of the package that each imports."""
+    files = [path for path in (ROOT / "core").rglob("*.py") if path.name != "__init__.py"]
+    named = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
+    return {name: imports_of(path.read_text(encoding="utf-8")) for name, path in named.items()}
+
+
+def drawn(modules: dict[str, set[str]]) -> str:
+    """The rooms of some modules, highest first, with the rooms that each imports from."""
+    rooms: dict[str, set[str]] = {}
+    for module, imported in modules.items():
+        own = rooms.setdefault(module.split(".")[1], set())
+        own |= {name.split(".")[1] for name in imported if name.startswith("core.")}
+    order = list(TopologicalSorter({room: to - {room} for room, to in rooms.items()}).static_order())[::-1]
+    lines = [f"{room:<7} -> {' '.join(each for each in order if each in rooms[room] - {room})}" for room in order]
+    return "\n".join(["", *(line.rstrip() for line in lines), ""])
+
+
+def test_rooms() -> None:
+    assert drawn(graph()) == DRAWING
+
+
+def test_no_circle() -> None:
+    """Within a room as well: `static_order` raises `CycleError` for modules that import each other."""
+    assert len(list(TopologicalSorter(graph()).static_order())) > len(graph())
+
+
+def test_what_stands_below() -> None:
+    outside = {name for imported in graph().values() for name in imported if not name.startswith("core.")}
+    assert outside <= ABOVE_NOTHING
+
+
+def test_an_arrow_up_is_seen() -> None:
+    wrong = graph()
+    wrong["core.keys.request"] |= imports_of("from blockwright.core.pool.store import BlockStore")
+    assert drawn({"core.a.x": {"core.b.y"}, "core.b.y": set()}) == "\na       -> b\nb       ->\n"
+    try:
+        drawn(wrong)
+    except ValueError:
+        return
+    raise AssertionError("a circle of rooms was drawn")
