@@ -82,7 +82,7 @@ def of_growth() -> Iterator[Theorem]:
     yield Theorem("attention", "growth changes nothing exactly up to in_place_slots", given, unchanged)
     uncached = code.apply("GroupTables.in_place_slots", [None, False], known)
     yield Theorem("attention", "uncached, only new blocks change anything", given, (n <= uncached) == (missing <= 0))
-    covered = code.value("GroupTables.headed", "slots", {"size": held, "self._block_size": b})
+    covered = code.value("GroupTables.table_from_hit", "slots", {"size": held, "self._block_size": b})
     yield Theorem("attention", "a hit covers its blocks' tokens", given, known["self.entries_for"](covered) == held)
     for layout, (name, kind) in enumerate(KINDS.items()):
         own, size = methods(layout, b), n + 1 if layout == 2 else b
@@ -166,7 +166,7 @@ def of_keys() -> Iterator[Theorem]:
     keys, code = symbolic.Source(request), symbolic.Source(store)
     given = [length >= 0, units >= 1, index >= 0]
     full = z3.Int("full")
-    held = keys.returned("BlockKeys.reach", {"made": length / 2, "self.units": units})
+    held = keys.returned("BlockKeys.ensure_keys", {"made": length / 2, "self.units": units})
     count = keys.apply("BlockKeys.num_blocks", [], {"self.num_units": full, "self.units": units})
     claim = (index < count) == (units * (index + 1) <= full)
     yield Theorem("all", "a block is full exactly if all its units are", [*given, full >= 0], claim)

@@ -42,7 +42,7 @@ from blockwright.core.steps.preconditions import (
 )
 from blockwright.core.steps.state import Config, Lookups, State
 from blockwright.core.steps.transitions import commit, find, publish, release, reset, trim
-from blockwright.core.tables.ask import Ask, all_or_each, counts_of
+from blockwright.core.tables.ask import StepRequest, all_or_each, counts_of
 from blockwright.core.tables.group import group_tables, refuse_eagle
 from blockwright.core.tables.view import GroupView
 from blockwright.errors import InvalidArgumentError, UnsupportedError
@@ -196,9 +196,9 @@ class KVCacheManager:
         )
         pool._guard = int(hint_guard * (kv_cache_config.num_blocks - 1))
         if shares is not None:
-            pool._share_out(shares)
+            pool._set_shares(shares)
         if eviction_policy is not None:
-            pool._have_chosen(eviction_policy)
+            pool._set_policy(eviction_policy)
         managers = [
             group_tables(group.kv_cache_spec, pool, number, dcp_world_size) for number, group in enumerate(groups)
         ]
@@ -269,7 +269,7 @@ class KVCacheManager:
         state = self._state
         state.pool.require_whole()
         give_keys(state, request)
-        return explain(state.managers, request, state.config.alignment, state.config.eagle)
+        return explain(state.groups, request, state.config.alignment, state.config.eagle)
 
     # ------------------------------------------------------------------ slots
 
@@ -332,7 +332,7 @@ class KVCacheManager:
         if plain and not more and tables is not None and is_in_place(state, request, tables, new, ahead):
             serve_in_place(state, request, tables, new)
             return state.nothing
-        ask = Ask()
+        ask = StepRequest()
         ask.new = new
         ask.ahead = ahead
         ask.is_delayed = delay_cache_blocks
@@ -402,7 +402,7 @@ class KVCacheManager:
         """
         state = self._state
         tables = tables_of(state, request)
-        ask = Ask()
+        ask = StepRequest()
         ask.is_planned = True
         ask.new = count_of("num_new_tokens", num_new_tokens)
         ask.ahead = count_of("num_lookahead_tokens", num_lookahead_tokens)
@@ -706,7 +706,7 @@ class KVCacheManager:
     @property
     def managers(self) -> tuple[GroupView, ...]:
         """What can be read of each group. O(groups)."""
-        return tuple([GroupView(each) for each in self._state.managers])
+        return tuple([GroupView(each) for each in self._state.groups])
 
     @property
     def enable_caching(self) -> bool:
@@ -757,7 +757,7 @@ class KVCacheManager:
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        return tuple([int(table.num_published) for table in tables_named(self._state, request_id).groups])
+        return tuple([int(table.num_published) for table in tables_named(self._state, request_id).by_group])
 
     def num_settled(self, request_id: str) -> int:
         """Return the settled tokens of a request; 0 unless made with ``overlap_steps``. O(1).
@@ -775,7 +775,7 @@ class KVCacheManager:
             UnknownRequestError: the request holds no blocks.
         """
         return KVCacheBlocks(
-            self._state.pool, [table.blocks[:] for table in tables_named(self._state, request_id).groups]
+            self._state.pool, [table.blocks[:] for table in tables_named(self._state, request_id).by_group]
         )
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
@@ -784,7 +784,9 @@ class KVCacheManager:
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        return tuple([[int(block) for block in table.blocks] for table in tables_named(self._state, request_id).groups])
+        return tuple(
+            [[int(block) for block in table.blocks] for table in tables_named(self._state, request_id).by_group]
+        )
 
     def get_draft_block_ids(self, request_id: str) -> tuple[list[int], ...]:
         """Return, per group, the blocks for the states of draft tokens, the first draft's first. O(blocks).
@@ -792,7 +794,9 @@ class KVCacheManager:
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        return tuple([[int(block) for block in table.states] for table in tables_named(self._state, request_id).groups])
+        return tuple(
+            [[int(block) for block in table.states] for table in tables_named(self._state, request_id).by_group]
+        )
 
     def get_state_block_ids(self, request: Request) -> list[int]:
         """Return, per group, the block with the state after ``request.num_computed_tokens`` tokens. O(groups).
@@ -806,7 +810,7 @@ class KVCacheManager:
         tables = tables_running(self._state, request)
         return [
             int(manager.state_block(table, request._num_computed))
-            for manager, table in zip(self._state.managers, tables.groups)
+            for manager, table in zip(self._state.groups, tables.by_group)
         ]
 
     def get_num_common_prefix_blocks(self, request_id: str, num_running_requests: int) -> list[int]:
@@ -825,13 +829,13 @@ class KVCacheManager:
         tables = tables_named(state, request_id)
         running = operator.index(num_running_requests)
         if tables.num_loading > 0:
-            return [0 for _ in state.managers]
+            return [0 for _ in state.groups]
         idle = waiting(state)
-        return [each.num_common(table, running, idle) for each, table in zip(state.managers, tables.groups)]
+        return [each.num_common(table, running, idle) for each, table in zip(state.groups, tables.by_group)]
 
     def create_empty_block_list(self) -> KVCacheBlocks:
         """Return blocks of all groups without any block in them."""
-        return KVCacheBlocks(self._state.pool, [vec[i32]() for _ in self._state.managers])
+        return KVCacheBlocks(self._state.pool, [vec[i32]() for _ in self._state.groups])
 
     def take_events(self) -> list[KVCacheEvent]:
         """Return the events since the last call; empty unless made with ``enable_kv_cache_events``.
@@ -869,7 +873,7 @@ class KVCacheManager:
         """Return the keys lost since the last call, by cause and group; None unless made with ``explain_evictions``."""
         if not self._state.pool.explains_evictions:
             return None
-        return eviction_stats(self._state.pool.take_losses(), len(self._state.managers))
+        return eviction_stats(self._state.pool.take_losses(), len(self._state.groups))
 
     def check(self, held_elsewhere: Mapping[int, int] | None = None) -> None:
         """Recompute every invariant from scratch: counters, queue, index, tables. O(num_blocks + blocks held).

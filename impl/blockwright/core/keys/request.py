@@ -172,7 +172,7 @@ class BlockKeys:
     """The keys of a request's full blocks as one group of layers sees them.
 
     Attributes:
-        words: two words per hashed unit of the request whose key has been made; `reach` makes more.
+        words: two words per hashed unit of the request whose key has been made; `ensure_keys` makes more.
         units: hashed units per block of the group; a block's key is that of its last unit, which covers the prefix.
         request: the request, for its content; None where only hashes are known.
         num_units: hashed units that are full.
@@ -189,7 +189,7 @@ class BlockKeys:
         """Return how many blocks are full, and so can be asked for."""
         return self.num_units // self.units
 
-    def reach(self, count: i64) -> i64:
+    def ensure_keys(self, count: i64) -> i64:
         """Make the keys of the first `count` blocks, and a few more; return how many blocks have one.
 
         Complexity: O(tokens hashed).
@@ -210,7 +210,7 @@ class BlockKeys:
         return request.prefix_content((index + 1) * block_size)
 
 
-class Held:
+class ManagerTables:
     """What a request remembers of the manager that serves it: the base of its block tables.
 
     Attributes:
@@ -311,7 +311,7 @@ class Request:
         self._words: vec[i64] = vec[i64]()
         _uids[0] += 1
         self._uid: i64 = _uids[0]
-        self._held: Held | None = None
+        self._held: ManagerTables | None = None
         self._hash_early()
 
     def hash_by(self, block_size: i64) -> None:
@@ -329,7 +329,7 @@ class Request:
             raise
 
     def _start_chain(self, block_size: i64) -> None:
-        """Ask the hasher for a chain of blocks."""
+        """StepRequest the hasher for a chain of blocks."""
         chain = self.hasher.start(self._root, block_size)
         self._is_eager = not chain.may_wait()
         self._chain = chain

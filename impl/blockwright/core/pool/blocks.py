@@ -27,12 +27,12 @@ class KVCacheBlocks:
         self._request: Request | None = None  # for which they were looked up, and when
         self._version: i64 = 0
 
-    def note_found(self, request: Request) -> None:
+    def stamp(self, request: Request) -> None:
         """Note that the blocks have just been looked up for a request."""
         self._request = request
         self._version = self._pool._version
 
-    def are_found(self, request: Request) -> bool:
+    def is_fresh(self, request: Request) -> bool:
         """Return whether nothing has been taken, released or forgotten since they were looked up for a request. O(1).
 
         They hold its prefix then, so that there is nothing to check.

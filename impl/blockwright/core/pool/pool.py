@@ -115,7 +115,7 @@ class BlockPool(BlockStore):
 
     # ------------------------------------------------------------------ whose blocks, and what is said of them
 
-    def _share_out(self, shares: Mapping[str, int]) -> None:
+    def _set_shares(self, shares: Mapping[str, int]) -> None:
         """Give each tenant blocks of its own, in a pool that nothing has been taken from. O(num_blocks + shares).
 
         Raises:
@@ -127,7 +127,7 @@ class BlockPool(BlockStore):
         check_shares(given, int(self._count) - 1)
         self._order = RetentionOrder(self._count, shares, self._guard)
 
-    def _have_chosen(self, policy: EvictionPolicy) -> None:
+    def _set_policy(self, policy: EvictionPolicy) -> None:
         """Have a policy choose what goes, in a pool that nothing has been taken from. O(num_blocks).
 
         Raises:
@@ -151,7 +151,7 @@ class BlockPool(BlockStore):
         order = self._order
         return order.now if isinstance(order, RetentionOrder) else 0.0
 
-    def _keep_by_hints(self) -> RetentionOrder:
+    def _enable_hints(self) -> RetentionOrder:
         """Return the order of candidates by what is said of them, made now if there is none. O(num_blocks) once.
 
         Raises:
@@ -191,7 +191,7 @@ class BlockPool(BlockStore):
         if isinstance(order, RetentionOrder):
             order.serving = tenant
 
-    def _say(self, wish: Wish | None, block_size: i64) -> None:
+    def _begin_release(self, wish: Wish | None, block_size: i64) -> None:
         """Note what was said of a group's table that is released whole, next. O(1)."""
         order = self._order
         if not isinstance(order, RetentionOrder):
@@ -202,7 +202,7 @@ class BlockPool(BlockStore):
             first = FOR_GOOD if wish.first < 0 else (wish.first + block_size - 1) // block_size
             order.say((wish.tokens + block_size - 1) // block_size, wish.priority, wish.until, first)
 
-    def _hush(self) -> None:
+    def _end_release(self) -> None:
         """Note that what is released next is no request's whole table. O(1)."""
         order = self._order
         if isinstance(order, RetentionOrder):
@@ -346,7 +346,7 @@ class BlockPool(BlockStore):
                 raise BlockError(f"blocks: block {block} is not held; only held blocks are published")
             if not self._index.has_key(i64(block)) and self._ref[i64(block)] != self.num_external_holders(i64(block)):
                 raise BlockError(f"blocks: block {block} is held by a request, whose manager publishes it")
-        keys.reach(num_full_blocks)
+        keys.ensure_keys(num_full_blocks)
         try:
             self._publish(ids, request, units, kv_cache_group_id, block_size, num_cached_blocks, num_full_blocks)
         except BaseException:

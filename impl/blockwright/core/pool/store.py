@@ -77,7 +77,7 @@ class BlockStore:
         self._external: vec[i32] = vec[i32]()
         self._num_external: i64 = 0
         self._order: CandidateOrder | None = order
-        # Changes whenever a block is taken, held, released or forgotten, so that a stale plan is noticed.
+        # StepScratch whenever a block is taken, held, released or forgotten, so that a stale plan is noticed.
         self._version: i64 = 0
         self._journal: Journal | None = journal
 
@@ -553,7 +553,7 @@ class BlockStore:
 
     def find(self, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> i64:
         """Return the block that serves a hit on the request's block `index`, or 0. O(1)."""
-        keys.reach(index + 1)
+        keys.ensure_keys(index + 1)
         at: i64 = 2 * ((index + 1) * keys.units - 1)
         block = self._index.find(keys.words[at], keys.words[at + 1], group)
         journal = self._journal
@@ -572,7 +572,7 @@ class BlockStore:
         i = start
         if self._journal is None:
             while i < stop:
-                known = min(keys.reach(i + 1), stop)
+                known = min(keys.ensure_keys(i + 1), stop)
                 i = self._index.find_run(keys.words, 2 * keys.units, group, ids, i, known)
                 if i < known:
                     break
@@ -593,13 +593,13 @@ class BlockStore:
         losses = journal.losses
         if losses is None:
             return -1
-        keys.reach(index + 1)
+        keys.ensure_keys(index + 1)
         at: i64 = 2 * ((index + 1) * keys.units - 1)
         return losses.cause(keys.words[at], keys.words[at + 1], group)
 
     def carries(self, block: i64, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> bool:
         """Return whether a block is published under exactly the key of the request's block `index`. O(1)."""
-        keys.reach(index + 1)
+        keys.ensure_keys(index + 1)
         at: i64 = 2 * ((index + 1) * keys.units - 1)
         if not self._index.matches(block, keys.words[at], keys.words[at + 1], group):
             return False
@@ -631,7 +631,7 @@ class BlockStore:
             if ids[i] != 0:
                 raise StaleHitError(f"new_computed_blocks: entry {i} is outside the window but not the null block")
             i += 1
-        keys.reach(size)
+        keys.ensure_keys(size)
         bad = self._index.match_run(keys.words, 2 * keys.units, group, ids, first)
         if self._journal is not None:
             while i < bad and self.carries(i64(ids[i]), keys, i, group, block_size):

@@ -26,7 +26,7 @@ from blockwright.core.steps.outcomes import BatchAllocation
 from blockwright.core.steps.plans import fits, refuse_never
 from blockwright.core.steps.preconditions import check_ask, check_keys, is_in_place, tables_of
 from blockwright.core.steps.state import State
-from blockwright.core.tables.ask import Ask, all_or_each, counts_of
+from blockwright.core.tables.ask import StepRequest, all_or_each, counts_of
 from blockwright.core.tables.table import RequestTables
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError
 
@@ -75,11 +75,11 @@ def count_each(
         most = config.max_len
     differs = len(news) > 0 or len(aheads) > 0
     changes = state.changes
-    turns = changes.turns
+    pending = changes.pending
     fresh: set[str] = set()
     new = each
     ahead: i64 = 0
-    size: i64 = len(turns)
+    size: i64 = len(pending)
     i: i64 = 0
     while i < size:
         changes.num_seen = i + 1
@@ -105,18 +105,20 @@ def count_each(
                     i += 1
                     continue
                 if stop <= most and own.num_loading == 0:
-                    turns[changes.num_turns] = i32(i)
-                    changes.num_turns += 1
+                    pending[changes.num_pending] = i32(i)
+                    changes.num_pending += 1
                     own.batch = number
                     i += 1
                     continue
-        turns[changes.num_turns] = i32(i)
-        changes.num_turns += 1
+        pending[changes.num_pending] = i32(i)
+        changes.num_pending += 1
         check_one(state, request, new, ahead, count_at(drafts, i, 0), changes.ask, fresh)
         i += 1
 
 
-def check_one(state: State, request: Request, new: i64, ahead: i64, drafts: i64, ask: Ask, fresh: set[str]) -> None:
+def check_one(
+    state: State, request: Request, new: i64, ahead: i64, drafts: i64, ask: StepRequest, fresh: set[str]
+) -> None:
     """Check a request of a batch that is served later."""
     tables = tables_of(state, request)
     is_new = tables is None
@@ -144,11 +146,11 @@ def check_one(state: State, request: Request, new: i64, ahead: i64, drafts: i64,
 def take_back(state: State, batch: list[Request], start: i64) -> None:
     """Take back what was counted of the requests from one on."""
     try:
-        turns = state.changes.turns
+        pending = state.changes.pending
         turn: i64 = 0
         i: i64 = 0
         while i < state.changes.num_seen:
-            if turn < state.changes.num_turns and i64(turns[turn]) == i:
+            if turn < state.changes.num_pending and i64(pending[turn]) == i:
                 turn += 1
             elif i >= start:
                 request = cast("list[object]", batch)[i]
@@ -174,18 +176,18 @@ def serve_each(
     """Serve the requests of a checked batch that are not counted yet, and write down what changed."""
     changes = state.changes
     size: i64 = len(batch)
-    groups = state.config.num_groups
+    num_groups = state.config.num_groups
     overlaps = state.config.overlaps
     new_ids = vec[i32]()
     room: i64 = 0
     served = size
-    turns, ask = changes.turns, changes.ask
-    names = [""] * int(changes.num_turns)
-    changed = changes.zeros(3 * groups * changes.num_turns)
+    pending, ask = changes.pending, changes.ask
+    names = [""] * int(changes.num_pending)
+    changed = changes.zeros(3 * num_groups * changes.num_pending)
     num_changed: i64 = 0
     turn: i64 = 0
-    while turn < changes.num_turns:
-        served = i64(turns[turn])
+    while turn < changes.num_pending:
+        served = i64(pending[turn])
         request = batch[served]
         tables = tables_of(state, request)
         ask.new = count_at(news, served, each)
@@ -204,10 +206,10 @@ def serve_each(
         ask.begin = request._num_computed
         ask.stop = ask.begin + ask.new
         ask.certain = ask.stop - ask.drafts
-        if room < groups:  # one each, as most batches take at most
-            room = (size - served) * groups
+        if room < num_groups:  # one each, as most batches take at most
+            room = (size - served) * num_groups
             new_ids = with_room(new_ids, room)
-        changes.begin(tables, state.is_even)
+        changes.begin(tables, state.uniform_groups)
         try:
             if tables is not None and serve_small(state, request, tables, ask, changes):
                 ready = tables
@@ -217,7 +219,7 @@ def serve_each(
                 changes.request = i32(served)
                 ready = prepare(state, request, tables, ask, changes)
                 if changes.grown > room:
-                    room = max(changes.grown, (size - served) * groups)
+                    room = max(changes.grown, (size - served) * num_groups)
                     new_ids = with_room(new_ids, room)
                 if overlaps and ask.new > 0:  # the last that takes memory
                     state.steps[-1].record(ready, ask.new, ask.drafts)
@@ -233,31 +235,31 @@ def serve_each(
         if changes.grown == 0 and not nulls:
             continue
         num_nulled = i32(changes.num_nulled)
-        group: i64 = 0
-        while group < groups:
-            blocks = ready.groups[group].blocks
-            held = changes.held_in(group)
+        at: i64 = 0
+        while at < num_groups:
+            blocks = ready.by_group[at].blocks
+            held = changes.held_in(at)
             ends = num_nulled
             if nulls:
-                ends = changes.nulled_ends[group]
+                ends = changes.nulled_ends[at]
             if held < i64(len(blocks)) or ends > num_nulled:
                 while held < i64(len(blocks)):
                     new_ids = append(new_ids, blocks[held])
                     held += 1
-                changed[num_changed] = i32(served * groups + group)
+                changed[num_changed] = i32(served * num_groups + at)
                 changed[num_changed + 1] = i32(len(new_ids))
                 changed[num_changed + 2] = ends
                 num_changed += 3
                 num_nulled = ends
-            group += 1
-    if turn < changes.num_turns:
+            at += 1
+    if turn < changes.num_pending:
         done.refused = int(served)
         take_back(state, batch, served)
     else:
         served = size
     done.num_served = int(served)
-    done.name(names, turns, size)
-    done.tell(size * groups, changed, num_changed)
+    done.name(names, pending, size)
+    done.tell(size * num_groups, changed, num_changed)
     done.new_block_ids = new_ids
     done.nulled_entries = changes.nulled
     done.replaced_entries = changes.replaced

@@ -26,26 +26,24 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
     pool.check()
     keyed = pool.published()
     holders = zeros32(len(keyed))
-    for number, manager in enumerate(state.managers):
-        tables = manager.all_tables()
+    for number, group in enumerate(state.groups):
+        tables = group.all_tables()
         facts: list[Fact] = [("TABLE-1", "requests with a table", list(state.running), list(tables))]
         count_holders(list(tables.values()), holders)
         for name, running in state.running.items():
-            table = running.groups[number]
-            useful = [manager.is_useful(entry) for entry in range(int(table.num_published))]
+            table = running.by_group[number]
+            useful = [group.is_useful(entry) for entry in range(int(table.num_published))]
             facts += of_table(
                 name,
                 table,
-                manager.is_row(),
-                manager.most_states(state.config.overlaps),
+                group.is_row(),
+                group.most_states(state.config.overlaps),
                 keyed,
                 useful,
-                int(manager.sinks),
+                int(group.sinks),
             )
-            facts.append(
-                ("MAMBA-3", f"states of drafts of request {name!r}", int(manager.num_states), len(table.states))
-            )
-            covered = int(manager.entries_for(slots_covered(running, manager)))
+            facts.append(("MAMBA-3", f"states of drafts of request {name!r}", int(group.num_states), len(table.states)))
+            covered = int(group.entries_for(slots_covered(running, group)))
             what = f"entries that cover what is written of request {name!r}"
             facts.append(("TABLE-1", what, covered, min(len(table.blocks), covered)))
         demand_each(facts)
@@ -69,8 +67,8 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
     ]
     alone = [block for block in range(1, len(keyed)) if sharers[block] > 1 and not keyed[block]]
     for name, running in state.running.items():
-        for manager, table in zip(state.managers, running.groups):
-            entry = manager.partial_entry(table, running)
+        for group, table in zip(state.groups, running.by_group):
+            entry = group.partial_entry(table, running)
             shared = entry >= 0 and sharers[i64(table.blocks[entry])] > 1 and not running.is_forked
             facts.append(("WRITE-1", f"request {name!r} shares the block it writes next, entry {entry}", False, shared))
     noted = {name for name, running in state.running.items() if running.is_due}
@@ -81,11 +79,11 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
     demand_each(facts)
 
 
-def slots_covered(tables: RequestTables, manager: GroupTables) -> i64:
+def slots_covered(tables: RequestTables, group: GroupTables) -> i64:
     """Return the slots that a table must cover."""
-    if manager.is_encoder:
+    if group.is_encoder:
         return 0
-    if manager.is_row():
+    if group.is_row():
         return tables.num_written + tables.num_loading
     return tables.num_written + tables.num_loading - tables.num_drafts
 

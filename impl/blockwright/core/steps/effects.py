@@ -21,8 +21,8 @@ from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.order.order import Wish
 from blockwright.core.steps.publication import NOT_RUN, make_keys, publish_due, publish_to
 from blockwright.core.steps.state import Lookups, State
-from blockwright.core.tables.ask import Ask
-from blockwright.core.tables.changes import Changes
+from blockwright.core.tables.ask import StepRequest
+from blockwright.core.tables.changes import StepScratch
 from blockwright.core.tables.table import GroupTable, RequestTables, held_blocks
 from blockwright.core.tables.window import FOR_EVER
 
@@ -59,17 +59,17 @@ def serve_in_place(state: State, request: Request, tables: RequestTables, new: i
         raise
 
 
-def serve_small(state: State, request: Request, tables: RequestTables, ask: Ask, changes: Changes) -> bool:
+def serve_small(state: State, request: Request, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> bool:
     """Serve a checked step if it is as most that pass a block's end; return False, and nothing has changed, if not.
 
-    Such a step takes one block at most in each group, and fills one, all of them at the same tokens (`State.is_even`);
+    Such a step takes one block at most in each group, and fills one, all of them at the same tokens (`State.uniform_groups`);
     the blocks are free before any is trimmed, nobody shares them, and nothing is noted of them. The caller has begun
     `changes` with its tables, and takes back what was prepared if this fails (`undo`). law: STEP-1.
     """
-    config, pool, groups = state.config, state.pool, tables.groups
-    if not state.is_even or tables.is_forked or not pool.is_plain():
+    config, pool, by_group = state.config, state.pool, tables.by_group
+    if not state.uniform_groups or tables.is_forked or not pool.is_plain():
         return False
-    first = groups[0]
+    first = by_group[0]
     size, num_groups = config.least_size, config.num_groups
     slots = min(ask.stop + ask.ahead, config.max_len)
     covered = changes.held_each * size
@@ -98,7 +98,7 @@ def serve_small(state: State, request: Request, tables: RequestTables, ask: Ask,
         changes.grown = num_groups
         covered += size
         while at < num_groups:
-            table = groups[at]
+            table = by_group[at]
             table.blocks = append(table.blocks, 0)
             at += 1
     if config.overlaps and ask.new > 0:  # the last that takes memory
@@ -114,14 +114,14 @@ def serve_small(state: State, request: Request, tables: RequestTables, ask: Ask,
             pool._fill(blocks, 0, num_groups)
             at = 0
             while at < num_groups:
-                table = groups[at]
+                table = by_group[at]
                 table.num_covered = slots
                 table.blocks[changes.held_each] = blocks[at]
                 at += 1
     if fills:
         at = 0
         while at < num_groups:
-            table = groups[at]
+            table = by_group[at]
             table.num_published = entry + 1
             blocks[at] = table.blocks[entry]
             at += 1
@@ -137,13 +137,13 @@ def serve_small(state: State, request: Request, tables: RequestTables, ask: Ask,
 # ---------------------------------------------------------------------- any other step
 
 
-def serve(state: State, request: Request, tables: RequestTables | None, ask: Ask) -> KVCacheBlocks:
+def serve(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> KVCacheBlocks:
     """Do what was counted, and return the new blocks."""
     changes = state.changes
     changes.clear()
-    changes.begin(tables, state.is_even)
+    changes.begin(tables, state.uniform_groups)
     try:
-        if tables is not None and state.is_even and not tables.is_forked:
+        if tables is not None and state.uniform_groups and not tables.is_forked:
             given = room_for_one(state, tables, ask)
             if serve_small(state, request, tables, ask, changes):
                 return filled(given, tables, changes)
@@ -159,32 +159,32 @@ def serve(state: State, request: Request, tables: RequestTables | None, ask: Ask
         raise
 
 
-def room_for(state: State, ready: RequestTables, changes: Changes) -> KVCacheBlocks:
+def room_for(state: State, ready: RequestTables, changes: StepScratch) -> KVCacheBlocks:
     """Return a result with room for the entries that a step appends."""
     if changes.grown == 0:
         return state.nothing
     ids: list[vec[i32]] = []
-    groups = state.config.num_groups
+    num_groups = state.config.num_groups
     at: i64 = 0
-    while at < groups:
-        ids.append(zeros32(i64(len(ready.groups[at].blocks)) - changes.held_in(at)))
+    while at < num_groups:
+        ids.append(zeros32(i64(len(ready.by_group[at].blocks)) - changes.held_in(at)))
         at += 1
     return KVCacheBlocks(state.pool, ids)
 
 
-def room_for_one(state: State, tables: RequestTables, ask: Ask) -> KVCacheBlocks:
+def room_for_one(state: State, tables: RequestTables, ask: StepRequest) -> KVCacheBlocks:
     """Do so before it is known whether the step of even groups is small: for one entry in each, if any is missing."""
-    if ask.slots <= i64(len(tables.groups[0].blocks)) * state.config.least_size:
+    if ask.slots <= i64(len(tables.by_group[0].blocks)) * state.config.least_size:
         return state.nothing
-    return KVCacheBlocks(state.pool, [zeros32(1) for _ in tables.groups])
+    return KVCacheBlocks(state.pool, [zeros32(1) for _ in tables.by_group])
 
 
-def filled(given: KVCacheBlocks, ready: RequestTables, changes: Changes) -> KVCacheBlocks:
+def filled(given: KVCacheBlocks, ready: RequestTables, changes: StepScratch) -> KVCacheBlocks:
     """Return a result with the blocks that a step has appended."""
     at: i64 = 0
     while changes.grown > 0 and at < i64(len(given.ids)):
         ids = given.ids[at]
-        blocks = ready.groups[at].blocks
+        blocks = ready.by_group[at].blocks
         held: i64 = changes.held_in(at)
         i: i64 = 0
         while i < i64(len(ids)):
@@ -194,7 +194,9 @@ def filled(given: KVCacheBlocks, ready: RequestTables, changes: Changes) -> KVCa
     return given
 
 
-def prepare(state: State, request: Request, tables: RequestTables | None, ask: Ask, changes: Changes) -> RequestTables:
+def prepare(
+    state: State, request: Request, tables: RequestTables | None, ask: StepRequest, changes: StepScratch
+) -> RequestTables:
     """Take all the memory that doing what was counted needs; what a caller can see does not change.
 
     Appends null entries for the blocks to come, and to `changes`, which the caller has begun with these tables, the
@@ -203,8 +205,8 @@ def prepare(state: State, request: Request, tables: RequestTables | None, ask: A
     if publishes_now(state, ask):
         make_keys(state, request, ask.stop)
     if tables is None:
-        tables = opened(state, request, ask)
-        changes.begin(tables, state.is_even)
+        tables = open_tables(state, request, ask)
+        changes.begin(tables, state.uniform_groups)
     elif ask.settled >= tables.trim_at:
         note_dead(state, tables, ask.settled, changes)
     if tables.is_forked:
@@ -214,53 +216,53 @@ def prepare(state: State, request: Request, tables: RequestTables | None, ask: A
     return tables
 
 
-def note_dead(state: State, tables: RequestTables, settled: i64, changes: Changes) -> None:
+def note_dead(state: State, tables: RequestTables, settled: i64, changes: StepScratch) -> None:
     """Append to `changes` the entries that trimming will null, and take room for their blocks."""
     changes.trim_at = FOR_EVER
-    for manager, table in zip(state.managers, tables.groups):
-        manager.note_dead(table, settled, changes)
+    for group, table in zip(state.groups, tables.by_group):
+        group.note_dead(table, settled, changes)
     changes.make_room()
 
 
-def widen(state: State, tables: RequestTables, ask: Ask, changes: Changes) -> None:
+def widen(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
     """Append null entries for the blocks to come."""
-    groups = state.config.num_groups
+    num_groups = state.config.num_groups
     at: i64 = 0
-    while at < groups:
-        table = tables.groups[at]
+    while at < num_groups:
+        table = tables.by_group[at]
         if table.in_place < ask.slots:
-            manager = state.managers[at]
-            manager.widen(table, manager.reach(ask))
+            group = state.groups[at]
+            group.widen(table, group.slots_after(ask))
             changes.grown += i64(len(table.blocks)) - changes.held_in(at)
         at += 1
 
 
-def publishes_now(state: State, ask: Ask) -> bool:
+def publishes_now(state: State, ask: StepRequest) -> bool:
     """Return whether a step publishes what it fills, and not a later call."""
     config = state.config
     return config.caching and not (ask.is_delayed or config.settles or ask.external > 0)
 
 
-def opened(state: State, request: Request, ask: Ask) -> RequestTables:
+def open_tables(state: State, request: Request, ask: StepRequest) -> RequestTables:
     """Enter a new request with its hit, of which nothing is held yet."""
-    groups: list[GroupTable] = []
+    by_group: list[GroupTable] = []
     hit = ask.hit
     num_groups = state.config.num_groups
     at: i64 = 0
     while at < num_groups:
-        groups.append(state.managers[at].headed(None if hit is None else hit.ids[at], ask.resumed))
+        by_group.append(state.groups[at].table_from_hit(None if hit is None else hit.ids[at], ask.resumed))
         at += 1
-    tables = RequestTables(request, 0, groups)
+    tables = RequestTables(request, 0, by_group)
     tables.tenant = state.pool.tenant(request.cache_salt)
     at = 0
     while at < num_groups:
-        state.managers[at].open(request._request_id, groups[at])
+        state.groups[at].open(request._request_id, by_group[at])
         at += 1
     state.running[request._request_id] = tables
     return tables
 
 
-def undo(state: State, request: Request, tables: RequestTables | None, changes: Changes, has_begun: bool) -> None:
+def undo(state: State, request: Request, tables: RequestTables | None, changes: StepScratch, has_begun: bool) -> None:
     """Take back what `prepare` did, however far it came; if the change itself has begun, refuse later calls."""
     if has_begun:
         state.tear()
@@ -269,14 +271,14 @@ def undo(state: State, request: Request, tables: RequestTables | None, changes: 
         if state.config.overlaps and len(state.steps) > 0:
             state.steps[-1].strike(state.running.get(request._request_id))
         if tables is None:
-            for manager in state.managers:
-                manager.withdraw(request._request_id)
+            for group in state.groups:
+                group.withdraw(request._request_id)
             if request._request_id in state.running:
                 del state.running[request._request_id]
             return
         at: i64 = 0
         while at < state.config.num_groups:
-            table = tables.groups[at]
+            table = tables.by_group[at]
             table.blocks = cut_to(table.blocks, changes.held_in(at))
             at += 1
     except BaseException:
@@ -284,7 +286,9 @@ def undo(state: State, request: Request, tables: RequestTables | None, changes: 
         raise
 
 
-def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new: bool, changes: Changes) -> None:
+def act(
+    state: State, request: Request, tables: RequestTables, ask: StepRequest, is_new: bool, changes: StepScratch
+) -> None:
     """Do what was counted and prepared: trim or adopt in all groups, and then take and publish. Takes no memory.
 
     Appends the entries that are copied to `changes`.
@@ -299,19 +303,19 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
             unshare(state, tables, ask, changes)
     at: i64 = 0
     while at < state.config.num_groups:
-        table = tables.groups[at]
+        table = tables.by_group[at]
         # law: STEP-1
         if table.in_place < ask.slots:
-            manager = state.managers[at]
-            if manager.num_states > 0:
-                read = manager.state_block(table, ask.begin)
+            group = state.groups[at]
+            if group.num_states > 0:
+                read = group.state_block(table, ask.begin)
                 table.num_read = ask.begin
                 table.read_block = read
-            manager.fill(table, manager.reach(ask), changes.held_in(at))
+            group.fill(table, group.slots_after(ask), changes.held_in(at))
         at += 1
     if is_new:
-        for manager, table in zip(state.managers, tables.groups):
-            manager.fill_states(table)
+        for group, table in zip(state.groups, tables.by_group):
+            group.fill_states(table)
         count_lookup(state.lookups, request, ask.hit_length)
     in_place = publish_taken(state, request, tables, ask)
     if ask.external > 0:
@@ -321,7 +325,7 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
     count_step(state, request, tables, ask.stop - ask.external, ask.new, ask.drafts)
 
 
-def publish_taken(state: State, request: Request, tables: RequestTables, ask: Ask) -> i64:
+def publish_taken(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> i64:
     """Publish what a step fills, and return up to how many slots the next step can be served in place.
 
     Only now, when all groups have taken their blocks: a candidate that publishing empties, since its content is there
@@ -333,13 +337,13 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: As
     publishes = publishes_now(state, ask)
     at: i64 = 0
     while at < state.config.num_groups:
-        table = tables.groups[at]
+        table = tables.by_group[at]
         if table.in_place < ask.slots:
-            manager = state.managers[at]
+            group = state.groups[at]
             if publishes:
-                publish_to(manager, table, request, min(ask.stop, known), NOT_RUN)
-                is_due = is_due or (ask.new > 0 and ask.certain <= known and manager.leaves_state(ask.certain))
-            table.in_place = manager.in_place_slots(table, state.config.caching)
+                publish_to(group, table, request, min(ask.stop, known), NOT_RUN)
+                is_due = is_due or (ask.new > 0 and ask.certain <= known and group.leaves_state(ask.certain))
+            table.in_place = group.in_place_slots(table, state.config.caching)
         in_place = min(in_place, table.in_place)
         at += 1
     publish_due(state, tables, request)
@@ -365,37 +369,37 @@ def count_lookup(lookups: Lookups, request: Request, hits: i64) -> None:
     request._was_admitted = True
 
 
-def unshare(state: State, tables: RequestTables, ask: Ask, changes: Changes) -> None:
+def unshare(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
     """Copy what the step writes to and others hold too, all groups before any grows. law: WRITE-2, COPY-1."""
-    groups = state.config.num_groups
+    num_groups = state.config.num_groups
     at: i64 = 0
-    while at < groups:
-        manager = state.managers[at]
-        table = tables.groups[at]
-        entry = manager.shared_entry(table, ask)
+    while at < num_groups:
+        group = state.groups[at]
+        table = tables.by_group[at]
+        entry = group.shared_entry(table, ask)
         if entry >= 0:
-            block = manager.unshare(table, entry)
+            block = group.unshare(table, entry)
             replaced = append(append(changes.replaced, changes.request), i32(at))
             changes.replaced = append(append(replaced, i32(entry)), i32(block))
         at += 1
     tables.is_forked = False
 
 
-def adopt(state: State, request: Request, tables: RequestTables, ask: Ask) -> None:
+def adopt(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> None:
     """Hold a new request's hit, all groups' before any group grows."""
     if ask.hit is not None:
-        for manager, table in zip(state.managers, tables.groups):
-            manager.adopt(table.blocks)
+        for group, table in zip(state.groups, tables.by_group):
+            group.adopt(table.blocks)
     trim_at: i64 = FOR_EVER
-    for manager, table in zip(state.managers, tables.groups):
-        trim_at = min(trim_at, manager.trim_at(table.num_trimmed))
+    for group, table in zip(state.groups, tables.by_group):
+        trim_at = min(trim_at, group.trim_at(table.num_trimmed))
     tables.trim_at = trim_at
     tables.num_settled = ask.begin
     tables.owner = state.owner
     request._held = tables
 
 
-def trim_dead(state: State, tables: RequestTables, changes: Changes) -> None:
+def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None:
     """Null the entries that are listed in `changes`, and release their blocks, all groups' before any grows.
 
     The groups in order, of each its last entry first. law: TRIM-1, REF-1.
@@ -406,7 +410,7 @@ def trim_dead(state: State, tables: RequestTables, changes: Changes) -> None:
     i: i64 = changes.num_nulled
     at: i64 = 0
     while at < state.config.num_groups:
-        table = tables.groups[at]
+        table = tables.by_group[at]
         stop: i64 = i64(ends[at])
         first -= stop - i
         put = first
@@ -436,7 +440,7 @@ def vacate(state: State, tables: RequestTables, computed: i64) -> None:
     in_flight = len(state.steps) > 0 and tables.last_step >= state.steps[0].number
     # law: FLIGHT-1
     waits = in_flight or tables.num_loading > 0
-    batch: list[vec[i32]] = [held_blocks(table) for table in tables.groups] if waits else []
+    batch: list[vec[i32]] = [held_blocks(table) for table in tables.by_group] if waits else []
     has_begun = False
     wish = tables.wish
     step = state.steps[int(tables.last_step - state.steps[0].number)] if in_flight else None
@@ -452,12 +456,12 @@ def vacate(state: State, tables: RequestTables, computed: i64) -> None:
         if not in_flight and computed >= tables.num_written - tables.num_drafts:
             publish_due(state, tables, tables.request)
         state.due.remove(tables)
-        for manager, table in zip(state.managers, tables.groups):
+        for group, table in zip(state.groups, tables.by_group):
             if not waits:
-                state.pool._say(wish, manager._block_size)
-                manager.release(table)
-                state.pool._hush()
-            manager.close(tables.request_id)
+                state.pool._begin_release(wish, group._block_size)
+                group.release(table)
+                state.pool._end_release()
+            group.close(tables.request_id)
         del state.running[tables.request_id]
         tables.owner = 0
     except BaseException:
@@ -474,10 +478,10 @@ def vacate(state: State, tables: RequestTables, computed: i64) -> None:
 
 def release_batch(state: State, batch: list[vec[i32]], wish: Wish | None) -> None:
     """Release a batch that waited behind a fence, in the order in which it would have been at once."""
-    for blocks, manager in zip(batch, state.managers):
-        state.pool._say(wish, manager._block_size)
+    for blocks, group in zip(batch, state.groups):
+        state.pool._begin_release(wish, group._block_size)
         state.pool._release(blocks, 0, i64(len(blocks)))
-        state.pool._hush()
+        state.pool._end_release()
 
 
 def waiting(state: State) -> dict[int, int]:
@@ -490,7 +494,7 @@ def waiting(state: State) -> dict[int, int]:
         batches += given_up
     for tables in state.running.values():
         if tables.num_loading > 0:
-            batches += [table.blocks for table in tables.groups]
+            batches += [table.blocks for table in tables.by_group]
     times: dict[int, int] = {}
     for blocks in batches:
         for block in blocks:

@@ -145,32 +145,32 @@ def loss_named(loss: i64) -> HitLimit:
     return HitLimit.RESET if loss == RESET else HitLimit.NEVER_PUBLISHED
 
 
-def explain(managers: list[GroupTables], request: Request, alignment: i64, use_eagle: bool) -> HitExplanation:
+def explain(groups: list[GroupTables], request: Request, alignment: i64, use_eagle: bool) -> HitExplanation:
     """Explain the hit of a request; nothing changes. law: EXPLAIN-1."""
     max_length: i64 = request.num_tokens - 1
-    pool = managers[0].block_pool if managers else None
+    pool = groups[0].block_pool if groups else None
     if pool is None or not pool.enable_caching or request.prompt_logprobs or request._block_size == 0:
         unasked = [
-            GroupHit(at, kind_name(manager.spec), int(manager._block_size), 0, None, HitLimit.NOT_ASKED, None)
-            for at, manager in enumerate(managers)
+            GroupHit(at, kind_name(group.spec), int(group._block_size), 0, None, HitLimit.NOT_ASKED, None)
+            for at, group in enumerate(groups)
         ]
         return HitExplanation(request.request_id, 0, max_length, alignment, None, None, (), tuple(unasked))
-    rules = [manager.rule for manager in managers]
-    probes = start(managers, request, max_length, use_eagle)
+    rules = [group.rule for group in groups]
+    probes = start(groups, request, max_length, use_eagle)
     length = common_hit(rules, probes, alignment, max_length)
     before: int | None = None
     candidate = length + alignment
     if pool.explains_evictions:
-        restored = start(managers, request, max_length, use_eagle)
+        restored = start(groups, request, max_length, use_eagle)
         for probe in restored:
             probe.restore()
         once = common_hit(rules, restored, alignment, max_length)
         before = once
         if once > length:
             candidate = once
-    groups = [
-        explain_group(at, manager, probe, length, candidate, max_length)
-        for at, (manager, probe) in enumerate(zip(managers, probes))
+    hits = [
+        explain_group(at, group, probe, length, candidate, max_length)
+        for at, (group, probe) in enumerate(zip(groups, probes))
     ]
     return HitExplanation(
         request.request_id,
@@ -179,25 +179,25 @@ def explain(managers: list[GroupTables], request: Request, alignment: i64, use_e
         alignment,
         candidate if candidate <= max_length else None,
         before,
-        tuple([group.group for group in groups if group.missing_end is not None]),
-        tuple(groups),
+        tuple([group.group for group in hits if group.missing_end is not None]),
+        tuple(hits),
     )
 
 
-def start(managers: list[GroupTables], request: Request, max_length: i64, use_eagle: bool) -> list[Probe]:
+def start(groups: list[GroupTables], request: Request, max_length: i64, use_eagle: bool) -> list[Probe]:
     """Start a lookup in each group."""
     return [
-        manager.probe(request.keys(manager.block_pool._units_for(request, manager._block_size)), max_length, use_eagle)
-        for manager in managers
+        group.probe(request.keys(group.block_pool._units_for(request, group._block_size)), max_length, use_eagle)
+        for group in groups
     ]
 
 
 def explain_group(
-    number: int, manager: GroupTables, probe: Probe, length: i64, candidate: i64, max_length: i64
+    number: int, group: GroupTables, probe: Probe, length: i64, candidate: i64, max_length: i64
 ) -> GroupHit:
     """Return what a group lacks of a candidate, a longer length than the common hit."""
-    size = manager._block_size
-    alone = common_hit([manager.rule], [probe], size, max_length)
+    size = group._block_size
+    alone = common_hit([group.rule], [probe], size, max_length)
     end: int | None = None
     cause: HitLimit | None = None
     limit = HitLimit.NOTHING
@@ -205,11 +205,11 @@ def explain_group(
         if alone > length:
             limit = HitLimit.NOT_ALIGNED
     else:
-        margin: i64 = 0 if isinstance(manager.rule, MambaRule) else probe.margin
+        margin: i64 = 0 if isinstance(group.rule, MambaRule) else probe.margin
         stop = candidate // size + margin
-        kept = manager.first_kept(candidate)
-        i = kept if manager.sinks == 0 else 0
-        while i < stop and (manager.sinks <= i < kept or probe.cached(i)):
+        kept = group.first_kept(candidate)
+        i = kept if group.sinks == 0 else 0
+        while i < stop and (group.sinks <= i < kept or probe.cached(i)):
             i += 1
         if i == stop:
             limit = HitLimit.OTHER_GROUP
@@ -220,4 +220,4 @@ def explain_group(
             end = (i + 1) * size
             cause = loss_named(probe.loss(i))
             limit = HitLimit.DRAFT_MARGIN if (i + 1) * size > candidate else cause
-    return GroupHit(number, kind_name(manager.spec), int(size), alone, end, limit, cause)
+    return GroupHit(number, kind_name(group.spec), int(size), alone, end, limit, cause)

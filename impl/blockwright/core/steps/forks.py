@@ -23,29 +23,29 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
     tables = tables_running(state, parent)
     computed: i64 = check_fork(state, parent, tables, child)
     demand: i64 = 0
-    for manager in state.managers:
-        demand += manager.num_states
+    for group in state.groups:
+        demand += group.num_states
     if demand > state.pool._num_free:
         return None
     has_begun = False
     try:
-        groups: list[GroupTable] = []
-        for manager, table in zip(state.managers, tables.groups):
-            twin = manager.twin(table, computed)
-            manager.open(child._request_id, twin)
-            groups.append(twin)
-        new = RequestTables(child, state.owner, groups)
+        by_group: list[GroupTable] = []
+        for group, table in zip(state.groups, tables.by_group):
+            twin = group.fork_table(table, computed)
+            group.open(child._request_id, twin)
+            by_group.append(twin)
+        new = RequestTables(child, state.owner, by_group)
         new.tenant = tables.tenant
         state.running[child._request_id] = new
-        given = KVCacheBlocks(state.pool, [table.blocks[:] for table in groups])
+        given = KVCacheBlocks(state.pool, [table.blocks[:] for table in by_group])
         has_begun = True
         state.pool._serve(tables.tenant)
-        for manager, table in zip(state.managers, groups):
-            manager.adopt(table.blocks)
-        for manager, table in zip(state.managers, groups):
-            manager.fill_states(table)
+        for group, table in zip(state.groups, by_group):
+            group.adopt(table.blocks)
+        for group, table in zip(state.groups, by_group):
+            group.fill_states(table)
         publish_due(state, tables, parent)
-        for table, twin in zip(tables.groups, groups):
+        for table, twin in zip(tables.by_group, by_group):
             twin.num_published = table.num_published
         state.num_forks += 1
         tables.num_written = computed
@@ -102,7 +102,7 @@ def check_fork(state: State, parent: Request, tables: RequestTables, child: Requ
 def check_copied(state: State, name: str, tables: RequestTables) -> None:
     """Check that no copy to a block of a request is still to come."""
     pool = state.pool
-    if any([pool.is_destination(i64(block)) for table in tables.groups for block in table.blocks]):
+    if any([pool.is_destination(i64(block)) for table in tables.by_group for block in table.blocks]):
         raise InvalidArgumentError(f"parent: the last step of {name!r} needs copies; run what take_copies tells first")
 
 
@@ -110,7 +110,7 @@ def take_copies(state: State) -> list[list[tuple[int, int]]]:
     """Return the copies since the last call, and let go of their ends: ``take_copies``. law: COPY-1, COPY-2."""
     pool = state.pool
     pool.require_whole()
-    copies: list[list[tuple[int, int]]] = [[] for _ in state.managers]
+    copies: list[list[tuple[int, int]]] = [[] for _ in state.groups]
     for group, source, destination in pool.pending_copies():
         copies[group].append((source, destination))
     try:

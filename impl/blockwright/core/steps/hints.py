@@ -25,7 +25,7 @@ def retain(state: State, request: Request, num_tokens: int, priority: int, until
         raise InvalidArgumentError(f"priority: must be within 1..{MAX_PRIORITY}, not {priority!r}")
     if not state.config.caching:
         return
-    order = state.pool._keep_by_hints()
+    order = state.pool._enable_hints()
     if not until > order.now:
         raise InvalidArgumentError(f"until: must be later than now, which is {order.now}, not {until!r}")
     said = tables.wish
@@ -38,7 +38,7 @@ def release_prefix(state: State, request: Request, first_token: int) -> None:
     first = count_of("first_token", first_token)
     if not state.config.caching:
         return
-    state.pool._keep_by_hints()
+    state.pool._enable_hints()
     said = tables.wish
     if said is None:
         tables.wish = Wish(0, 0, 0.0, first)
@@ -51,7 +51,7 @@ def advance_time(state: State, now: float) -> None:
     state.pool.require_whole()
     if not state.config.caching:
         return
-    order = state.pool._keep_by_hints()
+    order = state.pool._enable_hints()
     if not now >= order.now:
         raise InvalidArgumentError(f"now: time has come to {order.now} and does not go back to {now!r}")
     try:

@@ -14,7 +14,7 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import zeros32
 from blockwright.core.keys.request import Request
-from blockwright.core.tables.ask import Ask
+from blockwright.core.tables.ask import StepRequest
 
 
 class Plan:
@@ -37,7 +37,9 @@ class Fits(Plan):
         num_blocks: blocks that leave the free queue: new ones, and hits that are free now.
     """
 
-    def __init__(self, request: Request, ask: Ask, owner: i64, version: i64, moment: tuple[int, ...]) -> None:
+    def __init__(
+        self, request: Request, ask: StepRequest, owner: i64, version: i64, request_version: tuple[int, ...]
+    ) -> None:
         """Keep what was counted, and the state it was counted in."""
         super().__init__(request.request_id)
         self.num_blocks: int = ask.demand
@@ -45,7 +47,7 @@ class Fits(Plan):
         self._ask = ask
         self._owner: i64 = owner
         self._version: i64 = version
-        self._moment = moment
+        self._request_version = request_version
 
     def __repr__(self) -> str:
         """Show the demand."""

@@ -15,14 +15,14 @@ from blockwright.core.keys.request import MAX_LENGTH, Request, count_of
 from blockwright.core.pool.pool import BlockPool
 from blockwright.core.steps.outcomes import Fits, Never, NotNow, Plan
 from blockwright.core.steps.state import State
-from blockwright.core.tables.ask import Ask
+from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.group import LAST_STATE, GroupTables, layout_for
 from blockwright.core.tables.table import RequestTables
 from blockwright.errors import NeverFitsError
 from blockwright.kinds import KVCacheSpec
 
 
-def fits(state: State, request: Request, tables: RequestTables | None, ask: Ask) -> bool:
+def fits(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> bool:
     """Count what a checked ask takes, and say whether the pool has it; nothing changes. law: PLAN-1."""
     config = state.config
     state.pool.require_whole()
@@ -42,7 +42,7 @@ def fits(state: State, request: Request, tables: RequestTables | None, ask: Ask)
     return ask.missing <= 0
 
 
-def count_new(state: State, request: Request, ask: Ask) -> None:
+def count_new(state: State, request: Request, ask: StepRequest) -> None:
     """Count for a request that does not run yet: new blocks, states of drafts, and hits that are free now."""
     hit = ask.hit
     own: i64 = 0
@@ -52,28 +52,28 @@ def count_new(state: State, request: Request, ask: Ask) -> None:
     tokens = max(known, ask.stop)
     ask.resumed = min(ask.stop, known - 1) if ask.external > 0 else ask.begin
     pool = state.pool
-    groups = state.config.num_groups
+    num_groups = state.config.num_groups
     at: i64 = 0
-    while at < groups:
-        manager = state.managers[at]
+    while at < num_groups:
+        group = state.groups[at]
         held: i64 = 0
         live: i64 = 0
-        kept = manager.first_kept(ask.resumed)
+        kept = group.first_kept(ask.resumed)
         if ask.hit_length > 0:
-            held = ask.hit_length // manager._block_size
-            live = held - manager.num_dead(0, min(held, kept))
+            held = ask.hit_length // group._block_size
+            live = held - group.num_dead(0, min(held, kept))
             own += live
         if state.config.caching and request._block_size > 0:
-            units = pool._units_for(request, manager._block_size)
+            units = pool._units_for(request, group._block_size)
             if hit is not None:
-                if not hit.are_found(request):
-                    manager.check_hit(hit.ids[at], request.keys(units))
-                free = pool.num_candidates(hit.ids[at]) - manager.dead_hits(hit.ids[at], kept)
+                if not hit.is_fresh(request):
+                    group.check_hit(hit.ids[at], request.keys(units))
+                free = pool.num_candidates(hit.ids[at]) - group.dead_hits(hit.ids[at], kept)
                 ask.demand += free
-                if manager.keeps_all:
+                if group.keeps_all:
                     shared += live - free
         # law: READ-1
-        missing = manager.missing(held + manager.num_dead(held, kept), manager.reach(ask)) + manager.num_states
+        missing = group.missing(held + group.num_dead(held, kept), group.slots_after(ask)) + group.num_states
         ask.demand += missing
         own += missing
         at += 1
@@ -86,7 +86,7 @@ def count_new(state: State, request: Request, ask: Ask) -> None:
     ask.missing = max(ask.demand, whole - shared) + spare - pool._num_free
 
 
-def most_in_steps(state: State, num_tokens: i64, ask: Ask) -> i64:
+def most_in_steps(state: State, num_tokens: i64, ask: StepRequest) -> i64:
     """Return the most blocks that a new request holds until `num_tokens` are computed, in steps as large as this.
 
     Groups reach their peaks in different steps, so all groups are counted in the same one. Full attention never holds
@@ -97,8 +97,8 @@ def most_in_steps(state: State, num_tokens: i64, ask: Ask) -> i64:
     """
     size = max(ask.new, 1)
     period: i64 = size
-    for manager in state.managers:
-        period = min(period // gcd(period, manager.period()) * manager.period(), MAX_LENGTH)
+    for group in state.groups:
+        period = min(period // gcd(period, group.period()) * group.period(), MAX_LENGTH)
     whole_steps = period // size  # still to be looked at
     start = ask.resumed + (num_tokens - 1 - ask.resumed) // size * size
     most: i64 = 0
@@ -106,8 +106,8 @@ def most_in_steps(state: State, num_tokens: i64, ask: Ask) -> i64:
         stop = min(start + size, num_tokens)
         slots = min(stop + ask.ahead, state.config.max_len)
         held: i64 = 0
-        for manager in state.managers:
-            held += manager.held_in_step(start, stop, slots, ask.encoder)
+        for group in state.groups:
+            held += group.held_in_step(start, stop, slots, ask.encoder)
         most = max(most, held)
         if slots == start + size + ask.ahead:
             whole_steps -= 1
@@ -122,26 +122,26 @@ def gcd(one: i64, other: i64) -> i64:
     return one
 
 
-def count_running(state: State, tables: RequestTables, ask: Ask) -> None:
+def count_running(state: State, tables: RequestTables, ask: StepRequest) -> None:
     """Count for a running request, as if its dead entries were already trimmed."""
     gain: i64 = 0
     demand: i64 = 0
-    groups = state.config.num_groups
+    num_groups = state.config.num_groups
     at: i64 = 0
-    while at < groups:
-        manager = state.managers[at]
-        table = tables.groups[at]
-        demand += manager.missing(len(table.blocks), manager.reach(ask))
-        if tables.is_forked and manager.shared_entry(table, ask) >= 0:
+    while at < num_groups:
+        group = state.groups[at]
+        table = tables.by_group[at]
+        demand += group.missing(len(table.blocks), group.slots_after(ask))
+        if tables.is_forked and group.shared_entry(table, ask) >= 0:
             demand += 1
-        if manager.trims(table, ask.settled):
-            gain += manager.trim_gain(table, ask.settled)
+        if group.trims(table, ask.settled):
+            gain += group.trim_gain(table, ask.settled)
         at += 1
     ask.demand = demand
     ask.missing = demand - state.pool._num_free - gain
 
 
-def planned(state: State, request: Request, tables: RequestTables | None, ask: Ask) -> Plan:
+def planned(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> Plan:
     """Return whether a checked ask fits, and what it takes; nothing changes. law: PLAN-1, PLAN-2, LIVE-1."""
     name = request.request_id
     if ask.is_too_long:
@@ -155,7 +155,7 @@ def planned(state: State, request: Request, tables: RequestTables | None, ask: A
         behind_steps, behind_loads = returning_blocks(state)
         outside = int(state.pool.num_held_externally)
         return NotNow(name, int(ask.missing), int(state.pool._num_free), behind_steps, behind_loads, outside)
-    return Fits(request, ask, state.owner, state.pool._version, moment(state, request, tables))
+    return Fits(request, ask, state.owner, state.pool._version, request_version(state, request, tables))
 
 
 def returning_blocks(state: State) -> tuple[dict[int, int], dict[str, int]]:
@@ -193,7 +193,7 @@ def freed_by(state: State, batch: list[vec[i32]], held: dict[int, int]) -> int:
     return count
 
 
-def refuse_never(state: State, request: Request, tables: RequestTables | None, ask: Ask) -> None:
+def refuse_never(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> None:
     """Raise an error for a counted ask of a new request that the pool could not hold even alone.
 
     A running request that has outgrown the pool is not refused so: it is preempted like any other, and then is new.
@@ -214,7 +214,7 @@ def refuse_never(state: State, request: Request, tables: RequestTables | None, a
 def can_load(state: State, request: Request, num_new_computed_tokens: int, num_external_computed_tokens: int) -> bool:
     """Return whether a new request could ever load so many tokens after a hit. See `KVCacheManager.can_load`."""
     state.pool.require_whole()
-    ask = Ask()
+    ask = StepRequest()
     ask.hit_length = count_of("num_new_computed_tokens", num_new_computed_tokens)
     ask.external = count_of("num_external_computed_tokens", num_external_computed_tokens)
     ask.begin = ask.hit_length
@@ -225,7 +225,7 @@ def can_load(state: State, request: Request, num_new_computed_tokens: int, num_e
     return bool(ask.stop <= state.config.max_len and ask.most < state.pool.num_blocks)
 
 
-def moment(state: State, request: Request, tables: RequestTables | None) -> tuple[int, ...]:
+def request_version(state: State, request: Request, tables: RequestTables | None) -> tuple[int, ...]:
     """Return what a plan leans on beside the pool."""
     if tables is None:
         return (int(request._num_computed), request.num_tokens, int(state.num_steps), len(state.steps))
@@ -239,14 +239,14 @@ def moment(state: State, request: Request, tables: RequestTables | None) -> tupl
     return (int(request._num_computed), request.num_tokens, int(state.num_steps), len(state.steps), *counts)
 
 
-def most_held(state: State, tables: RequestTables, ask: Ask) -> i64:
+def most_held(state: State, tables: RequestTables, ask: StepRequest) -> i64:
     """Return the blocks a running request would hold after a step, once nothing is in flight. O(blocks)."""
     most: i64 = 0
-    for manager, table in zip(state.managers, tables.groups):
-        most += manager.missing(len(table.blocks), manager.reach(ask)) + i64(len(table.states))
-        first = manager.first_kept(ask.begin)
+    for group, table in zip(state.groups, tables.by_group):
+        most += group.missing(len(table.blocks), group.slots_after(ask)) + i64(len(table.states))
+        first = group.first_kept(ask.begin)
         for entry, block in enumerate(table.blocks):
-            if block != 0 and (i64(entry) >= first or i64(entry) < manager.sinks):
+            if block != 0 and (i64(entry) >= first or i64(entry) < group.sinks):
                 most += 1
     return most
 

@@ -10,7 +10,7 @@ from mypy_extensions import i64
 from blockwright.core.keys.request import Request, no_request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.steps.state import State
-from blockwright.core.tables.ask import Ask
+from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.table import RequestTables
 from blockwright.errors import (
     DuplicateRequestError,
@@ -84,8 +84,8 @@ def check_keys(state: State, request: Request) -> None:
     """Check that the keys of a request will do for every group, after giving it some if it has no block size yet."""
     give_keys(state, request)
     if state.config.caching and request._block_size > 0:
-        for manager in state.managers:
-            state.pool._units_for(request, manager._block_size)
+        for group in state.groups:
+            state.pool._units_for(request, group._block_size)
 
 
 # ---------------------------------------------------------------------- what a step asks for
@@ -102,7 +102,7 @@ def is_in_place(state: State, request: Request, tables: RequestTables, new: i64,
     return not state.config.overlaps or (len(state.steps) > 0 and tables.last_step != state.num_steps)
 
 
-def check_ask(state: State, request: Request, tables: RequestTables | None, ask: Ask) -> None:
+def check_ask(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> None:
     """Check what a request asks for against what it has, and fill in where the step begins and ends."""
     written: i64 = 0 if tables is None else tables.num_written
     computed = request._num_computed
@@ -151,7 +151,7 @@ def check_growth(state: State, request: Request, tables: RequestTables, computed
         check_overlap(state, request, tables)
 
 
-def check_admission(state: State, request: Request, tables: RequestTables | None, ask: Ask) -> None:
+def check_admission(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> None:
     """Check tokens that come from elsewhere: loaded ones, and the encoder's."""
     name = request.request_id
     if ask.external > 0:
@@ -177,13 +177,13 @@ def check_admission(state: State, request: Request, tables: RequestTables | None
                 f"request: an earlier load of {name!r} is still on its way; call finish_load for it first"
             )
     if ask.encoder > 0:
-        if not any([manager.is_encoder for manager in state.managers]):
+        if not any([group.is_encoder for group in state.groups]):
             raise InvalidArgumentError("num_encoder_tokens: no group of layers is cross attention")
         if tables is not None:
             raise InvalidArgumentError(f"num_encoder_tokens: {name!r} runs already; it was given them when it started")
 
 
-def check_drafts(state: State, request: Request, ask: Ask) -> None:
+def check_drafts(state: State, request: Request, ask: StepRequest) -> None:
     """Check that drafts are drafts, and that recurrent states can be taken back from them. law: MAMBA-3."""
     known: i64 = request._num_prompt + i64(len(request._output))
     if ask.drafts > 0 and (ask.drafts >= ask.new or ask.certain < known):
@@ -229,7 +229,7 @@ def check_hit(
     state: State,
     request: Request,
     tables: RequestTables | None,
-    ask: Ask,
+    ask: StepRequest,
     num_new_computed_tokens: int,
     blocks: KVCacheBlocks | None,
 ) -> None:
@@ -239,12 +239,12 @@ def check_hit(
         if not blocks.pool_is(state.pool):
             if any([len(ids) for ids in blocks.ids]):
                 raise StaleHitError("new_computed_blocks: the hit is another manager's")
-        elif len(blocks.ids) != len(state.managers):
-            raise StaleHitError(f"new_computed_blocks: {len(blocks.ids)} groups, the manager has {len(state.managers)}")
+        elif len(blocks.ids) != len(state.groups):
+            raise StaleHitError(f"new_computed_blocks: {len(blocks.ids)} groups, the group has {len(state.groups)}")
         elif len(blocks.ids) > 0:
-            expected = i64(len(blocks.ids[0])) * state.managers[0]._block_size
-            for manager, ids in zip(state.managers, blocks.ids):
-                if i64(len(ids)) * manager._block_size != expected:
+            expected = i64(len(blocks.ids[0])) * state.groups[0]._block_size
+            for group, ids in zip(state.groups, blocks.ids):
+                if i64(len(ids)) * group._block_size != expected:
                     raise StaleHitError("new_computed_blocks: the groups' hits differ in length")
     if num_new_computed_tokens != int(expected):
         raise StaleHitError(

@@ -26,19 +26,19 @@ def make_keys(state: State, request: Request, count: i64) -> None:
         request.hash_until(count // request._block_size)
 
 
-def publish_to(manager: GroupTables, table: GroupTable, request: Request, count: i64, stopped: i64) -> None:
+def publish_to(group: GroupTables, table: GroupTable, request: Request, count: i64, stopped: i64) -> None:
     """Publish what the first `count` tokens filled, all of them known and written.
 
     A recurrent layer's state only if a step that has run stopped there, after `stopped` tokens.
     """
-    if manager.publishes(table, count) and request._block_size > 0:
-        manager.publish(table, request, manager._block_size // request._block_size, count, stopped)
+    if group.publishes(table, count) and request._block_size > 0:
+        group.publish(table, request, group._block_size // request._block_size, count, stopped)
 
 
 def publish_filled(state: State, tables: RequestTables, request: Request, count: i64, stopped: i64) -> None:
     """Do so in every group."""
-    for manager, table in zip(state.managers, tables.groups):
-        publish_to(manager, table, request, count, stopped)
+    for group, table in zip(state.groups, tables.by_group):
+        publish_to(group, table, request, count, stopped)
 
 
 def publish_due(state: State, tables: RequestTables, request: Request) -> None:
@@ -50,9 +50,9 @@ def publish_due(state: State, tables: RequestTables, request: Request) -> None:
     if not state.due.remove(tables):
         return
     stopped = tables.num_written - tables.num_drafts
-    for manager, table in zip(state.managers, tables.groups):
-        if not manager.is_row():
-            publish_to(manager, table, request, stopped, stopped)
+    for group, table in zip(state.groups, tables.by_group):
+        if not group.is_row():
+            publish_to(group, table, request, stopped, stopped)
 
 
 def publish_all_due(state: State) -> None:

@@ -15,7 +15,7 @@ from blockwright.config import KVCacheConfig
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.order.order import Wish
 from blockwright.core.pool.pool import BlockPool
-from blockwright.core.tables.changes import Changes
+from blockwright.core.tables.changes import StepScratch
 from blockwright.core.tables.group import GroupTables
 from blockwright.core.tables.table import RequestTables
 
@@ -219,8 +219,8 @@ class State:
 
     Attributes:
         config: how it was made.
-        pool, managers: the blocks; one manager per group, with the tables.
-        is_even: all groups grow by, and publish, the same entries at the same tokens; only what they trim may differ.
+        pool, groups: the blocks, and the tables of each group of layers.
+        uniform_groups: all groups grow by, and publish, the same entries at the same tokens; they may trim others.
         owner: number of the manager, by which a request knows its own tables; -1 once a call ended in mid-change.
         running: what each request holds, oldest first.
         num_batches, num_forks, num_steps: batches served, forks made, steps started so far.
@@ -232,15 +232,15 @@ class State:
         lookups: those of requests that have been admitted, for `PrefixCacheStats`.
     """
 
-    def __init__(self, config: Config, pool: BlockPool, managers: list[GroupTables]) -> None:
+    def __init__(self, config: Config, pool: BlockPool, groups: list[GroupTables]) -> None:
         """Start without requests."""
         _owners[0] += 1
         self.config = config
         self.pool = pool
-        self.managers = managers
-        for manager in managers:
-            manager.align(config.alignment, config.eagle)
-        self.is_even = len(managers) > 0 and all([manager.goes_with(managers[0]) for manager in managers])
+        self.groups = groups
+        for group in groups:
+            group.align(config.alignment, config.eagle)
+        self.uniform_groups = len(groups) > 0 and all([group.grows_like(groups[0]) for group in groups])
         self.owner: i64 = _owners[0]
         self.running: dict[str, RequestTables] = {}
         self.num_batches: i64 = 0
@@ -250,17 +250,17 @@ class State:
         self.loads: dict[str, list[vec[i32]]] = {}
         self.load_wishes: dict[str, Wish] = {}
         self.due = DueStates()
-        self.changes = Changes(config.num_groups)
-        self.nothing = KVCacheBlocks(pool, [vec[i32]() for _ in managers])
+        self.changes = StepScratch(config.num_groups)
+        self.nothing = KVCacheBlocks(pool, [vec[i32]() for _ in groups])
         self.lookups = Lookups()
 
     def copy(self) -> State:
         """Return an independent copy. O(num_blocks)."""
         pool = self.pool.copy()
-        managers = [manager.copy(pool) for manager in self.managers]
-        twin = State(self.config, pool, managers)
+        groups = [group.copy(pool) for group in self.groups]
+        twin = State(self.config, pool, groups)
         for name, tables in self.running.items():
-            own = tables.copy_for(twin.owner, [manager.existing(name) for manager in managers])
+            own = tables.copy_for(twin.owner, [group.existing(name) for group in groups])
             if self.config.settles:  # settlement publishes what the request knows, which is not to change with another
                 own.request = tables.request.copy()
             twin.running[name] = own

@@ -14,7 +14,7 @@ from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.steps.effects import serve, vacate
 from blockwright.core.steps.outcomes import Fits, Plan
-from blockwright.core.steps.plans import moment
+from blockwright.core.steps.plans import request_version
 from blockwright.core.steps.preconditions import tables_of, tables_running
 from blockwright.core.steps.publication import NOT_RUN, make_keys, publish_filled
 from blockwright.core.steps.state import State
@@ -31,19 +31,19 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
     # law: HIT-3
     max_length: i64 = request.num_tokens - 1
     probes = [
-        manager.probe(request.keys(state.pool._units_for(request, manager._block_size)), max_length, config.eagle)
-        for manager in state.managers
+        group.probe(request.keys(state.pool._units_for(request, group._block_size)), max_length, config.eagle)
+        for group in state.groups
     ]
-    num_computed = common_hit([manager.rule for manager in state.managers], probes, config.alignment, max_length)
+    num_computed = common_hit([group.rule for group in state.groups], probes, config.alignment, max_length)
     request._num_looked_up = request.num_tokens
     if num_computed == 0:
         return state.nothing, 0
     ids = [
-        probe.entries(num_computed, manager.sinks, manager.first_kept(num_computed))
-        for probe, manager in zip(probes, state.managers)
+        probe.entries(num_computed, group.sinks, group.first_kept(num_computed))
+        for probe, group in zip(probes, state.groups)
     ]
     hit = KVCacheBlocks(state.pool, ids)
-    hit.note_found(request)
+    hit.stamp(request)
     return hit, num_computed
 
 
@@ -55,7 +55,7 @@ def commit(state: State, plan: Plan) -> KVCacheBlocks:
     if plan._owner != state.owner:
         raise StalePlanError(f"plan: {plan!r} is another manager's, or of this one before it was copied")
     tables = tables_of(state, request)
-    if plan._version != state.pool._version or plan._moment != moment(state, request, tables):
+    if plan._version != state.pool._version or plan._request_version != request_version(state, request, tables):
         raise StalePlanError(f"plan: the pool or the request has changed since {plan!r}; plan again")
     return serve(state, request, tables, plan._ask)
 
@@ -78,7 +78,7 @@ def publish(state: State, request: Request, num_computed_tokens: int) -> None:
         if config.caching:
             stopped = tables.num_written - tables.num_drafts
             if config.overlaps and len(state.steps) > 0 and tables.last_step == state.num_steps:  # it has not run
-                if count == stopped and any([each.leaves_state(stopped) for each in state.managers]):
+                if count == stopped and any([each.leaves_state(stopped) for each in state.groups]):
                     state.due.add(tables)
                 stopped = NOT_RUN
             publish_filled(state, tables, request, count, stopped)
@@ -99,8 +99,8 @@ def trim(state: State, request: Request, num_computed_tokens: int) -> None:
         )
     try:
         tables.num_certain = max(tables.num_certain, count)
-        for manager, table in zip(state.managers, tables.groups):
-            manager.trim(table, count, i64(len(table.blocks)))
+        for group, table in zip(state.groups, tables.by_group):
+            group.trim(table, count, i64(len(table.blocks)))
     except BaseException:
         state.tear()
         raise

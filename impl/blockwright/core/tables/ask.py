@@ -14,7 +14,7 @@ from blockwright.errors import InvalidArgumentError
 
 
 @final
-class Ask:
+class StepRequest:
     """One request's wishes for one step, and what counting them came to.
 
     ::
@@ -26,7 +26,7 @@ class Ask:
     """
 
     def __init__(self) -> None:
-        """Ask for nothing."""
+        """StepRequest for nothing."""
         self.new: i64 = 0
         self.ahead: i64 = 0
         self.drafts: i64 = 0

@@ -8,12 +8,12 @@ from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import zeros32
-from blockwright.core.tables.ask import Ask
+from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.table import RequestTables
 
 
 @final
-class Changes:
+class StepScratch:
     """What a step changes in the tables, beside the blocks it takes. One record serves all steps of a manager in turn.
 
     Attributes:
@@ -29,7 +29,7 @@ class Changes:
         request: index of the request in its batch.
         grown: entries that the step appends, in all groups.
         has_begun: something that cannot be taken back has changed in this call.
-        turns, num_turns: the requests of a batch whose step is not counted in place, by index, in order.
+        pending, num_pending: the requests of a batch whose step is not counted in place, by index, in order.
         num_seen: how many requests of a batch were looked at; those without a turn were counted, but perhaps the last.
         any_in_place: among those with a turn there may be one whose step changes only counts.
         ask: what a request of a batch asks for, one after another.
@@ -39,11 +39,11 @@ class Changes:
         """Start without changes."""
         self.grown: i64 = 0
         self.has_begun = False
-        self.turns: vec[i32] = vec[i32]()
-        self.num_turns: i64 = 0
+        self.pending: vec[i32] = vec[i32]()
+        self.num_pending: i64 = 0
         self.num_seen: i64 = 0
         self.any_in_place = False
-        self.ask = Ask()
+        self.ask = StepRequest()
         self._zeros: vec[i32] = vec[i32]()
         self.held_each: i64 = -1
         self.held: vec[i32] = zeros32(num_groups)
@@ -64,9 +64,9 @@ class Changes:
         self.has_begun = False
 
     def start_batch(self, size: i64) -> None:
-        """Start with room for the turns of so many requests."""
-        self.turns = self.zeros(size)
-        self.num_turns = 0
+        """Start with room for the pending of so many requests."""
+        self.pending = self.zeros(size)
+        self.num_pending = 0
         self.num_seen = 0
         self.any_in_place = False
 
@@ -76,20 +76,20 @@ class Changes:
             self._zeros = zeros32(count)
         return self._zeros[:count]
 
-    def begin(self, tables: RequestTables | None, is_even: bool) -> None:
+    def begin(self, tables: RequestTables | None, uniform_groups: bool) -> None:
         """Note what is held before a step, as much in all groups if they are even; None before a request is entered."""
         self.grown = 0
         self.num_nulled = i64(len(self.nulled))
         self.held_each = -1
         if tables is None:
             return
-        if is_even:
-            self.held_each = i64(len(tables.groups[0].blocks))
+        if uniform_groups:
+            self.held_each = i64(len(tables.by_group[0].blocks))
             return
         held = self.held
         at: i64 = 0
         while at < i64(len(held)):
-            held[at] = i32(len(tables.groups[at].blocks))
+            held[at] = i32(len(tables.by_group[at].blocks))
             at += 1
 
     def held_in(self, group: i64) -> i64:

@@ -3,7 +3,7 @@
 One class serves every kind of layer. Kinds differ in their `WindowRule` (which positions are still needed, how long a
 hit is) and in their layout (how tokens map to table entries). The life of an entry:
 
-    a null entry is appended (widen) and gets a block (fill), or a hit brings its block (headed, adopt)
+    a null entry is appended (widen) and gets a block (fill), or a hit brings its block (table_from_hit, adopt)
       -> the block is published once it is full, if a hit can need it (publish)
       -> the entry becomes null once no later token reads it (trim)
     When the request ends, the blocks that are left are released, last entry first (release).
@@ -19,8 +19,8 @@ from mypy_extensions import i32, i64
 from blockwright.core.keys.packed import zeros32
 from blockwright.core.keys.request import MAX_LENGTH, BlockKeys, Request, count_of
 from blockwright.core.pool.pool import BlockPool
-from blockwright.core.tables.ask import Ask
-from blockwright.core.tables.changes import Changes
+from blockwright.core.tables.ask import StepRequest
+from blockwright.core.tables.changes import StepScratch
 from blockwright.core.tables.table import GroupTable, RequestTables
 from blockwright.core.tables.window import FOR_EVER, ChunkedRule, MambaRule, Probe, SlidingRule, WindowRule
 from blockwright.errors import InvalidArgumentError, UnsupportedError
@@ -104,7 +104,7 @@ class GroupTables:
         twin._tables = {name: table.copy() for name, table in self._tables.items()}
         return twin
 
-    def goes_with(self, other: GroupTables) -> bool:
+    def grows_like(self, other: GroupTables) -> bool:
         """Return whether this group's tables grow and are published with every token as those of the other."""
         is_plain = self._layout == ROW and not self.is_encoder and self._publishes_all
         return is_plain and self._block_size == other._block_size
@@ -126,7 +126,7 @@ class GroupTables:
         """Return how many of the entries from `start` are dead, if `stop` is the first one kept. O(1)."""
         return max(0, stop - max(start, self.sinks))
 
-    def reach(self, ask: Ask) -> i64:
+    def slots_after(self, ask: StepRequest) -> i64:
         """Return the slots that a table covers after a step; states of drafts have blocks beside it. O(1)."""
         # law: CROSS-1
         if self.is_encoder:
@@ -230,7 +230,7 @@ class GroupTables:
             i += 1
         return gain
 
-    def note_dead(self, table: GroupTable, num_tokens: i64, changes: Changes) -> None:
+    def note_dead(self, table: GroupTable, num_tokens: i64, changes: StepScratch) -> None:
         """Note which entries trimming will null, and what it will have passed. O(entries that die). law: TRIM-1."""
         blocks = table.blocks
         i = max(table.num_trimmed, self.sinks)
@@ -288,7 +288,7 @@ class GroupTables:
         if held < size:
             self.block_pool._fill(table.blocks, held, size)
 
-    def shared_entry(self, table: GroupTable, ask: Ask) -> i64:
+    def shared_entry(self, table: GroupTable, ask: StepRequest) -> i64:
         """Return the entry that a step writes to though others hold its block, or -1. O(1). law: WRITE-2."""
         if self.is_encoder:
             return -1
@@ -315,7 +315,7 @@ class GroupTables:
         table.blocks[entry] = i32(block)
         return block
 
-    def twin(self, table: GroupTable, num_tokens: i64) -> GroupTable:
+    def fork_table(self, table: GroupTable, num_tokens: i64) -> GroupTable:
         """Return what covers the first tokens of a table, for another request, which holds nothing yet. O(entries)."""
         stop: i64 = len(table.blocks)
         if not self.is_encoder:
@@ -395,7 +395,7 @@ class GroupTables:
             i += 1
         return free
 
-    def headed(self, ids: vec[i32] | None, resumed: i64) -> GroupTable:
+    def table_from_hit(self, ids: vec[i32] | None, resumed: i64) -> GroupTable:
         """Return a table that begins with a checked hit, which it does not hold yet (`adopt`). O(entries).
 
         Entries that no token from `resumed` on reads are null, those too that are still to come.

@@ -8,7 +8,7 @@ from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import zeros32
-from blockwright.core.keys.request import Held, Request
+from blockwright.core.keys.request import ManagerTables, Request
 from blockwright.core.pool.order.order import Wish
 
 
@@ -57,8 +57,8 @@ class GroupTable:
 
 
 @final
-class RequestTables(Held):
-    """One running request in one manager.
+class RequestTables(ManagerTables):
+    """One running request in one group.
 
     Attributes:
         request_id: id of the request.
@@ -78,10 +78,10 @@ class RequestTables(Held):
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         was_certain: the certain tokens before that batch, if it counted them in place.
         tenant, wish: whose the blocks are that it takes, by number, and what was said of them; a wish never changes.
-        groups: the tables, one per group.
+        by_group: the tables, one per group.
     """
 
-    def __init__(self, request: Request, owner: i64, groups: list[GroupTable]) -> None:
+    def __init__(self, request: Request, owner: i64, by_group: list[GroupTable]) -> None:
         """Start for a request that has nothing written."""
         super().__init__(owner)
         # What a step in place reads and writes comes first, in one or two cache lines.
@@ -104,11 +104,11 @@ class RequestTables(Held):
         self.uid: i64 = request._uid
         self.tenant: i64 = 0
         self.wish: Wish | None = None
-        self.groups = groups
+        self.by_group = by_group
 
-    def copy_for(self, owner: i64, groups: list[GroupTable]) -> RequestTables:
+    def copy_for(self, owner: i64, by_group: list[GroupTable]) -> RequestTables:
         """Return a copy for another manager, which has copied the tables of the groups."""
-        twin = RequestTables(self.request, owner, groups)
+        twin = RequestTables(self.request, owner, by_group)
         twin.num_written = self.num_written
         twin.num_certain = self.num_certain
         twin.num_settled = self.num_settled
