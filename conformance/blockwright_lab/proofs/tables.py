@@ -255,6 +255,6 @@ def of_places() -> Iterator[Theorem]:
     same = symbolic.Source(group).apply("GroupTables.first_kept", [at], own)
     yield Theorem("all", "a group's own lookup keeps what the manager keeps", [size >= 1, first >= 0], kept == same)
     given = [unit >= 1, size == count * unit, count >= 1]
-    own = {"manager._block_size": size, "request._block_size": unit}
-    asked = symbolic.Source(publication).passed("publish_to", "manager.publish", 2, own)
+    own = {"group._block_size": size, "request._block_size": unit}
+    asked = symbolic.Source(publication).passed("publish_to", "group.publish", 2, own)
     yield Theorem("all", "publication counts the units of a block", given, asked == count)

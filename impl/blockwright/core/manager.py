@@ -34,6 +34,7 @@ from blockwright.core.steps.plans import can_load, fits, planned, refuse_never
 from blockwright.core.steps.preconditions import (
     check_ask,
     check_hit,
+    check_keys,
     give_keys,
     is_in_place,
     tables_named,
@@ -424,7 +425,7 @@ class KVCacheManager:
         Raises:
             InvalidArgumentError: a count is out of range, or the request was made with another block size or hasher.
         """
-        give_keys(self._state, request)
+        check_keys(self._state, request)
         return can_load(self._state, request, num_new_computed_tokens, num_external_computed_tokens)
 
     def commit(self, plan: Plan) -> KVCacheBlocks:

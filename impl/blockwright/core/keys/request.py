@@ -516,6 +516,13 @@ class Request:
         if self._is_eager:
             self.hash_until(self.num_full_blocks())
 
+    def hash_filled(self, num_tokens: i64) -> None:
+        """Make the keys of the blocks that some tokens fill, as far as these are known. O(tokens hashed)."""
+        size = self._block_size
+        # Most steps fill no block, so that they are spared the division.
+        if size > 0 and num_tokens - i64(len(self._words)) // 2 * size >= size:
+            self.hash_until(num_tokens // size)
+
     def hash_until(self, count: i64) -> None:
         """Make the keys of the first `count` full blocks that have none yet; all of them, or none if that fails.
 

@@ -220,12 +220,13 @@ class BlockPool(BlockStore):
             units: i64 = 1
         else:
             units = units_per_block(request, block_size)
-        if not request.hasher.is_collision_resistant and not self.verifies_tokens:
+        journal = self._journal
+        if not request.hasher.is_collision_resistant and (journal is None or journal.contents is None):
             raise InvalidArgumentError(
                 f"request: the hasher of {request.request_id!r} is not collision resistant; "
                 "make the manager with verify_tokens=True"
             )
-        if self.records_events and not request.hasher.is_portable:
+        if journal is not None and journal.events is not None and not request.hasher.is_portable:
             raise InvalidArgumentError(
                 "request: events need keys that other processes share; "
                 f"make {request.request_id!r} with hasher=Sha256Hasher(seed)"

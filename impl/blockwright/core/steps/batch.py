@@ -21,10 +21,11 @@ from mypy_extensions import i32, i64
 from blockwright.core.keys.block_hash import HashChain
 from blockwright.core.keys.packed import cut_to, with_room, zeros64
 from blockwright.core.keys.request import MAX_LENGTH, Request, no_request, pack_tokens
-from blockwright.core.steps.effects import act, prepare, serve_in_place, serve_small, undo
+from blockwright.core.steps.effects import act, prepare, serve_in_place, undo
 from blockwright.core.steps.outcomes import BatchAllocation
 from blockwright.core.steps.plans import fits, refuse_never
-from blockwright.core.steps.preconditions import check_ask, check_keys, is_in_place, tables_of
+from blockwright.core.steps.preconditions import check_ask, is_in_place, tables_of
+from blockwright.core.steps.publication import publishes_now
 from blockwright.core.steps.state import State
 from blockwright.core.tables.ask import StepRequest, all_or_each, counts_of
 from blockwright.core.tables.table import RequestTables
@@ -126,7 +127,6 @@ def check_one(
         if request._request_id in fresh:
             raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
         fresh.add(request._request_id)
-        check_keys(state, request)
     else:
         if tables.batch == state.num_batches:
             raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
@@ -182,6 +182,7 @@ def serve_each(
     room: i64 = 0
     served = size
     pending, ask = changes.pending, changes.ask
+    publishes = publishes_now(state, ask)
     names = [""] * int(changes.num_pending)
     changed = changes.zeros(3 * num_groups * changes.num_pending)
     num_changed: i64 = 0
@@ -211,20 +212,19 @@ def serve_each(
             new_ids = with_room(new_ids, room)
         changes.begin(tables, state.uniform_groups)
         try:
-            if tables is not None and serve_small(state, request, tables, ask, changes):
-                ready = tables
-            elif not fits(state, request, tables, ask):
+            if not fits(state, request, tables, ask):
                 break
-            else:
-                changes.request = i32(served)
-                ready = prepare(state, request, tables, ask, changes)
-                if changes.grown > room:
-                    room = max(changes.grown, (size - served) * num_groups)
-                    new_ids = with_room(new_ids, room)
-                if overlaps and ask.new > 0:  # the last that takes memory
-                    state.steps[-1].record(ready, ask.new, ask.drafts)
-                changes.has_begun = True
-                act(state, request, ready, ask, tables is None, changes)
+            if publishes:
+                request.hash_filled(ask.stop)
+            changes.request = i32(served)
+            ready = prepare(state, request, tables, ask, changes)
+            if changes.grown > room:
+                room = max(changes.grown, (size - served) * num_groups)
+                new_ids = with_room(new_ids, room)
+            if overlaps and ask.new > 0:  # the last that takes memory
+                state.steps[-1].record(ready, ask.new, ask.drafts)
+            changes.has_begun = True
+            act(state, request, ready, ask, tables is None, changes)
         except BaseException:
             undo(state, request, tables, changes, changes.has_begun)
             raise

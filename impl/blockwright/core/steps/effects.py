@@ -15,11 +15,11 @@ from __future__ import annotations
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.keys.packed import cut_to, with_room, zeros32
+from blockwright.core.keys.packed import cut_to, with_room, with_zeros, zeros32
 from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.order.order import Wish
-from blockwright.core.steps.publication import NOT_RUN, make_keys, publish_due, publish_to
+from blockwright.core.steps.publication import publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.changes import StepScratch
@@ -59,81 +59,6 @@ def serve_in_place(state: State, request: Request, tables: RequestTables, new: i
         raise
 
 
-def serve_small(state: State, request: Request, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> bool:
-    """Serve a checked step if it is as most that pass a block's end; return False, and nothing has changed, if not.
-
-    Such a step takes one block at most in each group, and fills one, all of them at the same tokens (`State.uniform_groups`);
-    the blocks are free before any is trimmed, nobody shares them, and nothing is noted of them. The caller has begun
-    `changes` with its tables, and takes back what was prepared if this fails (`undo`). law: STEP-1.
-    """
-    config, pool, by_group = state.config, state.pool, tables.by_group
-    if not state.uniform_groups or tables.is_forked or not pool.is_plain():
-        return False
-    first = by_group[0]
-    size, num_groups = config.least_size, config.num_groups
-    slots = min(ask.stop + ask.ahead, config.max_len)
-    covered = changes.held_each * size
-    grows = slots > covered
-    if grows and (slots > covered + size or num_groups > pool._num_free):
-        return False
-    entry = first.num_published
-    end = (entry + 1) * size  # tokens that fill the next entry
-    fills = False
-    units: i64 = 1  # hashed units of a block
-    if config.caching and request._block_size > 0:
-        if ask.stop >= end + size:
-            return False
-        if request._block_size != size:
-            units = size // request._block_size
-        known: i64 = request._num_prompt + i64(len(request._output))
-        fills = min(ask.stop, known) >= end and publishes_now(state, ask)
-    settled = tables.num_settled if config.overlaps else ask.begin
-    if fills:
-        request.hash_until((entry + 1) * units)
-    if settled >= tables.trim_at:
-        note_dead(state, tables, settled, changes)
-    blocks = changes.blocks  # with room for one of each group
-    at: i64 = 0
-    if grows:
-        changes.grown = num_groups
-        covered += size
-        while at < num_groups:
-            table = by_group[at]
-            table.blocks = append(table.blocks, 0)
-            at += 1
-    if config.overlaps and ask.new > 0:  # the last that takes memory
-        state.steps[-1].record(tables, ask.new, ask.drafts)
-    changes.has_begun = True
-    if settled >= tables.trim_at:
-        trim_dead(state, tables, changes)
-    if grows:
-        if num_groups == 1:
-            first.num_covered = slots
-            first.blocks[changes.held_each] = i32(pool._take_one())
-        else:
-            pool._fill(blocks, 0, num_groups)
-            at = 0
-            while at < num_groups:
-                table = by_group[at]
-                table.num_covered = slots
-                table.blocks[changes.held_each] = blocks[at]
-                at += 1
-    if fills:
-        at = 0
-        while at < num_groups:
-            table = by_group[at]
-            table.num_published = entry + 1
-            blocks[at] = table.blocks[entry]
-            at += 1
-        pool._publish_each(blocks, request, units, entry, num_groups)
-        end += size
-    if config.caching:
-        covered = min(covered, end - 1)
-    tables.in_place = min(covered, tables.trim_at - 1)
-    count_step(state, request, tables, ask.stop, ask.new, ask.drafts)
-    return True
-
-
 # ---------------------------------------------------------------------- any other step
 
 
@@ -143,10 +68,6 @@ def serve(state: State, request: Request, tables: RequestTables | None, ask: Ste
     changes.clear()
     changes.begin(tables, state.uniform_groups)
     try:
-        if tables is not None and state.uniform_groups and not tables.is_forked:
-            given = room_for_one(state, tables, ask)
-            if serve_small(state, request, tables, ask, changes):
-                return filled(given, tables, changes)
         ready = prepare(state, request, tables, ask, changes)
         given = room_for(state, ready, changes)
         if state.config.overlaps and ask.new > 0:  # the last that takes memory
@@ -172,20 +93,13 @@ def room_for(state: State, ready: RequestTables, changes: StepScratch) -> KVCach
     return KVCacheBlocks(state.pool, ids)
 
 
-def room_for_one(state: State, tables: RequestTables, ask: StepRequest) -> KVCacheBlocks:
-    """Do so before it is known whether the step of even groups is small: for one entry in each, if any is missing."""
-    if ask.slots <= i64(len(tables.by_group[0].blocks)) * state.config.least_size:
-        return state.nothing
-    return KVCacheBlocks(state.pool, [zeros32(1) for _ in tables.by_group])
-
-
 def filled(given: KVCacheBlocks, ready: RequestTables, changes: StepScratch) -> KVCacheBlocks:
     """Return a result with the blocks that a step has appended."""
     at: i64 = 0
     while changes.grown > 0 and at < i64(len(given.ids)):
         ids = given.ids[at]
         blocks = ready.by_group[at].blocks
-        held: i64 = changes.held_in(at)
+        held = i64(len(blocks)) - i64(len(ids))
         i: i64 = 0
         while i < i64(len(ids)):
             ids[i] = blocks[held + i]
@@ -202,12 +116,9 @@ def prepare(
     Appends null entries for the blocks to come, and to `changes`, which the caller has begun with these tables, the
     entries that trimming will null. `undo` takes all of it back.
     """
-    if publishes_now(state, ask):
-        make_keys(state, request, ask.stop)
     if tables is None:
-        tables = open_tables(state, request, ask)
-        changes.begin(tables, state.uniform_groups)
-    elif ask.settled >= tables.trim_at:
+        return open_tables(state, request, ask, changes)
+    if ask.settled >= tables.trim_at:
         note_dead(state, tables, ask.settled, changes)
     if tables.is_forked:
         state.pool._reserve_copies(state.config.num_groups)
@@ -228,6 +139,18 @@ def widen(state: State, tables: RequestTables, ask: StepRequest, changes: StepSc
     """Append null entries for the blocks to come."""
     num_groups = state.config.num_groups
     at: i64 = 0
+    if state.uniform_groups:
+        # All groups lack the same number of entries, so it is counted once and not asked of each group.
+        size = state.config.least_size
+        missing = ask.slots - changes.held_each * size
+        if missing > 0:
+            more: i64 = 1 if missing <= size else (missing + size - 1) // size
+            while at < num_groups:
+                table = tables.by_group[at]
+                table.blocks = with_zeros(table.blocks, more)
+                at += 1
+            changes.grown = more * num_groups
+        return
     while at < num_groups:
         table = tables.by_group[at]
         if table.in_place < ask.slots:
@@ -237,22 +160,24 @@ def widen(state: State, tables: RequestTables, ask: StepRequest, changes: StepSc
         at += 1
 
 
-def publishes_now(state: State, ask: StepRequest) -> bool:
-    """Return whether a step publishes what it fills, and not a later call."""
-    config = state.config
-    return config.caching and not (ask.is_delayed or config.settles or ask.external > 0)
-
-
-def open_tables(state: State, request: Request, ask: StepRequest) -> RequestTables:
-    """Enter a new request with its hit, of which nothing is held yet."""
+def open_tables(state: State, request: Request, ask: StepRequest, changes: StepScratch) -> RequestTables:
+    """Enter a new request with tables of its hit and of null entries for the blocks to come; it holds no block yet."""
     by_group: list[GroupTable] = []
     hit = ask.hit
+    trim_at: i64 = FOR_EVER
     num_groups = state.config.num_groups
     at: i64 = 0
     while at < num_groups:
-        by_group.append(state.groups[at].table_from_hit(None if hit is None else hit.ids[at], ask.resumed))
+        group = state.groups[at]
+        ids = vec[i32]() if hit is None else hit.ids[at]
+        table = group.table_from_hit(ids, ask.resumed, group.slots_after(ask))
+        by_group.append(table)
+        trim_at = min(trim_at, group.trim_at(table.num_trimmed))
+        changes.held[at] = i32(len(ids))
+        changes.grown += i64(len(table.blocks)) - i64(len(ids))
         at += 1
     tables = RequestTables(request, 0, by_group)
+    tables.trim_at = trim_at
     tables.tenant = state.pool.tenant(request.cache_salt)
     at = 0
     while at < num_groups:
@@ -301,6 +226,27 @@ def act(
             trim_dead(state, tables, changes)
         if tables.is_forked:
             unshare(state, tables, ask, changes)
+    if is_new or not state.uniform_groups:
+        fill_each(state, tables, ask, changes)
+    elif changes.grown > 0:
+        fill_alike(state, tables, ask, changes)
+    if is_new:
+        for group, table in zip(state.groups, tables.by_group):
+            group.fill_states(table)
+        count_lookup(state.lookups, request, ask.hit_length)
+    if state.uniform_groups:
+        in_place = publish_alike(state, request, tables, ask)
+    else:
+        in_place = publish_taken(state, request, tables, ask)
+    if ask.external > 0:
+        in_place = 0
+    tables.in_place = min(in_place, tables.trim_at - 1)
+    tables.num_loading = ask.external
+    count_step(state, request, tables, ask.stop - ask.external, ask.new, ask.drafts)
+
+
+def fill_each(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
+    """Take the blocks of a step, group by group."""
     at: i64 = 0
     while at < state.config.num_groups:
         table = tables.by_group[at]
@@ -313,44 +259,31 @@ def act(
                 table.read_block = read
             group.fill(table, group.slots_after(ask), changes.held_in(at))
         at += 1
-    if is_new:
-        for group, table in zip(state.groups, tables.by_group):
-            group.fill_states(table)
-        count_lookup(state.lookups, request, ask.hit_length)
-    in_place = publish_taken(state, request, tables, ask)
-    if ask.external > 0:
-        in_place = 0
-    tables.in_place = min(in_place, tables.trim_at - 1)
-    tables.num_loading = ask.external
-    count_step(state, request, tables, ask.stop - ask.external, ask.new, ask.drafts)
 
 
-def publish_taken(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> i64:
-    """Publish what a step fills, and return up to how many slots the next step can be served in place.
-
-    Only now, when all groups have taken their blocks: a candidate that publishing empties, since its content is there
-    twice, is the first free block, and the next group would take it before blocks that were empty. law: SHARE-4.
-    """
-    known: i64 = request._num_prompt + i64(len(request._output))
-    is_due = False
-    in_place = state.config.max_len
-    publishes = publishes_now(state, ask)
+def fill_alike(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
+    """Take the blocks of a running request's step where all groups take the same number of them. law: STEP-1."""
+    pool, by_group, held = state.pool, tables.by_group, changes.held_each
+    num_groups = state.config.num_groups
+    if changes.grown == 1:
+        table = by_group[0]
+        table.num_covered = ask.slots
+        table.blocks[held] = i32(pool._take_one())
+        return
+    blocks = changes.blocks  # with room for one of each group
+    is_single = changes.grown == num_groups
+    if is_single:
+        # One run through the free queue for all groups: it reads ahead, which one block at a time cannot.
+        pool._fill(blocks, 0, num_groups)
     at: i64 = 0
-    while at < state.config.num_groups:
-        table = tables.by_group[at]
-        if table.in_place < ask.slots:
-            group = state.groups[at]
-            if publishes:
-                publish_to(group, table, request, min(ask.stop, known), NOT_RUN)
-                is_due = is_due or (ask.new > 0 and ask.certain <= known and group.leaves_state(ask.certain))
-            table.in_place = group.in_place_slots(table, state.config.caching)
-        in_place = min(in_place, table.in_place)
+    while at < num_groups:
+        table = by_group[at]
+        table.num_covered = ask.slots
+        if is_single:
+            table.blocks[held] = blocks[at]
+        else:
+            pool._fill(table.blocks, held, i64(len(table.blocks)))
         at += 1
-    publish_due(state, tables, request)
-    if is_due:
-        tables.request = request  # it knows the tokens that the state stands for
-        state.due.add(tables)
-    return in_place
 
 
 def count_lookup(lookups: Lookups, request: Request, hits: i64) -> None:
@@ -390,10 +323,6 @@ def adopt(state: State, request: Request, tables: RequestTables, ask: StepReques
     if ask.hit is not None:
         for group, table in zip(state.groups, tables.by_group):
             group.adopt(table.blocks)
-    trim_at: i64 = FOR_EVER
-    for group, table in zip(state.groups, tables.by_group):
-        trim_at = min(trim_at, group.trim_at(table.num_trimmed))
-    tables.trim_at = trim_at
     tables.num_settled = ask.begin
     tables.owner = state.owner
     request._held = tables

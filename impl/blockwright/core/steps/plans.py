@@ -35,9 +35,11 @@ def fits(state: State, request: Request, tables: RequestTables | None, ask: Step
             return False
     else:
         ask.settled = tables.num_settled if config.overlaps else ask.begin
-        most = config.num_groups * (max(0, ask.slots - tables.num_written) // config.least_size + 2)
-        if most <= state.pool._num_free and not ask.is_planned:
-            return True  # however the groups share the new slots, there is more than enough
+        # Each group takes one block more than its share of the new slots fills, and one for an entry that is copied.
+        new = ask.slots - tables.num_written
+        most: i64 = 2 if new < config.least_size else new // config.least_size + 2
+        if config.num_groups * most <= state.pool._num_free and not ask.is_planned:
+            return True
         count_running(state, tables, ask)
     return ask.missing <= 0
 
@@ -64,7 +66,7 @@ def count_new(state: State, request: Request, ask: StepRequest) -> None:
             live = held - group.num_dead(0, min(held, kept))
             own += live
         if state.config.caching and request._block_size > 0:
-            units = pool._units_for(request, group._block_size)
+            units = group._block_size // request._block_size  # `check_keys` has checked that it divides
             if hit is not None:
                 if not hit.is_fresh(request):
                     group.check_hit(hit.ids[at], request.keys(units))

@@ -9,6 +9,7 @@ from mypy_extensions import i64
 
 from blockwright.core.keys.request import Request, no_request
 from blockwright.core.pool.blocks import KVCacheBlocks
+from blockwright.core.steps.publication import publishes_now
 from blockwright.core.steps.state import State
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.table import RequestTables
@@ -131,9 +132,12 @@ def check_ask(state: State, request: Request, tables: RequestTables | None, ask:
     if tables is None:
         if state.config.overlaps and ask.new > 0 and len(state.steps) == 0:
             raise UnknownStepError("allocate_slots: no step has been started; call start_step first")
-        give_keys(state, request)
-        return
-    check_growth(state, request, tables, computed)
+        check_keys(state, request)
+    else:
+        check_growth(state, request, tables, computed)
+    if not ask.is_planned and publishes_now(state, ask):
+        # Hashing may fail and takes memory: once it is done here, no later part of the step has a key to make.
+        request.hash_filled(ask.stop)
 
 
 def check_growth(state: State, request: Request, tables: RequestTables, computed: i64) -> None:

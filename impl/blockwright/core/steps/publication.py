@@ -13,6 +13,7 @@ from mypy_extensions import i64
 
 from blockwright.core.keys.request import Request
 from blockwright.core.steps.state import State
+from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.group import GroupTables
 from blockwright.core.tables.table import GroupTable, RequestTables
 
@@ -20,10 +21,16 @@ NOT_RUN: Final = -1
 """Where a step stopped that has still to run."""
 
 
+def publishes_now(state: State, ask: StepRequest) -> bool:
+    """Return whether a step publishes the blocks that it fills, rather than a later call."""
+    config = state.config
+    return config.caching and not (ask.is_delayed or config.settles or ask.external > 0)
+
+
 def make_keys(state: State, request: Request, count: i64) -> None:
     """Make the keys of the blocks that `count` tokens fill: all the memory that publishing them takes, events aside."""
-    if state.config.caching and request._block_size > 0:
-        request.hash_until(count // request._block_size)
+    if state.config.caching:
+        request.hash_filled(count)
 
 
 def publish_to(group: GroupTables, table: GroupTable, request: Request, count: i64, stopped: i64) -> None:
@@ -33,6 +40,69 @@ def publish_to(group: GroupTables, table: GroupTable, request: Request, count: i
     """
     if group.publishes(table, count) and request._block_size > 0:
         group.publish(table, request, group._block_size // request._block_size, count, stopped)
+
+
+def publish_taken(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> i64:
+    """Publish the blocks that a step fills, and return the slots up to which the next step is served in place.
+
+    Only now, when all groups have taken their blocks: a candidate that publishing empties, since its content is there
+    twice, is the first free block, and the next group would take it before blocks that were empty. law: SHARE-4.
+    """
+    known: i64 = request._num_prompt + i64(len(request._output))
+    is_due = False
+    in_place = state.config.max_len
+    publishes = publishes_now(state, ask)
+    at: i64 = 0
+    while at < state.config.num_groups:
+        table = tables.by_group[at]
+        if table.in_place < ask.slots:
+            group = state.groups[at]
+            if publishes:
+                publish_to(group, table, request, min(ask.stop, known), NOT_RUN)
+                is_due = is_due or (ask.new > 0 and ask.certain <= known and group.leaves_state(ask.certain))
+            table.in_place = group.in_place_slots(table, state.config.caching)
+        in_place = min(in_place, table.in_place)
+        at += 1
+    if tables.is_due:
+        publish_due(state, tables, request)
+    if is_due:
+        tables.request = request  # it knows the tokens that the state is of
+        state.due.add(tables)
+    return in_place
+
+
+def publish_alike(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> i64:
+    """Do the same as `publish_taken` where all groups publish the same entries."""
+    config = state.config
+    by_group, size = tables.by_group, config.least_size
+    first = by_group[0]
+    in_place = min(i64(len(first.blocks)) * size, config.max_len)
+    if not config.caching:
+        return in_place
+    start = first.num_published
+    end = (start + 1) * size  # tokens that fill the next entry
+    if ask.stop < end:
+        return min(in_place, end - 1)
+    num_filled = min(ask.stop, request._num_prompt + i64(len(request._output)))
+    if num_filled >= end and request._block_size > 0 and publishes_now(state, ask):
+        pool = state.pool
+        units: i64 = 1 if request._block_size == size else size // request._block_size
+        stop = start + 1 if num_filled < end + size else num_filled // size
+        end = (stop + 1) * size
+        is_single = stop == start + 1 and pool.is_plain()
+        blocks = state.changes.blocks  # with room for one of each group
+        at: i64 = 0
+        while at < i64(len(by_group)):
+            table = by_group[at]
+            table.num_published = stop
+            if is_single:
+                blocks[at] = table.blocks[start]
+            else:
+                pool._publish(table.blocks, request, units, at, size, start, stop)
+            at += 1
+        if is_single:
+            pool._publish_each(blocks, request, units, start, i64(len(by_group)))
+    return min(in_place, end - 1)  # the step that fills a block publishes it, so it is not served in place
 
 
 def publish_filled(state: State, tables: RequestTables, request: Request, count: i64, stopped: i64) -> None:

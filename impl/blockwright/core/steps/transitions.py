@@ -16,7 +16,7 @@ from blockwright.core.steps.effects import serve, vacate
 from blockwright.core.steps.outcomes import Fits, Plan
 from blockwright.core.steps.plans import request_version
 from blockwright.core.steps.preconditions import tables_of, tables_running
-from blockwright.core.steps.publication import NOT_RUN, make_keys, publish_filled
+from blockwright.core.steps.publication import NOT_RUN, make_keys, publish_filled, publishes_now
 from blockwright.core.steps.state import State
 from blockwright.core.tables.window import common_hit
 from blockwright.errors import InvalidArgumentError, StalePlanError
@@ -57,6 +57,8 @@ def commit(state: State, plan: Plan) -> KVCacheBlocks:
     tables = tables_of(state, request)
     if plan._version != state.pool._version or plan._request_version != request_version(state, request, tables):
         raise StalePlanError(f"plan: the pool or the request has changed since {plan!r}; plan again")
+    if publishes_now(state, plan._ask):
+        make_keys(state, request, plan._ask.stop)
     return serve(state, request, tables, plan._ask)
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.keys.packed import zeros32
+from blockwright.core.keys.packed import with_zeros, zeros32
 from blockwright.core.keys.request import MAX_LENGTH, BlockKeys, Request, count_of
 from blockwright.core.pool.pool import BlockPool
 from blockwright.core.tables.ask import StepRequest
@@ -269,7 +269,9 @@ class GroupTables:
     def widen(self, table: GroupTable, num_tokens: i64) -> None:
         """Append null entries up to `num_tokens` slots, for `fill`."""
         if i64(len(table.blocks)) * self._block_size < num_tokens:
-            table.lengthen(self.entries_for(num_tokens) - i64(len(table.blocks)))
+            more = self.entries_for(num_tokens) - i64(len(table.blocks))
+            if more > 0:
+                table.blocks = with_zeros(table.blocks, more)
 
     def fill(self, table: GroupTable, num_tokens: i64, held: i64) -> None:
         """Take blocks for the entries after the first `held`, which cover `num_tokens` slots now. law: TABLE-1.
@@ -395,20 +397,22 @@ class GroupTables:
             i += 1
         return free
 
-    def table_from_hit(self, ids: vec[i32] | None, resumed: i64) -> GroupTable:
-        """Return a table that begins with a checked hit, which it does not hold yet (`adopt`). O(entries).
+    def table_from_hit(self, ids: vec[i32], resumed: i64, num_slots: i64) -> GroupTable:
+        """Return a table of a checked hit and null entries up to `num_slots` slots; it holds no block yet. O(entries).
 
-        Entries that no token from `resumed` on reads are null, those too that are still to come.
+        Entries that no token from `resumed` on reads are null as well. `adopt` and `fill` hold and take the blocks.
         """
         trimmed = self.first_kept(resumed)
-        blocks = vec[i32]() if ids is None else ids[:]
+        blocks = ids[:]
         size: i64 = len(blocks)
         i = self.sinks
         while i < min(trimmed, size):
             blocks[i] = 0
             i += 1
         slots = size * self._block_size
-        return GroupTable(blocks, size, trimmed, slots, self._null_states())
+        table = GroupTable(blocks, size, trimmed, slots, self._null_states())
+        self.widen(table, num_slots)
+        return table
 
     def _null_states(self) -> vec[i32]:
         """Return a null entry for the state of each draft, for `fill_states`."""

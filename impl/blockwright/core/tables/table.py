@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import final
 
-from librt.vecs import append, extend, vec
+from librt.vecs import extend, vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.keys.packed import zeros32
 from blockwright.core.keys.request import ManagerTables, Request
 from blockwright.core.pool.order.order import Wish
 
@@ -39,13 +38,6 @@ class GroupTable:
         self.in_place: i64 = 0
         self.num_read: i64 = 0
         self.read_block: i64 = 0
-
-    def lengthen(self, more: i64) -> None:
-        """Append null entries."""
-        if more == 1:
-            self.blocks = append(self.blocks, 0)
-        elif more > 1:
-            self.blocks = extend(self.blocks, zeros32(more))
 
     def copy(self) -> GroupTable:
         """Return an independent copy."""
