@@ -2,10 +2,15 @@
 
 How: the imports of every module of the core are read from its source, those for type checkers included, and drawn as
 rooms and arrows. The drawing is compared with the one below; modules are compared one by one, so that no circle hides
-within a room. Not covered: imports of the rest of the package (`[tool.importlinter]` in pyproject.toml).
+within a room. The way of a request is traced through `allocate_slots`, for one without a hit: of the functions of the
+core that call others there, in the order of their first calls, neighbours in one file are one stay. Not covered: imports
+of the rest of the package (`[tool.importlinter]` in pyproject.toml).
 """
 
 import ast
+import os
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -70,3 +75,42 @@ def test_an_arrow_up_is_seen() -> None:
     except ValueError:
         return
     raise AssertionError("a circle of rooms was drawn")
+
+
+TRACED = """
+import sys
+from blockwright import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request
+
+calls, callers, under_way = [], set(), []
+
+def note(frame, event, _):
+    code = frame.f_code
+    if "core" not in code.co_filename.split("blockwright")[-1] or code.co_name.startswith(("<", "__init__")):
+        return
+    if event == "call":
+        if under_way:
+            callers.add(under_way[-1])
+        calls.append(code)
+        under_way.append(code)
+    elif event == "return":
+        under_way.pop()
+
+spec = FullAttentionSpec(block_size=4, num_kv_heads=8, head_size=128, dtype="bfloat16")
+config = KVCacheConfig(num_blocks=60, kv_cache_groups=[KVCacheGroupSpec(["layers.0"], spec)])
+manager, request = KVCacheManager(config, max_model_len=256), Request("r1", list(range(40)))
+hit, length = manager.get_computed_blocks(request)
+sys.setprofile(note)
+manager.allocate_slots(request, 40 - length, length, hit)
+sys.setprofile(None)
+stays = []
+for code in dict.fromkeys(calls):
+    if code in callers and stays[-1:] != [code.co_filename]:
+        stays.append(code.co_filename)
+print(len(stays))
+"""
+
+
+def test_the_way_of_a_request() -> None:
+    uncompiled = {**os.environ, "BLOCKWRIGHT_PURE_PYTHON": "1"}
+    done = subprocess.run([sys.executable, "-c", TRACED], env=uncompiled, capture_output=True, text=True, check=True)
+    assert 5 < int(done.stdout) <= 14
