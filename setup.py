@@ -118,6 +118,7 @@ def translated(sources: list[str]) -> list[Extension]:
             [f"--config-file={options}", *sources],
             opt_level=OPTIMIZATION,
             debug_level="0",
+            strip_asserts=not DEVELOPMENT,  # they state what callers within the core promise each other
             multi_file=True,
             group_name=GROUP,
         )

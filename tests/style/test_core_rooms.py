@@ -3,8 +3,8 @@
 How: the imports of every module of the core are read from its source, those for type checkers included, and drawn as
 rooms and arrows. The drawing is compared with the one below; modules are compared one by one, so that no circle hides
 within a room. The way of a request is traced through `allocate_slots`, for one without a hit: of the functions of the
-core that call others there, in the order of their first calls, neighbours in one file are one stay. Not covered: imports
-of the rest of the package (`[tool.importlinter]` in pyproject.toml).
+core that call others there, in the order of their first calls, neighbours in one file are one stay. Not covered:
+imports of the rest of the package (`[tool.importlinter]` in pyproject.toml).
 """
 
 import ast

@@ -108,10 +108,10 @@ def holds_the_whole(kinds: tuple[Kind, ...], sizes: tuple[int, ...], tokens: int
     core = uncompiled().core
     specs = [kv_cache_spec(group.kind, group.block_size, uncompiled()) for group in groups]
     pool = core.pool.pool.BlockPool(8)
-    managers = [core.tables.group.group_tables(spec, pool, at, 1) for at, spec in enumerate(specs)]
+    tables = [core.tables.group.group_tables(spec, pool, at, 1) for at, spec in enumerate(specs)]
     ask = core.tables.ask.StepRequest()
     ask.new, ask.ahead = step, ahead
-    own = SimpleNamespace(managers=managers, config=SimpleNamespace(max_len=longest))
+    own = SimpleNamespace(groups=tables, config=SimpleNamespace(max_len=longest))
     return bool(core.steps.plans.most_in_steps(own, tokens, ask) == whole_demand(state, start, 0, Step(step, ahead)))
 
 

@@ -101,8 +101,8 @@ def of_demand() -> Iterator[Theorem]:
     """Return the theorems about demand: the quick bound, and what a step reaches."""
     slots, written, least, b, held, free = z3.Ints("slots written least b held free")
     code, tables, spec = symbolic.Source(plans), symbolic.Source(group), symbolic.Source(spec_plans)
-    known = {"config.num_groups": 1, "ask.slots": slots, "tables.num_written": written, "config.least_size": least}
-    bound = code.value("fits", "most", known)
+    known = {"ask.slots": slots, "tables.num_written": written, "config.least_size": least}
+    bound = code.value("fits", "most", known | {"new": code.value("fits", "new", known)})
     given = [slots >= 0, written >= 0, least >= 1, b >= least, held >= 0]
     more = symbolic.larger(0, slots - written)
     lemma = more / b <= more / least

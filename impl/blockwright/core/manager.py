@@ -211,7 +211,9 @@ class KVCacheManager:
             kv_cache_config,
             sizes,
             max_model_len,
+            # The alignment of hits: a common hit must end on a block boundary in every group.
             min(math.lcm(*sizes), NO_HIT),
+            # One draft more than the shortest layer keeps could not be taken back there.
             min(most) if most else -1,
             pool.enable_caching,
             use_eagle,
@@ -330,6 +332,7 @@ class KVCacheManager:
         plain = num_new_computed_tokens == 0 and new_computed_blocks is None
         more = num_draft_tokens != 0 or num_external_computed_tokens != 0 or num_encoder_tokens != 0
         more = more or reserved_blocks != 0
+        # Most steps of decoding end here: they take no block and fill none, so that only counts change.
         if plain and not more and tables is not None and is_in_place(state, request, tables, new, ahead):
             serve_in_place(state, request, tables, new)
             return state.nothing
@@ -370,6 +373,7 @@ class KVCacheManager:
             InvalidArgumentError, NeverFitsError, DuplicateRequestError: as `allocate_slots`; a request twice in the
                 batch.
         """
+        # An exact list is read as it is. Any other sequence could run code of its own in mid-change.
         batch: list[Request] = requests if type(requests) is list else list(requests)
         size: i64 = len(batch)
         each, news = all_or_each("num_new_tokens", num_new_tokens, size)
@@ -831,6 +835,7 @@ class KVCacheManager:
         running = operator.index(num_running_requests)
         if tables.num_loading > 0:
             return [0 for _ in state.groups]
+        # Counted once for all groups: it goes through every block that waits.
         idle = waiting(state)
         return [each.num_common(table, running, idle) for each, table in zip(state.groups, tables.by_group)]
 
@@ -859,6 +864,7 @@ class KVCacheManager:
         state = self._state
         if not state.config.logs:
             return None
+        # Taken and replaced in one step, so that a lookup is counted in exactly one report.
         done, state.lookups = state.lookups, Lookups()
         return PrefixCacheStats(
             done.was_reset,

@@ -161,6 +161,7 @@ def hash_words(block_hash: bytes) -> tuple[i64, i64]:
     """
     if not isinstance(block_hash, bytes) or len(block_hash) < 16:
         raise InvalidArgumentError(f"block_hash: must be bytes, at least 16 of them, not {block_hash!r}")
+    # Signed, because vectors store signed words; the index compares them as they are.
     low = int.from_bytes(block_hash[:8], "little", signed=True)
     high = int.from_bytes(block_hash[8:16], "little", signed=True)
     return low, high
@@ -297,6 +298,7 @@ class _Memory:
 
     def keep(self, prompt: _Prompt) -> None:
         """Take a prompt, and forget the oldest beyond the limit; only this one if it alone is beyond. O(1)."""
+        # One prompt that is larger than the limit would push out all others and then itself.
         if prompt.size > self._limit:
             prompt.forget()
             return
@@ -352,6 +354,7 @@ class _SipChain(HashChain):
         if prompt is None:
             return words
         known = prompt.words
+        # The slot is found by 12 bits: only the whole key says that the prompt has this prefix.
         if i64(len(known)) <= at or known[at - 2] != words[at - 2] or known[at - 1] != words[at - 1]:
             return words
         step = self._block_size * 4
@@ -369,6 +372,7 @@ class _SipChain(HashChain):
         if prompt is None or len(prompt.data) == 0:  # too short, or forgotten
             return
         prompt.words = words if i64(len(words)) == 2 * stop else words[: 2 * stop]  # not those of the output
+        # The prompt is found at few lengths: each costs a slot, and a shared prefix seldom ends within a block of one.
         while length < stop:
             self._memory.note(words[2 * length - 2], prompt)
             length = next_length(length)

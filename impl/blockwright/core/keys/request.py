@@ -54,6 +54,7 @@ def exact_text(text: str) -> str:
 
     A subclass may bring its own, which would run, and might raise, in the middle of later calls.
     """
+    # A dictionary would call the subclass's `__hash__` in the middle of a step, where an error tears the manager.
     return text if type(text) is str else str.__str__(text)
 
 
@@ -102,6 +103,7 @@ def _viewed(token_ids: object) -> memoryview | None:
 def _pack_list(name: str, token_ids: list[int]) -> bytes:
     """Pack a list of ints."""
     writer = BytesWriter()
+    # Eight times 2**61 is 0 in C and positive in Python: so the source tells which build it is in.
     step: i64 = 1 << 61
     grows = step * 8 != 0  # uncompiled: there `for` does not check that a token is an integer
     try:
@@ -115,6 +117,7 @@ def _pack_list(name: str, token_ids: list[int]) -> bytes:
         pass
     position = len(writer) // 4
     found = cast("list[object]", token_ids)[position]
+    # Integers of numpy are none for the compiled loop. Only a list that has them is gone through a second time.
     if not isinstance(found, int) and all([hasattr(token, "__index__") for token in cast("list[object]", token_ids)]):
         return _pack_list(name, [operator.index(token) for token in cast("list[Any]", token_ids)])
     raise InvalidArgumentError(
@@ -135,6 +138,7 @@ def _pack_view(name: str, view: memoryview) -> bytes:
     signs: i64 = 0
     i: i64 = 0
     while i + 32 <= size:
+        # Negative numbers and those above the maximum have the same top bit, so one test at the end covers all tokens.
         signs |= read_i64_le(data, i) | read_i64_le(data, i + 8) | read_i64_le(data, i + 16) | read_i64_le(data, i + 24)
         i += 32
     while i + 8 <= size:
@@ -197,6 +201,8 @@ class BlockKeys:
         request = self.request
         made: i64 = i64(len(self.words)) // 2
         if request is not None and made < count * self.units:
+            # After a first hit the next are likely: making keys in growing steps spares calls, and little is made in
+            # vain.
             request.hash_until(max(count * self.units, next_length(made) if made > 0 else made))
             self.words = request._words
             made = i64(len(self.words)) // 2
@@ -385,6 +391,7 @@ class Request:
         child._request_id = exact_text(request_id)
         _uids[0] += 1
         child._uid = _uids[0]
+        # The copy refers to the parent's tables; the child has none until it is brought to a manager.
         child._held = None
         return child
 
@@ -396,6 +403,7 @@ class Request:
             mine = [item for item in self._mm_items if item.offset < int(count)]
             if mine != [item for item in other._mm_items if item.offset < int(count)]:
                 return False
+        # A fork has its parent's prompt, which one comparison of bytes shows.
         i: i64 = min(self._num_prompt, count) if self._prompt == other._prompt else 0
         while i < count and self.token_at(i) == other.token_at(i):
             i += 1
@@ -538,6 +546,7 @@ class Request:
             return
         size = self._block_size
         in_prompt = min(self._num_prompt // size, stop)
+        # Items give each block its own extra keys; without them the whole prompt is hashed in one call.
         in_one = i < in_prompt and not self._mm_items
         if in_one and i == 0 and stop > next_length(0):
             self.hash_until(next_length(0))  # by the last of these an earlier prompt is found that begins alike
@@ -549,6 +558,7 @@ class Request:
             if i >= stop:
                 self._words = before
                 return
+        # The chain and the words change together at the end, so that a hasher that raises leaves both as they were.
         attempt = chain.attempt()
         words = extend(before, zeros64(2 * (stop - i)))
         if in_one:
@@ -582,6 +592,7 @@ class Request:
         data = b""
         start = int(index * self._block_size)
         stop = start + int(self._block_size)
+        # Items before this one end before the block; a long prompt with many images would be read in quadratic time.
         at = bisect_right(self._mm_ends, start)
         while at < len(self._mm_items) and self._mm_items[at].offset < stop:
             item = self._mm_items[at]
@@ -638,6 +649,7 @@ def _checked_items(mm_items: Sequence[MultiModalItem], num_prompt: i64) -> list[
 
 def count_of(name: str, count: int) -> i64:
     """Return a count that the door has made an exact integer, checked to be in a safe range."""
+    # The short test is compiled into the hot calls; the error's text is made elsewhere.
     if count < 0 or count > MAX_LENGTH:
         return integer(name, count)
     return count

@@ -22,6 +22,7 @@ class KVCacheBlocks:
 
     def __init__(self, pool: BlockPool, ids: list[vec[i32]]) -> None:
         """Take the ids as they are."""
+        # The pool is kept to tell a stale or foreign hit from a good one when the blocks are handed back.
         self._pool = pool
         self.ids = ids
         self._request: Request | None = None  # for which they were looked up, and when
@@ -37,6 +38,7 @@ class KVCacheBlocks:
 
         They hold its prefix then, so that there is nothing to check.
         """
+        # The pool's version changes with each taking and release, so that no entry has to be compared.
         return self._request is request and self._version == self._pool._version
 
     @property

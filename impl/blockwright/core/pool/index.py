@@ -53,6 +53,7 @@ def _put(
     slot = tag & mask
     entry = slots[slot]
     oldest = entry >> 32
+    # The tag is compared first: it is in the slot, while the words of a block may be in no cache.
     while entry != 0 and (entry & _TAG != tag or words[2 * oldest] != low or words[2 * oldest + 1] != high):
         slot = (slot + 1) & mask
         entry = slots[slot]
@@ -63,6 +64,7 @@ def _put(
         slots[slot] = block << 32 | tag
         marks[block] = block << 32 | tag
         return True
+    # A duplicate joins the ring behind the youngest, so that the oldest goes on serving hits.
     youngest = marks[oldest] >> 32
     younger[youngest] = i32(block)
     younger[block] = i32(oldest)
@@ -78,6 +80,7 @@ def _take(slots: vec[i64], words: vec[i64], marks: vec[i64], younger: vec[i32], 
     tag: i64 = mark & _TAG
     slot = tag & mask
     own = block << 32 | tag
+    # The block is alone in its ring, as almost all are: its slot is found without reading its key.
     if mark == own:
         while slots[slot] != own:
             slot = (slot + 1) & mask
@@ -96,6 +99,7 @@ def _take(slots: vec[i64], words: vec[i64], marks: vec[i64], younger: vec[i32], 
             return False
         slot = (slot + 1) & mask
         entry = slots[slot]
+    # The slot is written over in place: the chain of probes stays whole without moving any entry.
     slots[slot] = behind << 32 | tag
     return False
 
@@ -155,6 +159,7 @@ class PrefixIndex:
         """Take all keys away. Takes no memory. O(num_blocks), O(1) where there is none."""
         if self.num_keyed == 0:
             return
+        # The vectors are emptied in place, because a reset must not fail for want of memory.
         slots, marks = self._slots, self.marks
         at: i64 = 0
         while at < i64(len(slots)):
@@ -179,6 +184,7 @@ class PrefixIndex:
         slots = self._slots
         words = self._words
         mask = self._mask
+        # The low word is random already, so it needs no further mixing; the group shifts it.
         tag: i64 = (low + group * _APART) & _TAG
         slot = tag & mask
         entry = slots[slot]
@@ -239,6 +245,7 @@ class PrefixIndex:
             at = (i + 1) * stride - 2
             if (
                 block <= 0
+                # The ids come from outside; one out of range would read beyond the arrays instead of failing.
                 or block >= num_blocks
                 or marks[block] == 0
                 or own[2 * block] != words[at]
@@ -260,6 +267,7 @@ class PrefixIndex:
 
     def add(self, block: i64, low: i64, high: i64, group: i64) -> bool:
         """Give a block its key; return whether the key is new. The block must carry none. law: PUB-1."""
+        assert self.marks[block] == 0, "a block has one key"
         self.num_keyed += 1
         self._last_group = max(self._last_group, group)
         tag: i64 = (low + group * _APART) & _TAG
@@ -286,6 +294,8 @@ class PrefixIndex:
         i = start
         while i < stop:
             end = min(stop, i + _AHEAD)
+            # First all slots of the part are read, whose values nothing waits for: the processor fetches them side by
+            # side.
             ahead = i
             while ahead < end:
                 ahead += 1
@@ -304,6 +314,7 @@ class PrefixIndex:
 
     def drop(self, block: i64) -> bool:
         """Take a block's key away; return whether it was the last with this key. The block must carry one."""
+        assert self.marks[block] != 0, "only a block with a key loses it"
         self.num_keyed -= 1
         return _take(self._slots, self._words, self.marks, self._younger, self._mask, block)
 
@@ -315,6 +326,7 @@ class PrefixIndex:
         while count > 0:
             part = min(count, _AHEAD)
             count -= part
+            # As in `add_run`; the list is walked twice, and the second walk finds it in the cache.
             ahead = block
             left: i64 = part
             while left > 1:  # the last one waits for itself as well as ahead
@@ -333,6 +345,7 @@ class PrefixIndex:
 
     def key(self, block: i64) -> tuple[i64, i64, i64]:
         """Return the key of a published block: low word, high word, group."""
+        # The group is what the tag has more than the low word; `_INVERSE` undoes the multiplication modulo 2**32.
         low: i64 = self._words[2 * block]
         return low, self._words[2 * block + 1], ((self.marks[block] - low) * _INVERSE) & _TAG
 

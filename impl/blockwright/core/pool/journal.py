@@ -89,6 +89,7 @@ class Losses:
         while block < self._size:
             if index.has_key(block):
                 low, high, group = index.key(block)
+                # Only the oldest block of a key is found, so that a key of several blocks counts as one loss.
                 if index.find(low, high, group) == block:
                     self._remember(low, high, group, RESET)
             block += 1
@@ -109,7 +110,9 @@ class Losses:
         keys = self._keys
         before = keys.find(low, high, group)
         if before > 0:
+            # One entry per key: the latest loss is the one that explains why the next lookup misses.
             keys.drop(before)
+        # Slot 0 is left out, because the index takes id 0 for an empty slot.
         slot = self._last % (self._size - 1) + 1
         if keys.has_key(slot):
             keys.drop(slot)
@@ -173,6 +176,7 @@ class Journal:
         request = keys.request
         if request is None or (events is None and self.evictions is None):
             return
+        # Events carry the digest in full length, of which the index keeps only 16 bytes.
         digest = request.block_digest((index + 1) * keys.units - 1)
         self._digests[block] = digest
         salt = request.cache_salt
@@ -221,6 +225,7 @@ class Journal:
         evictions = self.evictions
         if events is None and evictions is None:
             return
+        # The digest is dropped with the key: a removal that is told later could name a block's next content.
         digest = self._digests.pop(block)
         # law: STEP-4
         if evictions is not None:

@@ -81,6 +81,7 @@ class BlockPool(BlockStore):
             raise InvalidArgumentError(f"enable_caching: must be True or False, not {enable_caching!r}")
         if enable_kv_cache_events and not enable_caching:
             raise InvalidArgumentError("enable_kv_cache_events: there are no events without enable_caching")
+        # Without any of these a pool has no journal, and every publication and eviction takes the short way.
         journal: Journal | None = None
         if explain_evictions and not enable_caching:
             raise InvalidArgumentError("explain_evictions: there are no evictions without enable_caching")
@@ -214,6 +215,7 @@ class BlockPool(BlockStore):
         Raises:
             InvalidArgumentError: another block size, or a hasher that this pool must not rely on.
         """
+        # A request that was made without a size takes that of the first manager it is brought to.
         if request._block_size < 0:
             request.hash_by(block_size)
         if request._block_size == block_size:
@@ -221,6 +223,7 @@ class BlockPool(BlockStore):
         else:
             units = units_per_block(request, block_size)
         journal = self._journal
+        # Equal keys of different prefixes would hand one user's data to another, so nothing is left to chance.
         if not request.hasher.is_collision_resistant and (journal is None or journal.contents is None):
             raise InvalidArgumentError(
                 f"request: the hasher of {request.request_id!r} is not collision resistant; "
@@ -302,6 +305,7 @@ class BlockPool(BlockStore):
         found = []
         for group in cast("Sequence[object]", group_ids):
             block = self._index.find(low, high, item_count("group_ids", group))
+            # A prefix that only some groups have is no hit: every layer must have it.
             if block == 0:
                 return None
             found.append(KVCacheBlock(self, block))
@@ -368,6 +372,7 @@ class BlockPool(BlockStore):
         if wanted > int(self._num_free):
             raise NoFreeBlocksError(f"num_blocks: {num_blocks} blocks asked for, {self._num_free} are free")
         ids = zeros32(wanted)
+        # The views are made before any block is taken, since they need memory; their ids are written at the end.
         views = self.views(ids)
         if len(ids) > 0:
             self._reserve_external()
@@ -418,6 +423,7 @@ class BlockPool(BlockStore):
         self.require_whole()
         ids = self.ids_of(ordered_blocks)
         seen: dict[int, int] = {}
+        # The engine's order is that of eviction, and `_release` goes through its range from the end on.
         backwards = vec[i32](capacity=len(ids))
         i: i64 = len(ids)
         while i > 0:
@@ -446,6 +452,7 @@ class BlockPool(BlockStore):
         for given in blocks:
             block: object = given
             if isinstance(given, KVCacheBlock):
+                # A view of another pool has an id that is valid here as well, but means another block.
                 block = given.block_id if given.is_of(self) else None
             if isinstance(block, bool) or not isinstance(block, int) or not 0 <= block < int(self._count):
                 raise BlockError(f"blocks: {given!r} is not a block of this pool of {self._count} blocks")

@@ -196,6 +196,7 @@ class BlockStore:
 
     def _fill(self, ids: vec[i32], at: i64, stop: i64) -> None:
         """Do so, for the entries of a range, which are null so far; takes no memory."""
+        assert stop - at <= self._num_free, "blocks are counted before they are taken"
         order = self._order
         if order is not None:
             self._fill_ranked(order, ids, at, stop)
@@ -206,6 +207,7 @@ class BlockStore:
         marks = self._index.marks
         block: i64 = i64(following[0])
         while at < stop:
+            # The mark is read here and not by a call, since most blocks that are taken carry no key.
             if marks[block] != 0:
                 self._evict(block, stop - at)
             # law: STEP-3, TABLE-2
@@ -215,6 +217,7 @@ class BlockStore:
             ids[at] = i32(taken)
             at += 1
         following[0] = i32(block)
+        # The ring is closed once for the whole run: within it, no block's neighbours are ever read again.
         self._prev[block] = 0
         self._version += 1
         self._num_free -= count
@@ -224,6 +227,7 @@ class BlockStore:
         following = self._next
         ref = self._ref
         start = at
+        # Blocks without content lose nothing, so they are taken before any candidate has to give up its key.
         bare = at + min(stop - at, self._num_free - order.size)
         block: i64 = i64(following[0])
         while at < bare:
@@ -235,6 +239,7 @@ class BlockStore:
         self._prev[block] = 0
         order.take(ids, start, at, stop)
         if self._journal is not None:
+            # An offloading engine passes hints on with the block, and the order forgets them as it gives the block up.
             self._journal.hints = order.gone
         while at < stop:
             block = i64(ids[at])
@@ -253,6 +258,8 @@ class BlockStore:
             ids = zeros32(1)
             self._fill(ids, 0, 1)
             return i64(ids[0])
+        # Decoding takes one block at a time, for which the loop of `_fill` would cost as much as the taking.
+        assert self._num_free > 0, "blocks are counted before they are taken"
         block: i64 = i64(self._next[0])
         following: i64 = i64(self._next[block])
         if self._index.marks[block] != 0:
@@ -273,6 +280,8 @@ class BlockStore:
         index = self._index
         journal = self._journal
         if journal is None:
+            # All keys of the run are dropped at the first of its candidates, while the slots that were read ahead are
+            # in the cache.
             self._num_evictions += index.drop_run(self._next, block, count)
             return
         while count > 0:
@@ -287,6 +296,8 @@ class BlockStore:
         """Hold each non-null block of a hit once more; free ones leave the queue. law: REF-1."""
         order = self._order
         if order is not None:
+            # Candidates that go by an order are in no queue; put there, the loop below takes all free blocks out in one
+            # way.
             self._line_up(order.leave(ids))
         self._version += 1
         ref = self._ref
@@ -325,7 +336,9 @@ class BlockStore:
         following = self._next
         before = self._prev
         marks = self._index.marks
+        # From the end on: the last block of a prefix is of use to the fewest requests, so it is to be evicted first.
         i = stop
+        # The tail is kept in a local for the whole range: the next block waits for no write to the ring.
         tail: i64 = i64(before[0])
         freed: i64 = 0
         while i > start:
@@ -335,6 +348,7 @@ class BlockStore:
             if block == 0:
                 continue
             count: i64 = i64(ref[block]) - 1
+            assert count >= 0, "a block is released by those that hold it"
             ref[block] = i32(count)
             if count > 0:
                 continue
@@ -344,6 +358,7 @@ class BlockStore:
                 before[block] = i32(tail)
                 tail = block
             else:
+                # A block without content goes to the head, because taking it costs nobody a prefix.
                 head: i64 = i64(following[0])
                 if tail == 0:
                     tail = block
@@ -367,8 +382,11 @@ class BlockStore:
             if block == 0:
                 continue
             count: i64 = i64(ref[block]) - 1
+            assert count >= 0, "a block is released by those that hold it"
             ref[block] = i32(count)
             is_published = marks[block] != 0
+            # An order hears of every holder that lets go, not only of the last: whose block it is may depend on all of
+            # them.
             if is_published and order.tells:
                 order.note(ids, i, stop, self._index, count == 0)
             if count > 0:
@@ -380,6 +398,8 @@ class BlockStore:
                 order.add(block)
                 continue
             if is_published:
+                # A second candidate with the same content would take a place in its tenant's share, and no lookup would
+                # find it.
                 self._forget_double(order, block)
             order.forget(block)
             self._put_first(block)
@@ -421,6 +441,7 @@ class BlockStore:
 
     def _empty_double(self, order: CandidateOrder, block: i64) -> None:
         """Make a candidate a block without content, since others carry its key as well. law: SHARE-4."""
+        # The order must let go first: it looks up the block's place by notes that `forget` clears.
         order.withdraw(block)
         self._forget_double(order, block)
         order.forget(block)
@@ -440,6 +461,7 @@ class BlockStore:
         The caller has made room (`_reserve_external`). Complexity: O(blocks).
         """
         external = self._external
+        assert len(ids) == 0 or len(external) > 0, "room is made before holders from outside are counted"
         for each in ids:
             block: i64 = i64(each)
             if block != 0:
@@ -462,6 +484,8 @@ class BlockStore:
         if count > 1:
             if len(self._copies) > 0:
                 copies: i64 = i64(self._ends[block])
+                # A copy to come holds both of its ends, but it writes no more than its destination: it shares with no
+                # request.
                 count -= copies if copies >= 0 else 1
             count -= self.num_external_holders(block)
         return count
@@ -480,8 +504,11 @@ class BlockStore:
         Both are also held by the copy until it is taken, so that neither is handed out before the copy has been run.
         The caller has checked that a block is free. law: COPY-1, COPY-2.
         """
+        assert self._ref[block] > 1, "only a shared block is copied"
         self._reserve_copies(1)
         new = self._take_one()
+        # One holder is the writer, the other the copy: neither end may be handed out before the engine has run the
+        # copy.
         self._ref[new] = 2
         self._ends[block] += 1
         self._ends[new] = -1
@@ -491,6 +518,7 @@ class BlockStore:
     def _reserve_copies(self, count: i64) -> None:
         """Take the memory that so many more copies to come need; nothing else changes."""
         if len(self._ends) == 0:
+            # Most engines never fork, so that the four bytes per block are taken with the first copy.
             self._ends = zeros32(self._count)
         self._copies = with_room(self._copies, 3 * count)
 
@@ -509,6 +537,7 @@ class BlockStore:
         size: i64 = len(pending)
         if size == 0:
             return
+        # All memory is taken before the first end is let go, so that a MemoryError leaves every copy to come as it was.
         last = vec[i32](capacity=size)
         room = vec[i32](capacity=12)
         try:
@@ -535,6 +564,7 @@ class BlockStore:
             if i64(ref[block]) > copies:
                 ref[block] -= i32(copies)
             else:
+                # The last holder is given up by `_let_go`, which alone knows where in the queue a block goes.
                 ref[block] = 1
                 last = append(last, i32(block))
         self._let_go(last, 0, i64(len(last)))
@@ -572,6 +602,7 @@ class BlockStore:
         i = start
         if self._journal is None:
             while i < stop:
+                # Keys are made a few at a time: hashing a whole prompt whose first block is missing would be in vain.
                 known = min(keys.ensure_keys(i + 1), stop)
                 i = self._index.find_run(keys.words, 2 * keys.units, group, ids, i, known)
                 if i < known:
@@ -632,6 +663,7 @@ class BlockStore:
                 raise StaleHitError(f"new_computed_blocks: entry {i} is outside the window but not the null block")
             i += 1
         keys.ensure_keys(size)
+        # The blocks come from the engine, which may have kept them for long: each is compared with its key anew.
         bad = self._index.match_run(keys.words, 2 * keys.units, group, ids, first)
         if self._journal is not None:
             while i < bad and self.carries(i64(ids[i]), keys, i, group, block_size):
@@ -668,6 +700,8 @@ class BlockStore:
                     journal.stored(block, request.keys(units), i, group, block_size, is_new)
                 i += 1
         if order is not None and not order.keeps_doubles:
+            # What was just published may stand twice: a candidate with the same content gives up its key for the held
+            # block.
             self._leave_alone(order, ids, start, stop)
 
     def _publish_told(self, block: i64, event: BlockStored) -> None:
@@ -685,6 +719,8 @@ class BlockStore:
         """
         words = request._words
         at: i64 = 2 * ((entry + 1) * units - 1)
+        assert self.is_plain(), "nothing is noted of blocks that are published so"
+        assert at + 1 < i64(len(words)), "keys are made before blocks are published"
         self._index.add_each(words[at], words[at + 1], blocks, count)
 
     def is_plain(self) -> bool:
@@ -699,6 +735,7 @@ class BlockStore:
 
         Complexity: O(count), O(1) where no block carries a key.
         """
+        # A held block may be read by its request at any time, so that its content must stay what its key says.
         if self._num_free + num_reserved != self._count - 1:
             return False
         try:
@@ -741,6 +778,7 @@ class BlockStore:
             demand("QUEUE-1", "what is remembered of candidates agrees with itself", True, order.is_sound())
             bare = [block for block in order.candidates() if not keyed[block]]
             demand("QUEUE-1", "candidates that are not published", [], bare)
+        # Recounted from the list of copies, not from the counters that the list has been kept beside.
         ends = [0] * len(self._ends)
         for _, source, destination in self.pending_copies():
             ends[source] += 1

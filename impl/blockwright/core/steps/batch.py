@@ -92,12 +92,14 @@ def count_each(
             new = count_at(news, i, each)
             ahead = count_at(aheads, i, 0)
         held = request._held
+        # The loop over a decoding batch is the hottest of all: what is checked by a call elsewhere is written out here.
         if is_plain and isinstance(held, RequestTables) and held.owner == owner:
             own: RequestTables = held
             begin = own.num_written
             stop = begin + new
             if begin == request._num_computed and new > 0 and own.batch != number and own.num_drafts == 0:
                 if stop + ahead <= own.in_place:
+                    # Kept to be put back: a request later in the batch may be wrong, and then none is served.
                     own.was_certain = own.num_certain
                     own.batch = number
                     # law: LEN-1. As `count_step`: what was there before is certain, and what is known by now.
@@ -128,6 +130,7 @@ def check_one(
             raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
         fresh.add(request._request_id)
     else:
+        # A number per batch finds repetitions without a set of all requests.
         if tables.batch == state.num_batches:
             raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
         tables.batch = state.num_batches
@@ -150,6 +153,7 @@ def take_back(state: State, batch: list[Request], start: i64) -> None:
         turn: i64 = 0
         i: i64 = 0
         while i < state.changes.num_seen:
+            # Requests with a turn were not counted: what they changed, if anything, was undone where it failed.
             if turn < state.changes.num_pending and i64(pending[turn]) == i:
                 turn += 1
             elif i >= start:
@@ -216,6 +220,7 @@ def serve_each(
                 break
             if publishes:
                 request.hash_filled(ask.stop)
+            # Copies are reported with the index of their request in the batch.
             changes.request = i32(served)
             ready = prepare(state, request, tables, ask, changes)
             if changes.grown > room:
@@ -232,6 +237,7 @@ def serve_each(
         names[turn] = request._request_id
         turn += 1
         nulls = i64(len(changes.nulled)) > changes.num_nulled
+        # Only tables that changed are written down, so that a worker's replica costs nothing for the others.
         if changes.grown == 0 and not nulls:
             continue
         num_nulled = i32(changes.num_nulled)

@@ -24,6 +24,7 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
     """Recompute every invariant from scratch: counters, queue, index, tables. See `KVCacheManager.check`."""
     pool = state.pool
     pool.check()
+    # Laws are recomputed from the tables and the pool's arrays alone, never from the counters that they judge.
     keyed = pool.published()
     holders = zeros32(len(keyed))
     for number, group in enumerate(state.groups):
@@ -52,6 +53,7 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
             count_blocks(batch, holders)
     for batch in state.loads.values():
         count_blocks(batch, holders)
+    # Taken before copies and outside holders are added: only requests that write can violate WRITE-1.
     sharers = [int(n) for n in holders]
     for _, source, destination in pool.pending_copies():
         holders[source] += 1

@@ -34,6 +34,7 @@ def count_step(state: State, request: Request, tables: RequestTables, stop: i64,
     # law: LEN-1
     tables.num_written = stop
     tables.num_drafts = drafts
+    # With steps in flight the engine reports drafts that fail by settling; until then every token counts as certain.
     if state.config.overlaps:
         tables.num_certain = stop
         if new > 0:
@@ -48,6 +49,7 @@ def serve_in_place(state: State, request: Request, tables: RequestTables, new: i
     has_begun = False
     try:
         if state.config.overlaps:
+            # This alone can fail, so it comes before the counts; then there is nothing to take back.
             state.steps[-1].record(tables, new, 0)
         has_begun = True
         count_step(state, request, tables, request._num_computed + new, new, 0)
@@ -72,6 +74,7 @@ def serve(state: State, request: Request, tables: RequestTables | None, ask: Ste
         given = room_for(state, ready, changes)
         if state.config.overlaps and ask.new > 0:  # the last that takes memory
             state.steps[-1].record(ready, ask.new, ask.drafts)
+        # From here on nothing takes memory, so that an error can only come from outside: an interrupt, or an event.
         changes.has_begun = True
         act(state, request, ready, ask, tables is None, changes)
         return filled(given, ready, changes)
@@ -88,6 +91,7 @@ def room_for(state: State, ready: RequestTables, changes: StepScratch) -> KVCach
     num_groups = state.config.num_groups
     at: i64 = 0
     while at < num_groups:
+        # The answer is made before the change: handing out blocks and then failing would leak them.
         ids.append(zeros32(i64(len(ready.by_group[at].blocks)) - changes.held_in(at)))
         at += 1
     return KVCacheBlocks(state.pool, ids)
@@ -122,6 +126,7 @@ def prepare(
         note_dead(state, tables, ask.settled, changes)
     if tables.is_forked:
         state.pool._reserve_copies(state.config.num_groups)
+        # Every group may have to copy the block that the step writes to first, and no more than that one.
         changes.replaced = with_room(changes.replaced, 4 * state.config.num_groups)
     widen(state, tables, ask, changes)
     return tables
@@ -176,6 +181,7 @@ def open_tables(state: State, request: Request, ask: StepRequest, changes: StepS
         changes.held[at] = i32(len(ids))
         changes.grown += i64(len(table.blocks)) - i64(len(ids))
         at += 1
+    # No owner yet: until `adopt`, the request finds no tables and an undo has only names to take back.
     tables = RequestTables(request, 0, by_group)
     tables.trim_at = trim_at
     tables.tenant = state.pool.tenant(request.cache_salt)
@@ -204,6 +210,7 @@ def undo(state: State, request: Request, tables: RequestTables | None, changes: 
         at: i64 = 0
         while at < state.config.num_groups:
             table = tables.by_group[at]
+            # Cut in the same memory, because undoing must not need any.
             table.blocks = cut_to(table.blocks, changes.held_in(at))
             at += 1
     except BaseException:
@@ -218,6 +225,7 @@ def act(
 
     Appends the entries that are copied to `changes`.
     """
+    # Shares depend on whom a block is taken for, so the pool is told before the first is taken.
     state.pool._serve(tables.tenant)
     if is_new:
         adopt(state, request, tables, ask)
@@ -278,6 +286,7 @@ def fill_alike(state: State, tables: RequestTables, ask: StepRequest, changes: S
     at: i64 = 0
     while at < num_groups:
         table = by_group[at]
+        assert (i64(len(table.blocks)) - held) * num_groups == changes.grown, "groups that grow alike take alike"
         table.num_covered = ask.slots
         if is_single:
             table.blocks[held] = blocks[at]
@@ -341,6 +350,7 @@ def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None
     while at < state.config.num_groups:
         table = tables.by_group[at]
         stop: i64 = i64(ends[at])
+        # Groups are written from the end on, because the pool releases from the end: so the first group's go first.
         first -= stop - i
         put = first
         blocks = table.blocks
@@ -369,6 +379,7 @@ def vacate(state: State, tables: RequestTables, computed: i64) -> None:
     in_flight = len(state.steps) > 0 and tables.last_step >= state.steps[0].number
     # law: FLIGHT-1
     waits = in_flight or tables.num_loading > 0
+    # The fence keeps copies: the tables are gone with the request, before the blocks are.
     batch: list[vec[i32]] = [held_blocks(table) for table in tables.by_group] if waits else []
     has_begun = False
     wish = tables.wish
@@ -383,6 +394,7 @@ def vacate(state: State, tables: RequestTables, computed: i64) -> None:
             state.loads[tables.request_id] = batch
         has_begun = True
         if not in_flight and computed >= tables.num_written - tables.num_drafts:
+            # The state was computed and is worth finding, though the request that left it is gone.
             publish_due(state, tables, tables.request)
         state.due.remove(tables)
         for group, table in zip(state.groups, tables.by_group):

@@ -161,6 +161,7 @@ def explain(groups: list[GroupTables], request: Request, alignment: i64, use_eag
     before: int | None = None
     candidate = length + alignment
     if pool.explains_evictions:
+        # A second set of probes: in the first, a lost block must stay missing.
         restored = start(groups, request, max_length, use_eagle)
         for probe in restored:
             probe.restore()
@@ -205,6 +206,7 @@ def explain_group(
         if alone > length:
             limit = HitLimit.NOT_ALIGNED
     else:
+        # A state is read whole, so a draft head computes no block of it again.
         margin: i64 = 0 if isinstance(group.rule, MambaRule) else probe.margin
         stop = candidate // size + margin
         kept = group.first_kept(candidate)

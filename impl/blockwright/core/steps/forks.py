@@ -44,14 +44,17 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
             group.adopt(table.blocks)
         for group, table in zip(state.groups, by_group):
             group.fill_states(table)
+        # The step that left the state has run, because a parent in a step in flight cannot be forked.
         publish_due(state, tables, parent)
         for table, twin in zip(tables.by_group, by_group):
+            # Copied after the due state was published, or the child would publish it again.
             twin.num_published = table.num_published
         state.num_forks += 1
         tables.num_written = computed
         tables.num_certain = computed
         tables.num_drafts = 0
         tables.is_forked = True
+        # The parent's next step may write to a block that is shared now, so it must take the careful way.
         tables.in_place = 0
         new.num_written = computed
         new.num_certain = computed
@@ -88,6 +91,7 @@ def check_fork(state: State, parent: Request, tables: RequestTables, child: Requ
             f"parent: the recurrent state after {computed} tokens of {name!r} is an accepted draft's, which is not "
             "shared; compute its next step before forking it"
         )
+    # A block whose copy has not been run holds other data than its table says.
     if state.pool.has_copies():
         check_copied(state, name, tables)
     if child._num_computed != computed or not parent.shares_prefix(child, computed):

@@ -23,6 +23,7 @@ def retain(state: State, request: Request, num_tokens: int, priority: int, until
     level = count_of("priority", priority)
     if not 1 <= level <= MAX_PRIORITY:
         raise InvalidArgumentError(f"priority: must be within 1..{MAX_PRIORITY}, not {priority!r}")
+    # Without caching no block outlives its request; an engine need not know that.
     if not state.config.caching:
         return
     order = state.pool._enable_hints()
@@ -52,6 +53,7 @@ def advance_time(state: State, now: float) -> None:
     if not state.config.caching:
         return
     order = state.pool._enable_hints()
+    # Written so that a NaN is refused as well.
     if not now >= order.now:
         raise InvalidArgumentError(f"now: time has come to {order.now} and does not go back to {now!r}")
     try:

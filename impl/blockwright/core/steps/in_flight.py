@@ -62,6 +62,7 @@ def settle_step(state: State, step: int, num_rejected_tokens: Mapping[str, int] 
         raise UnknownStepError(f"step: {step} is not the oldest step in flight; {oldest}")
     state.pool.require_whole()
     done = state.steps[0]
+    # Everything is checked, and every key made, before the first request changes.
     rejected = rejections(state, done, num_rejected_tokens)
     if state.config.settles:
         for tables, new in zip(done.tables, done.news):  # of requests that are gone too: it does no harm
@@ -71,6 +72,7 @@ def settle_step(state: State, step: int, num_rejected_tokens: Mapping[str, int] 
         i: i64 = 0
         while i < i64(len(done.tables)):
             tables = done.tables[i]
+            # A request that was released meanwhile has no owner: its blocks wait in the batches below.
             if tables.owner == state.owner:
                 back: i64 = 0 if rejected is None else rejected[i]
                 settle_request(state, tables, done.news[i], done.drafts[i], back)
@@ -109,6 +111,7 @@ def settle_request(state: State, tables: RequestTables, new: i64, drafts: i64, b
     """Count one request's tokens of a step as settled, and publish them if that waits for it."""
     stopped = tables.num_settled + new - drafts
     tables.num_settled += new - back
+    # Later steps in flight began behind the rejected drafts, so they move back by as much.
     tables.num_written -= back
     tables.num_certain = tables.num_written
     if back > 0 and (len(state.steps) == 0 or tables.last_step < state.steps[0].number):
@@ -142,6 +145,7 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
             f"num_loaded_tokens: {count} of {tables.num_loading} that {request.request_id!r} was to load"
         )
     is_whole = count == tables.num_loading
+    # One token is left to compute: a model gives no logits for tokens that were loaded.
     stop = min(tables.num_written + count, i64(request.num_tokens) - 1)
     make_keys(state, request, stop)
     try:
@@ -151,6 +155,7 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
         tables.num_settled = stop
         if state.config.caching:
             publish_filled(state, tables, request, stop, stop)
+        # Layers may lack what the next token reads. Starting again finds the longest prefix that all have.
         if not is_whole:
             vacate(state, tables, stop)
             request._held = None

@@ -70,6 +70,7 @@ def count_new(state: State, request: Request, ask: StepRequest) -> None:
             if hit is not None:
                 if not hit.is_fresh(request):
                     group.check_hit(hit.ids[at], request.keys(units))
+                # A hit that is free leaves the free blocks when it is adopted, so it is demand as much as a new block.
                 free = pool.num_candidates(hit.ids[at]) - group.dead_hits(hit.ids[at], kept)
                 ask.demand += free
                 if group.keeps_all:
@@ -82,9 +83,11 @@ def count_new(state: State, request: Request, ask: StepRequest) -> None:
     if ask.is_whole:
         whole = most_in_steps(state, tokens, ask)
     spare = state.config.watermark + ask.reserve
+    # No request holds a block, so none needs the spare ones. A request as large as the pool would never start.
     if pool._num_free == pool._count - 1:
         spare = 0
     ask.most = max(own, whole)
+    # Full attention never gives its hit back, so what it shares is not needed again for the whole request.
     ask.missing = max(ask.demand, whole - shared) + spare - pool._num_free
 
 
@@ -100,6 +103,7 @@ def most_in_steps(state: State, num_tokens: i64, ask: StepRequest) -> i64:
     size = max(ask.new, 1)
     period: i64 = size
     for group in state.groups:
+        # The least common multiple: after so many tokens all groups are in the same phase again.
         period = min(period // gcd(period, group.period()) * group.period(), MAX_LENGTH)
     whole_steps = period // size  # still to be looked at
     start = ask.resumed + (num_tokens - 1 - ask.resumed) // size * size
@@ -137,6 +141,7 @@ def count_running(state: State, tables: RequestTables, ask: StepRequest) -> None
         if tables.is_forked and group.shared_entry(table, ask) >= 0:
             demand += 1
         if group.trims(table, ask.settled):
+            # Dead entries are trimmed before blocks are taken, so the step may use the blocks that they free.
             gain += group.trim_gain(table, ask.settled)
         at += 1
     ask.demand = demand
@@ -190,6 +195,7 @@ def freed_by(state: State, batch: list[vec[i32]], held: dict[int, int]) -> int:
             if block != 0:
                 left = held.get(block, int(state.pool._ref[i64(block)])) - 1
                 held[block] = left
+                # Forks and hits share blocks: one of them returns only with its last holder.
                 if left == 0:
                     count += 1
     return count
@@ -222,6 +228,7 @@ def can_load(state: State, request: Request, num_new_computed_tokens: int, num_e
     ask.begin = ask.hit_length
     ask.stop = ask.begin + ask.external
     ask.certain = ask.stop
+    # Nothing is computed by a load, so that no slots beyond its tokens are needed.
     ask.slots = ask.stop
     count_new(state, request, ask)
     return bool(ask.stop <= state.config.max_len and ask.most < state.pool.num_blocks)

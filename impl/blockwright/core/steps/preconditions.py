@@ -32,6 +32,7 @@ def tables_of(state: State, request: Request) -> RequestTables | None:
     """
     if not isinstance(request, Request):
         raise no_request(request)
+    # A request remembers its tables, which spares decoding a dictionary lookup by its id.
     held = request._held
     if held is not None and held.owner == state.owner and isinstance(held, RequestTables):
         return held
@@ -44,6 +45,7 @@ def looked_up(state: State, request: Request) -> RequestTables | None:
     tables = state.running.get(request.request_id)
     if tables is None:
         return None
+    # Two requests of one id would write to the same blocks; a copy of the request is the same request.
     if tables.uid != request._uid:
         raise DuplicateRequestError(f"request: another request runs under the id {request.request_id!r}; free it first")
     request._held = tables
@@ -97,6 +99,7 @@ def is_in_place(state: State, request: Request, tables: RequestTables, new: i64,
 
     This is the fast path of decoding: such a step is served in place, by `count_step` alone.
     """
+    # Each comparison refuses what the careful way would look at; whatever is left cannot be wrong.
     begin = request._num_computed
     if not tables.num_certain <= begin <= tables.num_written or new == 0 or begin + new + ahead > tables.in_place:
         return False
@@ -119,6 +122,7 @@ def check_ask(state: State, request: Request, tables: RequestTables | None, ask:
         raise InvalidArgumentError("num_new_tokens: must be at least 1 (or 0 together with a hit or a load)")
     if ask.external > 0 or ask.encoder > 0:
         check_admission(state, request, tables, ask)
+    # A plan answers this by `Never`, since the question was whether the step can happen.
     if ask.stop > state.config.max_len:
         if ask.is_planned:
             ask.is_too_long = True
@@ -241,6 +245,7 @@ def check_hit(
     expected: i64 = 0
     if blocks is not None:
         if not blocks.pool_is(state.pool):
+            # An empty hit is the same for all managers, so engines may keep one.
             if any([len(ids) for ids in blocks.ids]):
                 raise StaleHitError("new_computed_blocks: the hit is another manager's")
         elif len(blocks.ids) != len(state.groups):
@@ -271,6 +276,7 @@ def check_hit(
         raise InvalidArgumentError(
             f"num_computed_tokens: must be 0 before a hit is adopted, not {request._num_computed}"
         )
+    # The last token must be computed, because its logits give the next one.
     if expected >= request.num_tokens:
         raise StaleHitError(
             f"num_new_computed_tokens: a hit of {expected} leaves no token to compute of {request.num_tokens}"

@@ -63,6 +63,7 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
             table.in_place = group.in_place_slots(table, state.config.caching)
         in_place = min(in_place, table.in_place)
         at += 1
+    # The state before this step's is published now: a step that follows shows that it has run.
     if tables.is_due:
         publish_due(state, tables, request)
     if is_due:
@@ -94,6 +95,7 @@ def publish_alike(state: State, request: Request, tables: RequestTables, ask: St
         at: i64 = 0
         while at < i64(len(by_group)):
             table = by_group[at]
+            assert table.num_published == start, "groups that grow alike publish alike"
             table.num_published = stop
             if is_single:
                 blocks[at] = table.blocks[start]
@@ -127,6 +129,7 @@ def publish_due(state: State, tables: RequestTables, request: Request) -> None:
 
 def publish_all_due(state: State) -> None:
     """Publish the states that all steps up to now have left, in their order. O(requests that left one)."""
+    # The chain is read anew each time, because publishing takes the request out of it.
     tables = state.due.first
     while tables is not None:
         publish_due(state, tables, tables.request)

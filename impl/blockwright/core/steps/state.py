@@ -71,6 +71,7 @@ class StepInFlight:
         i: i64 = 0
         while i < i64(len(self.tables)):
             tables = self.tables[i]
+            # Blocks of a released request wait in `fenced`; the record of its step decides nothing any more.
             if tables.owner != 0:
                 twin.tables.append(running[tables.request_id])
                 twin.news = append(twin.news, self.news[i])
@@ -111,6 +112,7 @@ class DueStates:
             return False
         before = tables.due_before
         after = tables.due_after
+        # The links lie in the records, so that ending a request never needs memory.
         if before is None:
             self.first = after
         else:
@@ -260,6 +262,7 @@ class State:
         groups = [group.copy(pool) for group in self.groups]
         twin = State(self.config, pool, groups)
         for name, tables in self.running.items():
+            # A new owner number: requests find the tables of the manager that they are brought to, by comparing it.
             own = tables.copy_for(twin.owner, [group.existing(name) for group in groups])
             if self.config.settles:  # settlement publishes what the request knows, which is not to change with another
                 own.request = tables.request.copy()

@@ -35,6 +35,7 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
         for group in state.groups
     ]
     num_computed = common_hit([group.rule for group in state.groups], probes, config.alignment, max_length)
+    # Statistics count a lookup when its request is admitted; a request that waits is looked up each step.
     request._num_looked_up = request.num_tokens
     if num_computed == 0:
         return state.nothing, 0
@@ -43,6 +44,7 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
         for probe, group in zip(probes, state.groups)
     ]
     hit = KVCacheBlocks(state.pool, ids)
+    # An admission right after the lookup then need not compare the blocks with their keys again.
     hit.stamp(request)
     return hit, num_computed
 
@@ -52,6 +54,7 @@ def commit(state: State, plan: Plan) -> KVCacheBlocks:
     if not isinstance(plan, Fits):
         raise InvalidArgumentError(f"plan: {plan!r} cannot be committed, only one that fits")
     request = plan._request
+    # A copy of a manager has the same versions as the original, but blocks of its own.
     if plan._owner != state.owner:
         raise StalePlanError(f"plan: {plan!r} is another manager's, or of this one before it was copied")
     tables = tables_of(state, request)
@@ -82,6 +85,7 @@ def publish(state: State, request: Request, num_computed_tokens: int) -> None:
             if config.overlaps and len(state.steps) > 0 and tables.last_step == state.num_steps:  # it has not run
                 if count == stopped and any([each.leaves_state(stopped) for each in state.groups]):
                     state.due.add(tables)
+                # The step is still to run: its state is due with the next step, and its blocks are published now.
                 stopped = NOT_RUN
             publish_filled(state, tables, request, count, stopped)
     except BaseException:
@@ -110,6 +114,7 @@ def trim(state: State, request: Request, num_computed_tokens: int) -> None:
 
 def release(state: State, request: Request) -> None:
     """End a request and release its blocks; nothing happens to one that holds none: ``free``."""
+    # A torn manager must not release: the counters may already have been changed by half of a call.
     state.pool.require_whole()
     tables = tables_of(state, request)
     if tables is not None:

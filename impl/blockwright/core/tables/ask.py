@@ -62,6 +62,7 @@ def counts_of(name: str, given: int | Sequence[int], size: i64) -> vec[i64]:
     """Return one count per request, each within what 64 bits hold safely; nothing if nobody asks for any."""
     if isinstance(given, int):
         count: i64 = count_of(name, given)
+        # An empty vector means zero for all, which spares the batch a read per request.
         return vec[i64]([count] * size) if count > 0 else vec[i64]()
     counts = vec[i64](capacity=size)
     for each in cast("Sequence[object]", given):

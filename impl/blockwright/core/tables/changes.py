@@ -58,6 +58,7 @@ class StepScratch:
 
     def clear(self) -> None:
         """Start again, with memory of its own: what was told before stays as it is."""
+        # The last answer may still be read by the engine, so its vectors are never written to again.
         self.nulled = vec[i32]()
         self.replaced = vec[i32]()
         self.request = 0
@@ -72,6 +73,7 @@ class StepScratch:
 
     def zeros(self, count: i64) -> vec[i32]:
         """Return a new vector of zeros, at the speed of a copy. O(count)."""
+        # Copying zeros is several times faster than writing them, and a step needs them each time.
         if i64(len(self._zeros)) < count:
             self._zeros = zeros32(count)
         return self._zeros[:count]
@@ -83,6 +85,7 @@ class StepScratch:
         self.held_each = -1
         if tables is None:
             return
+        # One number stands for all groups, which spares a step as many reads and writes as there are groups.
         if uniform_groups:
             self.held_each = i64(len(tables.by_group[0].blocks))
             return

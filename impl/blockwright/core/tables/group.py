@@ -77,6 +77,7 @@ class GroupTables:
         size = self._block_size
         self._alignment = alignment
         self._has_margin = use_eagle and self._layout == ROW
+        # Where a chunk ends with the block, the next token reads nothing of it, and no hit ever needs it.
         reads_back = not isinstance(self.rule, ChunkedRule) and self.rule.first_needed(size) < size
         self._publishes_all = self.keeps_all or (alignment == size and reads_back)
 
@@ -160,6 +161,7 @@ class GroupTables:
             return 1 + self.num_states
         size = self._block_size
         if self._layout == LAST_STATE:
+            # The state that the step reads and the one that it writes lie in one block, which is overwritten.
             same = start == 0 or (start - 1) // size == (stop - 1) // size
             return self.num_states + (1 if same else 2)
         return (slots + size - 1) // size - max(0, self.rule.first_needed(start) // size - self.sinks)
@@ -171,6 +173,7 @@ class GroupTables:
         if held > 0 and self._layout == ONE_STATE:
             return 0
         more = self.entries_for(num_tokens) - held
+        # However far a step goes, only the state at its end is kept.
         if more > 1 and self._layout == LAST_STATE:
             return 1
         return more
@@ -204,6 +207,7 @@ class GroupTables:
             return MAX_LENGTH
         size = self._block_size
         slots: i64 = i64(len(table.blocks)) * size
+        # One slot less than fills the next block: that step publishes, so it is not in place.
         if caching:
             slots = min(slots, (table.num_published + 1) * size - 1)
         return slots
@@ -225,6 +229,7 @@ class GroupTables:
         i = max(table.num_trimmed, self.sinks)
         while i < stop:
             block: i64 = i64(blocks[i])
+            # A block that others hold too does not become free when this request lets it go.
             if block != 0 and pool.ref_count(block) == 1:
                 gain += 1
             i += 1
@@ -245,6 +250,7 @@ class GroupTables:
         changes.nulled = nulled
         changes.nulled_ends[self._group] = i32(len(nulled))
         changes.trimmed[self._group] = i32(trimmed)
+        # The next step asks this one number, and not every group, whether anything dies.
         changes.trim_at = min(changes.trim_at, self.trim_at(trimmed))
 
     def trim(self, table: GroupTable, num_tokens: i64, held: i64) -> None:
@@ -282,8 +288,10 @@ class GroupTables:
         size: i64 = len(table.blocks)
         # law: MAMBA-1
         if self._layout == LAST_STATE and held < size:
+            # Entries that a step jumps over keep no state; only the last one gets a block.
             held = size - 1
         if held < min(self.sinks, size):
+            # Sinks never die, so they get blocks even where the window has moved past them.
             self.block_pool._fill(table.blocks, held, min(self.sinks, size))
             held = self.sinks
         held = max(held, table.num_trimmed)  # a load brings nothing that is dead once it has come
@@ -294,6 +302,7 @@ class GroupTables:
         """Return the entry that a step writes to though others hold its block, or -1. O(1). law: WRITE-2."""
         if self.is_encoder:
             return -1
+        # A step writes from its first slot on; blocks after the first are new, and no other request has them.
         entry = ask.begin // self._block_size if self._layout == ROW else self.entries_for(ask.certain) - 1
         if entry >= i64(len(table.blocks)):
             return -1
@@ -337,6 +346,7 @@ class GroupTables:
         """
         if self._layout == ROW or num_tokens <= 0:
             return 0
+        # The last step may have overwritten the entry; a step that is repeated reads the block it read before.
         if num_tokens == table.num_read:
             return table.read_block
         accepted = num_tokens - table.num_covered
@@ -359,6 +369,7 @@ class GroupTables:
         if self._layout != ROW:
             if num_tokens % self._block_size != 0 or num_tokens != stopped:
                 return
+            # The entries before were jumped over or hold states of tokens in the middle of a step.
             start = stop - 1
         table.num_published = stop
         if self._publishes_all:
@@ -384,6 +395,7 @@ class GroupTables:
         first = self.first_kept(i64(len(ids)) * self._block_size)
         pool, sinks = self.block_pool, min(self.sinks, first)
         if sinks > 0:
+            # Sinks are checked on their own: behind them the entries up to the window must be null.
             pool.check_hits(ids[:sinks], keys, self._group, self._block_size, 0, 0)
         pool.check_hits(ids, keys, self._group, self._block_size, sinks, first)
 
@@ -426,11 +438,13 @@ class GroupTables:
         """Give the whole table back, last entry first, the states of drafts before it. O(entries). law: REF-1."""
         if len(table.states) > 0:
             self.block_pool._release(table.states, 0, i64(len(table.states)))
+        # What was trimmed is null; with sinks there are blocks before it.
         start: i64 = 0 if self.sinks > 0 else table.num_trimmed
         self.block_pool._release(table.blocks, start, i64(len(table.blocks)))
 
     def open(self, request_id: str, table: GroupTable) -> None:
         """Keep a table under a name that has none."""
+        assert request_id not in self._tables, "a request has one table in each group"
         self._tables[request_id] = table
 
     def withdraw(self, request_id: str) -> None:
@@ -461,6 +475,7 @@ class GroupTables:
         common = 0
         for block in table.blocks:
             sharers = int(self.block_pool.num_sharers(i64(block)))
+            # A table that waits for a step or a load computes nothing, so a cascade kernel must not count it.
             if len(waiting) > 0:
                 sharers -= waiting.get(int(block), 0)
             if sharers != running:

@@ -92,6 +92,7 @@ class RequestTables(ManagerTables):
         self.due_before: RequestTables | None = None
         self.due_after: RequestTables | None = None
         self.request = request
+        # The id is kept apart from the request, which a caller may rename or drop while its blocks are held.
         self.request_id: str = request.request_id
         self.uid: i64 = request._uid
         self.tenant: i64 = 0
@@ -101,6 +102,7 @@ class RequestTables(ManagerTables):
     def copy_for(self, owner: i64, by_group: list[GroupTable]) -> RequestTables:
         """Return a copy for another manager, which has copied the tables of the groups."""
         twin = RequestTables(self.request, owner, by_group)
+        # `batch` and the chain of due states are left out: the new manager sets both itself.
         twin.num_written = self.num_written
         twin.num_certain = self.num_certain
         twin.num_settled = self.num_settled

@@ -153,6 +153,7 @@ class GroupReader:
         if block_pool.verifies_tokens:
             raise UnsupportedError("block_pool: it verifies tokens, bare hashes have none; use KVCacheManager")
         size: i64 = kv_cache_spec.block_size
+        # A length beyond the hashes cannot hit, and would make vectors of any size that a caller names.
         length = min(count_of("max_length", max_length), (i64(len(block_hashes)) + 1) * size - 1)
         words = vec[i64](capacity=2 * len(block_hashes))
         for block_hash in block_hashes:
@@ -195,6 +196,7 @@ class GroupView(GroupReader):
 
     def __getattr__(self, name: str) -> Any:
         """Refuse what changes the group's tables."""
+        # Engines that know vLLM's managers call these; the error names the call that does it in all groups.
         if name in INSTEAD:
             raise ReadOnlyError(f"managers: {name} would change one group alone; call KVCacheManager.{INSTEAD[name]}")
         raise AttributeError(f"GroupView has no attribute {name!r}")

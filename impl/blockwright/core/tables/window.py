@@ -60,6 +60,7 @@ class Probe:
         if block == 0:
             block = self._store.find(self._keys, index, self._group, self.block_size)
             if block == 0:
+                # A miss is remembered as well: rules ask for the same block again each time a candidate is shortened.
                 block = -1
             ids[index] = i32(block)
         return block > 0
@@ -80,6 +81,7 @@ class Probe:
         i: i64 = 0
         while i < self._limit:
             if not self.cached(i) and self.loss(i) > 0:
+                # Any id will do, because an explanation only counts blocks and hands none out.
                 self._ids[i] = 1
             if self._ids[i] > 0 and self.run_end == i:
                 self.run_end = i + 1
@@ -87,6 +89,7 @@ class Probe:
 
     def fill_run(self) -> i64:
         """Look up the leading run of cached blocks; return its length. O(run), and O(1) if there is none."""
+        # Most prompts are new. One lookup finds that out before a vector for the whole prompt is made.
         if self._limit == 0 or self._store.find(self._keys, 0, self._group, self.block_size) == 0:
             return 0
         return self._store.find_run(self._served(), self._keys, self._group, self.block_size, 0, self._limit)
@@ -102,6 +105,7 @@ class Probe:
         i = end
         while i > 0 and end - i < run + margin:
             i -= 1
+            # A miss ends every row that contains it: the search goes on for one that ends before it.
             if not self.cached(i):
                 end = i
         return max(end - margin, 0) * self.block_size
@@ -109,6 +113,7 @@ class Probe:
     def entries(self, length: i64, sinks: i64, first_kept: i64) -> vec[i32]:
         """Return the table entries of a hit: the cached blocks, null from `sinks` to `first_kept`. O(entries)."""
         stop = length // self.block_size
+        # A probe serves one lookup, so that its own vector can be handed out when nothing is cut off.
         ids = self._served() if stop == self._limit else self._served()[:stop]
         i = sinks
         while i < first_kept:
@@ -190,6 +195,7 @@ class SlidingRule(WindowRule):
         """Return the longest hit of at most `length` tokens that ends with a window of cached blocks."""
         i: i64 = 0
         while i < self.sinks and i * probe.block_size < length:
+            # A missing sink ends the hit there: all later tokens read it.
             if not probe.cached(i):
                 length = i * probe.block_size
             i += 1
@@ -200,6 +206,7 @@ class SlidingRule(WindowRule):
         last = max(slots - step, begin)
         most: i64 = 0
         start = last
+        # The last starts are enough: the count repeats every block, and an earlier step never holds more.
         while start >= begin and start > last - block_size:
             stop = min(start + step, slots)
             dead = max(0, self.first_needed(start) // block_size - self.sinks)
@@ -295,5 +302,6 @@ def common_hit(rules: list[WindowRule], probes: list[Probe], alignment: i64, max
         before = length
         for rule, probe in zip(rules, probes):
             length = rule.longest(probe, length) // alignment * alignment
+        # Each round only shortens the candidate, so the loop ends; and no rule passes a hit over.
         if length == before:
             return length

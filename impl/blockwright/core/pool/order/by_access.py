@@ -62,15 +62,18 @@ class AccessOrder(CandidateOrder):
     def remove(self, block: i64) -> None:
         """Take a candidate out, wherever it stands. O(log n)."""
         place: i64 = i64(self._place[block]) - 1
+        assert place >= 0, "only a candidate is taken out"
         self._place[block] = 0
         self.size -= 1
         last: i64 = i64(self._heap[self.size])
+        # The last block of the heap fills the hole; it may have to move either up or down from there.
         if last != block:
             self._up(place, last)
             self._settle(last)
 
     def pop(self) -> i64:
         """Take out the candidate that goes first, and forget its access; there must be one. O(log n)."""
+        assert self.size > 0, "blocks are counted before they are taken"
         block: i64 = i64(self._heap[0])
         self.remove(block)
         self.forget(block)
@@ -134,6 +137,7 @@ class AccessOrder(CandidateOrder):
         times = self._times
         if times[one] != times[other]:
             return times[one] < times[other]
+        # Of two prefixes that were used at the same time, the longer one is of use to fewer requests.
         lengths = self._lengths
         if lengths[one] != lengths[other]:
             return lengths[one] > lengths[other]
@@ -142,6 +146,7 @@ class AccessOrder(CandidateOrder):
     def _settle(self, block: i64) -> None:
         """Move a candidate to where it belongs; a block that is none stays out."""
         place: i64 = i64(self._place[block])
+        # Held blocks keep their access times up to date as well, for the time when they are released.
         if place != 0:
             self._up(place - 1, block)
             self._down(i64(self._place[block]) - 1, block)

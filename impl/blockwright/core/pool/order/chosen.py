@@ -74,6 +74,7 @@ class CandidateIterator:
     def __next__(self) -> Candidate:
         """Return the next one; none is left once the policy has chosen."""
         order = self._order
+        # A policy may keep its iterator; once it has chosen, the ring changes under it.
         if order.question == self._question:
             self._at = order.after(self._at)
             if self._at != 0:
@@ -107,6 +108,7 @@ class ChosenOrder(CandidateOrder):
 
     def copy(self) -> CandidateOrder:
         """Return an independent copy, with a deep copy of the policy. O(count)."""
+        # A policy that is shared would learn from the choices of both copies.
         twin = ChosenOrder(1, deepcopy(self.policy))
         twin.size = self.size
         twin._after = self._after[:]
@@ -132,6 +134,7 @@ class ChosenOrder(CandidateOrder):
 
     def add(self, block: i64) -> None:
         """Make a block a candidate, after all that are. O(1)."""
+        assert self._after[block] == _HELD, "a candidate is added once"
         self.size += 1
         last: i64 = i64(self._before[0])
         self._after[last] = i32(block)
@@ -178,6 +181,7 @@ class ChosenOrder(CandidateOrder):
             answer: object = policy.choose(Candidates(self, self.question))
         finally:
             self.question += 1
+        # The answer is a caller's: a block that is no candidate may be held, and evicting it would corrupt its request.
         if isinstance(answer, Candidate):
             found = answer.block_id
             if 0 < found < len(self._after) and self._after[found] != _HELD:

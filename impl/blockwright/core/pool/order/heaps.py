@@ -43,6 +43,7 @@ class BlockHeaps:
             return other
         if other == 0:
             return one
+        # Keys are distinct, because each holds the candidate's age: the order of the two roots never matters.
         if self.keys[other] < self.keys[one]:
             one, other = other, one
         child: i64 = i64(self._child[one])
@@ -84,6 +85,7 @@ class BlockHeaps:
             pairs = pair
             child = rest
         root: i64 = 0
+        # The second pass goes back over the pairs: that is what makes the amortised bound O(log n).
         while pairs != 0:
             rest = i64(self._sibling[pairs])
             self._alone(pairs)

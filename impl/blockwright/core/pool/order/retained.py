@@ -154,6 +154,7 @@ class RetentionOrder(CandidateOrder):
         block: i64 = 1
         while block < self._count:
             if index.has_key(block):
+                # Two means several: what follows a block that was published earlier is not known, so it counts as used.
                 self._num_next[block] = 2
             block += 1
 
@@ -185,8 +186,10 @@ class RetentionOrder(CandidateOrder):
                     self._next_key[block] = low
                 elif self._next_key[block] != low:
                     self._num_next[block] = 2
+        # A block that others went on from is of use to them, even if its last holder's conversation is over.
         alone = self._num_next[block] == (1 if follows else 0)
         first = self._first_entry >= 0 and at >= self._first_entry
+        # The table is released from its end on: a block may go first only if all after it do.
         self._goes_on = (self._goes_on or not follows) and first and is_free and alone
         self._goes[block] = 1 if self._goes_on else 0
         self._goes_on = self._goes_on and index.is_single(block)
@@ -233,12 +236,14 @@ class RetentionOrder(CandidateOrder):
 
     def add(self, block: i64) -> None:
         """Make a block a candidate, of which the notes have been taken. O(1), O(log n) where something was said."""
+        assert self._where[block] == _HELD, "a candidate is added once"
         self.size += 1
         self._age += 1
         owner: i64 = i64(self._owner[block])
         if self._guard == 0:
             self._place(block, owner, self._age)
             return
+        # The guarded list is per tenant too, since a tenant within its share gives none of its candidates.
         head = self._count + i64(len(self._floors)) + owner
         self._link(block, head, _GUARDED, (_RECENT << _AGE) | self._age)
         newest: i64 = i64(self._older[0])
@@ -250,6 +255,7 @@ class RetentionOrder(CandidateOrder):
         self._update(owner)
         # law: HINT-3
         if self._num_guarded > self._guard:
+            # The guard covers a fixed number of candidates: one that comes in pushes the oldest out, to its rank.
             oldest: i64 = i64(self._newer[0])
             self._unlink(oldest)
             self._place(oldest, i64(self._owner[oldest]), self._heaps.keys[oldest] & ((1 << _AGE) - 1))
@@ -264,6 +270,7 @@ class RetentionOrder(CandidateOrder):
                 rank = _FIRST
         if rank == _PLAIN:
             head: i64 = self._count + owner
+            # Only the first candidate of a list is in the tournament, so that most additions change nothing there.
             was_empty = i64(self._after[head]) == head
             self._link(block, head, _LISTED, (_PLAIN << _AGE) | age)
             if was_empty:
@@ -281,6 +288,8 @@ class RetentionOrder(CandidateOrder):
         ends = self._ends
         if i64(len(ends)) > 2 * self._count + 64:
             keys = self._heaps.keys
+            # Entries of blocks that were taken or kept anew are left in the heap; it is swept before it outgrows the
+            # pool.
             ends = [each for each in ends if self._where[each[2]] == _HEAPED and keys[each[2]] == each[1]]
             heapify(ends)
             self._ends = ends
@@ -324,6 +333,7 @@ class RetentionOrder(CandidateOrder):
             block: i64 = i64(each)
             if self._where[block] != _HELD:
                 self.withdraw(block)
+                # A block that is found again is of use, so that the end of its first conversation no longer counts.
                 self._goes[block] = 0
                 blocks.append(int(block))
         return blocks
@@ -347,6 +357,7 @@ class RetentionOrder(CandidateOrder):
         before = self._before
         keys = self._heaps.keys
         floor = self._floors[taker]
+        # The blocks without content that were taken before count for the taker, and may bring it to its floor.
         counts[taker] += at - start
         if counts[taker] > floor >= counts[taker] - (at - start):
             self._update(taker)
@@ -359,6 +370,8 @@ class RetentionOrder(CandidateOrder):
                 self._update(taker)
             owner = self._next_owner()
             key = self._first_key(owner)
+            # Up to this key the tenant's candidates go before those of all others: a run needs one look at the
+            # tournament.
             bound = self._bound(owner)
             least = self._floors[owner]
             is_taker = owner == taker
@@ -387,6 +400,8 @@ class RetentionOrder(CandidateOrder):
                 key = self._first_key(owner)
                 if key >= bound:
                     break
+                # Taking from itself leaves a tenant's count as it is; taking from another one shrinks that, down to its
+                # floor.
                 if is_taker:
                     if counts[owner] < least:
                         break
@@ -407,6 +422,7 @@ class RetentionOrder(CandidateOrder):
                 if best[at] != top:
                     at += 1
             return at - leaves
+        # All tenants are within their floors: floors are soft, so the first candidate of all goes rather than none.
         owner: i64 = 0
         tenant: i64 = 0
         while tenant < i64(len(self._floors)):
@@ -466,6 +482,7 @@ class RetentionOrder(CandidateOrder):
             if other < key:
                 key = other
             at >>= 1
+            # The winner above is unchanged, and so is everything above that.
             if best[at] == key:
                 break
             best[at] = key
@@ -478,6 +495,7 @@ class RetentionOrder(CandidateOrder):
         self._counts[owner] -= 1
         self._owner[block] = 0
         self._unmark(block)
+        # The tenant has just come within its floor and leaves the tournament.
         if self._counts[owner] == self._floors[owner]:
             self._update(owner)
 
@@ -526,6 +544,7 @@ class RetentionOrder(CandidateOrder):
             rings = self._ring(self._count + tenant) + self._ring(self._count + len(self._floors) + tenant)
             if any([self._owner[block] != tenant for block in heaped + rings]):
                 return False
+            # Found by looking at every candidate, while `_first_key` looks at the heads of the lists alone.
             least = min([int(keys[block]) for block in heaped + rings], default=int(_NONE))
             if least != int(self._first_key(tenant)):
                 return False
