@@ -196,5 +196,6 @@ check: lint types imports docs-check ## all four of the above
 
 clean: ## delete .venv, builds and caches
 	rm -rf $(VENV) $(ENGINES) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache docs/book
-	rm -f impl/blockwright/core/*.so impl/blockwright/core/in_time/*.so impl/blockwright/core/self_check/*.so impl/blockwright/core/native.*.json impl/blockwright/worker/*.so impl/blockwright/paging/*.so impl/blockwright/offload/tiers/*.so
+	find impl/blockwright -name '*.so' -delete
+	rm -f impl/blockwright/core/native.*.json
 	find spec impl conformance tests -name __pycache__ -type d -prune -exec rm -rf {} +

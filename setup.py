@@ -46,7 +46,7 @@ COUNTED = ("-fprofile-use", "-fprofile-partial-training")  # what was not traine
 # Modules that show and check, or only say what others have to bring, are no faster for being optimized; nor are those
 # whose calls come once per transfer, not once per block or step.
 COLD = re.compile(
-    r"___(picture|explain|self_check___\w+|naive|interfaces|selfcheck|chain|chaincheck|moves|tiers___retained|chosen)\.c$"
+    r"___(explain|pool___check|steps___check|naive|interfaces|selfcheck|chain|chaincheck|moves|tiers___retained|chosen)\.c$"
 )
 UNITS: dict[str, list[Path]] = {}  # of each unit of C, the files that it is made from
 INTERPRETED = {"__init__.py"}  # a package's own __init__ cannot be compiled: it would import itself for ever
@@ -118,6 +118,7 @@ def translated(sources: list[str]) -> list[Extension]:
             [f"--config-file={options}", *sources],
             opt_level=OPTIMIZATION,
             debug_level="0",
+            strip_asserts=not DEVELOPMENT,  # they state what callers within the core promise each other
             multi_file=True,
             group_name=GROUP,
         )
@@ -127,9 +128,9 @@ def translated(sources: list[str]) -> list[Extension]:
 
 
 def put_into_units(library: Extension) -> None:
-    """Have the C of each folder compiled as one unit, the runtime's with the first; what is cold with less effort.
+    """Have the C of each top folder compiled as one unit, the runtime's with the core's; what is cold with less effort.
 
-    Calls within a folder can then be inlined, as in one unit for all, which would take twice the memory; and only the
+    Calls within the core can then be inlined, as in one unit for all, which would take more memory; and only the
     units that have changed are compiled again: for development these are single modules (that costs up to 2 % of
     instructions in a decode step). What a unit is made from goes to `UNITS`. Of the headers, which declare every
     function of every module, that is only what it uses of them, so that a new function has no other unit compiled.
@@ -143,7 +144,8 @@ def put_into_units(library: Extension) -> None:
         *sorted((ROOT / "native").glob("*.*")),
     ]
     headers = [path.read_text(encoding="utf-8") for path in sorted(BUILD.glob("blockwright/**/*.h"))]
-    first, *others = [name.replace("/", "___") for name in record["COMPILED"]]
+    first = record["COMPILED"][0]
+    others = [name.replace("/", "___") for name in record["COMPILED"] if not name.startswith(first)]
     unit_of = {
         path: next((name for name in others if f"blockwright___{name}___" in path.name), first) for path in written
     }

@@ -3,16 +3,32 @@
 Importing it loads neither torch nor numpy.
 """
 
+from collections.abc import Callable as _Callable
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
 from blockwright import arguments as _arguments
 from blockwright._build import BuildInfo, build_info
 from blockwright.config import KVCacheConfig, KVCacheGroupSpec
-from blockwright.core.batch import append_output_token_ids_batch
-from blockwright.core.block_hash import BlockHasher, FunctionHasher, GivenHasher, Sha256Hasher, SipHasher, siphash128
-from blockwright.core.candidates.chosen import Candidate, Candidates, EvictionPolicy
-from blockwright.core.in_time.explain import EvictionStats, GroupHit, HitExplanation, HitLimit
-from blockwright.core.journal import Eviction
+from blockwright.core.keys.block_hash import (
+    BlockHasher,
+    FunctionHasher,
+    GivenHasher,
+    Sha256Hasher,
+    SipHasher,
+    siphash128,
+)
+from blockwright.core.keys.request import MultiModalItem, Request
+from blockwright.core.manager import ABOVE as _ABOVE
 from blockwright.core.manager import KVCacheManager, PrefixCacheStats
-from blockwright.core.managers import (
+from blockwright.core.pool.blocks import KVCacheBlocks
+from blockwright.core.pool.journal import Eviction
+from blockwright.core.pool.order.chosen import Candidate, Candidates, EvictionPolicy
+from blockwright.core.pool.pool import BlockPool, KVCacheBlock
+from blockwright.core.steps.batch import append_output_token_ids_batch
+from blockwright.core.steps.explain import EvictionStats, GroupHit, HitExplanation, HitLimit
+from blockwright.core.steps.outcomes import BatchAllocation, Fits, Never, NotNow, Plan
+from blockwright.engines.vllm.single_type_managers import (
     ChunkedLocalAttentionManager,
     CrossAttentionManager,
     FullAttentionManager,
@@ -21,9 +37,6 @@ from blockwright.core.managers import (
     SlidingWindowManager,
     get_manager_for_kv_cache_spec,
 )
-from blockwright.core.outcomes import BatchAllocation, Fits, KVCacheBlocks, Never, NotNow, Plan
-from blockwright.core.pool import BlockPool, KVCacheBlock
-from blockwright.core.request import MultiModalItem, Request
 from blockwright.kinds import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -84,3 +97,23 @@ __all__ = [
 ]
 
 _arguments.guard(globals(), __all__)
+
+
+def _observed(name: str) -> _Callable[..., _Any]:
+    """Return what calls a function of `blockwright.observe`, which is imported only then."""
+
+    def call(*given: _Any) -> _Any:
+        return getattr(_import_module("blockwright.observe"), name)(*given)
+
+    return call
+
+
+# `KVCacheManager.draw` and the others are functions that stand on the core, which imports nothing above it.
+_ABOVE.update(
+    {
+        "draw": _observed("draw"),
+        "dump": _observed("dump"),
+        "restore": _observed("restore"),
+        "record": _observed("RecordedManager"),
+    }
+)

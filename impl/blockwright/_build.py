@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-COMPILED = ("core", "core/candidates", "core/in_time", "core/self_check", "worker", "paging", "offload/tiers")
+COMPILED = (
+    *("core", "core/keys", "core/pool", "core/pool/order", "core/tables", "core/steps"),
+    *("worker", "paging", "offload/tiers"),
+)
 """The folders whose modules are compiled, all into one shared library; the first holds it, and the record."""
 
 # Uncompiled modules that compiled ones read constants and types from: a change in them also outdates the libraries.
-SELDOM = ("core/seldom/checkpoint.py", "core/seldom/record.py")
-FOLLOWED = ("_text.py", "arguments.py", "config.py", *SELDOM, "errors.py", "events.py", "kinds.py", "offload/status.py")
+FOLLOWED = ("_text.py", "arguments.py", "config.py", "errors.py", "events.py", "kinds.py", "offload/status.py")
 
 
 @dataclass(frozen=True)

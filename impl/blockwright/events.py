@@ -2,7 +2,7 @@
 
 Replaying the events of a pool in order gives the set of prefixes that can be hit: a prefix is stored when its first
 block is published and removed when its last block loses it, so duplicates are announced once. Hashes that leave the
-process are SHA-256 (see `blockwright.core.block_hash`). `blockwright.observe` numbers events and sends them.
+process are SHA-256 (see `blockwright.core.keys.block_hash`). `blockwright.observe` numbers events and sends them.
 
 This module stays uncompiled: plain immutable records.
 """

@@ -31,7 +31,7 @@ from blockwright import (
     build_info,
     get_manager_for_kv_cache_spec,
 )
-from blockwright.core.managers import GroupView
+from blockwright.core.tables.view import GroupView
 from blockwright.errors import BlockwrightError
 
 SHA256 = Sha256Hasher(b"tests")

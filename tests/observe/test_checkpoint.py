@@ -18,10 +18,9 @@ import pytest
 from tests.observe.engine import HASHER, SIZE, Engine, full, recurrent, window
 
 from blockwright import BlockHasher, FunctionHasher, KVCacheManager, MultiModalItem, Request, Sha256Hasher
-from blockwright.core.seldom import checkpoint
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import BlockStored
-from blockwright.observe import EventStream
+from blockwright.observe import EventStream, checkpoint
 from blockwright_spec.manager.events import law_restart_finds_what_stood_there
 
 CASES = 400

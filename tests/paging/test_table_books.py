@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.paging.support import allocator_of, table_of
 
-from blockwright.core.request import MAX_LENGTH
+from blockwright.core.keys.request import MAX_LENGTH
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError
 from blockwright.paging import (
     Block,

@@ -36,7 +36,7 @@ def test_laws_without_a_claim_are_listed_with_a_reason() -> None:
 
 
 def test_claims_name_functions() -> None:
-    assert ("core/store.py", "BlockStore._release") in claims()["REF-1"]
+    assert ("core/pool/store.py", "BlockStore._release") in claims()["REF-1"]
     assert list(claims()) == list(law_ids())
 
 

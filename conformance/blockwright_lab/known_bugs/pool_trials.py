@@ -280,7 +280,7 @@ def rows(package: ModuleType) -> Iterator[Fault]:
 
 def restarts(package: ModuleType) -> Iterator[Fault]:
     """Return RESTART-1 if a manager that is given what another left finds it not, or in another order, or wrongly."""
-    hasher, checkpoint = package.Sha256Hasher(b"seed"), package.core.seldom.checkpoint
+    hasher, checkpoint = package.Sha256Hasher(b"seed"), package.observe.checkpoint
     options = {"num_blocks": 12, "enable_kv_cache_events": True}
     manager, stream = manager_of(package, "full + sliding 2", **options), package.observe.EventStream()
     requests = [package.Request(f"r{at}", [0, at, 2], 1, hasher=hasher) for at in range(3)]

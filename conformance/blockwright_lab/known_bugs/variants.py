@@ -20,17 +20,20 @@ from .changes import ROOT, Change, edited
 
 PACKAGE = "blockwright"
 
-PARTS = ("worker.replica", "paging", "offload", "offload.identity", "observe", "core.seldom.checkpoint")
+PARTS = ("worker.replica", "paging", "offload", "offload.identity", "observe")
 """What is imported besides the package, which imports none of it."""
 
 
 def patched(changes: Sequence[Change]) -> dict[str, CodeType]:
-    return {file: compile(text, str(ROOT / file), "exec", dont_inherit=True) for file, text in edited(changes).items()}
+    return {
+        file: compile(text, str(ROOT / file), "exec", dont_inherit=True, optimize=1)
+        for file, text in edited(changes).items()
+    }
 
 
 @cache
 def code_of(path: Path) -> CodeType:
-    return compile(path.read_text(encoding="utf-8"), str(path), "exec", dont_inherit=True)
+    return compile(path.read_text(encoding="utf-8"), str(path), "exec", dont_inherit=True, optimize=1)
 
 
 class Sources(MetaPathFinder, Loader):

@@ -74,7 +74,7 @@ def holds_its_peak(kind: Kind, tokens: int, step: int, size: int) -> bool:
 
 
 def rule_of(kind: Kind, size: int) -> Any:
-    window = uncompiled().core.window
+    window = uncompiled().core.tables.window
     match kind:
         case Sliding(width):
             return window.SlidingRule(width, size)
@@ -93,7 +93,7 @@ def holds_the_most(kind: Kind, tokens: int, step: int, flights: int, cached: int
     limits = storage.Limits(tokens, step, flights=flights, caching=caching)
     config = Config((Group(kind, 2),), 8, tokens, caching)
     spec = kv_cache_spec(kind, 2, uncompiled())
-    answer = uncompiled().core.plans.most_blocks(spec, tokens, step, caching, steps_in_flight=flights)
+    answer = uncompiled().core.steps.plans.most_blocks(spec, tokens, step, caching, steps_in_flight=flights)
     return bool(answer == storage.held(config, config.groups[0], limits))
 
 
@@ -107,19 +107,19 @@ def holds_the_whole(kinds: tuple[Kind, ...], sizes: tuple[int, ...], tokens: int
     assert isinstance(start, Running)
     core = uncompiled().core
     specs = [kv_cache_spec(group.kind, group.block_size, uncompiled()) for group in groups]
-    pool = core.pool.BlockPool(8)
-    managers = [core.managers.get_manager_for_kv_cache_spec(spec, pool, at, 1) for at, spec in enumerate(specs)]
-    ask = core.outcomes.Ask()
+    pool = core.pool.pool.BlockPool(8)
+    tables = [core.tables.group.group_tables(spec, pool, at, 1) for at, spec in enumerate(specs)]
+    ask = core.tables.ask.StepRequest()
     ask.new, ask.ahead = step, ahead
-    own = SimpleNamespace(managers=managers, config=SimpleNamespace(max_len=longest))
-    return bool(core.plans.most_in_steps(own, tokens, ask) == whole_demand(state, start, 0, Step(step, ahead)))
+    own = SimpleNamespace(groups=tables, config=SimpleNamespace(max_len=longest))
+    return bool(core.steps.plans.most_in_steps(own, tokens, ask) == whole_demand(state, start, 0, Step(step, ahead)))
 
 
 class Cached:
     """A lookup in which the blocks that are cached are given; its walk is that of `Probe`."""
 
     def last_run(self, *arguments: int) -> Any:
-        return uncompiled().core.window.Probe.last_run(self, *arguments)
+        return uncompiled().core.tables.window.Probe.last_run(self, *arguments)
 
     def __init__(self, blocks: tuple[int, ...], block_size: int, max_length: int, margin: int) -> None:
         self.block_size, self.margin, self.run_end = block_size, margin, -1
@@ -144,7 +144,7 @@ def hit_is_longest(kinds: tuple[Kind, ...], tokens: int, eagle: int, *cached: in
 
     most = tokens - 1 + eagle  # as the core asks: a margin more
     probes: list[Any] = [Cached(blocks, 1, most, eagle) for blocks in held]
-    answer = uncompiled().core.window.common_hit([rule_of(kind, 1) for kind in kinds], probes, 1, tokens - 1)
+    answer = uncompiled().core.tables.window.common_hit([rule_of(kind, 1) for kind in kinds], probes, 1, tokens - 1)
     return bool(answer == longest_hit(groups, found, (0, (0,) * tokens), bool(eagle)))
 
 
@@ -183,22 +183,24 @@ ANY, NO = to(1, 0), to(0, 0)
 
 def peaks(rule: str, name: str, holds: Callable[..., bool], *more: range) -> Contract:
     """Return the contract of a rule's peak, tried with tokens, steps and block sizes after its own numbers."""
-    return Contract(f"{name}_holds_its_peak", about("core.window", f"{rule}.peak"), holds, (*more, to(8), to(4), to(3)))
+    return Contract(
+        f"{name}_holds_its_peak", about("core.tables.window", f"{rule}.peak"), holds, (*more, to(8), to(4), to(3))
+    )
 
 
 def most(name: str, holds: Callable[..., bool], *ranges: range) -> Contract:
-    return Contract(f"{name}_requests_hold_the_most", about("core.plans", "most_blocks"), holds, ranges)
+    return Contract(f"{name}_requests_hold_the_most", about("core.steps.plans", "most_blocks"), holds, ranges)
 
 
 def wholes(name: str, holds: Callable[..., bool], *more: range) -> Contract:
     """Return the contract of what a whole request holds, tried with tokens, steps, and lookahead last."""
-    sums = about("core.plans", "most_in_steps", "gcd") | about("core.group", "GroupTables.held_in_step")
+    sums = about("core.steps.plans", "most_in_steps", "gcd") | about("core.tables.group", "GroupTables.held_in_step")
     return Contract(f"{name}_hold_the_whole", sums, holds, (*more, to(13), to(5), to(2, 0)))
 
 
 def hits(name: str, rules: str, holds: Callable[..., bool], *ranges: range) -> Contract:
     """Return the contract of a longest hit, tried with its numbers, tokens, and each of six blocks cached or not."""
-    walked = about("core.window", "Probe.last_run", "common_hit", *(f"{rule}.longest" for rule in rules.split()))
+    walked = about("core.tables.window", "Probe.last_run", "common_hit", *(f"{rule}.longest" for rule in rules.split()))
     return Contract(name, walked, holds, (*ranges, *(ANY,) * 6))
 
 

@@ -7,7 +7,7 @@ specification's chapters `reads`, `inputs` and `storage`. What is said of number
 from collections.abc import Iterator
 from typing import Any
 
-from blockwright.core import window
+from blockwright.core.tables import window
 from blockwright_spec import reads
 from blockwright_spec.worker import inputs, storage
 

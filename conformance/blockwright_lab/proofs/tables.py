@@ -6,7 +6,10 @@ Both sides are read from the source: `blockwright.core`, and the specification's
 from collections.abc import Iterator
 from typing import Any
 
-from blockwright.core import group, plans, publication, request, store
+from blockwright.core.keys import request
+from blockwright.core.pool import store
+from blockwright.core.steps import plans, publication
+from blockwright.core.tables import group
 from blockwright.worker import replica, rows
 from blockwright_spec import reads
 from blockwright_spec.manager import plans as spec_plans
@@ -79,7 +82,7 @@ def of_growth() -> Iterator[Theorem]:
     yield Theorem("attention", "growth changes nothing exactly up to in_place_slots", given, unchanged)
     uncached = code.apply("GroupTables.in_place_slots", [None, False], known)
     yield Theorem("attention", "uncached, only new blocks change anything", given, (n <= uncached) == (missing <= 0))
-    covered = code.value("GroupTables.headed", "slots", {"size": held, "self._block_size": b})
+    covered = code.value("GroupTables.table_from_hit", "slots", {"size": held, "self._block_size": b})
     yield Theorem("attention", "a hit covers its blocks' tokens", given, known["self.entries_for"](covered) == held)
     for layout, (name, kind) in enumerate(KINDS.items()):
         own, size = methods(layout, b), n + 1 if layout == 2 else b
@@ -98,8 +101,8 @@ def of_demand() -> Iterator[Theorem]:
     """Return the theorems about demand: the quick bound, and what a step reaches."""
     slots, written, least, b, held, free = z3.Ints("slots written least b held free")
     code, tables, spec = symbolic.Source(plans), symbolic.Source(group), symbolic.Source(spec_plans)
-    known = {"config.num_groups": 1, "ask.slots": slots, "tables.num_written": written, "config.least_size": least}
-    bound = code.value("fits", "most", known)
+    known = {"ask.slots": slots, "tables.num_written": written, "config.least_size": least}
+    bound = code.value("fits", "most", known | {"new": code.value("fits", "new", known)})
     given = [slots >= 0, written >= 0, least >= 1, b >= least, held >= 0]
     more = symbolic.larger(0, slots - written)
     lemma = more / b <= more / least
@@ -163,7 +166,7 @@ def of_keys() -> Iterator[Theorem]:
     keys, code = symbolic.Source(request), symbolic.Source(store)
     given = [length >= 0, units >= 1, index >= 0]
     full = z3.Int("full")
-    held = keys.returned("BlockKeys.reach", {"made": length / 2, "self.units": units})
+    held = keys.returned("BlockKeys.ensure_keys", {"made": length / 2, "self.units": units})
     count = keys.apply("BlockKeys.num_blocks", [], {"self.num_units": full, "self.units": units})
     claim = (index < count) == (units * (index + 1) <= full)
     yield Theorem("all", "a block is full exactly if all its units are", [*given, full >= 0], claim)
@@ -231,8 +234,11 @@ def of_rows() -> Iterator[Theorem]:
 def of_places() -> Iterator[Theorem]:
     """Return the theorems about places in packed structures: the heap of candidates, the ring of losses, and units."""
     at, place, size, unit, count, first = z3.Ints("at place size unit count first")
-    heap, ring = symbolic.Source("blockwright.core.candidates.by_access"), symbolic.Source("blockwright.core.journal")
-    one = symbolic.Source("blockwright.core.managers")
+    heap, ring = (
+        symbolic.Source("blockwright.core.pool.order.by_access"),
+        symbolic.Source("blockwright.core.pool.journal"),
+    )
+    one = symbolic.Source("blockwright.core.tables.view")
     below = heap.value("AccessOrder._down", "below", {"place": place})
     above = heap.value("AccessOrder._up", "above", {"place": at})
     given = [place >= 0, at >= 1]
@@ -243,15 +249,12 @@ def of_places() -> Iterator[Theorem]:
     given = [at >= 1, at < size, size >= 2]
     follows = z3.And(slot >= 1, slot < size, z3.If(at + 1 < size, slot == at + 1, slot == 1))
     yield Theorem("all", "losses are kept in a ring", given, follows)
-    own = {"self._block_size": size, "self.kv_cache_spec.block_size": unit}
-    units = one.value("SingleTypeKVCacheManager.copy", "dcp", own)
-    given = [unit >= 1, size == count * unit, count >= 1]
-    yield Theorem("all", "a group's blocks are whole blocks of its kind", given, units == count)
     known = {"rule.first_needed": lambda hit: first, "hit": at, "size": size}
-    kept = one.value("SingleTypeKVCacheManager.find_longest_cache_hit", "first", known)
+    kept = one.value("GroupReader.find_longest_cache_hit", "first", known)
     own = methods(0, size, **{"self.rule.first_needed": lambda hit: first})
     same = symbolic.Source(group).apply("GroupTables.first_kept", [at], own)
     yield Theorem("all", "a group's own lookup keeps what the manager keeps", [size >= 1, first >= 0], kept == same)
-    own = {"manager._block_size": size, "request._block_size": unit}
-    asked = symbolic.Source(publication).passed("publish_to", "manager.publish", 2, own)
+    given = [unit >= 1, size == count * unit, count >= 1]
+    own = {"group._block_size": size, "request._block_size": unit}
+    asked = symbolic.Source(publication).passed("publish_to", "group.publish", 2, own)
     yield Theorem("all", "publication counts the units of a block", given, asked == count)

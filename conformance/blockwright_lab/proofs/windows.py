@@ -1,14 +1,14 @@
 """Theorems about the kinds of layers: what each keeps, the blocks of a hit, and the most blocks held at once.
 
-Both sides are read from the source: `blockwright.core.window` and the specification's chapter `reads`.
+Both sides are read from the source: `blockwright.core.tables.window` and the specification's chapter `reads`.
 """
 
 import ast
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from blockwright.core import group
-from blockwright.core import window as rules
+from blockwright.core.tables import group
+from blockwright.core.tables import window as rules
 from blockwright_spec import reads
 
 from . import symbolic

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from blockwright.core.picture import Picture, Row
+from blockwright.observe.picture import Picture, Row
 from blockwright_lab.book.law_tags import UNCLAIMED, Place, claims
 
 from . import book_engines, book_laws, data, laws

@@ -9,49 +9,55 @@ import math
 import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, cast, final
 
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig
-from blockwright.core.batch import grow_each
-from blockwright.core.block_hash import BlockHasher
-from blockwright.core.candidates.chosen import EvictionPolicy
-from blockwright.core.candidates.order import BlockHint
-from blockwright.core.candidates.retention import advance_time, hint_of, release_prefix, retain
-from blockwright.core.effects import serve, serve_in_place, waiting
-from blockwright.core.in_time.explain import EvictionStats, HitExplanation, eviction_stats, explain
-from blockwright.core.in_time.forks import fork, take_copies
-from blockwright.core.in_time.in_flight import finish_load, new_step_starts, settle_step, start_step
-from blockwright.core.journal import Eviction
-from blockwright.core.managers import GroupView, get_manager_for_kv_cache_spec, refuse_eagle
-from blockwright.core.outcomes import Ask, BatchAllocation, KVCacheBlocks, Plan, all_or_each, counts_of
-from blockwright.core.picture import Picture, picture_of
-from blockwright.core.plans import can_load, fits, planned, refuse_never
-from blockwright.core.pool import BlockPool
-from blockwright.core.preconditions import (
+from blockwright.core.keys.block_hash import BlockHasher
+from blockwright.core.keys.request import MAX_LENGTH, Request, count_of
+from blockwright.core.pool.blocks import KVCacheBlocks
+from blockwright.core.pool.journal import Eviction
+from blockwright.core.pool.order.chosen import EvictionPolicy
+from blockwright.core.pool.order.order import BlockHint
+from blockwright.core.pool.pool import BlockPool
+from blockwright.core.steps.batch import grow_each
+from blockwright.core.steps.check import check_state
+from blockwright.core.steps.effects import serve, serve_in_place, waiting
+from blockwright.core.steps.explain import EvictionStats, HitExplanation, eviction_stats, explain
+from blockwright.core.steps.forks import fork, take_copies
+from blockwright.core.steps.hints import advance_time, hint_of, release_prefix, retain
+from blockwright.core.steps.in_flight import finish_load, new_step_starts, settle_step, start_step
+from blockwright.core.steps.outcomes import BatchAllocation, Plan
+from blockwright.core.steps.plans import can_load, fits, planned, refuse_never
+from blockwright.core.steps.preconditions import (
     check_ask,
     check_hit,
+    check_keys,
     give_keys,
     is_in_place,
     tables_named,
     tables_of,
     tables_running,
 )
-from blockwright.core.request import MAX_LENGTH, Request, count_of
-from blockwright.core.self_check.tables import check_state
-from blockwright.core.state import Config, Lookups, State
-from blockwright.core.transitions import commit, find, publish, release, reset, trim
+from blockwright.core.steps.state import Config, Lookups, State
+from blockwright.core.steps.transitions import commit, find, publish, release, reset, trim
+from blockwright.core.tables.ask import StepRequest, all_or_each, counts_of
+from blockwright.core.tables.group import group_tables, refuse_eagle
+from blockwright.core.tables.view import GroupView
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import KVCacheEvent
 from blockwright.kinds import CrossAttentionSpec, MambaSpec
 
+ABOVE: Final[dict[str, Callable[..., Any]]] = {}
+"""What shows, stores or records a manager, by the name of its method here: functions of `blockwright.observe`.
+
+The package puts them in (`blockwright.__init__`), because the core imports nothing that stands on it.
+"""
+
 NO_HIT: Final = 2**62
 """The alignment of hits where that is more: no request is as long, and no sum of it and a count of tokens overflows."""
-
-if TYPE_CHECKING:
-    from blockwright.core.seldom.record import Fact, RecordedManager
 
 
 class PrefixCacheStats(NamedTuple):
@@ -191,22 +197,23 @@ class KVCacheManager:
         )
         pool._guard = int(hint_guard * (kv_cache_config.num_blocks - 1))
         if shares is not None:
-            pool._share_out(shares)
+            pool._set_shares(shares)
         if eviction_policy is not None:
-            pool._have_chosen(eviction_policy)
+            pool._set_policy(eviction_policy)
         managers = [
-            get_manager_for_kv_cache_spec(group.kv_cache_spec, pool, number, dcp_world_size)
-            for number, group in enumerate(groups)
+            group_tables(group.kv_cache_spec, pool, number, dcp_world_size) for number, group in enumerate(groups)
         ]
         most = [
             group.kv_cache_spec.num_speculative_blocks for group in groups if isinstance(group.kv_cache_spec, MambaSpec)
         ]
-        sizes = [manager.block_size for manager in managers]
+        sizes = [int(manager._block_size) for manager in managers]
         config = Config(
             kv_cache_config,
             sizes,
             max_model_len,
+            # The alignment of hits: a common hit must end on a block boundary in every group.
             min(math.lcm(*sizes), NO_HIT),
+            # One draft more than the shortest layer keeps could not be taken back there.
             min(most) if most else -1,
             pool.enable_caching,
             use_eagle,
@@ -265,7 +272,7 @@ class KVCacheManager:
         state = self._state
         state.pool.require_whole()
         give_keys(state, request)
-        return explain(state.managers, request, state.config.alignment, state.config.eagle)
+        return explain(state.groups, request, state.config.alignment, state.config.eagle)
 
     # ------------------------------------------------------------------ slots
 
@@ -325,10 +332,11 @@ class KVCacheManager:
         plain = num_new_computed_tokens == 0 and new_computed_blocks is None
         more = num_draft_tokens != 0 or num_external_computed_tokens != 0 or num_encoder_tokens != 0
         more = more or reserved_blocks != 0
+        # Most steps of decoding end here: they take no block and fill none, so that only counts change.
         if plain and not more and tables is not None and is_in_place(state, request, tables, new, ahead):
             serve_in_place(state, request, tables, new)
             return state.nothing
-        ask = Ask()
+        ask = StepRequest()
         ask.new = new
         ask.ahead = ahead
         ask.is_delayed = delay_cache_blocks
@@ -365,6 +373,7 @@ class KVCacheManager:
             InvalidArgumentError, NeverFitsError, DuplicateRequestError: as `allocate_slots`; a request twice in the
                 batch.
         """
+        # An exact list is read as it is. Any other sequence could run code of its own in mid-change.
         batch: list[Request] = requests if type(requests) is list else list(requests)
         size: i64 = len(batch)
         each, news = all_or_each("num_new_tokens", num_new_tokens, size)
@@ -398,7 +407,7 @@ class KVCacheManager:
         """
         state = self._state
         tables = tables_of(state, request)
-        ask = Ask()
+        ask = StepRequest()
         ask.is_planned = True
         ask.new = count_of("num_new_tokens", num_new_tokens)
         ask.ahead = count_of("num_lookahead_tokens", num_lookahead_tokens)
@@ -420,7 +429,7 @@ class KVCacheManager:
         Raises:
             InvalidArgumentError: a count is out of range, or the request was made with another block size or hasher.
         """
-        give_keys(self._state, request)
+        check_keys(self._state, request)
         return can_load(self._state, request, num_new_computed_tokens, num_external_computed_tokens)
 
     def commit(self, plan: Plan) -> KVCacheBlocks:
@@ -650,9 +659,7 @@ class KVCacheManager:
             InvalidArgumentError: made without ``enable_kv_cache_events``.
             UnsupportedError: made with ``verify_tokens``: keys alone do not say what a block holds.
         """
-        from blockwright.core.seldom.checkpoint import dump
-
-        return dump(self, told, identity, hasher)
+        return cast("bytes", ABOVE["dump"](self, told, identity, hasher))
 
     def restore(self, data: bytes, identity: bytes, hasher: BlockHasher | None) -> int:
         """Publish what `dump` wrote, each block under its own key, to be evicted in the same order; return how many.
@@ -670,11 +677,9 @@ class KVCacheManager:
             InvalidArgumentError: the data is damaged or no manager wrote it, or something is held or published already.
             UnsupportedError: made with ``verify_tokens``.
         """
-        from blockwright.core.seldom.checkpoint import restore
+        return cast("int", ABOVE["restore"](self, data, identity, hasher))
 
-        return restore(self, data, identity, hasher)
-
-    def record(self, note: Callable[[Fact], object], clock: Callable[[], float] = time.monotonic) -> RecordedManager:
+    def record(self, note: Callable[[Any], object], clock: Callable[[], float] = time.monotonic) -> Any:
         """Return a manager to be used in place of this one, which notes what each call asked and did.
 
         It passes every name on. Make this one with ``track_evictions=True`` if evictions are to be seen. A manager that
@@ -684,9 +689,7 @@ class KVCacheManager:
             note: called with each fact: the ``append`` of a list or bounded deque, or an `observe.metrics.Metrics`.
             clock: the time that facts carry, in seconds.
         """
-        from blockwright.core.seldom.record import RecordedManager
-
-        return RecordedManager(self, note, clock)
+        return ABOVE["record"](self, note, clock)
 
     # ------------------------------------------------------------------ what it says of itself
 
@@ -708,7 +711,7 @@ class KVCacheManager:
     @property
     def managers(self) -> tuple[GroupView, ...]:
         """What can be read of each group. O(groups)."""
-        return tuple([GroupView(each) for each in self._state.managers])
+        return tuple([GroupView(each) for each in self._state.groups])
 
     @property
     def enable_caching(self) -> bool:
@@ -745,9 +748,9 @@ class KVCacheManager:
         """The numbers of the steps in flight, oldest first."""
         return [int(step.number) for step in self._state.steps]
 
-    def draw(self, max_blocks: int = 256, max_requests: int = 16, max_entries: int = 32) -> Picture:
+    def draw(self, max_blocks: int = 256, max_requests: int = 16, max_entries: int = 32) -> Any:
         """Return a picture of the pool and the block tables: text for a prompt, SVG for a notebook. O(num_blocks)."""
-        return picture_of(self, max_blocks, max_requests, max_entries)
+        return ABOVE["draw"](self, max_blocks, max_requests, max_entries)
 
     def request_ids(self) -> list[str]:
         """Return the ids of the running requests, oldest first. O(requests)."""
@@ -759,7 +762,7 @@ class KVCacheManager:
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        return tuple([int(table.num_published) for table in tables_named(self._state, request_id).groups])
+        return tuple([int(table.num_published) for table in tables_named(self._state, request_id).by_group])
 
     def num_settled(self, request_id: str) -> int:
         """Return the settled tokens of a request; 0 unless made with ``overlap_steps``. O(1).
@@ -777,7 +780,7 @@ class KVCacheManager:
             UnknownRequestError: the request holds no blocks.
         """
         return KVCacheBlocks(
-            self._state.pool, [table.blocks[:] for table in tables_named(self._state, request_id).groups]
+            self._state.pool, [table.blocks[:] for table in tables_named(self._state, request_id).by_group]
         )
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
@@ -786,7 +789,9 @@ class KVCacheManager:
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        return tuple([[int(block) for block in table.blocks] for table in tables_named(self._state, request_id).groups])
+        return tuple(
+            [[int(block) for block in table.blocks] for table in tables_named(self._state, request_id).by_group]
+        )
 
     def get_draft_block_ids(self, request_id: str) -> tuple[list[int], ...]:
         """Return, per group, the blocks for the states of draft tokens, the first draft's first. O(blocks).
@@ -794,7 +799,9 @@ class KVCacheManager:
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        return tuple([[int(block) for block in table.states] for table in tables_named(self._state, request_id).groups])
+        return tuple(
+            [[int(block) for block in table.states] for table in tables_named(self._state, request_id).by_group]
+        )
 
     def get_state_block_ids(self, request: Request) -> list[int]:
         """Return, per group, the block with the state after ``request.num_computed_tokens`` tokens. O(groups).
@@ -808,7 +815,7 @@ class KVCacheManager:
         tables = tables_running(self._state, request)
         return [
             int(manager.state_block(table, request._num_computed))
-            for manager, table in zip(self._state.managers, tables.groups)
+            for manager, table in zip(self._state.groups, tables.by_group)
         ]
 
     def get_num_common_prefix_blocks(self, request_id: str, num_running_requests: int) -> list[int]:
@@ -827,13 +834,14 @@ class KVCacheManager:
         tables = tables_named(state, request_id)
         running = operator.index(num_running_requests)
         if tables.num_loading > 0:
-            return [0 for _ in state.managers]
+            return [0 for _ in state.groups]
+        # Counted once for all groups: it goes through every block that waits.
         idle = waiting(state)
-        return [each.num_common(table, running, idle) for each, table in zip(state.managers, tables.groups)]
+        return [each.num_common(table, running, idle) for each, table in zip(state.groups, tables.by_group)]
 
     def create_empty_block_list(self) -> KVCacheBlocks:
         """Return blocks of all groups without any block in them."""
-        return KVCacheBlocks(self._state.pool, [vec[i32]() for _ in self._state.managers])
+        return KVCacheBlocks(self._state.pool, [vec[i32]() for _ in self._state.groups])
 
     def take_events(self) -> list[KVCacheEvent]:
         """Return the events since the last call; empty unless made with ``enable_kv_cache_events``.
@@ -856,6 +864,7 @@ class KVCacheManager:
         state = self._state
         if not state.config.logs:
             return None
+        # Taken and replaced in one step, so that a lookup is counted in exactly one report.
         done, state.lookups = state.lookups, Lookups()
         return PrefixCacheStats(
             done.was_reset,
@@ -871,7 +880,7 @@ class KVCacheManager:
         """Return the keys lost since the last call, by cause and group; None unless made with ``explain_evictions``."""
         if not self._state.pool.explains_evictions:
             return None
-        return eviction_stats(self._state.pool.take_losses(), len(self._state.managers))
+        return eviction_stats(self._state.pool.take_losses(), len(self._state.groups))
 
     def check(self, held_elsewhere: Mapping[int, int] | None = None) -> None:
         """Recompute every invariant from scratch: counters, queue, index, tables. O(num_blocks + blocks held).

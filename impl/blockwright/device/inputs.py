@@ -18,7 +18,7 @@ import torch
 
 from blockwright.arguments import integer, whole
 from blockwright.config import KVCacheConfig
-from blockwright.core.outcomes import KVCacheBlocks
+from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.device.planned import KVCachePlan
 from blockwright.device.staging import Staging, Tensors, Views, view_of
 from blockwright.errors import BlockError, InvalidArgumentError, UnknownStepError

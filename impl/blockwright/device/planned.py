@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from blockwright.config import KVCacheConfig
-from blockwright.core.plans import most_blocks
+from blockwright.core.steps.plans import most_blocks
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import (
     ChunkedLocalAttentionSpec,

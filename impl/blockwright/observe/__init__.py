@@ -7,10 +7,23 @@ Importing this package imports none of these.
 """
 
 from blockwright.arguments import guard as _guard
-from blockwright.core.seldom.record import Fact, RecordedManager
+from blockwright.observe.checkpoint import dump, restore
+from blockwright.observe.picture import Picture, draw
 from blockwright.observe.prefix_index import PrefixIndex
+from blockwright.observe.record import Fact, RecordedManager
 from blockwright.observe.stream import Batch, EventStream, Snapshot
 
-__all__ = ["Batch", "EventStream", "Fact", "PrefixIndex", "RecordedManager", "Snapshot"]
+__all__ = [
+    "Batch",
+    "EventStream",
+    "Fact",
+    "Picture",
+    "PrefixIndex",
+    "RecordedManager",
+    "Snapshot",
+    "draw",
+    "dump",
+    "restore",
+]
 
 _guard(globals(), __all__)

@@ -20,9 +20,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from blockwright.core.block_hash import Sha256Hasher
+from blockwright.core.keys.block_hash import Sha256Hasher
+from blockwright.core.keys.request import Request
 from blockwright.core.manager import KVCacheManager
-from blockwright.core.request import Request
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, OffloadError, UnsupportedError
 from blockwright.offload.hits import Finder, NeededBlock, PresentBlocks, external_hit
 from blockwright.offload.identity import CacheIdentity

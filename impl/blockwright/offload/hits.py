@@ -16,8 +16,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from blockwright.core.managers import GroupView
-from blockwright.core.request import Request
+from blockwright.core.keys.request import Request
+from blockwright.core.tables.view import GroupView
 
 
 class Finder(Protocol):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from blockwright.core.keys.request import Request
 from blockwright.core.manager import KVCacheManager
-from blockwright.core.request import Request
 from blockwright.errors import UnknownRequestError
 from blockwright.offload.hits import NeededBlock
 from blockwright.offload.results import LoadResult

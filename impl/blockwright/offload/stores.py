@@ -13,10 +13,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from blockwright.core.candidates.order import BlockHint
-from blockwright.core.journal import Eviction
+from blockwright.core.keys.request import Request
 from blockwright.core.manager import KVCacheManager
-from blockwright.core.request import Request
+from blockwright.core.pool.journal import Eviction
+from blockwright.core.pool.order.order import BlockHint
 from blockwright.errors import UnknownRequestError
 from blockwright.offload.hits import GroupBlocks, offload_key
 from blockwright.offload.tiers.backend import SlotBackend

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blockwright.core.block_hash import Sha256Hasher, SipHasher
-from blockwright.core.request import Request
+from blockwright.core.keys.block_hash import Sha256Hasher, SipHasher
+from blockwright.core.keys.request import Request
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.media import SharedLoadStoreSpec

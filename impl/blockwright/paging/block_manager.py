@@ -12,8 +12,8 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from blockwright.arguments import integer
-from blockwright.core.request import count_of, exact_text
-from blockwright.core.self_check.pool import demand
+from blockwright.core.keys.request import count_of, exact_text
+from blockwright.core.pool.check import demand
 from blockwright.errors import (
     BlockwrightError,
     DuplicateRequestError,

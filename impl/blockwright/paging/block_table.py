@@ -16,8 +16,8 @@ from typing import final
 from mypy_extensions import i64
 
 from blockwright.arguments import integer
-from blockwright.core.request import MAX_TOKEN_ID, count_of
-from blockwright.core.self_check.pool import demand
+from blockwright.core.keys.request import MAX_TOKEN_ID, count_of
+from blockwright.core.pool.check import demand
 from blockwright.errors import BlockwrightError, InvalidArgumentError, NoFreeBlocksError
 from blockwright.paging.interfaces import Block, Device, DeviceAwareBlockAllocator
 from blockwright.paging.null_block import NullBlock

@@ -7,7 +7,7 @@ from typing import final
 from mypy_extensions import i64
 
 from blockwright.arguments import integer
-from blockwright.core.self_check.pool import demand
+from blockwright.core.pool.check import demand
 from blockwright.errors import BlockError, BlockwrightError, InvalidArgumentError
 from blockwright.paging.interfaces import Block, Device, DeviceAwareBlockAllocator
 from blockwright.paging.naive import NaiveBlockAllocator

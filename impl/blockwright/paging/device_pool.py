@@ -12,10 +12,10 @@ from typing import Final, final
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.candidates.by_access import AccessOrder
-from blockwright.core.index import zeros32, zeros64
-from blockwright.core.self_check.pool import demand
-from blockwright.core.store import BlockStore
+from blockwright.core.keys.packed import zeros32, zeros64
+from blockwright.core.pool.check import demand
+from blockwright.core.pool.order.by_access import AccessOrder
+from blockwright.core.pool.store import BlockStore
 
 _NOT_FULL: Final = 2**62
 """An epoch that never ends."""

@@ -13,8 +13,8 @@ from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.arguments import integer
-from blockwright.core.block_hash import SipHasher, word_bytes
-from blockwright.core.request import MAX_TOKEN_ID
+from blockwright.core.keys.block_hash import SipHasher, word_bytes
+from blockwright.core.keys.request import MAX_TOKEN_ID
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError
 from blockwright.paging.device_pool import DevicePool
 from blockwright.paging.interfaces import Block, BlockAllocator

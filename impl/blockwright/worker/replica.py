@@ -17,7 +17,7 @@ from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig
-from blockwright.core.request import MAX_LENGTH, Request, item_count
+from blockwright.core.keys.request import MAX_LENGTH, Request, item_count
 from blockwright.errors import (
     BlockError,
     DuplicateRequestError,

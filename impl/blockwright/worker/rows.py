@@ -17,8 +17,8 @@ from mypy_extensions import i32, i64
 
 from blockwright.arguments import whole as other_whole
 from blockwright.config import KVCacheConfig
-from blockwright.core.group import ONE_STATE, ROW, layout_for
-from blockwright.core.request import MAX_LENGTH
+from blockwright.core.keys.request import MAX_LENGTH
+from blockwright.core.tables.group import ONE_STATE, ROW, layout_for
 from blockwright.errors import BlockError, InvalidArgumentError, UnknownRequestError
 from blockwright.kinds import CrossAttentionSpec, MambaSpec
 

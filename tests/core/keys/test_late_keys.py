@@ -15,7 +15,7 @@ import pytest
 from tests.core.support import admit, full, group_of, mamba, manager_dump, manager_of, manager_over, pool_dump, sliding
 
 from blockwright import BlockHasher, BlockPool, KVCacheManager, KVCacheSpec, Request
-from blockwright.core.block_hash import HashChain
+from blockwright.core.keys.block_hash import HashChain
 
 FIRST, MOST = 8, 64
 """Keys that a lookup makes after its first hit, and at most at once."""

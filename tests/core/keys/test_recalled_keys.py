@@ -23,7 +23,7 @@ from mypy_extensions import i64
 from tests.core.support import COMPILED, admit, full, manager_over
 
 from blockwright import Request, SipHasher
-from blockwright.core.block_hash import OVERHEAD, _Memory, _Prompt, _SipChain, next_length
+from blockwright.core.keys.block_hash import OVERHEAD, _Memory, _Prompt, _SipChain, next_length
 from blockwright.errors import InvalidArgumentError
 
 KEY = bytes(range(16))

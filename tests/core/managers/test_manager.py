@@ -26,7 +26,7 @@ from tests.core.support import (
 )
 
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher
-from blockwright.core.request import pack_tokens
+from blockwright.core.keys.request import pack_tokens
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError, StaleHitError, UnsupportedError
 from blockwright.events import BlockRemoved, BlockStored
 

@@ -26,7 +26,7 @@ from tests.core.support import (
 )
 
 from blockwright import BlockPool, ChunkedLocalAttentionSpec, KVCacheSpec, MambaSpec, get_manager_for_kv_cache_spec
-from blockwright.core.window import ChunkedRule, MambaRule, SlidingRule, WindowRule
+from blockwright.core.tables.window import ChunkedRule, MambaRule, SlidingRule, WindowRule
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright_spec import reads
 

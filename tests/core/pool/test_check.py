@@ -20,7 +20,7 @@ from mypy_extensions import i32
 from tests.core.support import Setup, admit, every_setup, full, mamba, manager_of, pure_only, sliding, table
 
 from blockwright import KVCacheManager, Request, Sha256Hasher
-from blockwright.core.managers import INSTEAD
+from blockwright.core.tables.view import INSTEAD
 from blockwright.errors import InvariantError, ReadOnlyError
 
 
@@ -134,12 +134,12 @@ def added(thing: object, name: str, value: int) -> None:
 
 
 def group(manager: KVCacheManager, name: str) -> object:
-    return manager._state.managers[0]._tables[name]
+    return manager._state.groups[0]._tables[name]
 
 
 def entry(manager: KVCacheManager, name: str, index: int, block: int) -> None:
     """Write a table's entry."""
-    assign(manager._state.managers[0]._tables[name].blocks, index, block)
+    assign(manager._state.groups[0]._tables[name].blocks, index, block)
 
 
 DAMAGE: dict[str, tuple[Callable[[KVCacheManager], object], str]] = {
@@ -179,7 +179,7 @@ DAMAGE: dict[str, tuple[Callable[[KVCacheManager], object], str]] = {
     "published but for the key": (lambda m: added(group(m, "a"), "num_published", 1), "PUB-2"),
     "written beyond the table": (lambda m: added(m._state.running["a"], "num_written", 4), "TABLE-1"),
     "a forgotten table": (lambda m: m._state.running.pop("a"), "TABLE-1"),
-    "a table that is not there": (lambda m: m._state.managers[0]._tables.pop("a"), "TABLE-1"),
+    "a table that is not there": (lambda m: m._state.groups[0]._tables.pop("a"), "TABLE-1"),
     "an entry counted from the end": (lambda m: end_on_the_last_block(m), "TABLE-2"),
     "an entry beyond the pool": (lambda m: entry(m, "a", 2, 13), "TABLE-2"),
     "an unpublished block shared": (lambda m: share_last(m), "WRITE-1"),
@@ -247,7 +247,7 @@ def share_last(manager: KVCacheManager) -> None:
 def test_notices_superfluous_states(caching: bool) -> None:
     manager = manager_of(mamba(), 13, caching=caching)
     admit(manager, Request("a", list(range(15)), 4))
-    tables = manager._state.managers[0]._tables["a"]
+    tables = manager._state.groups[0]._tables["a"]
     tables.blocks = manager.block_pool._take(3, tables.blocks)
     error = broken(manager)
     assert (error.law, error.expected) == ("MAMBA-1", 1 + caching)

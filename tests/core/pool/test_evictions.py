@@ -13,7 +13,7 @@ import pytest
 from tests.core.support import full, mamba, manager_over, sliding
 
 from blockwright import Eviction, Fits, KVCacheManager, KVCacheSpec, Request
-from blockwright.core.candidates.order import BlockHint
+from blockwright.core.pool.order.order import BlockHint
 from blockwright.errors import InvalidArgumentError
 
 KINDS: dict[str, list[KVCacheSpec]] = {

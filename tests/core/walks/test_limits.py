@@ -89,7 +89,7 @@ def many(count: int) -> Callable[[], None]:
 
 
 def common(count: int) -> Callable[[], None]:
-    """Ask how long a prefix is that many requests have in common, while another block is held from outside."""
+    """StepRequest how long a prefix is that many requests have in common, while another block is held from outside."""
     length = count // 4
     manager = manager_of(full(1), 3 * length, length + 1)
     for i in range(length):

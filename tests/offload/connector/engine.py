@@ -242,7 +242,7 @@ class Engine:
         tokens = request.all_token_ids
         for group, (spec, table) in enumerate(zip(self.specs, tables, strict=True)):
             size = spec.block_size
-            first = self.manager._state.managers[group].rule.first_needed(begin)
+            first = self.manager._state.groups[group].rule.first_needed(begin)
             for position in (*range(min(first, getattr(spec, "sink_len", 0))), *range(first, begin)):
                 block = table[position // size]
                 slot = 0 if isinstance(spec, MambaSpec) else position % size

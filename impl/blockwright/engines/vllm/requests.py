@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from blockwright import GivenHasher, Request
-from blockwright.core.request import MAX_TOKEN_ID
+from blockwright.core.keys.request import MAX_TOKEN_ID
 from blockwright.errors import InvalidArgumentError
 
 NEVER = -1

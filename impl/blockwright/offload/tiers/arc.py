@@ -22,8 +22,8 @@ from __future__ import annotations
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64, mypyc_attr
 
-from blockwright.core.index import zeros32
-from blockwright.core.self_check.pool import demand
+from blockwright.core.keys.packed import zeros32
+from blockwright.core.pool.check import demand
 from blockwright.offload.tiers.ghosts import OFTEN, ONCE, Ghosts
 from blockwright.offload.tiers.interfaces import Backend, OffloadingManager
 from blockwright.offload.tiers.manager import TierManager

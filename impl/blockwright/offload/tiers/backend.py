@@ -11,7 +11,7 @@ from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64, mypyc_attr
 
 from blockwright.arguments import integer
-from blockwright.core.index import zeros32
+from blockwright.core.keys.packed import zeros32
 from blockwright.errors import BlockError, NoFreeBlocksError, UnsupportedError
 from blockwright.offload.status import BlockStatus, PlacedBlockStatus
 from blockwright.offload.tiers.interfaces import Backend, CPULoadStoreSpec, LoadStoreSpec

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from mypy_extensions import mypyc_attr
 
 from blockwright.arguments import integer
-from blockwright.core.candidates.order import BlockHint
+from blockwright.core.pool.order.order import BlockHint
 from blockwright.errors import (
     BlockError,
     BlockNotReadyError,
@@ -47,7 +47,7 @@ from blockwright.offload.tiers.transfers import DEVICE, LOAD, PROMOTE, STORE, Fi
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class OffloadChain(TierMoves):
+class OffloadChain:
     """Keeps the books of several tiers and of the transfers among them and the device.
 
     >>> from blockwright.offload import CPUBackend, LRUOffloadingManager
@@ -64,7 +64,6 @@ class OffloadChain(TierMoves):
     Attributes:
         tiers: nearest to the device first.
         device_blocks_per_block: blocks of the device that one block of a tier spans.
-        num_dropped: blocks for which the tier below had no room when they should have gone there.
     """
 
     def __init__(
@@ -96,7 +95,8 @@ class OffloadChain(TierMoves):
             raise InvalidArgumentError(f"write: must be 'back' or 'through', not {write!r}")
         if on_load not in ("keep", "free"):
             raise InvalidArgumentError(f"on_load: must be 'keep' or 'free', not {on_load!r}")
-        super().__init__(chained, checked_reserve(reserve, len(chained)), write == "through", on_load == "free")
+        self.tiers: list[OffloadingManager] = chained
+        self._moves = TierMoves(chained, checked_reserve(reserve, len(chained)), write == "through", on_load == "free")
         self.device_blocks_per_block: int = integer("device_blocks_per_block", device_blocks_per_block, 1)
         self._most: int | None = None if max_transfers is None else integer("max_transfers", max_transfers)
 
@@ -106,20 +106,25 @@ class OffloadChain(TierMoves):
         Raises:
             UnsupportedError: a tier cannot be copied.
         """
-        self._whole.require()
+        self._moves._whole.require()
         twin = OffloadChain(
             [tier.copy() for tier in self.tiers],
             device_blocks_per_block=self.device_blocks_per_block,
-            write="through" if self._through else "back",
-            reserve=self._reserve,
-            on_load="free" if self._frees else "keep",
+            write="through" if self._moves._through else "back",
+            reserve=self._moves._reserve,
+            on_load="free" if self._moves._frees else "keep",
             max_transfers=self._most,
         )
-        twin._jobs = self._jobs.copy()
-        twin._finished = self._finished.copy()
-        twin._stuck = [each.copy() for each in self._stuck]
-        twin.num_dropped = self.num_dropped
+        twin._moves._jobs = self._moves._jobs.copy()
+        twin._moves._finished = self._moves._finished.copy()
+        twin._moves._stuck = [each.copy() for each in self._moves._stuck]
+        twin._moves.num_dropped = self._moves.num_dropped
         return twin
+
+    @property
+    def num_dropped(self) -> int:
+        """Blocks for which the tier below had no room when they should have gone there."""
+        return self._moves.num_dropped
 
     # ------------------------------------------------------------------ what the engine asks
 
@@ -132,18 +137,18 @@ class OffloadChain(TierMoves):
         Raises:
             InvalidArgumentError: a hash is not bytes, or empty; so in every call.
         """
-        self._whole.require()
+        self._moves._whole.require()
         keys = keys_of(block_hashes)
-        return self._fitting(keys, self._sources(keys))
+        return self._moves._fitting(keys, self._moves._sources(keys))
 
     def touch(self, block_hashes: Iterable[bytes]) -> None:
         """Count blocks as just used, in every tier, the first as the most recent."""
-        self._whole.require()
+        self._moves._whole.require()
         keys = keys_of(block_hashes)
-        self._whole.begin()
+        self._moves._whole.begin()
         for tier in self.tiers:
             tier.touch(keys)
-        self._whole.done()
+        self._moves._whole.done()
 
     def advance_time(self, now: float) -> None:
         """Say in every tier what time it is, for hints that end.
@@ -151,7 +156,7 @@ class OffloadChain(TierMoves):
         Raises:
             InvalidArgumentError: `now` is no time.
         """
-        self._whole.require()
+        self._moves._whole.require()
         for tier in self.tiers:
             tier.advance_time(now)
 
@@ -175,31 +180,33 @@ class OffloadChain(TierMoves):
             InvalidArgumentError: a hash stands there twice, or the number of blocks or hints is wrong.
             BlockError: a load under way writes one of the device's blocks.
         """
-        self._whole.require()
+        self._moves._whole.require()
         keys = distinct_keys(block_hashes)
         blocks = checked_device_ids(device_ids, len(keys), self.device_blocks_per_block)
         said = None if hints is None else checked_hints(keys, hints)
-        self._jobs.check_unwritten(blocks)
-        if self._most is not None and len(self._jobs.under_way) >= self._most:
+        self._moves._jobs.check_unwritten(blocks)
+        if self._most is not None and len(self._moves._jobs.under_way) >= self._most:
             return None
         nearest = self.tiers[0]
         if not self._can_take(keys, said):
             return None
-        self._whole.begin()
+        self._moves._whole.begin()
         prepared = nearest.prepare_store(keys) if said is None else nearest.prepare_store_hinted(keys, said)
         if prepared is None:
-            self._whole.done()
+            self._moves._whole.done()
             return None
-        self._left(0, prepared.block_hashes_evicted)
+        self._moves._left(0, prepared.block_hashes_evicted)
         nearest.touch(keys)  # law: CHAIN-16
         new = prepared.block_hashes_to_store
         if len(new) == 0:
-            self._whole.done()
+            self._moves._whole.done()
             return StoreStart(None, [], prepared.block_hashes_evicted)
         read = blocks if len(new) == len(keys) else self._blocks_of(set(new), keys, blocks)
-        number = self._jobs.begin(STORE, new, read, 0, DEVICE, GPULoadStoreSpec(read), prepared.store_spec, set())
-        self._make_room()
-        self._whole.done()
+        number = self._moves._jobs.begin(
+            STORE, new, read, 0, DEVICE, GPULoadStoreSpec(read), prepared.store_spec, set()
+        )
+        self._moves._make_room()
+        self._moves._whole.done()
         return StoreStart(number, new, prepared.block_hashes_evicted)
 
     def load(self, block_hashes: Iterable[bytes], device_ids: Iterable[int]) -> int:
@@ -216,27 +223,27 @@ class OffloadChain(TierMoves):
             NoFreeBlocksError: tier 0 has no room for what has to come up, or, written back, a block would have to go
                 for it that the tier below could keep.
         """
-        self._whole.require()
+        self._moves._whole.require()
         keys = distinct_keys(block_hashes)
         blocks = checked_device_ids(device_ids, len(keys), self.device_blocks_per_block)
-        self._jobs.check_unwritten(blocks)
+        self._moves._jobs.check_unwritten(blocks)
         if len(set(blocks)) < len(blocks):
             raise BlockError("device_ids: a load writes each block of the device once")
-        sources = self._sources(keys)
+        sources = self._moves._sources(keys)
         if len(sources) < len(keys):
             raise UnknownBlockHashError(f"load: block {shown(keys[len(sources)])} is readable in no tier")
         missing = [key for key, source in zip(keys, sources) if source > 0]
-        ready = [key for key, source in zip(keys, sources) if source == 0 and key not in self._jobs.promoted]
+        ready = [key for key, source in zip(keys, sources) if source == 0 and key not in self._moves._jobs.promoted]
         awaited = set(keys).difference(ready)
-        self._whole.begin()
+        self._moves._whole.begin()
         self.tiers[0].prepare_load(ready)
         if len(missing) > 0:
             self._raise(keys, sources, missing, ready)
         self.tiers[0].touch(keys)
-        number = self._jobs.begin(LOAD, keys, blocks, 0, DEVICE, None, GPULoadStoreSpec(blocks), awaited)
+        number = self._moves._jobs.begin(LOAD, keys, blocks, 0, DEVICE, None, GPULoadStoreSpec(blocks), awaited)
         if len(missing) > 0:
-            self._make_room()
-        self._whole.done()
+            self._moves._make_room()
+        self._moves._whole.done()
         return number
 
     def has_room(self, block_hashes: Iterable[bytes], hints: Iterable[BlockHint | None] | None = None) -> bool:
@@ -245,7 +252,7 @@ class OffloadChain(TierMoves):
         Raises:
             InvalidArgumentError: a hash stands there twice, or the number of hints is wrong.
         """
-        self._whole.require()
+        self._moves._whole.require()
         keys = distinct_keys(block_hashes)
         return self._can_take(keys, None if hints is None else checked_hints(keys, hints))
 
@@ -257,22 +264,22 @@ class OffloadChain(TierMoves):
         Raises:
             InvalidArgumentError: `count` is no number of at least 0.
         """
-        self._whole.require()
+        self._moves._whole.require()
         wanted = integer("count", count)
-        if self._through or len(self.tiers) == 1:
+        if self._moves._through or len(self.tiers) == 1:
             return
-        self._whole.begin()
-        self._make_room_in(0, wanted)
-        self._whole.done()
+        self._moves._whole.begin()
+        self._moves._make_room_in(0, wanted)
+        self._moves._whole.done()
 
     # ------------------------------------------------------------------ what the worker is told, and tells
 
     def take_transfers(self) -> list[Transfer]:
         """Return the transfers that may start now, each once, in the order in which they must start."""
         transfers: list[Transfer] = []
-        jobs = self._jobs
-        self._whole.require()
-        self._whole.begin()
+        jobs = self._moves._jobs
+        self._moves._whole.require()
+        self._moves._whole.begin()
         for job in list(jobs.waiting.values()):
             if not jobs.may_start(job):
                 continue
@@ -280,7 +287,7 @@ class OffloadChain(TierMoves):
             job.is_started = True
             del jobs.waiting[job.job_id]
             transfers.append(Transfer(job.job_id, job.kind, source, job.destination, job.hashes))
-        self._whole.done()
+        self._moves._whole.done()
         return transfers
 
     def finish(self, job_id: int, success: bool) -> Finished:
@@ -289,53 +296,53 @@ class OffloadChain(TierMoves):
         Raises:
             UnknownTransferError: it has ended, or was never handed out.
         """
-        self._whole.require()
-        job = self._jobs.started(job_id)
+        self._moves._whole.require()
+        job = self._moves._jobs.started(job_id)
         did_arrive = bool(success)
-        self._whole.begin()
+        self._moves._whole.begin()
         try:
-            finished = self._end(job, did_arrive)
+            finished = self._moves._end(job, did_arrive)
         except BlockwrightError:  # of a tier that is wrong: nothing was interrupted, and `check` can say more
-            self._whole.done()
+            self._moves._whole.done()
             raise
-        self._whole.done()
+        self._moves._whole.done()
         return finished
 
     def cancel(self, job_id: int) -> bool:
         """Drop a store or load that was not handed out, as a failure; False if it is too late or no such thing."""
-        self._whole.require()
-        job = self._jobs.waiting.get(job_id)
+        self._moves._whole.require()
+        job = self._moves._jobs.waiting.get(job_id)
         if job is None or job.kind not in (STORE, LOAD):
             return False
-        self._whole.begin()
+        self._moves._whole.begin()
         if job.kind == LOAD:
-            self._drop_load(job)
+            self._moves._drop_load(job)
         else:
-            self._end(job, False)
-        self._whole.done()
+            self._moves._end(job, False)
+        self._moves._whole.done()
         return True
 
     def take_finished(self) -> list[Finished]:
         """Return the stores and loads that have ended, in whatever way, since the last call, in order of ending."""
-        self._whole.require()
-        finished, self._finished = self._finished, []
+        self._moves._whole.require()
+        finished, self._moves._finished = self._moves._finished, []
         return finished
 
     # ------------------------------------------------------------------ what it says of itself
 
     def pins(self) -> dict[int, int]:
         """Return, for each block of the device that a transfer under way reads or writes, how many do. law: CHAIN-1."""
-        self._whole.require()
-        return self._jobs.pins()
+        self._moves._whole.require()
+        return self._moves._jobs.pins()
 
     def take_events(self) -> list[OffloadingEvent]:
         """Return the events of all tiers since the last call, tier by tier."""
-        self._whole.require()
+        self._moves._whole.require()
         events: list[OffloadingEvent] = []
-        self._whole.begin()
+        self._moves._whole.begin()
         for tier in self.tiers:
             events.extend(tier.take_events())
-        self._whole.done()
+        self._moves._whole.done()
         return events
 
     def check(self) -> None:
@@ -344,10 +351,10 @@ class OffloadChain(TierMoves):
         Raises:
             InvariantError: one is broken.
         """
-        self._whole.require()
+        self._moves._whole.require()
         for tier in self.tiers:
             tier.check()
-        check_chain(self.tiers, self._jobs)
+        check_chain(self.tiers, self._moves._jobs)
 
     # ------------------------------------------------------------------ within
 
@@ -357,7 +364,7 @@ class OffloadChain(TierMoves):
         if nearest.num_free >= len(keys):
             return True
         evicted = nearest.would_evict(keys, said)
-        return evicted is not None and len(self._losing(0, evicted)) == 0
+        return evicted is not None and len(self._moves._losing(0, evicted)) == 0
 
     def _blocks_of(self, new: set[bytes], keys: list[bytes], blocks: list[int]) -> list[int]:
         """Return the blocks of the device that belong to some of the keys."""
@@ -382,7 +389,7 @@ class OffloadChain(TierMoves):
             hints = [self.tiers[places[key]].hint_of(key) for key in missing]  # law: CHAIN-13
             has_hints = any([hint is not None for hint in hints])
             evicted = nearest.would_evict(missing, hints if has_hints else None)
-            if evicted is None or len(self._losing(0, evicted)) > 0:  # law: CHAIN-14
+            if evicted is None or len(self._moves._losing(0, evicted)) > 0:  # law: CHAIN-14
                 raise NoFreeBlocksError(f"load: tier 0 has no room for {len(missing)} blocks from below")
             for number in range(1, len(self.tiers)):
                 chosen = [key for key, source in zip(keys, sources) if source == number]
@@ -391,18 +398,18 @@ class OffloadChain(TierMoves):
             prepared = nearest.prepare_store_hinted(missing, hints) if has_hints else nearest.prepare_store(missing)
             if prepared is None:
                 raise NoFreeBlocksError(f"load: tier 0 has no room for {len(missing)} blocks from below")
-            self._left(0, prepared.block_hashes_evicted)
+            self._moves._left(0, prepared.block_hashes_evicted)
         except MemoryError:
             raise
         except Exception as error:
             self._release(held, ready)
-            self._whole.done()
+            self._moves._whole.done()
             if isinstance(error, (UnknownBlockHashError, BlockNotReadyError)):
                 raise UnknownBlockHashError(f"load: a tier has lost a block meanwhile: {error}") from error
             raise
         for number, chosen, spec in held:
             self.tiers[number].touch(chosen)
-            self._jobs.begin(PROMOTE, chosen, [], 0, number, spec, nearest.places_of(chosen), set())
+            self._moves._jobs.begin(PROMOTE, chosen, [], 0, number, spec, nearest.places_of(chosen), set())
 
     def _release(self, held: list[tuple[int, list[bytes], LoadStoreSpec]], ready: list[bytes]) -> None:
         """Take back what a load that cannot be has held."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blockwright.core.self_check.pool import demand
+from blockwright.core.pool.check import demand
 from blockwright.offload.tiers.interfaces import OffloadingManager
 from blockwright.offload.tiers.keys import shown
 from blockwright.offload.tiers.manager import TierManager

@@ -18,7 +18,7 @@ from typing import Final, final
 from librt.vecs import extend, vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.index import zeros32, zeros64
+from blockwright.core.keys.packed import zeros32, zeros64
 from blockwright.errors import InvariantError, UnknownBlockHashError
 from blockwright.offload.status import NOT_READY, BlockStatus
 from blockwright.offload.tiers.keys import KeyIndex, shown

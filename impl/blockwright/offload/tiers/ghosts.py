@@ -10,7 +10,7 @@ from typing import Final, final
 from librt.vecs import extend, vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.index import zeros32
+from blockwright.core.keys.packed import zeros32
 from blockwright.offload.tiers.keys import KeyIndex
 from blockwright.offload.tiers.ring import Ring
 

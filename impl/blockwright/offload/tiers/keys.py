@@ -16,7 +16,7 @@ from librt.strings import read_i64_le
 from librt.vecs import extend, vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.index import zeros32
+from blockwright.core.keys.packed import zeros32
 from blockwright.errors import InvalidArgumentError
 
 FIRST_SIZE: Final = 8

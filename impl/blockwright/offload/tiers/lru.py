@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64, mypyc_attr
 
-from blockwright.core.candidates.order import BlockHint
-from blockwright.core.candidates.retained import check_shares
+from blockwright.core.pool.order.order import BlockHint
+from blockwright.core.pool.order.retained import check_shares
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload.tiers.entries import READY
 from blockwright.offload.tiers.interfaces import Backend, OffloadingManager, PrepareStoreOutput

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64, mypyc_attr
 
-from blockwright.core.candidates.order import BlockHint
+from blockwright.core.pool.order.order import BlockHint
 from blockwright.errors import BlockNotReadyError, NotPreparedError
 from blockwright.offload.tiers.books import TierBooks
 from blockwright.offload.tiers.entries import DOOMED, READY, WRITING

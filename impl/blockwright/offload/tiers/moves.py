@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from mypy_extensions import mypyc_attr
+from typing import final
 
-from blockwright.core.request import MAX_LENGTH
+from blockwright.core.keys.request import MAX_LENGTH
 from blockwright.offload.tiers.interfaces import OffloadingManager
 from blockwright.offload.tiers.transfers import DEMOTE, LOAD, PROMOTE, STORE, Finished, Job, Jobs
 from blockwright.offload.tiers.wholeness import Wholeness
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
+@final
 class TierMoves:
-    """Tiers, and the transfers under way among them and the device.
+    """Tiers, and the transfers under way among them and the device; `OffloadChain` checks arguments and calls it.
 
     Attributes:
         tiers: nearest to the device first.

@@ -1,6 +1,6 @@
 """What a tier remembers of what was said of its blocks, and in which order they go by it.
 
-The order of candidates on the device (`core.candidates`) is one of released blocks in a pool of fixed size. Here the
+The order of candidates on the device (`core.pool.order`) is one of released blocks in a pool of fixed size. Here the
 order of use is the tier's own, whose blocks come, go and are passed over by name, so the next victims are found by
 reading it from its oldest end: once, where what goes has nothing said of it.
 """
@@ -13,10 +13,10 @@ from typing import Any, final
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.candidates.order import BlockHint
-from blockwright.core.candidates.retention import MAX_PRIORITY
-from blockwright.core.index import zeros32, zeros64
-from blockwright.core.self_check.pool import demand
+from blockwright.core.keys.packed import zeros32, zeros64
+from blockwright.core.pool.check import demand
+from blockwright.core.pool.order.order import BlockHint
+from blockwright.core.steps.hints import MAX_PRIORITY
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload.tiers.entries import Entries
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mypy_extensions import i64
 
-from blockwright.core.self_check.pool import demand
+from blockwright.core.pool.check import demand
 from blockwright.offload.tiers.backend import SlotBackend
 from blockwright.offload.tiers.entries import DOOMED, READY, WRITING, Entries
 from blockwright.offload.tiers.keys import KeyIndex

@@ -1,1 +1,0 @@
-"""What steps in flight, loads, forks and explanations add to the core: the specification's second reading."""

@@ -1,0 +1,40 @@
+"""Packed vectors of integers: made, given room and cut without an object per number."""
+
+from __future__ import annotations
+
+from librt.vecs import append, extend, pop, vec
+from mypy_extensions import i32, i64
+
+
+def zeros32(count: i64) -> vec[i32]:
+    """Return a vector of zeros. O(count)."""
+    return vec[i32]([0] * count)
+
+
+def zeros64(count: i64) -> vec[i64]:
+    """Return a vector of zeros. O(count)."""
+    return vec[i64]([0] * count)
+
+
+def with_zeros(numbers: vec[i32], count: i64) -> vec[i32]:
+    """Return the numbers with zeros appended. O(count)."""
+    # Most tables grow by one entry, for which an intermediate vector would take longer than all the rest.
+    return append(numbers, 0) if count == 1 else extend(numbers, vec[i32]([0] * count))
+
+
+def with_room(numbers: vec[i32], count: i64) -> vec[i32]:
+    """Return the same numbers with room behind them: that many can be appended without taking memory. O(count)."""
+    if len(numbers) == 0:
+        return vec[i32](capacity=count)
+    i: i64 = 0
+    while i < count:
+        numbers = append(numbers, 0)
+        i += 1
+    return cut_to(numbers, i64(len(numbers)) - count)
+
+
+def cut_to(numbers: vec[i32], size: i64) -> vec[i32]:
+    """Return the first numbers, in the same memory. O(numbers cut off)."""
+    while i64(len(numbers)) > size:
+        numbers, _ = pop(numbers)
+    return numbers

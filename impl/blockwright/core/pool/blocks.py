@@ -1,0 +1,120 @@
+"""Blocks handed out to an engine: ids as packed buffers, and views that are made only when they are asked for."""
+
+from __future__ import annotations
+
+from typing import final
+
+from librt.vecs import extend, vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.keys.request import Request
+from blockwright.core.pool.pool import BlockPool, KVCacheBlock
+from blockwright.errors import InvalidArgumentError, UnsupportedError
+
+
+@final
+class KVCacheBlocks:
+    """Blocks of one request, a list per group; they are of one pool, so what is sent elsewhere is `get_block_ids()`.
+
+    Attributes:
+        ids: one buffer of block ids per group (``vec[i32]``; numpy and torch view it without a copy). Do not write.
+    """
+
+    def __init__(self, pool: BlockPool, ids: list[vec[i32]]) -> None:
+        """Take the ids as they are."""
+        # The pool is kept to tell a stale or foreign hit from a good one when the blocks are handed back.
+        self._pool = pool
+        self.ids = ids
+        self._request: Request | None = None  # for which they were looked up, and when
+        self._version: i64 = 0
+
+    def stamp(self, request: Request) -> None:
+        """Note that the blocks have just been looked up for a request."""
+        self._request = request
+        self._version = self._pool._version
+
+    def is_fresh(self, request: Request) -> bool:
+        """Return whether nothing has been taken, released or forgotten since they were looked up for a request. O(1).
+
+        They hold its prefix then, so that there is nothing to check.
+        """
+        # The pool's version changes with each taking and release, so that no entry has to be compared.
+        return self._request is request and self._version == self._pool._version
+
+    @property
+    def blocks(self) -> tuple[list[KVCacheBlock], ...]:
+        """Views of the blocks, a list per group. O(blocks)."""
+        return tuple([self._pool.views(ids) for ids in self.ids])
+
+    def get_block_ids(
+        self, allow_none: bool = False, *, group_ids: list[int] | None = None
+    ) -> tuple[list[int], ...] | None:
+        """Return the ids, a list per group; None if there are none at all and `allow_none`. O(blocks).
+
+        Args:
+            allow_none: see above.
+            group_ids: numbers of the groups to return, in this order; None returns all.
+
+        Raises:
+            InvalidArgumentError: there is no such group.
+        """
+        groups = self.ids
+        if group_ids is not None:
+            size: int = len(groups)
+            groups = []
+            for group in group_ids:
+                if not 0 <= group < size:
+                    raise InvalidArgumentError(f"group_ids: must be within 0..{size - 1}, not {group}")
+                groups.append(self.ids[group])
+        if allow_none and not any([len(ids) for ids in groups]):
+            return None
+        return tuple([[int(block) for block in ids] for ids in groups])
+
+    def get_unhashed_block_ids(self) -> list[int]:
+        """Return the ids of the first group's blocks that are neither null nor published. O(blocks)."""
+        return self._unhashed(self.ids[0])
+
+    def get_unhashed_block_ids_all_groups(self) -> list[list[int]]:
+        """Return the ids of the blocks that are neither null nor published, a list per group. O(blocks)."""
+        return [self._unhashed(ids) for ids in self.ids]
+
+    def _unhashed(self, ids: vec[i32]) -> list[int]:
+        return [int(block) for block in ids if block != 0 and not self._pool.is_published(i64(block))]
+
+    def new_empty(self) -> KVCacheBlocks:
+        """Return an object of the same groups without blocks."""
+        return KVCacheBlocks(self._pool, [vec[i32]() for _ in self.ids])
+
+    def __add__(self, other: KVCacheBlocks) -> KVCacheBlocks:
+        """Return the blocks of both, group by group.
+
+        Raises:
+            InvalidArgumentError: another pool, or another number of groups.
+        """
+        if other._pool is not self._pool or len(other.ids) != len(self.ids):
+            raise InvalidArgumentError("other: blocks of another pool or another number of groups cannot be added")
+        return KVCacheBlocks(self._pool, [extend(ids[:], more) for ids, more in zip(self.ids, other.ids)])
+
+    def __eq__(self, other: object) -> bool:
+        """Compare pool and ids."""
+        return isinstance(other, KVCacheBlocks) and other._pool is self._pool and other.ids == self.ids
+
+    def __hash__(self) -> int:
+        """Hash by the number of blocks."""
+        return hash(tuple([len(ids) for ids in self.ids]))
+
+    def __copy__(self) -> KVCacheBlocks:
+        """Return the same blocks again."""
+        return KVCacheBlocks(self._pool, self.ids[:])
+
+    def __reduce__(self) -> str:
+        """Refuse to be pickled or copied deeply."""
+        raise UnsupportedError("KVCacheBlocks: of one pool, so neither pickled nor copied deeply; use get_block_ids()")
+
+    def __repr__(self) -> str:
+        """Show the ids."""
+        return f"KVCacheBlocks({self.get_block_ids()})"
+
+    def pool_is(self, pool: BlockPool) -> bool:
+        """Return whether the blocks are of this pool."""
+        return self._pool is pool

@@ -1,0 +1,389 @@
+"""The prefix index: from the key of a prefix to a block that holds it.
+
+Open addressing with linear probing over packed arrays; half of the slots are always empty, so a probe ends after one or
+two steps. A slot holds a block id (0: empty, since the null block is never published) and a tag, 32 bits of key and
+group. The tag says where a search begins, so that the groups of one prefix lie apart and a search is as short with 64
+groups as with one. Blocks with equal keys form a ring, oldest first; only the oldest stands in the slots and serves
+hits. Deletion closes the gap by moving later entries back, so there are no tombstones and no rebuilds.
+
+A block's key lies in `_words`, and is read only where a tag is right. Its mark is the block before it in its ring, with
+the tag, in the form of a slot: that of a block alone in its ring equals its slot, so its key is dropped without being
+read. The group is not kept: key and tag say it.
+
+In a large index a slot is seldom in the processor's caches. So a run of keys that are added or dropped reads all its
+slots first: reads that wait for nothing else are made many at a time.
+
+Memory: 28 bytes per block and 8 per slot, 16 to 32 bytes of slots per block.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from librt.vecs import vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.keys.packed import zeros32, zeros64
+
+_APART: Final = 0x9E3779B1
+"""How far apart two groups begin to search: odd, and no simple part of any number of slots."""
+_INVERSE: Final = 0x0E8B2F51
+"""What takes `_APART` back: their product is 1, as far as a tag reaches."""
+_TAG: Final = 0xFFFFFFFF
+"""The part of a slot that is a tag; the block stands above it."""
+_AHEAD: Final = 64
+"""Slots that are asked for at a time: they stay in the nearest cache until they are used."""
+
+
+def _put(
+    slots: vec[i64],
+    words: vec[i64],
+    marks: vec[i64],
+    younger: vec[i32],
+    mask: i64,
+    block: i64,
+    low: i64,
+    high: i64,
+    tag: i64,
+) -> bool:
+    """Do as `PrefixIndex.add`, which says what these are; no field is looked up for each block of a run.
+
+    Keys with the same low word and tag are of the same group.
+    """
+    slot = tag & mask
+    entry = slots[slot]
+    oldest = entry >> 32
+    # The tag is compared first: it is in the slot, while the words of a block may be in no cache.
+    while entry != 0 and (entry & _TAG != tag or words[2 * oldest] != low or words[2 * oldest + 1] != high):
+        slot = (slot + 1) & mask
+        entry = slots[slot]
+        oldest = entry >> 32
+    words[2 * block] = low
+    words[2 * block + 1] = high
+    if entry == 0:
+        slots[slot] = block << 32 | tag
+        marks[block] = block << 32 | tag
+        return True
+    # A duplicate joins the ring behind the youngest, so that the oldest goes on serving hits.
+    youngest = marks[oldest] >> 32
+    younger[youngest] = i32(block)
+    younger[block] = i32(oldest)
+    marks[block] = youngest << 32 | tag
+    marks[oldest] = block << 32 | tag
+    return False
+
+
+def _take(slots: vec[i64], words: vec[i64], marks: vec[i64], younger: vec[i32], mask: i64, block: i64) -> bool:
+    """Do as `PrefixIndex.drop`."""
+    mark = marks[block]
+    marks[block] = 0
+    tag: i64 = mark & _TAG
+    slot = tag & mask
+    own = block << 32 | tag
+    # The block is alone in its ring, as almost all are: its slot is found without reading its key.
+    if mark == own:
+        while slots[slot] != own:
+            slot = (slot + 1) & mask
+        _close_gap(slots, mask, slot)
+        return True
+    behind: i64 = i64(younger[block])
+    younger[mark >> 32] = i32(behind)
+    marks[behind] = mark
+    # The oldest of the ring stands in a slot; if it is this one, the next takes its place.
+    low: i64 = words[2 * block]
+    high: i64 = words[2 * block + 1]
+    entry = slots[slot]
+    while entry != own:
+        oldest = entry >> 32
+        if entry & _TAG == tag and words[2 * oldest] == low and words[2 * oldest + 1] == high:
+            return False
+        slot = (slot + 1) & mask
+        entry = slots[slot]
+    # The slot is written over in place: the chain of probes stays whole without moving any entry.
+    slots[slot] = behind << 32 | tag
+    return False
+
+
+def _close_gap(slots: vec[i64], mask: i64, gap: i64) -> None:
+    """Empty a slot, moving back entries that were pushed past it."""
+    slot = gap
+    while True:
+        slot = (slot + 1) & mask
+        entry = slots[slot]
+        if entry == 0:
+            break
+        # The home slot is the tag's last bits.
+        if ((slot - entry) & mask) >= ((slot - gap) & mask):
+            slots[gap] = entry
+            gap = slot
+    slots[gap] = 0
+
+
+@final
+class PrefixIndex:
+    """Finds, adds and drops published blocks; each in O(1), whatever the number of blocks.
+
+    Attributes:
+        num_keyed: blocks that carry a key.
+        marks: per block, the block before it in its ring and its tag; 0 iff it carries no key. Only to be read.
+    """
+
+    def __init__(self, num_blocks: i64) -> None:
+        """Make an index for block ids below `num_blocks`. O(num_blocks)."""
+        capacity: i64 = 8
+        while capacity < 2 * num_blocks:
+            capacity *= 2
+        self._mask: i64 = capacity - 1
+        self._slots: vec[i64] = zeros64(capacity)
+        self._words: vec[i64] = zeros64(2 * num_blocks)
+        self.marks: vec[i64] = zeros64(num_blocks)
+        # A ring through the blocks with the same key: oldest, next, ..., youngest, oldest; not kept where one is alone.
+        self._younger: vec[i32] = zeros32(num_blocks)
+        self.num_keyed: i64 = 0
+        self._last_group: i64 = 0  # of which a block ever got a key
+        self._read: i64 = 0  # so that reading ahead comes to something
+
+    def copy(self) -> PrefixIndex:
+        """Return an independent copy. O(num_blocks)."""
+        twin = PrefixIndex(0)
+        twin._mask = self._mask
+        twin._slots = self._slots[:]
+        twin._words = self._words[:]
+        twin.marks = self.marks[:]
+        twin._younger = self._younger[:]
+        twin.num_keyed = self.num_keyed
+        twin._last_group = self._last_group
+        return twin
+
+    def clear(self) -> None:
+        """Take all keys away. Takes no memory. O(num_blocks), O(1) where there is none."""
+        if self.num_keyed == 0:
+            return
+        # The vectors are emptied in place, because a reset must not fail for want of memory.
+        slots, marks = self._slots, self.marks
+        at: i64 = 0
+        while at < i64(len(slots)):
+            slots[at] = 0
+            at += 1
+        at = 0
+        while at < i64(len(marks)):
+            marks[at] = 0
+            at += 1
+        self.num_keyed = 0
+
+    def has_key(self, block: i64) -> bool:
+        """Return whether a block is published."""
+        return self.marks[block] != 0
+
+    def is_single(self, block: i64) -> bool:
+        """Return whether no other block has the key of a published one."""
+        return self.marks[block] >> 32 == block
+
+    def find(self, low: i64, high: i64, group: i64) -> i64:
+        """Return the oldest block with this key, or 0."""
+        slots = self._slots
+        words = self._words
+        mask = self._mask
+        # The low word is random already, so it needs no further mixing; the group shifts it.
+        tag: i64 = (low + group * _APART) & _TAG
+        slot = tag & mask
+        entry = slots[slot]
+        while entry != 0:
+            block = entry >> 32
+            if entry & _TAG == tag and words[2 * block] == low and words[2 * block + 1] == high:
+                return block
+            slot = (slot + 1) & mask
+            entry = slots[slot]
+        return 0
+
+    def matches(self, block: i64, low: i64, high: i64, group: i64) -> bool:
+        """Return whether a block is published under this key."""
+        words, mark = self._words, self.marks[block]
+        return (
+            mark != 0
+            and words[2 * block] == low
+            and words[2 * block + 1] == high
+            and (mark - low - group * _APART) & _TAG == 0
+        )
+
+    def find_run(self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64, stop: i64) -> i64:
+        """Find the blocks of entries start, start + 1, ... below `stop`; write them to `ids`, return the first missing.
+
+        Entry i has its key in `words` at ``(i + 1) * stride - 2``. One lookup per entry.
+        """
+        slots = self._slots
+        own = self._words
+        mask = self._mask
+        shift = group * _APART
+        i = start
+        while i < stop:
+            at = (i + 1) * stride - 2
+            low: i64 = words[at]
+            tag: i64 = (low + shift) & _TAG
+            slot = tag & mask
+            entry = slots[slot]
+            block = entry >> 32
+            while block != 0 and (entry & _TAG != tag or own[2 * block] != low or own[2 * block + 1] != words[at + 1]):
+                slot = (slot + 1) & mask
+                entry = slots[slot]
+                block = entry >> 32
+            if block == 0:
+                return i
+            ids[i] = i32(block)
+            i += 1
+        return i
+
+    def match_run(self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64) -> i64:
+        """Return the first entry from `start` on whose block is not published under its key; len(ids) if none."""
+        own, marks = self._words, self.marks
+        shift = group * _APART
+        i = start
+        size: i64 = len(ids)
+        num_blocks: i64 = len(marks)
+        while i < size:
+            block: i64 = i64(ids[i])
+            at = (i + 1) * stride - 2
+            if (
+                block <= 0
+                # The ids come from outside; one out of range would read beyond the arrays instead of failing.
+                or block >= num_blocks
+                or marks[block] == 0
+                or own[2 * block] != words[at]
+                or own[2 * block + 1] != words[at + 1]
+                or (marks[block] - words[at] - shift) & _TAG != 0
+            ):
+                return i
+            i += 1
+        return size
+
+    def next_duplicate(self, block: i64, oldest: i64) -> i64:
+        """Return the next younger block with the same key, or 0 after the youngest."""
+        if self.is_single(block):
+            return 0
+        block = i64(self._younger[block])
+        if block == oldest:
+            return 0
+        return block
+
+    def add(self, block: i64, low: i64, high: i64, group: i64) -> bool:
+        """Give a block its key; return whether the key is new. The block must carry none. law: PUB-1."""
+        assert self.marks[block] == 0, "a block has one key"
+        self.num_keyed += 1
+        self._last_group = max(self._last_group, group)
+        tag: i64 = (low + group * _APART) & _TAG
+        return _put(self._slots, self._words, self.marks, self._younger, self._mask, block, low, high, tag)
+
+    def add_each(self, low: i64, high: i64, blocks: vec[i32], count: i64) -> None:
+        """Give the first of some blocks the key in group 0, the next in group 1, ...; but for those with a key."""
+        slots, own, marks, younger, mask = self._slots, self._words, self.marks, self._younger, self._mask
+        group: i64 = 0
+        while group < count:
+            block = i64(blocks[group])
+            if block != 0 and marks[block] == 0:
+                _put(slots, own, marks, younger, mask, block, low, high, (low + group * _APART) & _TAG)
+                self.num_keyed += 1
+            group += 1
+        self._last_group = max(self._last_group, count - 1)
+
+    def add_run(self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Give the blocks of some entries that are not null and carry no key their keys; `words` as for `find_run`."""
+        slots, own, marks, younger, mask = self._slots, self._words, self.marks, self._younger, self._mask
+        shift = group * _APART
+        added: i64 = 0
+        read: i64 = 0
+        i = start
+        while i < stop:
+            end = min(stop, i + _AHEAD)
+            # First all slots of the part are read, whose values nothing waits for: the processor fetches them side by
+            # side.
+            ahead = i
+            while ahead < end:
+                ahead += 1
+                read ^= slots[(words[ahead * stride - 2] + shift) & mask]
+            while i < end:
+                block = i64(ids[i])
+                i += 1
+                if block != 0 and marks[block] == 0:
+                    at = i * stride - 2
+                    low: i64 = words[at]
+                    _put(slots, own, marks, younger, mask, block, low, words[at + 1], (low + shift) & _TAG)
+                    added += 1
+        self._read = read
+        self._last_group = max(self._last_group, group)
+        self.num_keyed += added
+
+    def drop(self, block: i64) -> bool:
+        """Take a block's key away; return whether it was the last with this key. The block must carry one."""
+        assert self.marks[block] != 0, "only a block with a key loses it"
+        self.num_keyed -= 1
+        return _take(self._slots, self._words, self.marks, self._younger, self._mask, block)
+
+    def drop_run(self, following: vec[i32], block: i64, count: i64) -> i64:
+        """Take the keys of `count` blocks away, from one on in the order of a list; return how many carried one."""
+        slots, own, marks, younger, mask = self._slots, self._words, self.marks, self._younger, self._mask
+        dropped: i64 = 0
+        read: i64 = 0
+        while count > 0:
+            part = min(count, _AHEAD)
+            count -= part
+            # As in `add_run`; the list is walked twice, and the second walk finds it in the cache.
+            ahead = block
+            left: i64 = part
+            while left > 1:  # the last one waits for itself as well as ahead
+                read ^= slots[marks[ahead] & mask]  # a tag's last bits say where a search begins
+                ahead = i64(following[ahead])
+                left -= 1
+            while part > 0:
+                if marks[block] != 0:
+                    _take(slots, own, marks, younger, mask, block)
+                    dropped += 1
+                block = i64(following[block])
+                part -= 1
+        self._read = read
+        self.num_keyed -= dropped
+        return dropped
+
+    def key(self, block: i64) -> tuple[i64, i64, i64]:
+        """Return the key of a published block: low word, high word, group."""
+        # The group is what the tag has more than the low word; `_INVERSE` undoes the multiplication modulo 2**32.
+        low: i64 = self._words[2 * block]
+        return low, self._words[2 * block + 1], ((self.marks[block] - low) * _INVERSE) & _TAG
+
+    def keyed(self) -> list[bool]:
+        """Return for each block, by id, whether it is published. O(num_blocks)."""
+        return [mark != 0 for mark in self.marks]
+
+    def all_keys(self) -> list[tuple[int, int, int] | None]:
+        """Return the key of each block, by id; None where it is not published. O(num_blocks)."""
+        found: list[tuple[int, int, int] | None] = []
+        block: i64 = 0
+        while block < i64(len(self.marks)):
+            if not self.has_key(block):
+                found.append(None)
+            else:
+                low, high, group = self.key(block)
+                found.append((int(low), int(high), int(group)))
+            block += 1
+        return found
+
+    def rings(self) -> list[tuple[int, int, list[int], bool]]:
+        """Return, for each block that stands in a slot, what the self-check compares. O(slots + published blocks).
+
+        That is: the block, the one that is found under its key, its ring from the oldest on, cut off if it has no end,
+        and whether all of the ring carry that key.
+        """
+        found: list[tuple[int, int, list[int], bool]] = []
+        for slot in self._slots:
+            oldest = slot >> 32
+            if slot == 0:
+                continue
+            low, high, group = self.key(oldest)
+            ring: list[int] = []
+            is_sound = group <= self._last_group
+            block = oldest
+            while block != 0 and len(ring) <= len(self.marks):
+                is_sound = is_sound and self.matches(block, low, high, group)
+                ring.append(int(block))
+                block = self.next_duplicate(block, oldest)
+            found.append((int(oldest), int(self.find(low, high, group)), ring, is_sound))
+        return found

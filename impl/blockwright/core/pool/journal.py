@@ -1,0 +1,285 @@
+"""What a pool remembers of published blocks beyond their keys: events and evictions to tell, contents to verify, losses
+to explain.
+
+Most pools need none of them and have no journal.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, final
+
+from librt.vecs import vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.keys.packed import zeros32
+from blockwright.core.keys.request import BlockKeys
+from blockwright.core.pool.check import demand
+from blockwright.core.pool.index import PrefixIndex
+from blockwright.core.pool.order.order import BlockHint
+from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
+
+EVICTED: Final = 1
+"""Taken for new blocks after its last request had ended or was preempted."""
+TRIMMED: Final = 2
+"""Taken for new blocks after the window of its last request had moved on."""
+RESET: Final = 3
+"""Dropped by a reset of the prefix cache."""
+
+
+class Eviction(NamedTuple):
+    """A block was taken for other content, and with it the last copy of what it held.
+
+    The bytes stay in the block until the step runs, or the load begins, for which it was taken.
+
+    Attributes:
+        group: number of the group whose data it held.
+        block_id: the block.
+        block_hash: digest of the request's block, in full length.
+        hint: whose it was (the cache salt), and until when it was to be kept; None if neither was said.
+    """
+
+    group: int
+    block_id: int
+    block_hash: bytes
+    hint: BlockHint | None = None
+
+
+@final
+class Losses:
+    """Remembers the last losses, as many as the pool has blocks but the null block. All in O(1) per key.
+
+    A key that is published again is found before anybody asks here; lost again, it counts as lost then.
+
+    Attributes:
+        counts: keys lost since the counts were last taken, by ``3 * group + cause - 1``.
+    """
+
+    def __init__(self, num_blocks: i64) -> None:
+        """Start without losses. O(num_blocks)."""
+        self._size: i64 = num_blocks
+        self._last: i64 = 0  # the slot written last, within 1 .. num_blocks - 1
+        self._keys: PrefixIndex = PrefixIndex(num_blocks)
+        self._causes: vec[i32] = zeros32(num_blocks)
+        # Per block: how it was last released, EVICTED or TRIMMED, which is how its key is lost if it is taken.
+        self._releases: vec[i32] = vec[i32]([EVICTED] * num_blocks)
+        self.counts: dict[int, int] = {}
+
+    def copy(self) -> Losses:
+        """Return an independent copy. O(num_blocks)."""
+        twin = Losses(0)
+        twin._size = self._size
+        twin._last = self._last
+        twin._keys = self._keys.copy()
+        twin._causes = self._causes[:]
+        twin._releases = self._releases[:]
+        twin.counts = self.counts.copy()
+        return twin
+
+    def note_release(self, block: i64, cause: i64) -> None:
+        """Note how a block was released."""
+        self._releases[block] = i32(cause)
+
+    def lose(self, block: i64, low: i64, high: i64, group: i64) -> None:
+        """Note that the last block with a key is taken."""
+        self._remember(low, high, group, i64(self._releases[block]))
+
+    def lose_all(self, index: PrefixIndex) -> None:
+        """Note that every key of an index is about to be dropped, a key of several blocks once. O(num_blocks)."""
+        block: i64 = 1
+        while block < self._size:
+            if index.has_key(block):
+                low, high, group = index.key(block)
+                # Only the oldest block of a key is found, so that a key of several blocks counts as one loss.
+                if index.find(low, high, group) == block:
+                    self._remember(low, high, group, RESET)
+            block += 1
+
+    def cause(self, low: i64, high: i64, group: i64) -> i64:
+        """Return how a key was last lost; 0 if it never was, or was forgotten."""
+        slot = self._keys.find(low, high, group)
+        return i64(self._causes[slot]) if slot > 0 else 0
+
+    def take_counts(self) -> dict[int, int]:
+        """Return the counts since the last call, and start again."""
+        counts = self.counts
+        self.counts = {}
+        return counts
+
+    def _remember(self, low: i64, high: i64, group: i64, cause: i64) -> None:
+        """Write a loss over the oldest one."""
+        keys = self._keys
+        before = keys.find(low, high, group)
+        if before > 0:
+            # One entry per key: the latest loss is the one that explains why the next lookup misses.
+            keys.drop(before)
+        # Slot 0 is left out, because the index takes id 0 for an empty slot.
+        slot = self._last % (self._size - 1) + 1
+        if keys.has_key(slot):
+            keys.drop(slot)
+        keys.add(slot, low, high, group)
+        self._causes[slot] = i32(cause)
+        self._last = slot
+        kind = 3 * group + cause - 1
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+
+
+@final
+class Journal:
+    """Events since they were last taken, the exact prefix of each published block, and what became of lost keys.
+
+    Attributes:
+        events: what to tell, None if nothing is told.
+        contents: prefix by block id, None if hits are not verified.
+        losses: keys lost, None if they are not remembered.
+        evictions: contents lost to a taking, None if they are not reported.
+        hints: of blocks that are being taken, the priorities and times with which they were still kept.
+    """
+
+    def __init__(
+        self,
+        events: list[KVCacheEvent] | None,
+        contents: dict[int, bytes] | None,
+        losses: Losses | None = None,
+        evictions: list[Eviction] | None = None,
+    ) -> None:
+        """Start with these."""
+        self.events = events
+        self.contents = contents
+        self.losses = losses
+        self.evictions = evictions
+        self.hints: dict[int, tuple[int, float]] = {}
+        self._digests: dict[int, bytes] = {}
+        self._salts: dict[int, str] = {}  # for evictions
+
+    def copy(self) -> Journal:
+        """Return an independent copy."""
+        events = self.events
+        contents = self.contents
+        losses = self.losses
+        evictions = self.evictions
+        new = Journal(
+            None if events is None else events[:],
+            None if contents is None else contents.copy(),
+            None if losses is None else losses.copy(),
+            None if evictions is None else evictions[:],
+        )
+        new._digests = self._digests.copy()
+        new._salts = self._salts.copy()
+        return new
+
+    def stored(self, block: i64, keys: BlockKeys, index: i64, group: i64, block_size: i64, is_new: bool) -> None:
+        """Note that a block was published as the request's block `index`; tell of a prefix that is new. O(prefix)."""
+        contents = self.contents
+        if contents is not None:
+            contents[block] = keys.content(index, block_size)
+        events = self.events
+        request = keys.request
+        if request is None or (events is None and self.evictions is None):
+            return
+        # Events carry the digest in full length, of which the index keeps only 16 bytes.
+        digest = request.block_digest((index + 1) * keys.units - 1)
+        self._digests[block] = digest
+        salt = request.cache_salt
+        if self.evictions is not None and salt is not None:
+            self._salts[block] = salt
+        if events is None:
+            return
+        if is_new:
+            parent = request.block_digest(index * keys.units - 1) if index > 0 else None
+            start: i64 = index * block_size
+            tokens = request.token_bytes(start, start + block_size)  # law: EV-4
+            items = request.items_within(start, start + block_size)  # law: EV-5
+            # As BlockStored(...) does, past its own constructor, which takes longer than all the rest.
+            fields = (digest, parent, tokens, int(block_size), request.lora_name, int(group), salt, items, "GPU", False)
+            events.append(tuple.__new__(BlockStored, fields))
+
+    def told(self, block: i64, digest: bytes, event: BlockStored, is_new: bool) -> None:
+        """Note that a block was published as an event says, which is told again if the prefix is new. O(1)."""
+        events = self.events
+        if events is None and self.evictions is None:
+            return
+        self._digests[block] = digest
+        if self.evictions is not None and event.cache_salt is not None:
+            self._salts[block] = event.cache_salt
+        if events is not None and is_new:
+            events.append(event)
+
+    def released(self, ids: vec[i32], start: i64, stop: i64, cause: i64) -> None:
+        """Note how a range of a table was released; of each block, what is noted last counts. O(entries)."""
+        losses = self.losses
+        if losses is not None:
+            i = start
+            while i < stop:
+                losses.note_release(i64(ids[i]), cause)
+                i += 1
+
+    def forgot(self, block: i64, low: i64, high: i64, group: i64, was_last: bool) -> None:
+        """Note that a block lost its key; tell if no other block has it. O(1)."""
+        losses = self.losses
+        if losses is not None and was_last:
+            losses.lose(block, low, high, group)
+        contents = self.contents
+        if contents is not None:
+            del contents[block]
+        events = self.events
+        evictions = self.evictions
+        if events is None and evictions is None:
+            return
+        # The digest is dropped with the key: a removal that is told later could name a block's next content.
+        digest = self._digests.pop(block)
+        # law: STEP-4
+        if evictions is not None:
+            salt = self._salts.pop(block, None) if len(self._salts) > 0 else None
+            if was_last:
+                hint: BlockHint | None = None
+                if salt is not None or len(self.hints) > 0:
+                    priority, until = self.hints.get(block, (0, 0.0))
+                    hint = BlockHint(salt, priority, until) if salt is not None or priority > 0 else None
+                evictions.append(Eviction(int(group), int(block), digest, hint))
+        if events is None:
+            return
+        if was_last:
+            events.append(BlockRemoved(digest, int(group)))
+
+    def cleared(self, index: PrefixIndex) -> None:
+        """Note that every block is about to lose its key. O(num_blocks), O(1) where none has one."""
+        if self.losses is not None and index.num_keyed > 0:
+            self.losses.lose_all(index)
+        self._digests = {}
+        self._salts = {}
+        if self.contents is not None:
+            self.contents = {}
+        if self.events is not None:
+            self.events.append(AllBlocksCleared())
+
+    def holds(self, block: i64, keys: BlockKeys, index: i64, block_size: i64) -> bool:
+        """Return whether a published block holds exactly the prefix of the request's block `index`. O(prefix)."""
+        contents = self.contents
+        return contents is None or contents[block] == keys.content(index, block_size)
+
+    def take_events(self) -> list[KVCacheEvent]:
+        """Return the events since the last call, oldest first."""
+        events = self.events
+        if events is None:
+            return []
+        self.events = []
+        return events
+
+    def take_evictions(self) -> list[Eviction]:
+        """Return the evictions since the last call, oldest first."""
+        evictions = self.evictions
+        if evictions is None:
+            return []
+        self.evictions = []
+        return evictions
+
+    def check(self, published: list[int]) -> None:
+        """Check that the notes are of the published blocks.
+
+        Raises:
+            InvariantError: PUB-1 is broken.
+        """
+        if self.contents is not None:
+            demand("PUB-1", "blocks with a remembered prefix", published, sorted(self.contents))
+        if self.events is not None or self.evictions is not None:
+            demand("PUB-1", "blocks with a digest to tell", published, sorted(self._digests))

@@ -1,0 +1,106 @@
+"""In which order eviction candidates go, where that is not the order in which they were released."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, final
+
+from librt.vecs import vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.pool.index import PrefixIndex
+
+
+@final
+class Wish:
+    """What was said of a request's blocks; it counts when they are released.
+
+    Attributes:
+        tokens, priority, until: the first so many tokens are kept with a priority, if it is not 0, until a time.
+        first: token from which on blocks go first; -1: none do.
+    """
+
+    def __init__(self, tokens: i64, priority: i64, until: float, first: i64) -> None:
+        """Take the fields as they are."""
+        self.tokens: i64 = tokens
+        self.priority: i64 = priority
+        self.until = until
+        self.first: i64 = first
+
+
+class BlockHint(NamedTuple):
+    """What is said of one block, as it leaves the device.
+
+    Attributes:
+        tenant: cache salt of whose it is; None if nobody's.
+        priority: 1..100 to keep it; 0 is not to say so.
+        until: when that ends, on the engine's clock.
+    """
+
+    tenant: str | None = None
+    priority: int = 0
+    until: float = 0.0
+
+
+class CandidateOrder:
+    """What a store asks for its next victims; it tells of all that becomes a candidate, is held again or is taken.
+
+    Attributes:
+        size: how many candidates there are.
+        tells: whether it is to be told of what holders let go of (`note`).
+        gone: of blocks that are being taken, the priorities and times with which they were still kept.
+        keeps_doubles: whether a candidate may have the content of another published block.
+    """
+
+    def __init__(self) -> None:
+        """Start without candidates."""
+        self.size: i64 = 0
+        self.tells = False
+        self.keeps_doubles = True
+        self.gone: dict[int, tuple[int, float]] = {}
+
+    def copy(self) -> CandidateOrder:
+        """Return an independent copy."""
+        raise NotImplementedError
+
+    def add(self, block: i64) -> None:
+        """Make a block a candidate, after all that are."""
+        raise NotImplementedError
+
+    def take(self, ids: vec[i32], start: i64, at: i64, stop: i64) -> None:
+        """Take out the candidates that go first, and write them to the entries from `at` on.
+
+        Blocks without content have been taken into those from `start` on.
+        """
+        raise NotImplementedError
+
+    def leave(self, ids: vec[i32]) -> list[int]:
+        """Take out those of some blocks that are candidates, since they are held again, and return them."""
+        raise NotImplementedError
+
+    def withdraw(self, block: i64) -> None:
+        """Take out one candidate. Only where no candidate is a duplicate."""
+        raise NotImplementedError
+
+    def clear(self) -> list[int]:
+        """Take out all candidates, which lose their content, and return them in the order in which they would go."""
+        raise NotImplementedError
+
+    def candidates(self) -> list[int]:
+        """Return the candidates in the order in which they go, as far as that is settled."""
+        raise NotImplementedError
+
+    def is_sound(self) -> bool:
+        """Return whether what is remembered agrees with itself, for the self-check."""
+        raise NotImplementedError
+
+    def forget(self, block: i64) -> None:
+        """Forget all of a block that is free and has no content any more."""
+
+    def disown(self, block: i64) -> None:
+        """Note that a block without key is held from outside alone: it is no tenant's."""
+
+    def note(self, ids: vec[i32], at: i64, stop: i64, index: PrefixIndex, is_free: bool) -> None:
+        """Note that a holder lets go of the published block at an entry of a range; whether nobody holds it now."""
+
+    def merge(self, block: i64, double: i64) -> None:
+        """Let a block keep what is remembered of a duplicate that is about to lose its content."""

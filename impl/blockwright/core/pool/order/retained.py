@@ -1,0 +1,588 @@
+"""The order of candidates where the engine says what to keep, or where tenants have shares.
+
+A candidate has a rank: it goes first, nobody said anything of it, it is kept with a priority until a time, or it is one
+of the last that were released, which no hint is about. The lowest rank goes first, and of one rank the least recently
+released. Of each tenant, candidates of plain rank stand in a list, as they were released; those that something was said
+of in a pairing heap by rank and age; and the last ones in a list of their own. A tournament of tenants knows whose
+candidate is the next, of those with more than their floor: O(log tenants) for each victim.
+
+A tenant is a cache salt that was given a share; all others are one tenant without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import heapify, heappop, heappush
+from typing import Final, final
+
+from librt.vecs import vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.keys.packed import zeros32, zeros64
+from blockwright.core.pool.index import PrefixIndex
+from blockwright.core.pool.order.heaps import BlockHeaps
+from blockwright.core.pool.order.order import CandidateOrder
+from blockwright.errors import InvalidArgumentError
+
+FOR_GOOD: Final = -1
+"""Instead of an entry from which on blocks go first: none do."""
+
+_AGE: Final = 48  # bits of a key below the rank
+_FIRST: Final = 1
+_PLAIN: Final = 2  # and priorities are above it
+_RECENT: Final = 127
+_NONE: Final = (1 << 62) - 1  # of a tenant who has no candidate to give
+
+_HELD: Final = 0
+_LISTED: Final = 1
+_HEAPED: Final = 2
+_GUARDED: Final = 3
+
+
+@final
+class RetentionOrder(CandidateOrder):
+    """Orders candidates by what was said of them and by whose they are.
+
+    Attributes:
+        now: the engine's time.
+        serving: the tenant that blocks are taken for, by number.
+        tells: whether anything may have been said of the blocks that are being released: a request's whole table.
+        hears: whether anything has ever been said; until then nothing is remembered of blocks but whose they are.
+    """
+
+    def __init__(self, count: i64, shares: Mapping[str, int], guard: i64) -> None:
+        """Start without candidates, for block ids below `count`; the last `guard` candidates are guarded. O(count)."""
+        super().__init__()
+        self.keeps_doubles = False
+        self._count: i64 = count
+        self._guard: i64 = guard
+        self.now = 0.0
+        self.serving: i64 = 0
+        self._tenants: dict[str, int] = {name: number for number, name in enumerate(shares, 1)}
+        tenants: i64 = len(shares) + 1
+        self._floors: vec[i64] = zeros64(tenants)
+        for name, number in self._tenants.items():
+            self._floors[number] = shares[name]
+        self._counts: vec[i64] = zeros64(tenants)  # blocks of each tenant, held and candidates
+        self._roots: vec[i32] = zeros32(tenants)
+        leaves: i64 = 1
+        while leaves < tenants:
+            leaves *= 2
+        self._leaves: i64 = leaves
+        self._best: vec[i64] = vec[i64]([_NONE] * (2 * leaves))  # the tournament; 1 is its top
+        # Of each block:
+        self._heaps: BlockHeaps = BlockHeaps(count)  # its key: rank and age
+        self._owner: vec[i32] = zeros32(count)
+        self._where: vec[i32] = zeros32(count)
+        self._priority: vec[i32] = zeros32(count)
+        self._until: vec[float] = vec[float]([0.0] * count)
+        self._goes: vec[i32] = zeros32(count)  # whether it is among the first to go
+        self._next_key: vec[i64] = zeros64(count)  # the key of what stood behind it
+        self._num_next: vec[i32] = zeros32(count)  # different things that stood behind it: 0, 1, or 2 for more
+        # Rings of listed blocks, one per tenant, then of guarded ones; their heads stand behind the blocks.
+        self._after: vec[i32] = zeros32(count + 2 * tenants)
+        self._before: vec[i32] = zeros32(count + 2 * tenants)
+        head: i64 = count
+        while head < count + 2 * tenants:
+            self._after[head] = i32(head)
+            self._before[head] = i32(head)
+            head += 1
+        # A ring of all guarded blocks, oldest first, from block 0.
+        self._newer: vec[i32] = zeros32(count if guard > 0 else 1)
+        self._older: vec[i32] = zeros32(count if guard > 0 else 1)
+        self._num_guarded: i64 = 0
+        self._age: i64 = 0
+        self._ends: list[tuple[float, int, int]] = []  # heap of until, key and block of what is kept for a time
+        # What was said of the table that is being released.
+        self.hears = False
+        self._keep: i64 = 0
+        self._with_priority: i64 = 0
+        self._for_long = 0.0
+        self._first_entry: i64 = FOR_GOOD
+        self._goes_on = True
+
+    def copy(self) -> CandidateOrder:
+        """Return an independent copy. O(count)."""
+        twin = RetentionOrder(1, {}, self._guard)
+        twin.size = self.size
+        twin._count = self._count
+        twin.now = self.now
+        twin.hears = self.hears
+        twin.serving = self.serving
+        twin._tenants = self._tenants
+        twin._floors = self._floors
+        twin._counts = self._counts[:]
+        twin._roots = self._roots[:]
+        twin._leaves = self._leaves
+        twin._best = self._best[:]
+        twin._heaps = self._heaps.copy()
+        twin._owner = self._owner[:]
+        twin._where = self._where[:]
+        twin._priority = self._priority[:]
+        twin._until = self._until[:]
+        twin._goes = self._goes[:]
+        twin._next_key = self._next_key[:]
+        twin._num_next = self._num_next[:]
+        twin._after = self._after[:]
+        twin._before = self._before[:]
+        twin._newer = self._newer[:]
+        twin._older = self._older[:]
+        twin._num_guarded = self._num_guarded
+        twin._age = self._age
+        twin._ends = self._ends.copy()
+        return twin
+
+    def tenant(self, salt: str | None) -> int:
+        """Return the number of a request's tenant. O(1)."""
+        return 0 if salt is None else self._tenants.get(salt, 0)
+
+    def start(self, held: i64, candidates: list[int]) -> None:
+        """Begin in the middle of a pool's life, with blocks held and candidates in order. O(candidates)."""
+        self._counts[0] = held
+        for candidate in candidates:
+            self._counts[0] += 1
+            self.add(candidate)
+
+    def hear(self, index: PrefixIndex) -> None:
+        """Remember from now on what is said. O(count) once.
+
+        What is published by now is never among the first to go: it is not known what follows it.
+        """
+        if self.hears:
+            return
+        self.hears = True
+        block: i64 = 1
+        while block < self._count:
+            if index.has_key(block):
+                # Two means several: what follows a block that was published earlier is not known, so it counts as used.
+                self._num_next[block] = 2
+            block += 1
+
+    # ------------------------------------------------------------------ what is said
+
+    def say(self, keep: i64, priority: i64, until: float, first_entry: i64) -> None:
+        """Note what was said of the table of a group that is released next. O(1).
+
+        Its first `keep` entries are kept with a priority until a time; those from `first_entry` on go first.
+        """
+        self.tells = self.hears
+        self._keep = keep
+        self._with_priority = priority
+        self._for_long = until
+        self._first_entry = first_entry
+        self._goes_on = True
+
+    def note(self, ids: vec[i32], at: i64, stop: i64, index: PrefixIndex, is_free: bool) -> None:
+        """Mark the published block at an entry of a table, from its end on, by what was said of it. law: POLICY-1."""
+        block: i64 = i64(ids[at])
+        follows = False
+        if at + 1 < stop:
+            behind: i64 = i64(ids[at + 1])
+            follows = behind != 0 and index.has_key(behind)
+            if follows:
+                low, _, _ = index.key(behind)
+                if self._num_next[block] == 0:
+                    self._num_next[block] = 1
+                    self._next_key[block] = low
+                elif self._next_key[block] != low:
+                    self._num_next[block] = 2
+        # A block that others went on from is of use to them, even if its last holder's conversation is over.
+        alone = self._num_next[block] == (1 if follows else 0)
+        first = self._first_entry >= 0 and at >= self._first_entry
+        # The table is released from its end on: a block may go first only if all after it do.
+        self._goes_on = (self._goes_on or not follows) and first and is_free and alone
+        self._goes[block] = 1 if self._goes_on else 0
+        self._goes_on = self._goes_on and index.is_single(block)
+        if at < self._keep and self._with_priority > 0 and self._for_long > self.now:
+            if self._until[block] <= self.now:  # what is over counts no more
+                self._priority[block] = 0
+            self._priority[block] = i32(max(self._with_priority, i64(self._priority[block])))
+            self._until[block] = max(self._for_long, self._until[block])
+
+    def merge(self, block: i64, double: i64) -> None:
+        """Let a block keep what was said of a duplicate, and what stood behind that. law: SHARE-4."""
+        if self._priority[double] > 0 and self._until[double] > self.now:
+            if self._until[block] <= self.now:
+                self._priority[block] = 0
+            self._priority[block] = max(self._priority[block], self._priority[double])
+            self._until[block] = max(self._until[block], self._until[double])
+        if self._num_next[block] == 0:
+            self._next_key[block] = self._next_key[double]
+            self._num_next[block] = self._num_next[double]
+        elif self._num_next[double] == 2 or (
+            self._num_next[double] == 1 and self._next_key[double] != self._next_key[block]
+        ):
+            self._num_next[block] = 2
+
+    def pass_time(self, now: float) -> None:
+        """Set the time; what was kept until then stands where it would if nothing had been said. law: HINT-2.
+
+        Complexity: O(log n) for each block whose time has come.
+        """
+        self.now = now
+        ends = self._ends
+        while len(ends) > 0 and ends[0][0] <= now:
+            _, key, found = heappop(ends)
+            block: i64 = found
+            if self._where[block] == _HEAPED and self._heaps.keys[block] == key:
+                owner: i64 = i64(self._owner[block])
+                root = self._heaps.without(i64(self._roots[owner]), block)
+                rank: i64 = _FIRST if self._goes[block] != 0 else _PLAIN
+                self._heaps.keys[block] = (rank << _AGE) | (self._heaps.keys[block] & ((1 << _AGE) - 1))
+                self._roots[owner] = i32(self._heaps.meld(root, block))
+                self._update(owner)
+
+    # ------------------------------------------------------------------ candidates
+
+    def add(self, block: i64) -> None:
+        """Make a block a candidate, of which the notes have been taken. O(1), O(log n) where something was said."""
+        assert self._where[block] == _HELD, "a candidate is added once"
+        self.size += 1
+        self._age += 1
+        owner: i64 = i64(self._owner[block])
+        if self._guard == 0:
+            self._place(block, owner, self._age)
+            return
+        # The guarded list is per tenant too, since a tenant within its share gives none of its candidates.
+        head = self._count + i64(len(self._floors)) + owner
+        self._link(block, head, _GUARDED, (_RECENT << _AGE) | self._age)
+        newest: i64 = i64(self._older[0])
+        self._newer[newest] = i32(block)
+        self._older[block] = i32(newest)
+        self._newer[block] = 0
+        self._older[0] = i32(block)
+        self._num_guarded += 1
+        self._update(owner)
+        # law: HINT-3
+        if self._num_guarded > self._guard:
+            # The guard covers a fixed number of candidates: one that comes in pushes the oldest out, to its rank.
+            oldest: i64 = i64(self._newer[0])
+            self._unlink(oldest)
+            self._place(oldest, i64(self._owner[oldest]), self._heaps.keys[oldest] & ((1 << _AGE) - 1))
+
+    def _place(self, block: i64, owner: i64, age: i64) -> None:
+        """Put a candidate of an age where its rank is."""
+        rank: i64 = _PLAIN
+        if self.hears:
+            if self._priority[block] > 0 and self._until[block] > self.now:
+                rank = _PLAIN + i64(self._priority[block])
+            elif self._goes[block] != 0:
+                rank = _FIRST
+        if rank == _PLAIN:
+            head: i64 = self._count + owner
+            # Only the first candidate of a list is in the tournament, so that most additions change nothing there.
+            was_empty = i64(self._after[head]) == head
+            self._link(block, head, _LISTED, (_PLAIN << _AGE) | age)
+            if was_empty:
+                self._update(owner)
+            return
+        self._heaps.keys[block] = (rank << _AGE) | age
+        if rank > _PLAIN:
+            self._expect(block)
+        self._where[block] = _HEAPED
+        self._roots[owner] = i32(self._heaps.meld(i64(self._roots[owner]), block))
+        self._update(owner)
+
+    def _expect(self, block: i64) -> None:
+        """Note when a block's time ends."""
+        ends = self._ends
+        if i64(len(ends)) > 2 * self._count + 64:
+            keys = self._heaps.keys
+            # Entries of blocks that were taken or kept anew are left in the heap; it is swept before it outgrows the
+            # pool.
+            ends = [each for each in ends if self._where[each[2]] == _HEAPED and keys[each[2]] == each[1]]
+            heapify(ends)
+            self._ends = ends
+        if self._until[block] < float("inf"):
+            heappush(ends, (self._until[block], int(self._heaps.keys[block]), int(block)))
+
+    def _link(self, block: i64, head: i64, where: i32, key: i64) -> None:
+        """Put a candidate at the end of a ring."""
+        after = self._after
+        before = self._before
+        last = before[head]
+        after[i64(last)] = i32(block)
+        before[block] = last
+        after[block] = i32(head)
+        before[head] = i32(block)
+        self._where[block] = where
+        self._heaps.keys[block] = key
+
+    def _unlink(self, block: i64) -> None:
+        """Take a candidate out of its ring or heap."""
+        owner: i64 = i64(self._owner[block])
+        if self._where[block] == _HEAPED:
+            self._roots[owner] = i32(self._heaps.without(i64(self._roots[owner]), block))
+        else:
+            after = self._after[block]
+            before = self._before[block]
+            self._after[i64(before)] = after
+            self._before[i64(after)] = before
+        if self._where[block] == _GUARDED:
+            newer = self._newer[block]
+            older = self._older[block]
+            self._newer[i64(older)] = newer
+            self._older[i64(newer)] = older
+            self._num_guarded -= 1
+        self._where[block] = _HELD
+
+    def leave(self, ids: vec[i32]) -> list[int]:
+        """Take out those of some blocks that are candidates, and return them. O(blocks)."""
+        blocks: list[int] = []
+        for each in ids:
+            block: i64 = i64(each)
+            if self._where[block] != _HELD:
+                self.withdraw(block)
+                # A block that is found again is of use, so that the end of its first conversation no longer counts.
+                self._goes[block] = 0
+                blocks.append(int(block))
+        return blocks
+
+    def withdraw(self, block: i64) -> None:
+        """Take out one candidate. O(log n)."""
+        self._unlink(block)
+        self.size -= 1
+        self._update(i64(self._owner[block]))
+
+    def take(self, ids: vec[i32], start: i64, at: i64, stop: i64) -> None:
+        """Take out the candidates that go first for the tenant being served. law: SHARE-3.
+
+        Complexity: O(log tenants) for each run of candidates of one tenant. Where only candidates within a floor are
+        left, the first of them goes, found in O(tenants). law: POLICY-3.
+        """
+        taker = self.serving
+        owners = self._owner
+        counts = self._counts
+        after = self._after
+        before = self._before
+        keys = self._heaps.keys
+        floor = self._floors[taker]
+        # The blocks without content that were taken before count for the taker, and may bring it to its floor.
+        counts[taker] += at - start
+        if counts[taker] > floor >= counts[taker] - (at - start):
+            self._update(taker)
+        while start < at:
+            owners[i64(ids[start])] = i32(taker)
+            start += 1
+        while at < stop:
+            counts[taker] += 1
+            if counts[taker] == floor + 1:
+                self._update(taker)
+            owner = self._next_owner()
+            key = self._first_key(owner)
+            # Up to this key the tenant's candidates go before those of all others: a run needs one look at the
+            # tournament.
+            bound = self._bound(owner)
+            least = self._floors[owner]
+            is_taker = owner == taker
+            head = self._count + owner
+            while True:
+                block = i64(after[head])
+                if block < head and keys[block] == key:  # the first of the list, as most are
+                    following = after[block]
+                    after[head] = following
+                    before[i64(following)] = i32(head)
+                    self._where[block] = _HELD
+                else:
+                    block = self._first_of(owner, key)
+                    self._unlink(block)
+                self.size -= 1
+                counts[owner] -= 1
+                if self.hears:
+                    if self._until[block] > self.now:
+                        self.gone[int(block)] = (int(self._priority[block]), self._until[block])
+                    self._unmark(block)
+                owners[block] = i32(taker)
+                ids[at] = i32(block)
+                at += 1
+                if at == stop:
+                    break
+                key = self._first_key(owner)
+                if key >= bound:
+                    break
+                # Taking from itself leaves a tenant's count as it is; taking from another one shrinks that, down to its
+                # floor.
+                if is_taker:
+                    if counts[owner] < least:
+                        break
+                elif counts[owner] <= least or counts[taker] == floor:
+                    break
+                counts[taker] += 1
+            self._update(owner)
+
+    def _next_owner(self) -> i64:
+        """Return the tenant whose candidate goes next; there must be one."""
+        best = self._best
+        top: i64 = best[1]
+        if top < _NONE:
+            at: i64 = 1
+            leaves = self._leaves
+            while at < leaves:
+                at += at
+                if best[at] != top:
+                    at += 1
+            return at - leaves
+        # All tenants are within their floors: floors are soft, so the first candidate of all goes rather than none.
+        owner: i64 = 0
+        tenant: i64 = 0
+        while tenant < i64(len(self._floors)):
+            key: i64 = self._first_key(tenant)
+            if key < top:
+                top = key
+                owner = tenant
+            tenant += 1
+        return owner
+
+    def _bound(self, owner: i64) -> i64:
+        """Return the key up to which a tenant's candidates go before all others'; 0 if none has one to give."""
+        best = self._best
+        bound: i64 = _NONE
+        if best[1] == _NONE:
+            return 0
+        at: i64 = self._leaves + owner
+        while at > 1:
+            if best[at ^ 1] < bound:
+                bound = best[at ^ 1]
+            at >>= 1
+        return bound
+
+    def _first_of(self, owner: i64, key: i64) -> i64:
+        """Return a tenant's first candidate, which has this key."""
+        keys = self._heaps.keys
+        block: i64 = i64(self._after[self._count + owner])
+        if block < self._count and keys[block] == key:
+            return block
+        block = i64(self._roots[owner])
+        if block != 0 and keys[block] == key:
+            return block
+        return i64(self._after[self._count + i64(len(self._floors)) + owner])
+
+    def _first_key(self, tenant: i64) -> i64:
+        """Return the key of a tenant's first candidate. O(1)."""
+        keys = self._heaps.keys
+        block: i64 = i64(self._after[self._count + tenant])
+        key: i64 = keys[block] if block < self._count else _NONE
+        block = i64(self._roots[tenant])
+        if block != 0 and keys[block] < key:
+            key = keys[block]
+        if key == _NONE and self._guard > 0:
+            block = i64(self._after[self._count + i64(len(self._floors)) + tenant])
+            if block < self._count:
+                return keys[block]
+        return key
+
+    def _update(self, tenant: i64) -> None:
+        """Let the tournament know of a tenant's first candidate, or that its floor is reached. O(log tenants)."""
+        best = self._best
+        key: i64 = self._first_key(tenant) if self._counts[tenant] > self._floors[tenant] else _NONE
+        at: i64 = self._leaves + tenant
+        best[at] = key
+        while at > 1:
+            other: i64 = best[at ^ 1]
+            if other < key:
+                key = other
+            at >>= 1
+            # The winner above is unchanged, and so is everything above that.
+            if best[at] == key:
+                break
+            best[at] = key
+
+    # ------------------------------------------------------------------ who has how much
+
+    def forget(self, block: i64) -> None:
+        """Forget all of a block that is free and has no content any more. O(log tenants)."""
+        owner: i64 = i64(self._owner[block])
+        self._counts[owner] -= 1
+        self._owner[block] = 0
+        self._unmark(block)
+        # The tenant has just come within its floor and leaves the tournament.
+        if self._counts[owner] == self._floors[owner]:
+            self._update(owner)
+
+    def disown(self, block: i64) -> None:
+        """Count a block for no tenant with a share. O(log tenants)."""
+        owner: i64 = i64(self._owner[block])
+        self._counts[owner] -= 1
+        self._counts[0] += 1
+        self._owner[block] = 0
+        if self._counts[owner] == self._floors[owner]:
+            self._update(owner)
+
+    def _unmark(self, block: i64) -> None:
+        """Forget what was said of a block."""
+        self._priority[block] = 0
+        self._until[block] = 0.0
+        self._goes[block] = 0
+        self._num_next[block] = 0
+
+    def clear(self) -> list[int]:
+        """Take out all candidates, which lose their content, and return them. O(n log n)."""
+        blocks = self.candidates()
+        for found in blocks:
+            block: i64 = found
+            self._unlink(block)
+            self.size -= 1
+            self.forget(block)
+        return blocks
+
+    def candidates(self) -> list[int]:
+        """Return the candidates, least recently released first; who goes depends on the taker. O(n log n)."""
+        ages = [
+            (int(self._heaps.keys[block] & ((1 << _AGE) - 1)), block)
+            for block in range(1, int(self._count))
+            if self._where[block] != _HELD
+        ]
+        ages.sort()
+        return [block for _, block in ages]
+
+    def is_sound(self) -> bool:
+        """Return whether every candidate is where its rank is, and counts and tournament are right. O(count)."""
+        keys = self._heaps.keys
+        known: list[int] = []
+        for tenant in range(len(self._floors)):
+            heaped = self._heaps.members(i64(self._roots[tenant]))
+            rings = self._ring(self._count + tenant) + self._ring(self._count + len(self._floors) + tenant)
+            if any([self._owner[block] != tenant for block in heaped + rings]):
+                return False
+            # Found by looking at every candidate, while `_first_key` looks at the heads of the lists alone.
+            least = min([int(keys[block]) for block in heaped + rings], default=int(_NONE))
+            if least != int(self._first_key(tenant)):
+                return False
+            is_open = self._counts[tenant] > self._floors[tenant]
+            if self._best[self._leaves + tenant] != (self._first_key(tenant) if is_open else _NONE):
+                return False
+            known += heaped + rings
+        at: i64 = 1
+        while at < self._leaves:
+            if self._best[at] != min(self._best[2 * at], self._best[2 * at + 1]):
+                return False
+            at += 1
+        return len(known) == len(set(known)) == int(self.size) and sorted(known) == sorted(self.candidates())
+
+    def _ring(self, head: i64) -> list[int]:
+        """Return the blocks of a ring."""
+        found: list[int] = []
+        block: i64 = i64(self._after[head])
+        while block != head and i64(len(found)) <= self._count:
+            found.append(int(block))
+            block = i64(self._after[block])
+        return found
+
+
+def check_shares(shares: object, most: int) -> None:
+    """Check the floors of tenants in a pool of so many blocks.
+
+    Raises:
+        InvalidArgumentError: names the tenant, or says that the floors sum to more than the pool. law: SHARE-1.
+    """
+    if not isinstance(shares, Mapping):
+        raise InvalidArgumentError(f"shares: must map cache salts to numbers of blocks, not be {shares!r}")
+    total = 0
+    for name, floor in shares.items():
+        if not isinstance(name, str):
+            raise InvalidArgumentError(f"shares: a tenant is a cache salt, a string, not {name!r}")
+        if isinstance(floor, bool) or not isinstance(floor, int) or floor < 0:
+            raise InvalidArgumentError(f"shares: the floor of {name!r} must be a number of blocks, not {floor!r}")
+        total += floor
+    if total > most:
+        raise InvalidArgumentError(f"shares: the floors sum to {total} blocks, the pool has {most}; lower some")

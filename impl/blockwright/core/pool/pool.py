@@ -1,0 +1,543 @@
+"""The pool of blocks under the names that engine developers know."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast, final
+
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
+
+from blockwright.arguments import integer
+from blockwright.core.keys.block_hash import hash_words
+from blockwright.core.keys.packed import zeros32
+from blockwright.core.keys.request import Request, count_of, item_count, units_per_block
+from blockwright.core.pool.journal import Eviction, Journal, Losses
+from blockwright.core.pool.order.chosen import ChosenOrder, EvictionPolicy
+from blockwright.core.pool.order.order import CandidateOrder, Wish
+from blockwright.core.pool.order.retained import FOR_GOOD, RetentionOrder, check_shares
+from blockwright.core.pool.store import BlockStore
+from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError, UnsupportedError
+from blockwright.events import KVCacheEvent
+
+MAX_BLOCKS = 2**30
+
+
+@final
+class BlockPool(BlockStore):
+    """Who holds which block, which is taken next, which prefix it carries, over `num_blocks` blocks.
+
+    A manager's requests take and release blocks through the manager alone. From outside, a connector or an engine may
+    hold blocks (`touch`, `get_new_blocks`), publish what only it holds (`cache_full_blocks`), and let go of its own
+    holds (`free_blocks`).
+
+    Example:
+        >>> pool = BlockPool(9)
+        >>> blocks = pool.get_new_blocks(2)
+        >>> pool.touch(blocks[:1])
+        >>> pool.num_held_externally, pool.holders_apart()[:4]
+        (2, [0, 2, 1, 0])
+        >>> pool.free_blocks([*blocks, *blocks[:1]])
+        >>> pool.num_held_externally, pool.get_num_free_blocks()
+        (0, 8)
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        enable_caching: bool | None = True,
+        *,
+        enable_kv_cache_events: bool = False,
+        verify_tokens: bool = False,
+        explain_evictions: bool = False,
+        track_evictions: bool = False,
+        order: CandidateOrder | None = None,
+    ) -> None:
+        """Make a pool with every block free and without content.
+
+        Args:
+            num_blocks: at least 2, since block 0 is the null block; at most 2**30.
+            enable_caching: see above.
+            enable_kv_cache_events: record events for `take_events`.
+            verify_tokens: remember the exact prefix of each published block and compare it on each hit; needed with
+                a hasher that is not collision resistant. Costs memory in the order of the prefixes.
+            explain_evictions: remember how keys were lost, the last ``num_blocks - 1`` of them; older losses are
+                forgotten. Costs about 50 bytes per block, and time at each loss.
+            track_evictions: record what is taken for other content, for `take_evictions`. Costs about 150 bytes per
+                published block.
+            order: in which order eviction candidates go; None: least recently released first.
+
+        Complexity: O(num_blocks).
+
+        Raises:
+            InvalidArgumentError: names the argument.
+        """
+        if isinstance(num_blocks, bool) or not 2 <= num_blocks <= MAX_BLOCKS:
+            raise InvalidArgumentError(
+                f"num_blocks: must be within 2..{MAX_BLOCKS} (block 0 is the null block), not {num_blocks!r}"
+            )
+        if not isinstance(enable_caching, bool):
+            raise InvalidArgumentError(f"enable_caching: must be True or False, not {enable_caching!r}")
+        if enable_kv_cache_events and not enable_caching:
+            raise InvalidArgumentError("enable_kv_cache_events: there are no events without enable_caching")
+        # Without any of these a pool has no journal, and every publication and eviction takes the short way.
+        journal: Journal | None = None
+        if explain_evictions and not enable_caching:
+            raise InvalidArgumentError("explain_evictions: there are no evictions without enable_caching")
+        if track_evictions and not enable_caching:
+            raise InvalidArgumentError("track_evictions: there are no evictions without enable_caching")
+        if enable_kv_cache_events or verify_tokens or explain_evictions or track_evictions:
+            journal = Journal(
+                [] if enable_kv_cache_events else None,
+                {} if verify_tokens else None,
+                Losses(num_blocks) if explain_evictions else None,
+                [] if track_evictions else None,
+            )
+        super().__init__(num_blocks, journal, order)
+        self._caching: bool = enable_caching
+        self._guard: i64 = 0  # how many of the last candidates no hint is about
+
+    def copy(self) -> BlockPool:
+        """Return an independent copy. O(num_blocks)."""
+        twin = BlockPool(2)
+        self._copy_to(twin)
+        twin._caching = self._caching
+        twin._guard = self._guard
+        return twin
+
+    def __copy__(self) -> BlockPool:
+        """Return an independent copy."""
+        return self.copy()
+
+    def __reduce__(self) -> str:
+        """Refuse to be pickled or copied deeply."""
+        raise UnsupportedError("BlockPool: can be neither pickled nor copied deeply; use copy()")
+
+    # ------------------------------------------------------------------ whose blocks, and what is said of them
+
+    def _set_shares(self, shares: Mapping[str, int]) -> None:
+        """Give each tenant blocks of its own, in a pool that nothing has been taken from. O(num_blocks + shares).
+
+        Raises:
+            InvalidArgumentError: no number of blocks, or more than there are. law: SHARE-1.
+        """
+        if not self.enable_caching:
+            raise InvalidArgumentError("shares: are of what is cached, and enable_caching is off; leave one out")
+        given: Any = shares
+        check_shares(given, int(self._count) - 1)
+        self._order = RetentionOrder(self._count, shares, self._guard)
+
+    def _set_policy(self, policy: EvictionPolicy) -> None:
+        """Have a policy choose what goes, in a pool that nothing has been taken from. O(num_blocks).
+
+        Raises:
+            InvalidArgumentError: there is nothing to choose from, or it chooses by itself.
+        """
+        if not self.enable_caching:
+            raise InvalidArgumentError("eviction_policy: nothing is evicted without enable_caching; leave one out")
+        if self._order is not None or self._guard > 0:
+            raise InvalidArgumentError("eviction_policy: chooses by itself; leave shares and hint_guard out")
+        self._order = ChosenOrder(self._count, policy)
+
+    @property
+    def eviction_policy(self) -> EvictionPolicy | None:
+        """What chooses the candidates that go; None: this pool itself."""
+        order = self._order
+        return order.policy if isinstance(order, ChosenOrder) else None
+
+    @property
+    def now(self) -> float:
+        """The engine's time, as it was last said. O(1)."""
+        order = self._order
+        return order.now if isinstance(order, RetentionOrder) else 0.0
+
+    def _enable_hints(self) -> RetentionOrder:
+        """Return the order of candidates by what is said of them, made now if there is none. O(num_blocks) once.
+
+        Raises:
+            UnsupportedError: candidates go by another policy, which knows no hints.
+        """
+        order = self._order
+        if isinstance(order, RetentionOrder):
+            order.hear(self._index)
+            return order
+        if order is not None:
+            raise UnsupportedError("eviction_policy: candidates go as it chooses, which hints would not change")
+        self.require_whole()
+        made = RetentionOrder(self._count, {}, self._guard)
+        blocks = self.free_block_ids()
+        bare: i64 = 0
+        while bare < i64(len(blocks)) and not self._index.has_key(i64(blocks[int(bare)])):
+            bare += 1
+        made.start(self._count - 1 - self._num_free, blocks[int(bare) :])
+        made.hear(self._index)
+        last: i64 = i64(blocks[int(bare) - 1]) if bare > 0 else 0
+        self._next[last] = 0
+        self._prev[0] = i32(last)
+        self._order = made
+        for candidate in blocks[int(bare) :]:
+            if not self._index.is_single(candidate):
+                self._empty_double(made, candidate)
+        return made
+
+    def tenant(self, salt: str | None) -> i64:
+        """Return the number of a request's tenant. O(1)."""
+        order = self._order
+        return order.tenant(salt) if isinstance(order, RetentionOrder) else 0
+
+    def _serve(self, tenant: i64) -> None:
+        """Note whom blocks are taken for. O(1)."""
+        order = self._order
+        if isinstance(order, RetentionOrder):
+            order.serving = tenant
+
+    def _begin_release(self, wish: Wish | None, block_size: i64) -> None:
+        """Note what was said of a group's table that is released whole, next. O(1)."""
+        order = self._order
+        if not isinstance(order, RetentionOrder):
+            return
+        if wish is None:
+            order.say(0, 0, 0.0, FOR_GOOD)
+        else:
+            first = FOR_GOOD if wish.first < 0 else (wish.first + block_size - 1) // block_size
+            order.say((wish.tokens + block_size - 1) // block_size, wish.priority, wish.until, first)
+
+    def _end_release(self) -> None:
+        """Note that what is released next is no request's whole table. O(1)."""
+        order = self._order
+        if isinstance(order, RetentionOrder):
+            order.tells = False
+
+    def _units_for(self, request: Request, block_size: i64) -> i64:
+        """Return the hashed units of a request in a block, after checking that its keys will do for this pool.
+
+        Raises:
+            InvalidArgumentError: another block size, or a hasher that this pool must not rely on.
+        """
+        # A request that was made without a size takes that of the first manager it is brought to.
+        if request._block_size < 0:
+            request.hash_by(block_size)
+        if request._block_size == block_size:
+            units: i64 = 1
+        else:
+            units = units_per_block(request, block_size)
+        journal = self._journal
+        # Equal keys of different prefixes would hand one user's data to another, so nothing is left to chance.
+        if not request.hasher.is_collision_resistant and (journal is None or journal.contents is None):
+            raise InvalidArgumentError(
+                f"request: the hasher of {request.request_id!r} is not collision resistant; "
+                "make the manager with verify_tokens=True"
+            )
+        if journal is not None and journal.events is not None and not request.hasher.is_portable:
+            raise InvalidArgumentError(
+                "request: events need keys that other processes share; "
+                f"make {request.request_id!r} with hasher=Sha256Hasher(seed)"
+            )
+        return units
+
+    @property
+    def enable_caching(self) -> bool:
+        """Whether blocks are published at all."""
+        return self._caching
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks, the null block included."""
+        return self._count
+
+    @property
+    def num_free(self) -> int:
+        """Blocks in the free queue."""
+        return self._num_free
+
+    @property
+    def num_evictions(self) -> int:
+        """Eviction candidates taken so far, each of which lost its content."""
+        return self._num_evictions
+
+    @property
+    def records_events(self) -> bool:
+        """Whether events are recorded."""
+        return self._journal is not None and self._journal.events is not None
+
+    @property
+    def verifies_tokens(self) -> bool:
+        """Whether hits are verified token by token."""
+        return self._journal is not None and self._journal.contents is not None
+
+    @property
+    def explains_evictions(self) -> bool:
+        """Whether it is remembered how keys were lost."""
+        return self._journal is not None and self._journal.losses is not None
+
+    @property
+    def tracks_evictions(self) -> bool:
+        """Whether it is recorded what is taken for other content."""
+        return self._journal is not None and self._journal.evictions is not None
+
+    @property
+    def null_block(self) -> KVCacheBlock:
+        """The null block, id 0: placeholder for "nothing here that anyone will read"."""
+        return KVCacheBlock(self, 0)
+
+    def get_num_free_blocks(self) -> int:
+        """Return how many blocks can be taken. O(1)."""
+        return self._num_free
+
+    def get_usage(self) -> float:
+        """Return the share of blocks that are held, 0.0 to 1.0. O(1)."""
+        return 1.0 - float(self._num_free) / float(self._count - 1)
+
+    def get_cached_block(self, block_hash: bytes, group_ids: Sequence[int]) -> list[KVCacheBlock] | None:
+        """Return one block per group that holds the prefix with this hash, or None unless all groups have one.
+
+        Complexity: O(groups).
+
+        Raises:
+            InvalidArgumentError: the hash is shorter than 16 bytes, or a group is out of range.
+            UnsupportedError: the pool verifies tokens.
+        """
+        if self.verifies_tokens:
+            raise UnsupportedError("block_hash: this pool verifies tokens and a bare hash has none; use KVCacheManager")
+        self.require_whole()
+        low, high = hash_words(block_hash)
+        found = []
+        for group in cast("Sequence[object]", group_ids):
+            block = self._index.find(low, high, item_count("group_ids", group))
+            # A prefix that only some groups have is no hit: every layer must have it.
+            if block == 0:
+                return None
+            found.append(KVCacheBlock(self, block))
+        return found
+
+    def cache_full_blocks(
+        self,
+        request: Request,
+        blocks: Sequence[object],
+        num_cached_blocks: int,
+        num_full_blocks: int,
+        block_size: int,
+        kv_cache_group_id: int = 0,
+    ) -> None:
+        """Publish ``blocks[num_cached_blocks:num_full_blocks]`` of a request's table; null and published ones are kept.
+
+        Of blocks that are not published, only those that are held from outside and by no request: whoever holds them
+        has written them. What a manager's requests fill, the manager publishes. Complexity: O(blocks published).
+
+        Raises:
+            InvalidArgumentError: a count is out of range, or the request has no keys for them.
+            BlockError: a block is foreign, not held, or held by a request too.
+        """
+        if not self.enable_caching:
+            return
+        integer("block_size", block_size, 1)
+        count_of("kv_cache_group_id", kv_cache_group_id)
+        self.require_whole()
+        units = self._units_for(request, block_size)
+        ids = self.ids_of(blocks)
+        keys = request.keys(units)
+        size: int = len(ids)  # no i64, with which no larger argument could be compared
+        most = min(size, int(keys.num_blocks()))
+        num_cached_blocks = operator.index(num_cached_blocks)
+        num_full_blocks = operator.index(num_full_blocks)
+        if not 0 <= num_cached_blocks <= num_full_blocks <= most:
+            raise InvalidArgumentError(
+                f"num_full_blocks: needs 0 <= {num_cached_blocks} <= {num_full_blocks} <= full blocks of the request "
+                f"({keys.num_blocks()}) and of the table ({len(ids)})"
+            )
+        for block in ids[num_cached_blocks:num_full_blocks]:
+            if block != 0 and self._ref[i64(block)] == 0:
+                raise BlockError(f"blocks: block {block} is not held; only held blocks are published")
+            if not self._index.has_key(i64(block)) and self._ref[i64(block)] != self.num_external_holders(i64(block)):
+                raise BlockError(f"blocks: block {block} is held by a request, whose manager publishes it")
+        keys.ensure_keys(num_full_blocks)
+        try:
+            self._publish(ids, request, units, kv_cache_group_id, block_size, num_cached_blocks, num_full_blocks)
+        except BaseException:
+            self._tear()
+            raise
+
+    def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
+        """Take blocks from the free queue, each held once from outside and without content. O(num_blocks).
+
+        Raises:
+            InvalidArgumentError: a negative number.
+            NoFreeBlocksError: fewer are free; none is taken.
+        """
+        self.require_whole()
+        wanted = operator.index(num_blocks)
+        if wanted < 0:
+            raise InvalidArgumentError(f"num_blocks: must not be negative, {num_blocks} is")
+        if wanted > int(self._num_free):
+            raise NoFreeBlocksError(f"num_blocks: {num_blocks} blocks asked for, {self._num_free} are free")
+        ids = zeros32(wanted)
+        # The views are made before any block is taken, since they need memory; their ids are written at the end.
+        views = self.views(ids)
+        if len(ids) > 0:
+            self._reserve_external()
+        try:
+            self._serve(0)
+            self._fill(ids, 0, wanted)
+            self._add_external_holders(ids, 1)
+            at: i64 = 0
+            while at < i64(len(ids)):
+                views[at]._id = i64(ids[at])
+                at += 1
+        except BaseException:
+            self._tear()
+            raise
+        return views
+
+    def touch(self, blocks: Iterable[object]) -> None:
+        """Hold each block once more from outside (null ones are passed over); candidates leave the free queue.
+
+        Complexity: O(blocks).
+
+        Raises:
+            BlockError: a block is foreign, or free without content, so that there is nothing to hold; none is touched.
+        """
+        self.require_whole()
+        ids = self.ids_of(blocks)
+        for block in ids:
+            if block != 0 and self._ref[i64(block)] == 0 and not self._index.has_key(i64(block)):
+                raise BlockError(f"blocks: block {block} is free and has no content; take blocks with get_new_blocks")
+        if len(ids) > 0:
+            self._reserve_external()
+        try:
+            self._add_external_holders(ids, 1)
+            self._touch_entries(ids)
+        except BaseException:
+            self._tear()
+            raise
+
+    def free_blocks(self, ordered_blocks: Iterable[object]) -> None:
+        """Let go of one hold from outside of each block, in this order; the first one left unheld is evicted first.
+
+        Null blocks are passed over; a block may be in the batch as often as it is held from outside. What a manager's
+        request holds, only the manager releases. Complexity: O(blocks). law: OUTSIDE-1.
+
+        Raises:
+            BlockError: a block is foreign, or not held from outside that often; none is released.
+        """
+        self.require_whole()
+        ids = self.ids_of(ordered_blocks)
+        seen: dict[int, int] = {}
+        # The engine's order is that of eviction, and `_release` goes through its range from the end on.
+        backwards = vec[i32](capacity=len(ids))
+        i: i64 = len(ids)
+        while i > 0:
+            i -= 1
+            block = ids[i]
+            backwards = append(backwards, block)
+            if block != 0:
+                times = seen.get(int(block), 0) + 1
+                seen[int(block)] = times
+                own = self.num_external_holders(i64(block))
+                if times > own:
+                    raise BlockError(
+                        f"ordered_blocks: block {block} is held {own} times through get_new_blocks and touch, and let "
+                        "go of more often; what a request holds, its manager releases"
+                    )
+        try:
+            self._add_external_holders(ids, -1)
+            self._release(backwards, 0, len(backwards))
+        except BaseException:
+            self._tear()
+            raise
+
+    def ids_of(self, blocks: Iterable[object]) -> vec[i32]:
+        """Return the ids of blocks given as ids or views, checked to be this pool's. O(blocks)."""
+        ids = vec[i32]()
+        for given in blocks:
+            block: object = given
+            if isinstance(given, KVCacheBlock):
+                # A view of another pool has an id that is valid here as well, but means another block.
+                block = given.block_id if given.is_of(self) else None
+            if isinstance(block, bool) or not isinstance(block, int) or not 0 <= block < int(self._count):
+                raise BlockError(f"blocks: {given!r} is not a block of this pool of {self._count} blocks")
+            ids = append(ids, i32(block))
+        return ids
+
+    def views(self, ids: vec[i32]) -> list[KVCacheBlock]:
+        """Return a view of each block. O(blocks)."""
+        return [KVCacheBlock(self, i64(block)) for block in ids]
+
+    def reset_prefix_cache(self) -> bool:
+        """Drop every key; False, and nothing happens, while any block is held. O(num_blocks)."""
+        self.require_whole()
+        return self._forget_all()
+
+    def take_events(self) -> list[KVCacheEvent]:
+        """Return the events since the last call, oldest first; empty unless they are recorded."""
+        journal = self._journal
+        if journal is None:
+            return []
+        return journal.take_events()
+
+    def take_evictions(self) -> list[Eviction]:
+        """Return the evictions since the last call, oldest first; empty unless they are recorded."""
+        journal = self._journal
+        if journal is None:
+            return []
+        return journal.take_evictions()
+
+    def take_losses(self) -> dict[int, int]:
+        """Return how many keys were lost since the last call, by ``3 * group + cause - 1``; empty if not counted."""
+        journal = self._journal
+        if journal is None:
+            return {}
+        losses = journal.losses
+        return {} if losses is None else losses.take_counts()
+
+
+@final
+class KVCacheBlock:
+    """A view of one block: cheap to make, nothing is stored per block.
+
+    Attributes:
+        block_id: id within the pool.
+    """
+
+    def __init__(self, pool: BlockPool, block_id: i64) -> None:
+        """Look at a block of a pool."""
+        self._pool = pool
+        self._id: i64 = block_id
+
+    @property
+    def block_id(self) -> int:
+        """Id within the pool."""
+        return self._id
+
+    @property
+    def ref_cnt(self) -> int:
+        """Number of holders now."""
+        return self._pool.ref_count(self._id)
+
+    @property
+    def block_hash(self) -> bytes | None:
+        """The 16-byte key it is published under now, or None."""
+        return self._pool.block_key(self._id)
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it is the null block."""
+        return self._id == 0
+
+    def is_of(self, pool: BlockPool) -> bool:
+        """Return whether it is a block of this pool."""
+        return self._pool is pool
+
+    def __eq__(self, other: object) -> bool:
+        """Compare pool and id; what else a block equals, the other side says."""
+        if not isinstance(other, KVCacheBlock):
+            return NotImplemented
+        return other._pool is self._pool and other._id == self._id
+
+    def __hash__(self) -> int:
+        """Hash by id."""
+        return hash(int(self._id))
+
+    def __repr__(self) -> str:
+        """Describe the block in one line."""
+        return f"KVCacheBlock({self._id}, ref_cnt={self.ref_cnt}, published={self.block_hash is not None})"

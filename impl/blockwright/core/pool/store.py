@@ -1,0 +1,802 @@
+"""The store of blocks: who holds which block, which block is taken next, and which prefix a block carries.
+
+The life of a block (ids start at 1; block 0 is the null block and takes part in none of this):
+
+    1. free without content       in the free queue's front part; taken first
+    2. held                       count >= 1; written by its one holder
+    3. held and published         carries a key; may be found and held by others too
+    4. eviction candidate         free, still published; in the queue's back part, least recently released first
+    1 -> 2 take    2 -> 3 publish    3 -> 4 release    4 -> 3 touch (a hit)    4 -> 2 take (the key is dropped)
+    2 -> 1 release
+
+A block that several hold and one of them is to write is copied on write: the writer gets a new block, and both ends of
+the copy stay held until the engine has been told of it.
+
+Eviction candidates go as they were released (a queue), unless a `CandidateOrder` stands beside the queue, which then
+holds only blocks without content: by access (`AccessOrder`), by what the engine says (`RetentionOrder`), or as a policy
+of somebody's own chooses (`ChosenOrder`).
+
+`BlockStore` is the only writer of the counters, the free queue and the prefix index. All of them are packed arrays:
+about 70 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
+that engine developers know.
+
+What changes several fields takes all its memory first, so that a `MemoryError` leaves everything as it was. Where that
+cannot be (events to tell, an interrupt in uncompiled code), the store is torn, and no later call is served.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from librt.vecs import append, extend, vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.keys.block_hash import hash_words, word_bytes
+from blockwright.core.keys.packed import with_room, zeros32
+from blockwright.core.keys.request import BlockKeys, Request
+from blockwright.core.pool.check import check_index, check_queue, demand
+from blockwright.core.pool.index import PrefixIndex
+from blockwright.core.pool.journal import EVICTED, TRIMMED, Journal
+from blockwright.core.pool.order.order import CandidateOrder
+from blockwright.errors import InterruptedCallError, StaleHitError
+from blockwright.events import BlockStored
+
+
+class BlockStore:
+    """Counters, free queue and prefix index over `count` blocks, the null block included.
+
+    What changes it is private to this package: a block has the holders that its tables and copies say, and those from
+    outside (`BlockPool`), which are counted apart.
+    """
+
+    def __init__(self, count: i64, journal: Journal | None, order: CandidateOrder | None = None) -> None:
+        """Make a store with every block free and without content. O(count).
+
+        With an `order`, eviction candidates go by it; without, least recently released first.
+        """
+        self._is_torn = False  # a call ended in the middle of a change
+        self._count: i64 = count
+        self._index: PrefixIndex = PrefixIndex(count)
+        self._ref: vec[i32] = zeros32(count)
+        # A ring through the free blocks; the null block, never free, is where it begins and ends.
+        self._next: vec[i32] = zeros32(count)
+        self._prev: vec[i32] = zeros32(count)
+        block: i64 = 1
+        while block < count:
+            self._next[block - 1] = i32(block)
+            self._prev[block] = i32(block - 1)
+            block += 1
+        self._prev[0] = i32(count - 1)
+        self._num_free: i64 = count - 1
+        self._num_evictions: i64 = 0
+        # Copies to come: group, source and destination of each. And per block, once there has been one: of how many it
+        # is the source, or -1 for a destination.
+        self._copies: vec[i32] = vec[i32]()
+        self._ends: vec[i32] = vec[i32]()
+        # Per block, once there has been one: how many of its holders hold it from outside, where none is a table.
+        self._external: vec[i32] = vec[i32]()
+        self._num_external: i64 = 0
+        self._order: CandidateOrder | None = order
+        # StepScratch whenever a block is taken, held, released or forgotten, so that a stale plan is noticed.
+        self._version: i64 = 0
+        self._journal: Journal | None = journal
+
+    def _copy_to(self, twin: BlockStore) -> None:
+        """Put a copy of every field of the store into another, whatever that holds. O(count)."""
+        self.require_whole()
+        twin._is_torn = False
+        twin._count = self._count
+        twin._index = self._index.copy()
+        twin._ref = self._ref[:]
+        twin._next = self._next[:]
+        twin._prev = self._prev[:]
+        twin._num_free = self._num_free
+        twin._num_evictions = self._num_evictions
+        twin._copies = self._copies[:]
+        twin._ends = self._ends[:]
+        twin._external = self._external[:]
+        twin._num_external = self._num_external
+        twin._order = None if self._order is None else self._order.copy()
+        twin._version = self._version
+        twin._journal = None if self._journal is None else self._journal.copy()
+
+    def _tear(self) -> None:
+        """Refuse later calls: one has ended in the middle of a change."""
+        self._is_torn = True
+
+    def require_whole(self) -> None:
+        """Raise `InterruptedCallError` if a call has ended in the middle of a change. law: CALL-1."""
+        if self._is_torn:
+            raise InterruptedCallError(
+                "an earlier call ended in the middle of a change (no memory, an interrupt), so that nothing can be "
+                "said of the blocks; make a new manager or pool, and compute again what it held"
+            )
+
+    # ------------------------------------------------------------------ what it says of itself
+
+    def free_block_ids(self) -> list[int]:
+        """Return the free blocks in the order in which they will be taken. O(num_free), n log n by access."""
+        ids: list[int] = []
+        block: i64 = i64(self._next[0])
+        while block != 0 and i64(len(ids)) <= self._count:
+            ids.append(int(block))
+            block = i64(self._next[block])
+        order = self._order
+        return ids if order is None else ids + order.candidates()
+
+    def ref_counts(self) -> list[int]:
+        """Return the number of holders of each block, by id. O(num_blocks)."""
+        return [int(count) for count in self._ref]
+
+    def block_keys(self) -> list[bytes | None]:
+        """Return the 16-byte key of each block, by id; None where it is not published. O(num_blocks)."""
+        return [None if key is None else word_bytes(key[0], key[1]) for key in self._index.all_keys()]
+
+    def block_groups(self) -> list[int | None]:
+        """Return the group whose prefix each block carries, by id; None where it is not published. O(num_blocks)."""
+        return [None if key is None else key[2] for key in self._index.all_keys()]
+
+    def published(self) -> list[bool]:
+        """Return for each block, by id, whether it carries a key. O(num_blocks)."""
+        return self._index.keyed()
+
+    @property
+    def num_held_externally(self) -> int:
+        """How many different blocks are held from outside. O(1)."""
+        return self._num_external
+
+    def holders_apart(self) -> list[int]:
+        """Return how many of the holders of each block hold it from outside, by id. O(num_blocks)."""
+        return [int(times) for times in self._external] or [0] * int(self._count)
+
+    def num_external_holders(self, block: i64) -> i64:
+        """Return how many of the holders of one block hold it from outside. O(1)."""
+        return 0 if self._num_external == 0 else i64(self._external[block])
+
+    def block_key(self, block: i64) -> bytes | None:
+        """Return the 16-byte key of one block, or None. O(1)."""
+        if not self._index.has_key(block):
+            return None
+        low, high, _ = self._index.key(block)
+        return word_bytes(low, high)
+
+    def block_group(self, block: i64) -> int | None:
+        """Return the group whose prefix one block carries, or None where it is not published. O(1)."""
+        if not self._index.has_key(block):
+            return None
+        return int(self._index.key(block)[2])
+
+    def free_block_after(self, block: i64) -> int | None:
+        """Return the block that follows a free one in the queue, the first one for block 0; None after the last. O(1).
+
+        Eviction candidates that go by a `CandidateOrder` are in no queue and are not among them.
+        """
+        following = int(self._next[block]) if block == 0 or self._ref[block] == 0 else 0
+        return following or None
+
+    def is_published(self, block: i64) -> bool:
+        """Return whether a block carries a key. O(1)."""
+        return self._index.has_key(block)
+
+    def ref_count(self, block: i64) -> i64:
+        """Return the number of holders of one block. O(1)."""
+        return i64(self._ref[block])
+
+    # ------------------------------------------------------------------ the free queue
+
+    def _take(self, count: i64, ids: vec[i32]) -> vec[i32]:
+        """Append `count` blocks from the queue's head to `ids`, each held once and without key.
+
+        The caller has checked that they are there. law: QUEUE-1, REF-1.
+        """
+        at: i64 = len(ids)
+        ids = append(ids, 0) if count == 1 else extend(ids, zeros32(count))
+        self._fill(ids, at, at + count)
+        return ids
+
+    def _fill(self, ids: vec[i32], at: i64, stop: i64) -> None:
+        """Do so, for the entries of a range, which are null so far; takes no memory."""
+        assert stop - at <= self._num_free, "blocks are counted before they are taken"
+        order = self._order
+        if order is not None:
+            self._fill_ranked(order, ids, at, stop)
+            return
+        count = stop - at
+        following = self._next
+        ref = self._ref
+        marks = self._index.marks
+        block: i64 = i64(following[0])
+        while at < stop:
+            # The mark is read here and not by a call, since most blocks that are taken carry no key.
+            if marks[block] != 0:
+                self._evict(block, stop - at)
+            # law: STEP-3, TABLE-2
+            taken = block
+            block = i64(following[taken])  # before a write that such a read could wait for
+            ref[taken] = 1
+            ids[at] = i32(taken)
+            at += 1
+        following[0] = i32(block)
+        # The ring is closed once for the whole run: within it, no block's neighbours are ever read again.
+        self._prev[block] = 0
+        self._version += 1
+        self._num_free -= count
+
+    def _fill_ranked(self, order: CandidateOrder, ids: vec[i32], at: i64, stop: i64) -> None:
+        """Do so where candidates do not stand in the queue: blocks without content first. law: POLICY-2."""
+        following = self._next
+        ref = self._ref
+        start = at
+        # Blocks without content lose nothing, so they are taken before any candidate has to give up its key.
+        bare = at + min(stop - at, self._num_free - order.size)
+        block: i64 = i64(following[0])
+        while at < bare:
+            ref[block] = 1
+            ids[at] = i32(block)
+            block = i64(following[block])
+            at += 1
+        following[0] = i32(block)
+        self._prev[block] = 0
+        order.take(ids, start, at, stop)
+        if self._journal is not None:
+            # An offloading engine passes hints on with the block, and the order forgets them as it gives the block up.
+            self._journal.hints = order.gone
+        while at < stop:
+            block = i64(ids[at])
+            self._evict(block, 1)
+            ref[block] = 1
+            at += 1
+        if len(order.gone) > 0:
+            order.gone.clear()
+        self._version += 1
+        self._num_free -= stop - start
+
+    def _take_one(self) -> i64:
+        """Do as `take` for one block, and return it. O(1), O(log n) by access."""
+        order = self._order
+        if order is not None:
+            ids = zeros32(1)
+            self._fill(ids, 0, 1)
+            return i64(ids[0])
+        # Decoding takes one block at a time, for which the loop of `_fill` would cost as much as the taking.
+        assert self._num_free > 0, "blocks are counted before they are taken"
+        block: i64 = i64(self._next[0])
+        following: i64 = i64(self._next[block])
+        if self._index.marks[block] != 0:
+            self._evict(block, 1)
+        self._ref[block] = 1
+        self._next[0] = i32(following)
+        self._prev[following] = 0
+        self._version += 1
+        self._num_free -= 1
+        return block
+
+    def _evict(self, block: i64, count: i64) -> None:
+        """Drop the keys of the candidates that are taken: `count` blocks from one on, as the queue has them.
+
+        law: KEY-1.
+        """
+        # law: STEP-2
+        index = self._index
+        journal = self._journal
+        if journal is None:
+            # All keys of the run are dropped at the first of its candidates, while the slots that were read ahead are
+            # in the cache.
+            self._num_evictions += index.drop_run(self._next, block, count)
+            return
+        while count > 0:
+            if index.marks[block] != 0:
+                self._num_evictions += 1
+                low, high, group = index.key(block)
+                journal.forgot(block, low, high, group, index.drop(block))
+            block = i64(self._next[block])
+            count -= 1
+
+    def _touch_entries(self, ids: vec[i32]) -> None:
+        """Hold each non-null block of a hit once more; free ones leave the queue. law: REF-1."""
+        order = self._order
+        if order is not None:
+            # Candidates that go by an order are in no queue; put there, the loop below takes all free blocks out in one
+            # way.
+            self._line_up(order.leave(ids))
+        self._version += 1
+        ref = self._ref
+        following = self._next
+        before = self._prev
+        size: i64 = len(ids)
+        i: i64 = 0
+        while i < size:
+            block: i64 = i64(ids[i])
+            i += 1
+            if block == 0:
+                continue
+            if ref[block] == 0:
+                following[i64(before[block])] = following[block]
+                before[i64(following[block])] = before[block]
+                self._num_free -= 1
+            ref[block] += 1
+
+    def _release(self, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Give up one holder of each non-null entry in a range of a table, last entry first. law: REF-1, QUEUE-1."""
+        self._let_go(ids, start, stop)
+        if self._journal is not None:
+            self._journal.released(ids, start, stop, EVICTED)
+
+    def _let_go(self, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Do so, and note nothing.
+
+        Blocks that nobody holds any more go to the queue: behind the eviction candidates if published, to the head if
+        not. law: REF-1, QUEUE-1.
+        """
+        order = self._order
+        if order is not None:
+            self._let_go_ranked(order, ids, start, stop)
+            return
+        ref = self._ref
+        following = self._next
+        before = self._prev
+        marks = self._index.marks
+        # From the end on: the last block of a prefix is of use to the fewest requests, so it is to be evicted first.
+        i = stop
+        # The tail is kept in a local for the whole range: the next block waits for no write to the ring.
+        tail: i64 = i64(before[0])
+        freed: i64 = 0
+        while i > start:
+            i -= 1
+            block: i64 = i64(ids[i])
+            # law: NULL-1
+            if block == 0:
+                continue
+            count: i64 = i64(ref[block]) - 1
+            assert count >= 0, "a block is released by those that hold it"
+            ref[block] = i32(count)
+            if count > 0:
+                continue
+            freed += 1
+            if marks[block] != 0:
+                following[tail] = i32(block)
+                before[block] = i32(tail)
+                tail = block
+            else:
+                # A block without content goes to the head, because taking it costs nobody a prefix.
+                head: i64 = i64(following[0])
+                if tail == 0:
+                    tail = block
+                following[0] = i32(block)
+                before[block] = 0
+                following[block] = i32(head)
+                before[head] = i32(block)
+        following[tail] = 0
+        before[0] = i32(tail)
+        self._version += 1
+        self._num_free += freed
+
+    def _let_go_ranked(self, order: CandidateOrder, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Do so where candidates do not stand in the queue."""
+        ref = self._ref
+        marks = self._index.marks
+        i = stop
+        while i > start:
+            i -= 1
+            block: i64 = i64(ids[i])
+            if block == 0:
+                continue
+            count: i64 = i64(ref[block]) - 1
+            assert count >= 0, "a block is released by those that hold it"
+            ref[block] = i32(count)
+            is_published = marks[block] != 0
+            # An order hears of every holder that lets go, not only of the last: whose block it is may depend on all of
+            # them.
+            if is_published and order.tells:
+                order.note(ids, i, stop, self._index, count == 0)
+            if count > 0:
+                if not is_published and count == self.num_external_holders(block):
+                    order.disown(block)
+                continue
+            self._num_free += 1
+            if is_published and (order.keeps_doubles or self._index.is_single(block)):
+                order.add(block)
+                continue
+            if is_published:
+                # A second candidate with the same content would take a place in its tenant's share, and no lookup would
+                # find it.
+                self._forget_double(order, block)
+            order.forget(block)
+            self._put_first(block)
+        self._version += 1
+
+    def _put_first(self, block: i64) -> None:
+        """Put a block without content at the head of the queue."""
+        head = self._next[0]
+        self._next[0] = i32(block)
+        self._prev[block] = 0
+        self._next[block] = head
+        self._prev[i64(head)] = i32(block)
+
+    def _forget_double(self, order: CandidateOrder, block: i64) -> None:
+        """Drop the key of a free block that others carry as well; they keep what was said of it. law: SHARE-4."""
+        index = self._index
+        other = index.next_duplicate(block, block)
+        while other != 0:
+            order.merge(other, block)
+            other = index.next_duplicate(other, block)
+        low, high, group = index.key(block)
+        was_last = index.drop(block)
+        if self._journal is not None:
+            self._journal.forgot(block, low, high, group, was_last)
+
+    def _leave_alone(self, order: CandidateOrder, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Take their content from the candidates that carry what a range of held blocks does now. law: SHARE-4."""
+        index, ref = self._index, self._ref
+        while start < stop:
+            block: i64 = i64(ids[start])
+            start += 1
+            if block == 0 or not index.has_key(block) or index.is_single(block):
+                continue
+            double = index.next_duplicate(block, block)
+            while double != 0 and ref[double] > 0:
+                double = index.next_duplicate(double, block)
+            if double != 0:
+                self._empty_double(order, double)
+
+    def _empty_double(self, order: CandidateOrder, block: i64) -> None:
+        """Make a candidate a block without content, since others carry its key as well. law: SHARE-4."""
+        # The order must let go first: it looks up the block's place by notes that `forget` clears.
+        order.withdraw(block)
+        self._forget_double(order, block)
+        order.forget(block)
+        self._put_first(block)
+        self._version += 1
+
+    def _note_trim(self, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Note that a range was released because no later token of its request reads it."""
+        if self._journal is not None:
+            self._journal.released(ids, start, stop, TRIMMED)
+
+    # ------------------------------------------------------------------ who holds it from outside
+
+    def _add_external_holders(self, ids: vec[i32], times: i32) -> None:
+        """Count one more holder from outside for each non-null block; with ``times=-1``, one less. law: OUTSIDE-1.
+
+        The caller has made room (`_reserve_external`). Complexity: O(blocks).
+        """
+        external = self._external
+        assert len(ids) == 0 or len(external) > 0, "room is made before holders from outside are counted"
+        for each in ids:
+            block: i64 = i64(each)
+            if block != 0:
+                if external[block] == 0:
+                    self._num_external += 1
+                external[block] += times
+                if external[block] == 0:
+                    self._num_external -= 1
+
+    def _reserve_external(self) -> None:
+        """Take the memory in which holders from outside are counted. O(num_blocks) once."""
+        if len(self._external) == 0:
+            self._external = zeros32(self._count)
+
+    # ------------------------------------------------------------------ copy-on-write
+
+    def num_sharers(self, block: i64) -> i64:
+        """Return the number of tables that hold one block: neither copies to come nor holders from outside. O(1)."""
+        count: i64 = i64(self._ref[block])
+        if count > 1:
+            if len(self._copies) > 0:
+                copies: i64 = i64(self._ends[block])
+                # A copy to come holds both of its ends, but it writes no more than its destination: it shares with no
+                # request.
+                count -= copies if copies >= 0 else 1
+            count -= self.num_external_holders(block)
+        return count
+
+    def has_copies(self) -> bool:
+        """Return whether copies are to come. O(1)."""
+        return len(self._copies) > 0
+
+    def is_destination(self, block: i64) -> bool:
+        """Return whether a copy to come goes to a block. O(1)."""
+        return len(self._copies) > 0 and self._ends[block] < 0
+
+    def _copy_on_write(self, block: i64, group: i64) -> i64:
+        """Move one holder of a shared block to a new one, and note that the content is to be copied. O(1).
+
+        Both are also held by the copy until it is taken, so that neither is handed out before the copy has been run.
+        The caller has checked that a block is free. law: COPY-1, COPY-2.
+        """
+        assert self._ref[block] > 1, "only a shared block is copied"
+        self._reserve_copies(1)
+        new = self._take_one()
+        # One holder is the writer, the other the copy: neither end may be handed out before the engine has run the
+        # copy.
+        self._ref[new] = 2
+        self._ends[block] += 1
+        self._ends[new] = -1
+        self._copies = append(append(append(self._copies, i32(group)), i32(block)), i32(new))
+        return new
+
+    def _reserve_copies(self, count: i64) -> None:
+        """Take the memory that so many more copies to come need; nothing else changes."""
+        if len(self._ends) == 0:
+            # Most engines never fork, so that the four bytes per block are taken with the first copy.
+            self._ends = zeros32(self._count)
+        self._copies = with_room(self._copies, 3 * count)
+
+    def _take_copies(self) -> list[tuple[int, int, int]]:
+        """Return the copies to come as (group, source, destination), oldest first, and let go of both ends.
+
+        Complexity: O(copies).
+        """
+        copies = self.pending_copies()
+        self._end_copies()
+        return copies
+
+    def _end_copies(self) -> None:
+        """Let go of both ends of the copies to come, which have been told. O(copies)."""
+        pending = self._copies
+        size: i64 = len(pending)
+        if size == 0:
+            return
+        # All memory is taken before the first end is let go, so that a MemoryError leaves every copy to come as it was.
+        last = vec[i32](capacity=size)
+        room = vec[i32](capacity=12)
+        try:
+            self._end(pending, last)
+            self._copies = room
+        except BaseException:
+            self._tear()
+            raise
+
+    def _end(self, pending: vec[i32], last: vec[i32]) -> None:
+        """Let go of both ends of these copies; `last` has room for them."""
+        size: i64 = len(pending)
+        ref = self._ref
+        at: i64 = 0
+        while at < size:
+            block: i64 = i64(pending[at])
+            copies: i64 = i64(self._ends[block]) if at % 3 != 0 else 0  # before each two ends stands their group
+            at += 1
+            if copies == 0:
+                continue
+            if copies < 0:
+                copies = 1
+            self._ends[block] = 0
+            if i64(ref[block]) > copies:
+                ref[block] -= i32(copies)
+            else:
+                # The last holder is given up by `_let_go`, which alone knows where in the queue a block goes.
+                ref[block] = 1
+                last = append(last, i32(block))
+        self._let_go(last, 0, i64(len(last)))
+
+    def pending_copies(self) -> list[tuple[int, int, int]]:
+        """Return the copies to come as (group, source, destination), oldest first; they stay to come. O(copies)."""
+        copies: list[tuple[int, int, int]] = []
+        pending = self._copies
+        at: i64 = 0
+        while at < i64(len(pending)):
+            copies.append((int(pending[at]), int(pending[at + 1]), int(pending[at + 2])))
+            at += 3
+        return copies
+
+    # ------------------------------------------------------------------ the prefix index
+
+    def find(self, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> i64:
+        """Return the block that serves a hit on the request's block `index`, or 0. O(1)."""
+        keys.ensure_keys(index + 1)
+        at: i64 = 2 * ((index + 1) * keys.units - 1)
+        block = self._index.find(keys.words[at], keys.words[at + 1], group)
+        journal = self._journal
+        if journal is None:
+            return block
+        oldest = block
+        while block != 0 and not journal.holds(block, keys, index, block_size):
+            block = self._index.next_duplicate(block, oldest)
+        return block
+
+    def find_run(self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, start: i64, stop: i64) -> i64:
+        """Write the blocks that serve the request's blocks start, start + 1, ... to `ids`; return the first missing.
+
+        Complexity: one lookup per block, and little is hashed beyond the first missing.
+        """
+        i = start
+        if self._journal is None:
+            while i < stop:
+                # Keys are made a few at a time: hashing a whole prompt whose first block is missing would be in vain.
+                known = min(keys.ensure_keys(i + 1), stop)
+                i = self._index.find_run(keys.words, 2 * keys.units, group, ids, i, known)
+                if i < known:
+                    break
+            return i
+        while i < stop:
+            block = self.find(keys, i, group, block_size)
+            if block == 0:
+                break
+            ids[i] = i32(block)
+            i += 1
+        return i
+
+    def loss(self, keys: BlockKeys, index: i64, group: i64) -> i64:
+        """Return how the key of the request's block `index` was lost; 0: not, as far as known, -1: not noted. O(1)."""
+        journal = self._journal
+        if journal is None:
+            return -1
+        losses = journal.losses
+        if losses is None:
+            return -1
+        keys.ensure_keys(index + 1)
+        at: i64 = 2 * ((index + 1) * keys.units - 1)
+        return losses.cause(keys.words[at], keys.words[at + 1], group)
+
+    def carries(self, block: i64, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> bool:
+        """Return whether a block is published under exactly the key of the request's block `index`. O(1)."""
+        keys.ensure_keys(index + 1)
+        at: i64 = 2 * ((index + 1) * keys.units - 1)
+        if not self._index.matches(block, keys.words[at], keys.words[at + 1], group):
+            return False
+        journal = self._journal
+        return journal is None or journal.holds(block, keys, index, block_size)
+
+    def num_candidates(self, ids: vec[i32]) -> i64:
+        """Return how many non-null blocks of a hit are free now. O(entries)."""
+        ref = self._ref
+        free: i64 = 0
+        for block in ids:
+            if block != 0 and ref[i64(block)] == 0:
+                free += 1
+        return free
+
+    def check_hits(self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, start: i64, first: i64) -> None:
+        """Check that entries from `start` to `first` are null, and those after them carry the request's own keys.
+
+        Complexity: O(entries).
+
+        Raises:
+            StaleHitError: one of them does not.
+        """
+        size: i64 = len(ids)
+        if size > keys.num_blocks():
+            raise StaleHitError(f"new_computed_blocks: {size} blocks, the request has {keys.num_blocks()} full ones")
+        i = start
+        while i < first:
+            if ids[i] != 0:
+                raise StaleHitError(f"new_computed_blocks: entry {i} is outside the window but not the null block")
+            i += 1
+        keys.ensure_keys(size)
+        # The blocks come from the engine, which may have kept them for long: each is compared with its key anew.
+        bad = self._index.match_run(keys.words, 2 * keys.units, group, ids, first)
+        if self._journal is not None:
+            while i < bad and self.carries(i64(ids[i]), keys, i, group, block_size):
+                i += 1
+            bad = i
+        if bad < size:
+            raise StaleHitError(
+                f"new_computed_blocks: block {ids[bad]} at entry {bad} no longer holds this request's prefix; "
+                "look the hit up again"
+            )
+
+    def _publish(
+        self, ids: vec[i32], request: Request, units: i64, group: i64, block_size: i64, start: i64, stop: i64
+    ) -> None:
+        """Make the full, non-null blocks of a range of a table findable. law: PUB-1, PUB-2.
+
+        Takes no memory but for events if the caller has had the keys made.
+        """
+        request.hash_until(stop * units)
+        index = self._index
+        words = request._words
+        journal = self._journal
+        order = self._order
+        if journal is None:
+            index.add_run(words, 2 * units, group, ids, start, stop)
+        else:
+            marks = index.marks
+            i = start
+            while i < stop:
+                block: i64 = i64(ids[i])
+                if block != 0 and marks[block] == 0:
+                    at: i64 = 2 * ((i + 1) * units - 1)
+                    is_new = index.add(block, words[at], words[at + 1], group)
+                    journal.stored(block, request.keys(units), i, group, block_size, is_new)
+                i += 1
+        if order is not None and not order.keeps_doubles:
+            # What was just published may stand twice: a candidate with the same content gives up its key for the held
+            # block.
+            self._leave_alone(order, ids, start, stop)
+
+    def _publish_told(self, block: i64, event: BlockStored) -> None:
+        """Make a held block findable under the key of an event, which another process told. O(1). law: PUB-1."""
+        digest = cast("bytes", event.block_hash)
+        low, high = hash_words(digest)
+        is_new = self._index.add(block, low, high, event.group_id)
+        if self._journal is not None:
+            self._journal.told(block, digest, event, is_new)
+
+    def _publish_each(self, blocks: vec[i32], request: Request, units: i64, entry: i64, count: i64) -> None:
+        """Make blocks findable as the request's block `entry`, the first in group 0, ..., the last of `count` in its.
+
+        Only where the pool is plain, and the key made. law: PUB-1.
+        """
+        words = request._words
+        at: i64 = 2 * ((entry + 1) * units - 1)
+        assert self.is_plain(), "nothing is noted of blocks that are published so"
+        assert at + 1 < i64(len(words)), "keys are made before blocks are published"
+        self._index.add_each(words[at], words[at + 1], blocks, count)
+
+    def is_plain(self) -> bool:
+        """Return whether nothing is noted of blocks, and candidates wait in the queue. O(1).
+
+        Then it makes no difference whether a group publishes before or after the next one takes.
+        """
+        return self._journal is None and self._order is None
+
+    def _forget_all(self, num_reserved: i64 = 0) -> bool:
+        """Drop every key; False, and nothing happens, while any block is held but `num_reserved` ones without content.
+
+        Complexity: O(count), O(1) where no block carries a key.
+        """
+        # A held block may be read by its request at any time, so that its content must stay what its key says.
+        if self._num_free + num_reserved != self._count - 1:
+            return False
+        try:
+            if self._journal is not None:
+                self._journal.cleared(self._index)
+            self._index.clear()
+            order = self._order
+            if order is not None:
+                self._line_up(order.clear())
+            self._version += 1
+        except BaseException:
+            self._tear()
+            raise
+        return True
+
+    def _line_up(self, blocks: list[int]) -> None:
+        """Put candidates that are about to be taken or held at the end of the queue."""
+        tail: i64 = i64(self._prev[0])
+        for block in blocks:
+            self._next[tail] = i32(block)
+            self._prev[block] = i32(tail)
+            tail = block
+        self._next[tail] = 0
+        self._prev[0] = i32(tail)
+
+    # ------------------------------------------------------------------ self-check
+
+    def check(self) -> None:
+        """Recompute the pool's own invariants from scratch. O(num_blocks).
+
+        Raises:
+            InvariantError: names the law and shows both sides.
+        """
+        self.require_whole()
+        keyed = self.published()
+        check_queue(int(self._num_free), self.free_block_ids(), self._backwards(), self.ref_counts(), keyed)
+        check_index(self._index, keyed)
+        order = self._order
+        if order is not None:
+            demand("QUEUE-1", "what is remembered of candidates agrees with itself", True, order.is_sound())
+            bare = [block for block in order.candidates() if not keyed[block]]
+            demand("QUEUE-1", "candidates that are not published", [], bare)
+        # Recounted from the list of copies, not from the counters that the list has been kept beside.
+        ends = [0] * len(self._ends)
+        for _, source, destination in self.pending_copies():
+            ends[source] += 1
+            ends[destination] = -1
+        demand("COPY-1", "copies to come that each block is the source of", ends, [int(count) for count in self._ends])
+        apart = self.holders_apart()
+        over = [block for block, times in enumerate(apart) if not 0 <= times <= int(self._ref[block])]
+        demand("OUTSIDE-1", "blocks with more holders from outside than holders", [], over)
+        demand("OUTSIDE-1", "blocks held from outside", len([n for n in apart if n > 0]), self.num_held_externally)
+        if self._journal is not None:
+            self._journal.check([block for block in range(self._count) if keyed[block]])
+
+    def _backwards(self) -> list[int]:
+        """Return the free queue from its tail, cut off if it runs in a circle."""
+        ids: list[int] = []
+        block: i64 = i64(self._prev[0])
+        while block != 0 and i64(len(ids)) <= self._count:
+            ids.append(int(block))
+            block = i64(self._prev[block])
+        order = self._order
+        return ids if order is None else order.candidates()[::-1] + ids

@@ -1,0 +1,350 @@
+"""Many requests in one call: the slots of a step, ``allocate_slots_batch``, and the tokens that it brought.
+
+Slots take two passes over the requests, so that a step that changes only counts, as most do in decoding, costs little:
+
+    count each     check every request; one whose step only counts on (see `is_in_place`) is counted at once
+    serve each     the others, in order: count, prepare, and act, as a single call does (`effects`)
+
+Where a request is wrong, or the batch ends early, what was counted is taken back. Either call does what the same calls
+of single requests do, one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from librt.strings import read_i32_le
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.keys.block_hash import HashChain
+from blockwright.core.keys.packed import cut_to, with_room, zeros64
+from blockwright.core.keys.request import MAX_LENGTH, Request, no_request, pack_tokens
+from blockwright.core.steps.effects import act, prepare, serve_in_place, undo
+from blockwright.core.steps.outcomes import BatchAllocation
+from blockwright.core.steps.plans import fits, refuse_never
+from blockwright.core.steps.preconditions import check_ask, is_in_place, tables_of
+from blockwright.core.steps.publication import publishes_now
+from blockwright.core.steps.state import State
+from blockwright.core.tables.ask import StepRequest, all_or_each, counts_of
+from blockwright.core.tables.table import RequestTables
+from blockwright.errors import DuplicateRequestError, InvalidArgumentError
+
+
+def grow_each(
+    state: State, batch: list[Request], each: i64, news: vec[i64], aheads: vec[i64], drafts: vec[i64]
+) -> BatchAllocation:
+    """Grow requests in order until one does not fit; those before it keep their slots: ``allocate_slots_batch``.
+
+    Where counts are empty, all ask for as many: `each` new tokens, no lookahead, no drafts.
+    """
+    size: i64 = len(batch)
+    changes = state.changes
+    changes.clear()
+    changes.start_batch(size)
+    nothing = vec[i32]()
+    done = BatchAllocation(0, None, nothing, nothing, nothing, nothing, nothing, int(state.num_batches) + 1)
+    try:
+        state.pool.require_whole()
+        count_each(state, batch, each, news, aheads, drafts)
+        serve_each(state, batch, each, news, aheads, drafts, done)
+    except BaseException:
+        if changes.has_begun:
+            state.tear()
+        else:
+            take_back(state, batch, 0)
+        raise
+    return done
+
+
+def count_each(
+    state: State,
+    batch: list[Request],
+    each: i64,
+    news: vec[i64],
+    aheads: vec[i64],
+    drafts: vec[i64],
+) -> None:
+    """Check every request of a batch, and count those that go on from what is written, in place."""
+    state.num_batches += 1
+    number, owner = state.num_batches, state.owner
+    config = state.config
+    is_plain = not config.overlaps and len(drafts) == 0
+    most: i64 = 0  # tokens up to which a plain step that goes on from what is written cannot be wrong
+    if config.most_drafts < 0:
+        most = config.max_len
+    differs = len(news) > 0 or len(aheads) > 0
+    changes = state.changes
+    pending = changes.pending
+    fresh: set[str] = set()
+    new = each
+    ahead: i64 = 0
+    size: i64 = len(pending)
+    i: i64 = 0
+    while i < size:
+        changes.num_seen = i + 1
+        asked = cast("list[object]", batch)[i]
+        if not isinstance(asked, Request):
+            raise no_request(asked)
+        request = asked
+        if differs:
+            new = count_at(news, i, each)
+            ahead = count_at(aheads, i, 0)
+        held = request._held
+        # The loop over a decoding batch is the hottest of all: what is checked by a call elsewhere is written out here.
+        if is_plain and isinstance(held, RequestTables) and held.owner == owner:
+            own: RequestTables = held
+            begin = own.num_written
+            stop = begin + new
+            if begin == request._num_computed and new > 0 and own.batch != number and own.num_drafts == 0:
+                if stop + ahead <= own.in_place:
+                    # Kept to be put back: a request later in the batch may be wrong, and then none is served.
+                    own.was_certain = own.num_certain
+                    own.batch = number
+                    # law: LEN-1. As `count_step`: what was there before is certain, and what is known by now.
+                    own.num_written = stop
+                    own.num_certain = max(begin, min(stop, request._num_prompt + i64(len(request._output))))
+                    i += 1
+                    continue
+                if stop <= most and own.num_loading == 0:
+                    pending[changes.num_pending] = i32(i)
+                    changes.num_pending += 1
+                    own.batch = number
+                    i += 1
+                    continue
+        pending[changes.num_pending] = i32(i)
+        changes.num_pending += 1
+        check_one(state, request, new, ahead, count_at(drafts, i, 0), changes.ask, fresh)
+        i += 1
+
+
+def check_one(
+    state: State, request: Request, new: i64, ahead: i64, drafts: i64, ask: StepRequest, fresh: set[str]
+) -> None:
+    """Check a request of a batch that is served later."""
+    tables = tables_of(state, request)
+    is_new = tables is None
+    if tables is None:
+        if request._request_id in fresh:
+            raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
+        fresh.add(request._request_id)
+    else:
+        # A number per batch finds repetitions without a set of all requests.
+        if tables.batch == state.num_batches:
+            raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
+        tables.batch = state.num_batches
+        if drafts == 0 and is_in_place(state, request, tables, new, ahead):
+            state.changes.any_in_place = True
+            return
+    ask.new = new
+    ask.ahead = ahead
+    ask.drafts = drafts
+    check_ask(state, request, tables, ask)
+    if is_new:  # before anything changes, so that the error of one request leaves the others as they were
+        fits(state, request, None, ask)
+        refuse_never(state, request, None, ask)
+
+
+def take_back(state: State, batch: list[Request], start: i64) -> None:
+    """Take back what was counted of the requests from one on."""
+    try:
+        pending = state.changes.pending
+        turn: i64 = 0
+        i: i64 = 0
+        while i < state.changes.num_seen:
+            # Requests with a turn were not counted: what they changed, if anything, was undone where it failed.
+            if turn < state.changes.num_pending and i64(pending[turn]) == i:
+                turn += 1
+            elif i >= start:
+                request = cast("list[object]", batch)[i]
+                held = request._held if isinstance(request, Request) else None
+                if isinstance(held, RequestTables) and held.owner == state.owner and held.batch == state.num_batches:
+                    held.num_written = batch[i]._num_computed
+                    held.num_certain = held.was_certain
+            i += 1
+    except BaseException:
+        state.tear()
+        raise
+
+
+def serve_each(
+    state: State,
+    batch: list[Request],
+    each: i64,
+    news: vec[i64],
+    aheads: vec[i64],
+    drafts: vec[i64],
+    done: BatchAllocation,
+) -> None:
+    """Serve the requests of a checked batch that are not counted yet, and write down what changed."""
+    changes = state.changes
+    size: i64 = len(batch)
+    num_groups = state.config.num_groups
+    overlaps = state.config.overlaps
+    new_ids = vec[i32]()
+    room: i64 = 0
+    served = size
+    pending, ask = changes.pending, changes.ask
+    publishes = publishes_now(state, ask)
+    names = [""] * int(changes.num_pending)
+    changed = changes.zeros(3 * num_groups * changes.num_pending)
+    num_changed: i64 = 0
+    turn: i64 = 0
+    while turn < changes.num_pending:
+        served = i64(pending[turn])
+        request = batch[served]
+        tables = tables_of(state, request)
+        ask.new = count_at(news, served, each)
+        ask.ahead = count_at(aheads, served, 0)
+        ask.drafts = count_at(drafts, served, 0)
+        if (
+            changes.any_in_place
+            and ask.drafts == 0
+            and tables is not None
+            and is_in_place(state, request, tables, ask.new, ask.ahead)
+        ):
+            serve_in_place(state, request, tables, ask.new)
+            changes.has_begun = True
+            turn += 1
+            continue
+        ask.begin = request._num_computed
+        ask.stop = ask.begin + ask.new
+        ask.certain = ask.stop - ask.drafts
+        if room < num_groups:  # one each, as most batches take at most
+            room = (size - served) * num_groups
+            new_ids = with_room(new_ids, room)
+        changes.begin(tables, state.uniform_groups)
+        try:
+            if not fits(state, request, tables, ask):
+                break
+            if publishes:
+                request.hash_filled(ask.stop)
+            # Copies are reported with the index of their request in the batch.
+            changes.request = i32(served)
+            ready = prepare(state, request, tables, ask, changes)
+            if changes.grown > room:
+                room = max(changes.grown, (size - served) * num_groups)
+                new_ids = with_room(new_ids, room)
+            if overlaps and ask.new > 0:  # the last that takes memory
+                state.steps[-1].record(ready, ask.new, ask.drafts)
+            changes.has_begun = True
+            act(state, request, ready, ask, tables is None, changes)
+        except BaseException:
+            undo(state, request, tables, changes, changes.has_begun)
+            raise
+        room -= changes.grown
+        names[turn] = request._request_id
+        turn += 1
+        nulls = i64(len(changes.nulled)) > changes.num_nulled
+        # Only tables that changed are written down, so that a worker's replica costs nothing for the others.
+        if changes.grown == 0 and not nulls:
+            continue
+        num_nulled = i32(changes.num_nulled)
+        at: i64 = 0
+        while at < num_groups:
+            blocks = ready.by_group[at].blocks
+            held = changes.held_in(at)
+            ends = num_nulled
+            if nulls:
+                ends = changes.nulled_ends[at]
+            if held < i64(len(blocks)) or ends > num_nulled:
+                while held < i64(len(blocks)):
+                    new_ids = append(new_ids, blocks[held])
+                    held += 1
+                changed[num_changed] = i32(served * num_groups + at)
+                changed[num_changed + 1] = i32(len(new_ids))
+                changed[num_changed + 2] = ends
+                num_changed += 3
+                num_nulled = ends
+            at += 1
+    if turn < changes.num_pending:
+        done.refused = int(served)
+        take_back(state, batch, served)
+    else:
+        served = size
+    done.num_served = int(served)
+    done.name(names, pending, size)
+    done.tell(size * num_groups, changed, num_changed)
+    done.new_block_ids = new_ids
+    done.nulled_entries = changes.nulled
+    done.replaced_entries = changes.replaced
+
+
+def count_at(counts: vec[i64], at: i64, each: i64) -> i64:
+    """Return a request's count: that of each if there are none."""
+    if len(counts) == 0:
+        return each
+    return counts[at]
+
+
+def append_output_token_ids_batch(
+    requests: Sequence[Request],
+    token_ids: object,
+    num_computed_tokens: int | Sequence[int] = 0,
+    num_tokens: int | Sequence[int] = 1,
+) -> None:
+    """Count what a step has computed of each request, and append the tokens that it brought, in one call.
+
+    Does what ``num_computed_tokens += ...`` and `Request.append_output_token_ids` do for one request after another; for
+    all of them, or none. Complexity: O(requests + tokens), compiled about 10 ns each.
+
+    Args:
+        requests: the requests of the step, in order.
+        token_ids: the tokens of the first request, of the second, ...: a list, ``array``, numpy array or CPU tensor.
+        num_computed_tokens: tokens to count as computed, one count for all or one per request.
+        num_tokens: how many of the tokens are whose, likewise; 0 for a request within its prompt.
+
+    Raises:
+        InvalidArgumentError: a count or a token is out of range, or there are more or fewer tokens than counted.
+    """
+    batch = list(requests)  # a hasher of the caller's own may do what it likes with the other
+    size: i64 = len(batch)
+    packed = pack_tokens("token_ids", token_ids)
+    computed = counts_of("num_computed_tokens", num_computed_tokens, size)
+    each, counts = all_or_each("num_tokens", num_tokens, size)
+    before = zeros64(2 * size)  # per request, its output tokens and computed tokens
+    keys: list[tuple[Request, HashChain | None, vec[i64]]] = []  # of those whose hasher is asked at once
+    given: i64 = i64(len(packed)) // 4
+    total: i64 = 0
+    i: i64 = 0  # requests that may have changed
+    try:
+        for asked in cast("list[object]", batch):
+            if not isinstance(asked, Request):
+                raise no_request(asked)
+            request = asked
+            output = request._output
+            count = count_at(counts, i, each)
+            if request._num_prompt + i64(len(output)) + count > MAX_LENGTH:
+                raise InvalidArgumentError(
+                    f"token_ids: {request.request_id!r} would have more than {MAX_LENGTH} tokens"
+                )
+            if total + count > given:
+                break
+            before[2 * i] = i64(len(output))
+            before[2 * i + 1] = request._num_computed
+            i += 1
+            if request._is_eager:
+                keys.append((request, request._chain, request._words))
+                request.append_packed(packed, total, count)
+                total += count
+            elif count > 0:
+                stop = total + count
+                while total < stop:
+                    output = append(output, read_i32_le(packed, total * 4))
+                    total += 1
+                request._output = output
+            if len(computed) > 0:
+                request._num_computed += computed[i - 1]
+        if i < size or total < given:
+            counted = sum(counts) if len(counts) > 0 else int(each) * len(batch)
+            raise InvalidArgumentError(f"token_ids: {given} tokens, num_tokens counts {counted}; give as many")
+    except BaseException:
+        while i > 0:
+            i -= 1
+            batch[i]._output = cut_to(batch[i]._output, before[2 * i])
+            batch[i]._num_computed = before[2 * i + 1]
+        for request, chain, words in reversed(keys):
+            request._chain = chain
+            request._words = words
+        raise

@@ -1,0 +1,443 @@
+"""The parts that a step is made of, down to `serve`: the whole of a step, or none of it.
+
+One call's order, the same for a single request and for a batch:
+
+    check the arguments            errors leave everything as it was
+    count                          new blocks + free hits, as if dead entries were already trimmed
+    refuse                         None, and nothing changed, the trim included
+    prepare                        all memory that is needed; a MemoryError leaves everything as it was
+    trim, adopt, take, publish     cannot fail any more; if they do all the same (an interrupt in uncompiled code, no
+                                   memory for events), no later call is served: `InterruptedCallError`
+"""
+
+from __future__ import annotations
+
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.keys.packed import cut_to, with_room, with_zeros, zeros32
+from blockwright.core.keys.request import Request
+from blockwright.core.pool.blocks import KVCacheBlocks
+from blockwright.core.pool.order.order import Wish
+from blockwright.core.steps.publication import publish_alike, publish_due, publish_taken
+from blockwright.core.steps.state import Lookups, State
+from blockwright.core.tables.ask import StepRequest
+from blockwright.core.tables.changes import StepScratch
+from blockwright.core.tables.table import GroupTable, RequestTables, held_blocks
+from blockwright.core.tables.window import FOR_EVER
+
+# ---------------------------------------------------------------------- a step in place
+
+
+def count_step(state: State, request: Request, tables: RequestTables, stop: i64, new: i64, drafts: i64) -> None:
+    """Count the tokens of a step that ends at `stop` as written: all that a step in place changes. Takes no memory."""
+    # law: LEN-1
+    tables.num_written = stop
+    tables.num_drafts = drafts
+    # With steps in flight the engine reports drafts that fail by settling; until then every token counts as certain.
+    if state.config.overlaps:
+        tables.num_certain = stop
+        if new > 0:
+            tables.last_step = state.num_steps
+    else:
+        known: i64 = request._num_prompt + i64(len(request._output))
+        tables.num_certain = max(stop - new, min(stop, known))
+
+
+def serve_in_place(state: State, request: Request, tables: RequestTables, new: i64) -> None:
+    """Serve a step that changes only counts (`is_in_place`). law: CALL-1."""
+    has_begun = False
+    try:
+        if state.config.overlaps:
+            # This alone can fail, so it comes before the counts; then there is nothing to take back.
+            state.steps[-1].record(tables, new, 0)
+        has_begun = True
+        count_step(state, request, tables, request._num_computed + new, new, 0)
+    except BaseException:
+        if has_begun:
+            state.tear()
+        elif state.config.overlaps:
+            state.steps[-1].strike(tables)
+        raise
+
+
+# ---------------------------------------------------------------------- any other step
+
+
+def serve(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> KVCacheBlocks:
+    """Do what was counted, and return the new blocks."""
+    changes = state.changes
+    changes.clear()
+    changes.begin(tables, state.uniform_groups)
+    try:
+        ready = prepare(state, request, tables, ask, changes)
+        given = room_for(state, ready, changes)
+        if state.config.overlaps and ask.new > 0:  # the last that takes memory
+            state.steps[-1].record(ready, ask.new, ask.drafts)
+        # From here on nothing takes memory, so that an error can only come from outside: an interrupt, or an event.
+        changes.has_begun = True
+        act(state, request, ready, ask, tables is None, changes)
+        return filled(given, ready, changes)
+    except BaseException:
+        undo(state, request, tables, changes, changes.has_begun)
+        raise
+
+
+def room_for(state: State, ready: RequestTables, changes: StepScratch) -> KVCacheBlocks:
+    """Return a result with room for the entries that a step appends."""
+    if changes.grown == 0:
+        return state.nothing
+    ids: list[vec[i32]] = []
+    num_groups = state.config.num_groups
+    at: i64 = 0
+    while at < num_groups:
+        # The answer is made before the change: handing out blocks and then failing would leak them.
+        ids.append(zeros32(i64(len(ready.by_group[at].blocks)) - changes.held_in(at)))
+        at += 1
+    return KVCacheBlocks(state.pool, ids)
+
+
+def filled(given: KVCacheBlocks, ready: RequestTables, changes: StepScratch) -> KVCacheBlocks:
+    """Return a result with the blocks that a step has appended."""
+    at: i64 = 0
+    while changes.grown > 0 and at < i64(len(given.ids)):
+        ids = given.ids[at]
+        blocks = ready.by_group[at].blocks
+        held = i64(len(blocks)) - i64(len(ids))
+        i: i64 = 0
+        while i < i64(len(ids)):
+            ids[i] = blocks[held + i]
+            i += 1
+        at += 1
+    return given
+
+
+def prepare(
+    state: State, request: Request, tables: RequestTables | None, ask: StepRequest, changes: StepScratch
+) -> RequestTables:
+    """Take all the memory that doing what was counted needs; what a caller can see does not change.
+
+    Appends null entries for the blocks to come, and to `changes`, which the caller has begun with these tables, the
+    entries that trimming will null. `undo` takes all of it back.
+    """
+    if tables is None:
+        return open_tables(state, request, ask, changes)
+    if ask.settled >= tables.trim_at:
+        note_dead(state, tables, ask.settled, changes)
+    if tables.is_forked:
+        state.pool._reserve_copies(state.config.num_groups)
+        # Every group may have to copy the block that the step writes to first, and no more than that one.
+        changes.replaced = with_room(changes.replaced, 4 * state.config.num_groups)
+    widen(state, tables, ask, changes)
+    return tables
+
+
+def note_dead(state: State, tables: RequestTables, settled: i64, changes: StepScratch) -> None:
+    """Append to `changes` the entries that trimming will null, and take room for their blocks."""
+    changes.trim_at = FOR_EVER
+    for group, table in zip(state.groups, tables.by_group):
+        group.note_dead(table, settled, changes)
+    changes.make_room()
+
+
+def widen(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
+    """Append null entries for the blocks to come."""
+    num_groups = state.config.num_groups
+    at: i64 = 0
+    if state.uniform_groups:
+        # All groups lack the same number of entries, so it is counted once and not asked of each group.
+        size = state.config.least_size
+        missing = ask.slots - changes.held_each * size
+        if missing > 0:
+            more: i64 = 1 if missing <= size else (missing + size - 1) // size
+            while at < num_groups:
+                table = tables.by_group[at]
+                table.blocks = with_zeros(table.blocks, more)
+                at += 1
+            changes.grown = more * num_groups
+        return
+    while at < num_groups:
+        table = tables.by_group[at]
+        if table.in_place < ask.slots:
+            group = state.groups[at]
+            group.widen(table, group.slots_after(ask))
+            changes.grown += i64(len(table.blocks)) - changes.held_in(at)
+        at += 1
+
+
+def open_tables(state: State, request: Request, ask: StepRequest, changes: StepScratch) -> RequestTables:
+    """Enter a new request with tables of its hit and of null entries for the blocks to come; it holds no block yet."""
+    by_group: list[GroupTable] = []
+    hit = ask.hit
+    trim_at: i64 = FOR_EVER
+    num_groups = state.config.num_groups
+    at: i64 = 0
+    while at < num_groups:
+        group = state.groups[at]
+        ids = vec[i32]() if hit is None else hit.ids[at]
+        table = group.table_from_hit(ids, ask.resumed, group.slots_after(ask))
+        by_group.append(table)
+        trim_at = min(trim_at, group.trim_at(table.num_trimmed))
+        changes.held[at] = i32(len(ids))
+        changes.grown += i64(len(table.blocks)) - i64(len(ids))
+        at += 1
+    # No owner yet: until `adopt`, the request finds no tables and an undo has only names to take back.
+    tables = RequestTables(request, 0, by_group)
+    tables.trim_at = trim_at
+    tables.tenant = state.pool.tenant(request.cache_salt)
+    at = 0
+    while at < num_groups:
+        state.groups[at].open(request._request_id, by_group[at])
+        at += 1
+    state.running[request._request_id] = tables
+    return tables
+
+
+def undo(state: State, request: Request, tables: RequestTables | None, changes: StepScratch, has_begun: bool) -> None:
+    """Take back what `prepare` did, however far it came; if the change itself has begun, refuse later calls."""
+    if has_begun:
+        state.tear()
+        return
+    try:
+        if state.config.overlaps and len(state.steps) > 0:
+            state.steps[-1].strike(state.running.get(request._request_id))
+        if tables is None:
+            for group in state.groups:
+                group.withdraw(request._request_id)
+            if request._request_id in state.running:
+                del state.running[request._request_id]
+            return
+        at: i64 = 0
+        while at < state.config.num_groups:
+            table = tables.by_group[at]
+            # Cut in the same memory, because undoing must not need any.
+            table.blocks = cut_to(table.blocks, changes.held_in(at))
+            at += 1
+    except BaseException:
+        state.tear()
+        raise
+
+
+def act(
+    state: State, request: Request, tables: RequestTables, ask: StepRequest, is_new: bool, changes: StepScratch
+) -> None:
+    """Do what was counted and prepared: trim or adopt in all groups, and then take and publish. Takes no memory.
+
+    Appends the entries that are copied to `changes`.
+    """
+    # Shares depend on whom a block is taken for, so the pool is told before the first is taken.
+    state.pool._serve(tables.tenant)
+    if is_new:
+        adopt(state, request, tables, ask)
+    else:
+        if ask.settled >= tables.trim_at:
+            trim_dead(state, tables, changes)
+        if tables.is_forked:
+            unshare(state, tables, ask, changes)
+    if is_new or not state.uniform_groups:
+        fill_each(state, tables, ask, changes)
+    elif changes.grown > 0:
+        fill_alike(state, tables, ask, changes)
+    if is_new:
+        for group, table in zip(state.groups, tables.by_group):
+            group.fill_states(table)
+        count_lookup(state.lookups, request, ask.hit_length)
+    if state.uniform_groups:
+        in_place = publish_alike(state, request, tables, ask)
+    else:
+        in_place = publish_taken(state, request, tables, ask)
+    if ask.external > 0:
+        in_place = 0
+    tables.in_place = min(in_place, tables.trim_at - 1)
+    tables.num_loading = ask.external
+    count_step(state, request, tables, ask.stop - ask.external, ask.new, ask.drafts)
+
+
+def fill_each(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
+    """Take the blocks of a step, group by group."""
+    at: i64 = 0
+    while at < state.config.num_groups:
+        table = tables.by_group[at]
+        # law: STEP-1
+        if table.in_place < ask.slots:
+            group = state.groups[at]
+            if group.num_states > 0:
+                read = group.state_block(table, ask.begin)
+                table.num_read = ask.begin
+                table.read_block = read
+            group.fill(table, group.slots_after(ask), changes.held_in(at))
+        at += 1
+
+
+def fill_alike(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
+    """Take the blocks of a running request's step where all groups take the same number of them. law: STEP-1."""
+    pool, by_group, held = state.pool, tables.by_group, changes.held_each
+    num_groups = state.config.num_groups
+    if changes.grown == 1:
+        table = by_group[0]
+        table.num_covered = ask.slots
+        table.blocks[held] = i32(pool._take_one())
+        return
+    blocks = changes.blocks  # with room for one of each group
+    is_single = changes.grown == num_groups
+    if is_single:
+        # One run through the free queue for all groups: it reads ahead, which one block at a time cannot.
+        pool._fill(blocks, 0, num_groups)
+    at: i64 = 0
+    while at < num_groups:
+        table = by_group[at]
+        assert (i64(len(table.blocks)) - held) * num_groups == changes.grown, "groups that grow alike take alike"
+        table.num_covered = ask.slots
+        if is_single:
+            table.blocks[held] = blocks[at]
+        else:
+            pool._fill(table.blocks, held, i64(len(table.blocks)))
+        at += 1
+
+
+def count_lookup(lookups: Lookups, request: Request, hits: i64) -> None:
+    """Count the lookup of a request that is admitted now, apart if it was admitted before. Takes no memory."""
+    queries = request._num_looked_up
+    request._num_looked_up = 0
+    if queries > 0:
+        if request._was_admitted:
+            lookups.preempted_requests += 1
+            lookups.preempted_queries += queries
+            lookups.preempted_hits += hits
+        else:
+            lookups.requests += 1
+            lookups.queries += queries
+            lookups.hits += hits
+    request._was_admitted = True
+
+
+def unshare(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
+    """Copy what the step writes to and others hold too, all groups before any grows. law: WRITE-2, COPY-1."""
+    num_groups = state.config.num_groups
+    at: i64 = 0
+    while at < num_groups:
+        group = state.groups[at]
+        table = tables.by_group[at]
+        entry = group.shared_entry(table, ask)
+        if entry >= 0:
+            block = group.unshare(table, entry)
+            replaced = append(append(changes.replaced, changes.request), i32(at))
+            changes.replaced = append(append(replaced, i32(entry)), i32(block))
+        at += 1
+    tables.is_forked = False
+
+
+def adopt(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> None:
+    """Hold a new request's hit, all groups' before any group grows."""
+    if ask.hit is not None:
+        for group, table in zip(state.groups, tables.by_group):
+            group.adopt(table.blocks)
+    tables.num_settled = ask.begin
+    tables.owner = state.owner
+    request._held = tables
+
+
+def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None:
+    """Null the entries that are listed in `changes`, and release their blocks, all groups' before any grows.
+
+    The groups in order, of each its last entry first. law: TRIM-1, REF-1.
+    """
+    nulled, ends, trimmed, dead = changes.nulled, changes.nulled_ends, changes.trimmed, changes.blocks
+    count: i64 = i64(len(nulled)) - changes.num_nulled
+    first = count  # where the entries of a group begin; the pool releases from the end on
+    i: i64 = changes.num_nulled
+    at: i64 = 0
+    while at < state.config.num_groups:
+        table = tables.by_group[at]
+        stop: i64 = i64(ends[at])
+        # Groups are written from the end on, because the pool releases from the end: so the first group's go first.
+        first -= stop - i
+        put = first
+        blocks = table.blocks
+        while i < stop:
+            entry: i64 = i64(nulled[i])
+            dead[put] = blocks[entry]
+            blocks[entry] = 0
+            put += 1
+            i += 1
+        table.num_trimmed = i64(trimmed[at])
+        at += 1
+    if count > 0:
+        state.pool._release(dead, 0, count)
+        state.pool._note_trim(dead, 0, count)
+    tables.trim_at = changes.trim_at
+
+
+# ---------------------------------------------------------------------- release
+
+
+def vacate(state: State, tables: RequestTables, computed: i64) -> None:
+    """Release all a request holds; behind a fence while a step or a load still touches it. law: REF-1, FENCE-1.
+
+    A state of its last step is published only if that has run: it is not in flight, and `computed` says so.
+    """
+    in_flight = len(state.steps) > 0 and tables.last_step >= state.steps[0].number
+    # law: FLIGHT-1
+    waits = in_flight or tables.num_loading > 0
+    # The fence keeps copies: the tables are gone with the request, before the blocks are.
+    batch: list[vec[i32]] = [held_blocks(table) for table in tables.by_group] if waits else []
+    has_begun = False
+    wish = tables.wish
+    step = state.steps[int(tables.last_step - state.steps[0].number)] if in_flight else None
+    try:
+        if step is not None:
+            step.wishes.append(wish)
+            step.fenced.append(batch)
+        elif waits:
+            if wish is not None:
+                state.load_wishes[tables.request_id] = wish
+            state.loads[tables.request_id] = batch
+        has_begun = True
+        if not in_flight and computed >= tables.num_written - tables.num_drafts:
+            # The state was computed and is worth finding, though the request that left it is gone.
+            publish_due(state, tables, tables.request)
+        state.due.remove(tables)
+        for group, table in zip(state.groups, tables.by_group):
+            if not waits:
+                state.pool._begin_release(wish, group._block_size)
+                group.release(table)
+                state.pool._end_release()
+            group.close(tables.request_id)
+        del state.running[tables.request_id]
+        tables.owner = 0
+    except BaseException:
+        if has_begun:
+            state.tear()
+        elif step is not None:
+            if len(step.fenced) > 0 and step.fenced[-1] is batch:
+                step.fenced.pop()
+            del step.wishes[len(step.fenced) :]
+        elif waits and tables.request_id in state.loads:
+            del state.loads[tables.request_id]
+        raise
+
+
+def release_batch(state: State, batch: list[vec[i32]], wish: Wish | None) -> None:
+    """Release a batch that waited behind a fence, in the order in which it would have been at once."""
+    for blocks, group in zip(batch, state.groups):
+        state.pool._begin_release(wish, group._block_size)
+        state.pool._release(blocks, 0, i64(len(blocks)))
+        state.pool._end_release()
+
+
+def waiting(state: State) -> dict[int, int]:
+    """Return how often blocks wait for steps in flight whose request is gone, or for loads. O(requests + blocks)."""
+    batches: list[vec[i32]] = []
+    for step in state.steps:
+        for given_up in step.fenced:
+            batches += given_up
+    for given_up in state.loads.values():
+        batches += given_up
+    for tables in state.running.values():
+        if tables.num_loading > 0:
+            batches += [table.blocks for table in tables.by_group]
+    times: dict[int, int] = {}
+    for blocks in batches:
+        for block in blocks:
+            times[int(block)] = times.get(int(block), 0) + 1
+    return times

@@ -1,0 +1,225 @@
+"""Why a hit is as long as it is: for each group of layers, what a longer hit lacks, and what became of it.
+
+A hit of several groups is explained by one *candidate*, a longer length that is a multiple of the common alignment:
+each group either has all blocks that a hit of that length needs, or names the first one it lacks. The candidate is what
+the hit would be, had no key been lost, where losses are remembered and made a difference; else the next multiple.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from mypy_extensions import i64
+
+from blockwright._text import printable
+from blockwright.core.keys.request import Request
+from blockwright.core.pool.journal import EVICTED, RESET, TRIMMED
+from blockwright.core.tables.group import GroupTables
+from blockwright.core.tables.window import MambaRule, Probe, common_hit
+from blockwright.kinds import ChunkedLocalAttentionSpec, KVCacheSpec, SlidingWindowSpec
+
+
+class HitLimit(Enum):
+    """Why a group's part of a hit is no longer."""
+
+    NOTHING = "as long as can be: a token is left to compute"
+    NEVER_PUBLISHED = "was never published, as far as is remembered"
+    EVICTED = "was taken for new blocks after its last request had ended or was preempted"
+    TRIMMED = "was taken for new blocks after its last request no longer read it"
+    RESET = "was dropped by a reset of the prefix cache"
+    NOT_ALIGNED = "would hit longer, but not by a multiple of the alignment"
+    DRAFT_MARGIN = "the block after the hit, which a draft head recomputes"
+    NOT_ASKED = "not looked up: no caching, no keys, or prompt log-probabilities"
+    OTHER_GROUP = "would hit longer; another group limits"
+    UNKNOWN_LOSS = "is missing; explain_evictions=True would tell why"
+
+
+class GroupHit(NamedTuple):
+    """What limits a hit in one group of layers.
+
+    Attributes:
+        group: number of the group.
+        kind: name of its kind, with the window or chunk.
+        block_size: tokens per block.
+        num_tokens: its own longest hit, were it alone.
+        missing_end: tokens up to the end of the first block that the candidate lacks here; None if it lacks none.
+        limit: why this group hits no longer.
+        cause: what became of the missing block: NEVER_PUBLISHED, EVICTED, TRIMMED, RESET or UNKNOWN_LOSS; None if none
+            is missing, or a draft margin would end beyond `max_length`.
+    """
+
+    group: int
+    kind: str
+    block_size: int
+    num_tokens: int
+    missing_end: int | None
+    limit: HitLimit
+    cause: HitLimit | None
+
+    def __str__(self) -> str:
+        """Describe it in one line."""
+        words = self.limit.value
+        if self.missing_end is not None:
+            block = f"the block that ends at {self.missing_end}"
+            fate = "would end beyond the prompt" if self.cause is None else self.cause.value
+            words = f"{block} {fate}" + (" (draft margin)" if self.limit is HitLimit.DRAFT_MARGIN else "")
+        return f"group {self.group}, {self.kind}, blocks of {self.block_size}: {self.num_tokens} alone; {words}"
+
+
+class HitExplanation(NamedTuple):
+    """Why the hit of a request is as long as it is; printed, a line and one more for each group.
+
+    Attributes:
+        request_id: the request.
+        num_tokens: tokens of the hit, common to all groups.
+        max_length: tokens that it may have at most: one is left to compute.
+        alignment: tokens that every common hit is a multiple of.
+        candidate: the longer length whose blocks were looked for; None where nothing longer can be, or was asked.
+        num_tokens_without_losses: what the hit would be, had no remembered key been lost; None if none is remembered.
+        limiting_groups: numbers of the groups that lack a block of the candidate; with all of their missing blocks
+            published, the candidate is a hit.
+        groups: one each.
+    """
+
+    request_id: str
+    num_tokens: int
+    max_length: int
+    alignment: int
+    candidate: int | None
+    num_tokens_without_losses: int | None
+    limiting_groups: tuple[int, ...]
+    groups: tuple[GroupHit, ...]
+
+    def __str__(self) -> str:
+        """Describe it in a line, and one more for each group."""
+        first = f"{printable(self.request_id)}: hit of {self.num_tokens} of at most {self.max_length} tokens, "
+        first += f"in multiples of {self.alignment}"
+        if self.candidate is not None:
+            groups = ", ".join([str(group) for group in self.limiting_groups])
+            first += f"; {self.candidate} is limited by group {groups}"
+        return "\n  ".join([first, *[str(group) for group in self.groups]])
+
+
+class EvictionStats(NamedTuple):
+    """Keys lost since the last call of `make_eviction_stats`, by group; a prefix of several blocks with its last.
+
+    Attributes:
+        evicted: taken for new blocks after the last request that held them had ended or was preempted.
+        trimmed: taken for new blocks after the last request that held them no longer read them.
+        reset: dropped by a reset of the prefix cache.
+    """
+
+    evicted: tuple[int, ...]
+    trimmed: tuple[int, ...]
+    reset: tuple[int, ...]
+
+
+def eviction_stats(counts: dict[int, int], num_groups: int) -> EvictionStats:
+    """Put counts by ``3 * group + cause - 1`` in order."""
+    by_cause = [
+        tuple([counts.get(3 * group + cause - 1, 0) for group in range(num_groups)])
+        for cause in (EVICTED, TRIMMED, RESET)
+    ]
+    return EvictionStats(by_cause[0], by_cause[1], by_cause[2])
+
+
+def kind_name(spec: KVCacheSpec) -> str:
+    """Name a kind, with its window or chunk."""
+    name = type(spec).__name__.removesuffix("Spec")
+    if isinstance(spec, SlidingWindowSpec):
+        return f"{name}({spec.sliding_window}{f', sinks {spec.sink_len}' if spec.sink_len else ''})"
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return f"{name}({spec.attention_chunk_size})"
+    return name
+
+
+def loss_named(loss: i64) -> HitLimit:
+    """Name what `BlockStore.loss` returned."""
+    if loss < 0:
+        return HitLimit.UNKNOWN_LOSS
+    if loss == EVICTED:
+        return HitLimit.EVICTED
+    if loss == TRIMMED:
+        return HitLimit.TRIMMED
+    return HitLimit.RESET if loss == RESET else HitLimit.NEVER_PUBLISHED
+
+
+def explain(groups: list[GroupTables], request: Request, alignment: i64, use_eagle: bool) -> HitExplanation:
+    """Explain the hit of a request; nothing changes. law: EXPLAIN-1."""
+    max_length: i64 = request.num_tokens - 1
+    pool = groups[0].block_pool if groups else None
+    if pool is None or not pool.enable_caching or request.prompt_logprobs or request._block_size == 0:
+        unasked = [
+            GroupHit(at, kind_name(group.spec), int(group._block_size), 0, None, HitLimit.NOT_ASKED, None)
+            for at, group in enumerate(groups)
+        ]
+        return HitExplanation(request.request_id, 0, max_length, alignment, None, None, (), tuple(unasked))
+    rules = [group.rule for group in groups]
+    probes = start(groups, request, max_length, use_eagle)
+    length = common_hit(rules, probes, alignment, max_length)
+    before: int | None = None
+    candidate = length + alignment
+    if pool.explains_evictions:
+        # A second set of probes: in the first, a lost block must stay missing.
+        restored = start(groups, request, max_length, use_eagle)
+        for probe in restored:
+            probe.restore()
+        once = common_hit(rules, restored, alignment, max_length)
+        before = once
+        if once > length:
+            candidate = once
+    hits = [
+        explain_group(at, group, probe, length, candidate, max_length)
+        for at, (group, probe) in enumerate(zip(groups, probes))
+    ]
+    return HitExplanation(
+        request.request_id,
+        length,
+        max_length,
+        alignment,
+        candidate if candidate <= max_length else None,
+        before,
+        tuple([group.group for group in hits if group.missing_end is not None]),
+        tuple(hits),
+    )
+
+
+def start(groups: list[GroupTables], request: Request, max_length: i64, use_eagle: bool) -> list[Probe]:
+    """Start a lookup in each group."""
+    return [
+        group.probe(request.keys(group.block_pool._units_for(request, group._block_size)), max_length, use_eagle)
+        for group in groups
+    ]
+
+
+def explain_group(
+    number: int, group: GroupTables, probe: Probe, length: i64, candidate: i64, max_length: i64
+) -> GroupHit:
+    """Return what a group lacks of a candidate, a longer length than the common hit."""
+    size = group._block_size
+    alone = common_hit([group.rule], [probe], size, max_length)
+    end: int | None = None
+    cause: HitLimit | None = None
+    limit = HitLimit.NOTHING
+    if candidate > max_length:
+        if alone > length:
+            limit = HitLimit.NOT_ALIGNED
+    else:
+        # A state is read whole, so a draft head computes no block of it again.
+        margin: i64 = 0 if isinstance(group.rule, MambaRule) else probe.margin
+        stop = candidate // size + margin
+        kept = group.first_kept(candidate)
+        i = kept if group.sinks == 0 else 0
+        while i < stop and (group.sinks <= i < kept or probe.cached(i)):
+            i += 1
+        if i == stop:
+            limit = HitLimit.OTHER_GROUP
+        elif stop * size > max_length + 1:  # the last token may be in a margin
+            limit = HitLimit.DRAFT_MARGIN
+            end = stop * size
+        else:
+            end = (i + 1) * size
+            cause = loss_named(probe.loss(i))
+            limit = HitLimit.DRAFT_MARGIN if (i + 1) * size > candidate else cause
+    return GroupHit(number, kind_name(group.spec), int(size), alone, end, limit, cause)

@@ -1,0 +1,126 @@
+"""Forks: a request that goes on from where another is, on the same blocks.
+
+A fork shares every block of its parent, a partial one included. Whichever of them writes to that first has it copied
+(`effects.unshare`): a new block, and a copy that the engine runs before its step.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from blockwright.core.keys.request import Request
+from blockwright.core.pool.blocks import KVCacheBlocks
+from blockwright.core.steps.effects import undo
+from blockwright.core.steps.preconditions import check_keys, tables_of, tables_running
+from blockwright.core.steps.publication import publish_due
+from blockwright.core.steps.state import State
+from blockwright.core.tables.table import GroupTable, RequestTables
+from blockwright.errors import DuplicateRequestError, InvalidArgumentError, UnknownStepError, UnsupportedError
+
+
+def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
+    """Start `child` on the blocks of `parent`; None: not now. See `KVCacheManager.fork`. law: WRITE-1, REF-1."""
+    tables = tables_running(state, parent)
+    computed: i64 = check_fork(state, parent, tables, child)
+    demand: i64 = 0
+    for group in state.groups:
+        demand += group.num_states
+    if demand > state.pool._num_free:
+        return None
+    has_begun = False
+    try:
+        by_group: list[GroupTable] = []
+        for group, table in zip(state.groups, tables.by_group):
+            twin = group.fork_table(table, computed)
+            group.open(child._request_id, twin)
+            by_group.append(twin)
+        new = RequestTables(child, state.owner, by_group)
+        new.tenant = tables.tenant
+        state.running[child._request_id] = new
+        given = KVCacheBlocks(state.pool, [table.blocks[:] for table in by_group])
+        has_begun = True
+        state.pool._serve(tables.tenant)
+        for group, table in zip(state.groups, by_group):
+            group.adopt(table.blocks)
+        for group, table in zip(state.groups, by_group):
+            group.fill_states(table)
+        # The step that left the state has run, because a parent in a step in flight cannot be forked.
+        publish_due(state, tables, parent)
+        for table, twin in zip(tables.by_group, by_group):
+            # Copied after the due state was published, or the child would publish it again.
+            twin.num_published = table.num_published
+        state.num_forks += 1
+        tables.num_written = computed
+        tables.num_certain = computed
+        tables.num_drafts = 0
+        tables.is_forked = True
+        # The parent's next step may write to a block that is shared now, so it must take the careful way.
+        tables.in_place = 0
+        new.num_written = computed
+        new.num_certain = computed
+        new.num_settled = tables.num_settled
+        new.trim_at = tables.trim_at
+        new.is_forked = True
+        child._held = new
+    except BaseException:
+        undo(state, child, None, state.changes, has_begun)
+        raise
+    return given
+
+
+def check_fork(state: State, parent: Request, tables: RequestTables, child: Request) -> i64:
+    """Check that a request can start where another is; return the tokens it starts with."""
+    name = parent.request_id
+    if tables_of(state, child) is not None:
+        raise DuplicateRequestError(f"child: {child.request_id!r} runs already; fork to a request of another id")
+    if tables.num_loading > 0:
+        raise InvalidArgumentError(f"parent: tokens of {name!r} are being loaded; call finish_load first")
+    computed = parent._num_computed
+    known = min(int(tables.num_written), parent.num_tokens)
+    if state.config.overlaps:
+        if len(state.steps) > 0 and tables.last_step >= state.steps[0].number:
+            raise UnknownStepError(f"parent: a step in flight computes tokens of {name!r}; settle it first")
+        if known < int(tables.num_written):
+            raise InvalidArgumentError(f"parent: append the settled tokens of {name!r} first")
+    if not int(tables.num_certain) <= computed <= known:
+        raise InvalidArgumentError(
+            f"num_computed_tokens: {name!r} has {tables.num_certain} to {known} computed tokens, not {computed}"
+        )
+    if state.config.most_drafts >= 0 and computed != int(tables.num_written - tables.num_drafts):
+        raise UnsupportedError(
+            f"parent: the recurrent state after {computed} tokens of {name!r} is an accepted draft's, which is not "
+            "shared; compute its next step before forking it"
+        )
+    # A block whose copy has not been run holds other data than its table says.
+    if state.pool.has_copies():
+        check_copied(state, name, tables)
+    if child._num_computed != computed or not parent.shares_prefix(child, computed):
+        raise InvalidArgumentError(
+            f"child: {child.request_id!r} must have the {computed} computed tokens of {name!r}, its extra keys and "
+            f"its num_computed_tokens; make it with {name}.fork(...)"
+        )
+    check_keys(state, child)
+    return computed
+
+
+def check_copied(state: State, name: str, tables: RequestTables) -> None:
+    """Check that no copy to a block of a request is still to come."""
+    pool = state.pool
+    if any([pool.is_destination(i64(block)) for table in tables.by_group for block in table.blocks]):
+        raise InvalidArgumentError(f"parent: the last step of {name!r} needs copies; run what take_copies tells first")
+
+
+def take_copies(state: State) -> list[list[tuple[int, int]]]:
+    """Return the copies since the last call, and let go of their ends: ``take_copies``. law: COPY-1, COPY-2."""
+    pool = state.pool
+    pool.require_whole()
+    copies: list[list[tuple[int, int]]] = [[] for _ in state.groups]
+    for group, source, destination in pool.pending_copies():
+        copies[group].append((source, destination))
+    try:
+        pool._end_copies()
+    except BaseException:
+        if pool._is_torn:
+            state.tear()
+        raise
+    return copies

@@ -1,0 +1,301 @@
+"""What a step asks for, and what it comes to: the plan of it, the blocks it was given, what a batch changed.
+
+Planning counts and changes nothing; what it counted is exactly what the step then takes (law: PLAN-1). `allocate_slots`
+plans and commits in one go; `KVCacheManager.plan` hands the answer out. Blocks are handed out as packed buffers, and
+views are made only when asked for.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.keys.packed import zeros32
+from blockwright.core.keys.request import Request
+from blockwright.core.tables.ask import StepRequest
+
+
+class Plan:
+    """An answer to "can this step happen?": `Fits`, `NotNow` or `Never`.
+
+    Attributes:
+        request_id: the request.
+    """
+
+    def __init__(self, request_id: str) -> None:
+        """Answer for a request."""
+        self.request_id = request_id
+
+
+@final
+class Fits(Plan):
+    """The step can happen; `KVCacheManager.commit` makes it, as long as the pool and the request stay as they are.
+
+    Attributes:
+        num_blocks: blocks that leave the free queue: new ones, and hits that are free now.
+    """
+
+    def __init__(
+        self, request: Request, ask: StepRequest, owner: i64, version: i64, request_version: tuple[int, ...]
+    ) -> None:
+        """Keep what was counted, and the state it was counted in."""
+        super().__init__(request.request_id)
+        self.num_blocks: int = ask.demand
+        self._request = request
+        self._ask = ask
+        self._owner: i64 = owner
+        self._version: i64 = version
+        self._request_version = request_version
+
+    def __repr__(self) -> str:
+        """Show the demand."""
+        return f"Fits({self.request_id!r}, num_blocks={self.num_blocks})"
+
+
+@final
+class NotNow(Plan):
+    """The step can happen once others have released blocks.
+
+    An engine that misses at most `num_returning_blocks` need not preempt: it settles steps and finishes loads first.
+
+    Attributes:
+        num_missing_blocks: blocks that must become free first, watermark and reserve included.
+        num_free_blocks: blocks that are free now.
+        blocks_behind_steps: blocks that become free when a step in flight is settled, by the number of the step: their
+            requests have been released, and the step still touches them.
+        blocks_behind_loads: likewise, by the id of the request that was released while its tokens were loaded.
+        num_held_externally: blocks held from outside, as a connector does with `BlockPool.touch`.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        num_missing_blocks: int,
+        num_free_blocks: int = 0,
+        blocks_behind_steps: dict[int, int] | None = None,
+        blocks_behind_loads: dict[str, int] | None = None,
+        num_held_externally: int = 0,
+    ) -> None:
+        """Take the counts as they are."""
+        super().__init__(request_id)
+        self.num_missing_blocks = num_missing_blocks
+        self.num_free_blocks = num_free_blocks
+        self.blocks_behind_steps: dict[int, int] = {} if blocks_behind_steps is None else blocks_behind_steps
+        self.blocks_behind_loads: dict[str, int] = {} if blocks_behind_loads is None else blocks_behind_loads
+        self.num_held_externally = num_held_externally
+
+    @property
+    def num_returning_blocks(self) -> int:
+        """Blocks that become free without preemption, once the steps in flight and the given-up loads have ended."""
+        return sum(self.blocks_behind_steps.values()) + sum(self.blocks_behind_loads.values())
+
+    def __repr__(self) -> str:
+        """Show what is missing, and where blocks may come from."""
+        where = f"NotNow({self.request_id!r}, num_missing_blocks={self.num_missing_blocks}"
+        where += f", num_free_blocks={self.num_free_blocks}"
+        if self.num_returning_blocks > 0:
+            where += f", num_returning_blocks={self.num_returning_blocks}"
+        if self.blocks_behind_steps:
+            where += f" (behind steps {min(self.blocks_behind_steps)}..{max(self.blocks_behind_steps)})"
+        if self.blocks_behind_loads:
+            where += f" (behind the loads of {len(self.blocks_behind_loads)} released requests)"
+        if self.num_held_externally > 0:
+            where += f", num_held_externally={self.num_held_externally}"
+        return where + ")"
+
+
+@final
+class Never(Plan):
+    """The step cannot happen with this pool or this model, however many blocks are free.
+
+    Attributes:
+        reason: what is too long or too small, with both numbers.
+    """
+
+    def __init__(self, request_id: str, reason: str) -> None:
+        """Say why."""
+        super().__init__(request_id)
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        """Show the reason."""
+        return f"Never({self.request_id!r}, {self.reason!r})"
+
+
+@final
+class BatchAllocation:
+    """What one step's batch changed in the block tables, as flat buffers.
+
+    For request i (in the order given) and group g of G, ``offsets[i * G + g] : offsets[i * G + g + 1]`` is its slice. A
+    replica of the tables stays equal to them by: append the new block ids (0 where a recurrent layer jumped over an
+    entry), set the nulled entries to 0, and put in the replaced ones, which are copied (`take_copies`). All buffers are
+    ``vec[i32]``: numpy and torch view them without a copy.
+
+    Attributes:
+        num_served: requests that got their slots, a leading part of the batch.
+        refused: index of the first request that did not fit, None if all were served.
+        new_block_ids, new_block_offsets: ids appended to the tables; the offsets are made when they are first read.
+        nulled_entries, nulled_offsets: table indices that became null, because no later token reads them; they ascend
+            within a request's group. Likewise.
+        num_tables: tables of the batch's requests, as many as slices; -1 where the offsets were given.
+        replaced_entries: four numbers each: index of the request, group, table index, and the block that stands there
+            now, because the one before is shared with a fork.
+        number: a later batch of the manager, or of a copy of it, has a greater one; 0: not known.
+        request_ids: of the requests of the batch, in order, "" where a step changed only counts. One that published,
+            or was looked through for entries to null, is named though its table may be as it was. Empty: not known.
+    """
+
+    def __init__(
+        self,
+        num_served: int,
+        refused: int | None,
+        new_block_ids: vec[i32],
+        new_block_offsets: vec[i32],
+        nulled_entries: vec[i32],
+        nulled_offsets: vec[i32],
+        replaced_entries: vec[i32],
+        number: int = 0,
+        request_ids: list[str] | None = None,
+    ) -> None:
+        """Take the fields as they are."""
+        self.num_served = num_served
+        self.refused = refused
+        self.new_block_ids: vec[i32] = new_block_ids
+        self.nulled_entries: vec[i32] = nulled_entries
+        self.replaced_entries: vec[i32] = replaced_entries
+        self.number = number
+        self._new_block_offsets: vec[i32] = new_block_offsets
+        self._nulled_offsets: vec[i32] = nulled_offsets
+        # Where those are still to be made: three numbers for each table that changed, and then zeros.
+        self.num_tables: i64 = -1
+        self._changed: vec[i32] = vec[i32]()
+        self._num_changed: i64 = 0
+        self._request_ids: list[str] = [] if request_ids is None else request_ids
+        # Where those are still to be made: of how many requests, and which of them have which names.
+        self._size: i64 = 0
+        self._named: vec[i32] = vec[i32]()
+        self._names: list[str] = []
+
+    def name(self, names: list[str], indices: vec[i32], size: i64) -> None:
+        """Name the requests at the first of some indices, out of `size`."""
+        self._names = names
+        self._named = indices
+        self._size = size
+
+    def tell(self, num_tables: i64, changed: vec[i32], count: i64) -> None:
+        """Say what changed in place of the offsets, in the first `count` numbers of those of `changed_tables`."""
+        self.num_tables = num_tables
+        self._changed = changed
+        self._num_changed = count
+
+    @property
+    def changed_tables(self) -> vec[i32]:
+        """What the offsets say, in the order of the slices, of those tables alone that changed. O(changes).
+
+        Three numbers each: the number of its slice, and where its part of the new blocks ends, and of the nulled
+        entries; each part begins where the one before ends. Empty where the offsets were given (`num_tables`).
+        """
+        return self._changed[: self._num_changed]
+
+    @property
+    def new_block_offsets(self) -> vec[i32]:
+        """See above. O(requests) once."""
+        self._spread()
+        return self._new_block_offsets
+
+    @property
+    def nulled_offsets(self) -> vec[i32]:
+        """See above. O(requests) once."""
+        self._spread()
+        return self._nulled_offsets
+
+    def _spread(self) -> None:
+        """Make the offsets, unless they are there."""
+        if i64(len(self._nulled_offsets)) > self.num_tables:
+            return
+        new, nulled = zeros32(self.num_tables + 1), zeros32(self.num_tables + 1)
+        changed = self._changed
+        at: i64 = 0
+        table: i64 = 0
+        while table < self.num_tables:
+            new[table + 1], nulled[table + 1] = new[table], nulled[table]
+            if at < self._num_changed and i64(changed[at]) == table:
+                new[table + 1], nulled[table + 1] = changed[at + 1], changed[at + 2]
+                at += 3
+            table += 1
+        self._new_block_offsets, self._nulled_offsets = new, nulled
+
+    @property
+    def request_ids(self) -> list[str]:
+        """See above. O(requests) once."""
+        if i64(len(self._request_ids)) < self._size:
+            request_ids = [""] * self._size
+            for at, name in enumerate(self._names):
+                request_ids[int(self._named[at])] = name
+            self._request_ids = request_ids
+        return self._request_ids
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """Pickle the buffers as bytes, in this machine's byte order, for workers of other processes. O(requests)."""
+        were_given = self.num_tables < 0  # offsets that were made are made again
+        return restored_allocation, (
+            self.num_served,
+            self.refused,
+            bytes(memoryview(self.new_block_ids)),
+            bytes(memoryview(self._new_block_offsets)) if were_given else b"",
+            bytes(memoryview(self.nulled_entries)),
+            bytes(memoryview(self._nulled_offsets)) if were_given else b"",
+            bytes(memoryview(self.replaced_entries)),
+            self.number,
+            self.request_ids,
+            int(self.num_tables),
+            bytes(memoryview(self.changed_tables)),
+        )
+
+    def __repr__(self) -> str:
+        """Summarise the batch in one line."""
+        return (
+            f"BatchAllocation(num_served={self.num_served}, refused={self.refused}, "
+            f"new_blocks={len(self.new_block_ids)}, nulled={len(self.nulled_entries)})"
+        )
+
+
+def restored_allocation(
+    num_served: int,
+    refused: int | None,
+    new_block_ids: bytes,
+    new_block_offsets: bytes,
+    nulled_entries: bytes,
+    nulled_offsets: bytes,
+    replaced_entries: bytes,
+    number: int,
+    request_ids: list[str],
+    num_tables: int,
+    changed_tables: bytes,
+) -> BatchAllocation:
+    """Return a pickled `BatchAllocation`. O(requests)."""
+    restored = BatchAllocation(
+        num_served,
+        refused,
+        _unpacked(new_block_ids),
+        _unpacked(new_block_offsets),
+        _unpacked(nulled_entries),
+        _unpacked(nulled_offsets),
+        _unpacked(replaced_entries),
+        number,
+        request_ids,
+    )
+    changed = _unpacked(changed_tables)
+    restored.tell(num_tables, changed, len(changed))
+    return restored
+
+
+def _unpacked(data: bytes) -> vec[i32]:
+    """Return the numbers of a buffer that was pickled."""
+    numbers: list[int] = memoryview(data).cast("i").tolist()
+    found = vec[i32](capacity=len(numbers))
+    for number in numbers:
+        found = append(found, i32(number))
+    return found

@@ -1,0 +1,298 @@
+"""Check whether a step fits, and count its blocks as if dead entries were already trimmed. Nothing changes.
+
+A request that joins others leaves the watermark and the reserve free. A request that finds the pool idle need not, so
+that every request that fits the pool is served in the end (law: LIVE-1). A plan counts exactly the blocks that
+`effects.serve` takes (law: PLAN-1). Outside a plan, `fits` counts nothing for a running request if an upper bound of
+its demand is free.
+"""
+
+from __future__ import annotations
+
+from librt.vecs import vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.keys.request import MAX_LENGTH, Request, count_of
+from blockwright.core.pool.pool import BlockPool
+from blockwright.core.steps.outcomes import Fits, Never, NotNow, Plan
+from blockwright.core.steps.state import State
+from blockwright.core.tables.ask import StepRequest
+from blockwright.core.tables.group import LAST_STATE, GroupTables, layout_for
+from blockwright.core.tables.table import RequestTables
+from blockwright.errors import NeverFitsError
+from blockwright.kinds import KVCacheSpec
+
+
+def fits(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> bool:
+    """Count what a checked ask takes, and say whether the pool has it; nothing changes. law: PLAN-1."""
+    config = state.config
+    state.pool.require_whole()
+    ask.slots = min(ask.stop + ask.ahead, config.max_len)
+    ask.demand = 0
+    if tables is None:
+        ask.settled = ask.begin
+        count_new(state, request, ask)
+        if ask.most > state.pool.num_blocks - 1:
+            return False
+    else:
+        ask.settled = tables.num_settled if config.overlaps else ask.begin
+        # Each group takes one block more than its share of the new slots fills, and one for an entry that is copied.
+        new = ask.slots - tables.num_written
+        most: i64 = 2 if new < config.least_size else new // config.least_size + 2
+        if config.num_groups * most <= state.pool._num_free and not ask.is_planned:
+            return True
+        count_running(state, tables, ask)
+    return ask.missing <= 0
+
+
+def count_new(state: State, request: Request, ask: StepRequest) -> None:
+    """Count for a request that does not run yet: new blocks, states of drafts, and hits that are free now."""
+    hit = ask.hit
+    own: i64 = 0
+    whole: i64 = 0
+    shared: i64 = 0
+    known: i64 = request._num_prompt + i64(len(request._output))
+    tokens = max(known, ask.stop)
+    ask.resumed = min(ask.stop, known - 1) if ask.external > 0 else ask.begin
+    pool = state.pool
+    num_groups = state.config.num_groups
+    at: i64 = 0
+    while at < num_groups:
+        group = state.groups[at]
+        held: i64 = 0
+        live: i64 = 0
+        kept = group.first_kept(ask.resumed)
+        if ask.hit_length > 0:
+            held = ask.hit_length // group._block_size
+            live = held - group.num_dead(0, min(held, kept))
+            own += live
+        if state.config.caching and request._block_size > 0:
+            units = group._block_size // request._block_size  # `check_keys` has checked that it divides
+            if hit is not None:
+                if not hit.is_fresh(request):
+                    group.check_hit(hit.ids[at], request.keys(units))
+                # A hit that is free leaves the free blocks when it is adopted, so it is demand as much as a new block.
+                free = pool.num_candidates(hit.ids[at]) - group.dead_hits(hit.ids[at], kept)
+                ask.demand += free
+                if group.keeps_all:
+                    shared += live - free
+        # law: READ-1
+        missing = group.missing(held + group.num_dead(held, kept), group.slots_after(ask)) + group.num_states
+        ask.demand += missing
+        own += missing
+        at += 1
+    if ask.is_whole:
+        whole = most_in_steps(state, tokens, ask)
+    spare = state.config.watermark + ask.reserve
+    # No request holds a block, so none needs the spare ones. A request as large as the pool would never start.
+    if pool._num_free == pool._count - 1:
+        spare = 0
+    ask.most = max(own, whole)
+    # Full attention never gives its hit back, so what it shares is not needed again for the whole request.
+    ask.missing = max(ask.demand, whole - shared) + spare - pool._num_free
+
+
+def most_in_steps(state: State, num_tokens: i64, ask: StepRequest) -> i64:
+    """Return the most blocks that a new request holds until `num_tokens` are computed, in steps as large as this.
+
+    Groups reach their peaks in different steps, so all groups are counted in the same one. Full attention never holds
+    less in a later step, and the others repeat after their period, unless a step is cut short by the end of the
+    request or of the model: so only those, and the last period before them, are looked at.
+
+    Complexity: O(groups x period), at most O(groups x steps). law: PLAN-2.
+    """
+    size = max(ask.new, 1)
+    period: i64 = size
+    for group in state.groups:
+        # The least common multiple: after so many tokens all groups are in the same phase again.
+        period = min(period // gcd(period, group.period()) * group.period(), MAX_LENGTH)
+    whole_steps = period // size  # still to be looked at
+    start = ask.resumed + (num_tokens - 1 - ask.resumed) // size * size
+    most: i64 = 0
+    while start >= ask.resumed and whole_steps > 0:
+        stop = min(start + size, num_tokens)
+        slots = min(stop + ask.ahead, state.config.max_len)
+        held: i64 = 0
+        for group in state.groups:
+            held += group.held_in_step(start, stop, slots, ask.encoder)
+        most = max(most, held)
+        if slots == start + size + ask.ahead:
+            whole_steps -= 1
+        start -= size
+    return most
+
+
+def gcd(one: i64, other: i64) -> i64:
+    """Return the greatest common divisor of two positive numbers."""
+    while other > 0:
+        one, other = other, one % other
+    return one
+
+
+def count_running(state: State, tables: RequestTables, ask: StepRequest) -> None:
+    """Count for a running request, as if its dead entries were already trimmed."""
+    gain: i64 = 0
+    demand: i64 = 0
+    num_groups = state.config.num_groups
+    at: i64 = 0
+    while at < num_groups:
+        group = state.groups[at]
+        table = tables.by_group[at]
+        demand += group.missing(len(table.blocks), group.slots_after(ask))
+        if tables.is_forked and group.shared_entry(table, ask) >= 0:
+            demand += 1
+        if group.trims(table, ask.settled):
+            # Dead entries are trimmed before blocks are taken, so the step may use the blocks that they free.
+            gain += group.trim_gain(table, ask.settled)
+        at += 1
+    ask.demand = demand
+    ask.missing = demand - state.pool._num_free - gain
+
+
+def planned(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> Plan:
+    """Return whether a checked ask fits, and what it takes; nothing changes. law: PLAN-1, PLAN-2, LIVE-1."""
+    name = request.request_id
+    if ask.is_too_long:
+        return Never(name, f"{ask.stop} tokens, max_model_len is {state.config.max_len}")
+    is_now = fits(state, request, tables, ask)
+    if tables is not None:
+        ask.most = most_held(state, tables, ask)
+    if ask.most > state.pool.num_blocks - 1:
+        return Never(name, f"{ask.most} blocks at once, the pool has {state.pool.num_blocks - 1}")
+    if not is_now:
+        behind_steps, behind_loads = returning_blocks(state)
+        outside = int(state.pool.num_held_externally)
+        return NotNow(name, int(ask.missing), int(state.pool._num_free), behind_steps, behind_loads, outside)
+    return Fits(request, ask, state.owner, state.pool._version, request_version(state, request, tables))
+
+
+def returning_blocks(state: State) -> tuple[dict[int, int], dict[str, int]]:
+    """Return how many blocks become free when each step is settled, and when each load of a released request ends.
+
+    A block that several wait for returns with the last of them. O(blocks that wait). law: LIVE-2.
+    """
+    held: dict[int, int] = {}  # holders that are left, of blocks that wait
+    behind_steps: dict[int, int] = {}
+    behind_loads: dict[str, int] = {}
+    for step in state.steps:
+        count = 0
+        for batch in step.fenced:
+            count += freed_by(state, batch, held)
+        if count > 0:
+            behind_steps[int(step.number)] = count
+    for name, batch in state.loads.items():
+        count = freed_by(state, batch, held)
+        if count > 0:
+            behind_loads[name] = count
+    return behind_steps, behind_loads
+
+
+def freed_by(state: State, batch: list[vec[i32]], held: dict[int, int]) -> int:
+    """Return how many blocks nobody holds once a batch is released too; note it in `held`."""
+    count = 0
+    for blocks in batch:
+        for each in blocks:
+            block = int(each)
+            if block != 0:
+                left = held.get(block, int(state.pool._ref[i64(block)])) - 1
+                held[block] = left
+                # Forks and hits share blocks: one of them returns only with its last holder.
+                if left == 0:
+                    count += 1
+    return count
+
+
+def refuse_never(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> None:
+    """Raise an error for a counted ask of a new request that the pool could not hold even alone.
+
+    A running request that has outgrown the pool is not refused so: it is preempted like any other, and then is new.
+
+    Raises:
+        NeverFitsError: unless the manager was made to return None instead.
+    """
+    most = state.pool.num_blocks - 1
+    if tables is None and ask.most > most and state.config.raises_never:
+        raise NeverFitsError(
+            f"request: {request.request_id!r} needs {ask.most} blocks at once, the pool has {most}; "
+            "refuse the request, or make the pool larger",
+            int(ask.most),
+            most,
+        )
+
+
+def can_load(state: State, request: Request, num_new_computed_tokens: int, num_external_computed_tokens: int) -> bool:
+    """Return whether a new request could ever load so many tokens after a hit. See `KVCacheManager.can_load`."""
+    state.pool.require_whole()
+    ask = StepRequest()
+    ask.hit_length = count_of("num_new_computed_tokens", num_new_computed_tokens)
+    ask.external = count_of("num_external_computed_tokens", num_external_computed_tokens)
+    ask.begin = ask.hit_length
+    ask.stop = ask.begin + ask.external
+    ask.certain = ask.stop
+    # Nothing is computed by a load, so that no slots beyond its tokens are needed.
+    ask.slots = ask.stop
+    count_new(state, request, ask)
+    return bool(ask.stop <= state.config.max_len and ask.most < state.pool.num_blocks)
+
+
+def request_version(state: State, request: Request, tables: RequestTables | None) -> tuple[int, ...]:
+    """Return what a plan leans on beside the pool."""
+    if tables is None:
+        return (int(request._num_computed), request.num_tokens, int(state.num_steps), len(state.steps))
+    counts = (
+        int(tables.num_written),
+        int(tables.num_certain),
+        int(tables.num_settled),
+        int(tables.last_step),
+        int(tables.num_loading),
+    )
+    return (int(request._num_computed), request.num_tokens, int(state.num_steps), len(state.steps), *counts)
+
+
+def most_held(state: State, tables: RequestTables, ask: StepRequest) -> i64:
+    """Return the blocks a running request would hold after a step, once nothing is in flight. O(blocks)."""
+    most: i64 = 0
+    for group, table in zip(state.groups, tables.by_group):
+        most += group.missing(len(table.blocks), group.slots_after(ask)) + i64(len(table.states))
+        first = group.first_kept(ask.begin)
+        for entry, block in enumerate(table.blocks):
+            if block != 0 and (i64(entry) >= first or i64(entry) < group.sinks):
+                most += 1
+    return most
+
+
+def most_blocks(
+    spec: KVCacheSpec,
+    num_tokens: int,
+    step: int,
+    enable_caching: bool,
+    num_encoder_tokens: int = 0,
+    steps_in_flight: int = 1,
+) -> int:
+    """Return the most blocks of one group that a request holds until `num_tokens` tokens are computed.
+
+    Its steps may begin anywhere, so this is at least what ``allocate_slots(..., full_sequence_must_fit=True)`` counts
+    for steps of one size. With more steps in flight, windows and chunks keep what the oldest of them reads, and a
+    recurrent layer one more state for each.
+
+    Complexity: O(block_size) for windows, O(1) for the others. law: PLAN-2.
+
+    Args:
+        spec: the kind.
+        num_tokens: tokens of the whole request.
+        step: slots that one step fills at most, lookahead included.
+        enable_caching: whether prefixes are shared.
+        num_encoder_tokens: tokens of the encoder, of cross attention only.
+        steps_in_flight: steps that are under way at once, 1 or more.
+
+    Raises:
+        InvalidArgumentError: a count is out of range.
+        UnsupportedError: no known kind.
+    """
+    tokens = count_of("num_tokens", num_tokens)
+    tables = GroupTables(spec, BlockPool(2, enable_caching), 0, spec.block_size)
+    most_new = count_of("step", min(step * steps_in_flight, num_tokens))
+    most = int(tables.peak(tokens, most_new, count_of("num_encoder_tokens", num_encoder_tokens)))
+    if layout_for(spec, enable_caching) == LAST_STATE:
+        more = int(tables.entries_for(tokens)) - 2
+        most += max(0, min(steps_in_flight - 1, more))
+    return most

@@ -1,0 +1,285 @@
+"""What may be asked for: every argument of a step, checked before anything is counted.
+
+Each check raises one typed error that names the argument and the remedy, and leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from blockwright.core.keys.request import Request, no_request
+from blockwright.core.pool.blocks import KVCacheBlocks
+from blockwright.core.steps.publication import publishes_now
+from blockwright.core.steps.state import State
+from blockwright.core.tables.ask import StepRequest
+from blockwright.core.tables.table import RequestTables
+from blockwright.errors import (
+    DuplicateRequestError,
+    InvalidArgumentError,
+    StaleHitError,
+    UnknownRequestError,
+    UnknownStepError,
+)
+
+# ---------------------------------------------------------------------- who runs
+
+
+def tables_of(state: State, request: Request) -> RequestTables | None:
+    """Return what a request holds here, or None.
+
+    Raises:
+        DuplicateRequestError: another request runs under its id.
+    """
+    if not isinstance(request, Request):
+        raise no_request(request)
+    # A request remembers its tables, which spares decoding a dictionary lookup by its id.
+    held = request._held
+    if held is not None and held.owner == state.owner and isinstance(held, RequestTables):
+        return held
+    return looked_up(state, request)
+
+
+def looked_up(state: State, request: Request) -> RequestTables | None:
+    """Do as `tables_of`, by name; the request then remembers it."""
+    state.pool.require_whole()
+    tables = state.running.get(request.request_id)
+    if tables is None:
+        return None
+    # Two requests of one id would write to the same blocks; a copy of the request is the same request.
+    if tables.uid != request._uid:
+        raise DuplicateRequestError(f"request: another request runs under the id {request.request_id!r}; free it first")
+    request._held = tables
+    tables.request = request
+    return tables
+
+
+def give_keys(state: State, request: Request) -> None:
+    """Hash a request that was made without a block size of its own, where that is worth something.
+
+    Raises:
+        InvalidArgumentError: it is no request.
+    """
+    if not isinstance(request, Request):
+        raise no_request(request)
+    if state.config.caching and request._block_size < 0:
+        request.hash_by(state.config.hash_size)
+
+
+def tables_named(state: State, request_id: str) -> RequestTables:
+    """Return what the request of an id holds, or raise `UnknownRequestError`."""
+    state.pool.require_whole()
+    tables = state.running.get(request_id)
+    if tables is None:
+        raise UnknownRequestError(f"request_id: {request_id!r} holds no blocks here")
+    return tables
+
+
+def tables_running(state: State, request: Request) -> RequestTables:
+    """Return what a request holds, or raise `UnknownRequestError`."""
+    state.pool.require_whole()
+    tables = tables_of(state, request)
+    if tables is None:
+        raise UnknownRequestError(f"request: {request.request_id!r} holds no blocks here")
+    return tables
+
+
+def check_keys(state: State, request: Request) -> None:
+    """Check that the keys of a request will do for every group, after giving it some if it has no block size yet."""
+    give_keys(state, request)
+    if state.config.caching and request._block_size > 0:
+        for group in state.groups:
+            state.pool._units_for(request, group._block_size)
+
+
+# ---------------------------------------------------------------------- what a step asks for
+
+
+def is_in_place(state: State, request: Request, tables: RequestTables, new: i64, ahead: i64) -> bool:
+    """Return whether a step without drafts is right and changes only counts; False where that takes a closer look.
+
+    This is the fast path of decoding: such a step is served in place, by `count_step` alone.
+    """
+    # Each comparison refuses what the careful way would look at; whatever is left cannot be wrong.
+    begin = request._num_computed
+    if not tables.num_certain <= begin <= tables.num_written or new == 0 or begin + new + ahead > tables.in_place:
+        return False
+    return not state.config.overlaps or (len(state.steps) > 0 and tables.last_step != state.num_steps)
+
+
+def check_ask(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> None:
+    """Check what a request asks for against what it has, and fill in where the step begins and ends."""
+    written: i64 = 0 if tables is None else tables.num_written
+    computed = request._num_computed
+    if computed < 0 or computed > written:
+        raise InvalidArgumentError(
+            f"num_computed_tokens: request {request.request_id!r} says {computed}, but has slots written for "
+            f"{written} tokens; a request that was freed starts again at 0"
+        )
+    ask.begin = computed + ask.hit_length
+    ask.stop = ask.begin + ask.external + ask.new
+    ask.certain = ask.stop - ask.drafts
+    if ask.stop == computed:
+        raise InvalidArgumentError("num_new_tokens: must be at least 1 (or 0 together with a hit or a load)")
+    if ask.external > 0 or ask.encoder > 0:
+        check_admission(state, request, tables, ask)
+    # A plan answers this by `Never`, since the question was whether the step can happen.
+    if ask.stop > state.config.max_len:
+        if ask.is_planned:
+            ask.is_too_long = True
+            return
+        raise InvalidArgumentError(
+            f"num_new_tokens: request {request.request_id!r} would have {ask.stop} tokens, "
+            f"max_model_len is {state.config.max_len}"
+        )
+    if ask.drafts > 0 or state.config.most_drafts >= 0:
+        check_drafts(state, request, ask)
+    if tables is None:
+        if state.config.overlaps and ask.new > 0 and len(state.steps) == 0:
+            raise UnknownStepError("allocate_slots: no step has been started; call start_step first")
+        check_keys(state, request)
+    else:
+        check_growth(state, request, tables, computed)
+    if not ask.is_planned and publishes_now(state, ask):
+        # Hashing may fail and takes memory: once it is done here, no later part of the step has a key to make.
+        request.hash_filled(ask.stop)
+
+
+def check_growth(state: State, request: Request, tables: RequestTables, computed: i64) -> None:
+    """Check that a running request can go on from `computed` tokens."""
+    if computed < tables.num_certain:
+        raise InvalidArgumentError(
+            f"num_computed_tokens: request {request.request_id!r} went back from {tables.num_written} to {computed}, "
+            f"but {tables.num_certain} tokens are certain; only drafts can be taken back, else free it and start again"
+        )
+    if tables.num_loading > 0:
+        raise InvalidArgumentError(
+            f"request: {tables.num_loading} tokens of {request.request_id!r} are being loaded; call finish_load first"
+        )
+    if state.config.overlaps:
+        check_overlap(state, request, tables)
+
+
+def check_admission(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> None:
+    """Check tokens that come from elsewhere: loaded ones, and the encoder's."""
+    name = request.request_id
+    if ask.external > 0:
+        if tables is not None:
+            raise InvalidArgumentError(f"num_external_computed_tokens: {name!r} runs already; only a new request loads")
+        if ask.new > 0:
+            raise InvalidArgumentError(
+                "num_external_computed_tokens: tokens are computed after the load has ended; pass num_new_tokens=0 "
+                "here, call finish_load, and allocate then"
+            )
+        if ask.stop > request.num_tokens:
+            raise InvalidArgumentError(
+                f"num_external_computed_tokens: up to {ask.stop} tokens would be loaded, {name!r} has "
+                f"{request.num_tokens}"
+            )
+        if ask.stop == request.num_tokens and state.config.most_drafts >= 0:
+            raise InvalidArgumentError(
+                f"num_external_computed_tokens: the last token of {name!r} is computed again, which the state of a "
+                "recurrent layer after it is too late for; load one token less"
+            )
+        if name in state.loads:
+            raise DuplicateRequestError(
+                f"request: an earlier load of {name!r} is still on its way; call finish_load for it first"
+            )
+    if ask.encoder > 0:
+        if not any([group.is_encoder for group in state.groups]):
+            raise InvalidArgumentError("num_encoder_tokens: no group of layers is cross attention")
+        if tables is not None:
+            raise InvalidArgumentError(f"num_encoder_tokens: {name!r} runs already; it was given them when it started")
+
+
+def check_drafts(state: State, request: Request, ask: StepRequest) -> None:
+    """Check that drafts are drafts, and that recurrent states can be taken back from them. law: MAMBA-3."""
+    known: i64 = request._num_prompt + i64(len(request._output))
+    if ask.drafts > 0 and (ask.drafts >= ask.new or ask.certain < known):
+        raise InvalidArgumentError(
+            f"num_draft_tokens: {ask.drafts} of {ask.new} new tokens cannot be drafts: {request.request_id!r} "
+            f"knows {known} tokens, and a step computes at least one token that is none"
+        )
+    most = state.config.most_drafts
+    if most < 0:
+        return
+    if ask.drafts > most or ask.ahead > most:
+        name = "num_draft_tokens" if ask.drafts > most else "num_lookahead_tokens"
+        raise InvalidArgumentError(
+            f"{name}: a recurrent layer keeps the states of {most} drafts (num_speculative_blocks), "
+            f"not of {max(ask.drafts, ask.ahead)}"
+        )
+    if ask.certain > known and not (state.config.overlaps and ask.new - ask.drafts == 1):
+        raise InvalidArgumentError(
+            f"num_new_tokens: a recurrent state must not run ahead of the {known} known tokens of "
+            f"{request.request_id!r}; say how many are drafts by num_draft_tokens"
+        )
+
+
+def check_overlap(state: State, request: Request, tables: RequestTables) -> None:
+    """Check that the open step can compute more tokens of a running request."""
+    if len(state.steps) == 0:
+        raise UnknownStepError("allocate_slots: no step has been started; call start_step first")
+    if tables.last_step == state.num_steps:
+        raise DuplicateRequestError(
+            f"request: {request.request_id!r} has its slots in step {state.num_steps} already; start the next step"
+        )
+    if state.config.most_drafts < 0 or tables.num_drafts == 0:
+        return
+    known: i64 = request._num_prompt + i64(len(request._output))
+    if tables.last_step >= state.steps[0].number or known < tables.num_written:
+        raise InvalidArgumentError(
+            f"request: a recurrent layer of {request.request_id!r} must know which of {tables.num_drafts} drafts "
+            "hold; settle their step and append the accepted tokens first"
+        )
+
+
+def check_hit(
+    state: State,
+    request: Request,
+    tables: RequestTables | None,
+    ask: StepRequest,
+    num_new_computed_tokens: int,
+    blocks: KVCacheBlocks | None,
+) -> None:
+    """Check a hit's shape, and put it into an ask."""
+    expected: i64 = 0
+    if blocks is not None:
+        if not blocks.pool_is(state.pool):
+            # An empty hit is the same for all managers, so engines may keep one.
+            if any([len(ids) for ids in blocks.ids]):
+                raise StaleHitError("new_computed_blocks: the hit is another manager's")
+        elif len(blocks.ids) != len(state.groups):
+            raise StaleHitError(f"new_computed_blocks: {len(blocks.ids)} groups, the group has {len(state.groups)}")
+        elif len(blocks.ids) > 0:
+            expected = i64(len(blocks.ids[0])) * state.groups[0]._block_size
+            for group, ids in zip(state.groups, blocks.ids):
+                if i64(len(ids)) * group._block_size != expected:
+                    raise StaleHitError("new_computed_blocks: the groups' hits differ in length")
+    if num_new_computed_tokens != int(expected):
+        raise StaleHitError(
+            f"num_new_computed_tokens: the hit holds {expected} tokens, not {num_new_computed_tokens}; "
+            "pass both as get_computed_blocks returned them"
+        )
+    if expected == 0:
+        return
+    if tables is not None:
+        raise InvalidArgumentError(
+            f"new_computed_blocks: request {request.request_id!r} runs already; only a new request adopts a hit"
+        )
+    if request._block_size == 0:
+        raise InvalidArgumentError(
+            f"request: {request.request_id!r} was made with block_size=None, so it has no keys and adopts no hit"
+        )
+    if not state.config.caching:
+        raise InvalidArgumentError("new_computed_blocks: the manager was made without enable_caching")
+    if request._num_computed != 0:
+        raise InvalidArgumentError(
+            f"num_computed_tokens: must be 0 before a hit is adopted, not {request._num_computed}"
+        )
+    # The last token must be computed, because its logits give the next one.
+    if expected >= request.num_tokens:
+        raise StaleHitError(
+            f"num_new_computed_tokens: a hit of {expected} leaves no token to compute of {request.num_tokens}"
+        )
+    ask.hit = blocks
+    ask.hit_length = expected

@@ -1,0 +1,136 @@
+"""Which blocks become findable, as what, and when.
+
+Blocks are published with the step that fills them, for engines that run steps in order: whoever hits them computes
+later, or in the same step, in which every layer writes what all tokens need before any of them reads it. A recurrent
+layer does not, so a state that a step leaves is *due* until the step has run (law: MAMBA-5).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from blockwright.core.keys.request import Request
+from blockwright.core.steps.state import State
+from blockwright.core.tables.ask import StepRequest
+from blockwright.core.tables.group import GroupTables
+from blockwright.core.tables.table import GroupTable, RequestTables
+
+NOT_RUN: Final = -1
+"""Where a step stopped that has still to run."""
+
+
+def publishes_now(state: State, ask: StepRequest) -> bool:
+    """Return whether a step publishes the blocks that it fills, rather than a later call."""
+    config = state.config
+    return config.caching and not (ask.is_delayed or config.settles or ask.external > 0)
+
+
+def make_keys(state: State, request: Request, count: i64) -> None:
+    """Make the keys of the blocks that `count` tokens fill: all the memory that publishing them takes, events aside."""
+    if state.config.caching:
+        request.hash_filled(count)
+
+
+def publish_to(group: GroupTables, table: GroupTable, request: Request, count: i64, stopped: i64) -> None:
+    """Publish what the first `count` tokens filled, all of them known and written.
+
+    A recurrent layer's state only if a step that has run stopped there, after `stopped` tokens.
+    """
+    if group.publishes(table, count) and request._block_size > 0:
+        group.publish(table, request, group._block_size // request._block_size, count, stopped)
+
+
+def publish_taken(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> i64:
+    """Publish the blocks that a step fills, and return the slots up to which the next step is served in place.
+
+    Only now, when all groups have taken their blocks: a candidate that publishing empties, since its content is there
+    twice, is the first free block, and the next group would take it before blocks that were empty. law: SHARE-4.
+    """
+    known: i64 = request._num_prompt + i64(len(request._output))
+    is_due = False
+    in_place = state.config.max_len
+    publishes = publishes_now(state, ask)
+    at: i64 = 0
+    while at < state.config.num_groups:
+        table = tables.by_group[at]
+        if table.in_place < ask.slots:
+            group = state.groups[at]
+            if publishes:
+                publish_to(group, table, request, min(ask.stop, known), NOT_RUN)
+                is_due = is_due or (ask.new > 0 and ask.certain <= known and group.leaves_state(ask.certain))
+            table.in_place = group.in_place_slots(table, state.config.caching)
+        in_place = min(in_place, table.in_place)
+        at += 1
+    # The state before this step's is published now: a step that follows shows that it has run.
+    if tables.is_due:
+        publish_due(state, tables, request)
+    if is_due:
+        tables.request = request  # it knows the tokens that the state is of
+        state.due.add(tables)
+    return in_place
+
+
+def publish_alike(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> i64:
+    """Do the same as `publish_taken` where all groups publish the same entries."""
+    config = state.config
+    by_group, size = tables.by_group, config.least_size
+    first = by_group[0]
+    in_place = min(i64(len(first.blocks)) * size, config.max_len)
+    if not config.caching:
+        return in_place
+    start = first.num_published
+    end = (start + 1) * size  # tokens that fill the next entry
+    if ask.stop < end:
+        return min(in_place, end - 1)
+    num_filled = min(ask.stop, request._num_prompt + i64(len(request._output)))
+    if num_filled >= end and request._block_size > 0 and publishes_now(state, ask):
+        pool = state.pool
+        units: i64 = 1 if request._block_size == size else size // request._block_size
+        stop = start + 1 if num_filled < end + size else num_filled // size
+        end = (stop + 1) * size
+        is_single = stop == start + 1 and pool.is_plain()
+        blocks = state.changes.blocks  # with room for one of each group
+        at: i64 = 0
+        while at < i64(len(by_group)):
+            table = by_group[at]
+            assert table.num_published == start, "groups that grow alike publish alike"
+            table.num_published = stop
+            if is_single:
+                blocks[at] = table.blocks[start]
+            else:
+                pool._publish(table.blocks, request, units, at, size, start, stop)
+            at += 1
+        if is_single:
+            pool._publish_each(blocks, request, units, start, i64(len(by_group)))
+    return min(in_place, end - 1)  # the step that fills a block publishes it, so it is not served in place
+
+
+def publish_filled(state: State, tables: RequestTables, request: Request, count: i64, stopped: i64) -> None:
+    """Do so in every group."""
+    for group, table in zip(state.groups, tables.by_group):
+        publish_to(group, table, request, count, stopped)
+
+
+def publish_due(state: State, tables: RequestTables, request: Request) -> None:
+    """Publish the state that a request's last step left, if any, now that the step has run. law: MAMBA-5.
+
+    Not before: a request that hit it in the same step would read it while it is written. Other layers may be hit at
+    once, since each writes what the step computes in it before it reads.
+    """
+    if not state.due.remove(tables):
+        return
+    stopped = tables.num_written - tables.num_drafts
+    for group, table in zip(state.groups, tables.by_group):
+        if not group.is_row():
+            publish_to(group, table, request, stopped, stopped)
+
+
+def publish_all_due(state: State) -> None:
+    """Publish the states that all steps up to now have left, in their order. O(requests that left one)."""
+    # The chain is read anew each time, because publishing takes the request out of it.
+    tables = state.due.first
+    while tables is not None:
+        publish_due(state, tables, tables.request)
+        tables = state.due.first

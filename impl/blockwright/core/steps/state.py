@@ -1,0 +1,284 @@
+"""What a manager knows: how it was made, what each request holds, and which steps are in flight.
+
+Plain records: the functions of the other modules read and write them, and the pool's counters follow (law: REF-1).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+from librt.vecs import append, pop, vec
+from mypy_extensions import i32, i64
+
+from blockwright.config import KVCacheConfig
+from blockwright.core.pool.blocks import KVCacheBlocks
+from blockwright.core.pool.order.order import Wish
+from blockwright.core.pool.pool import BlockPool
+from blockwright.core.tables.changes import StepScratch
+from blockwright.core.tables.group import GroupTables
+from blockwright.core.tables.table import RequestTables
+
+_owners = [0]
+
+
+@final
+class StepInFlight:
+    """One step: who computes how many tokens in it, and the batches of blocks that return when it is settled.
+
+    A step is started, requests are given slots in it, and it is settled when it is known to be done. What a request
+    held when it was released meanwhile stays behind a fence until the last step that touches it is settled (laws:
+    FLIGHT-1, FENCE-1, SETTLE-1).
+
+    Attributes:
+        number: the step's number, from 1.
+        tables: one per request served; one whose request has been released since has no owner.
+        news: tokens that each computes, drafts included.
+        drafts: how many of them are drafts.
+        fenced: batches of blocks, per group, in the order in which they were given up.
+        wishes: what was said of each batch.
+    """
+
+    def __init__(self, number: i64) -> None:
+        """Start without requests."""
+        self.number: i64 = number
+        self.tables: list[RequestTables] = []
+        self.news: vec[i64] = vec[i64]()
+        self.drafts: vec[i64] = vec[i64]()
+        self.fenced: list[list[vec[i32]]] = []
+        self.wishes: list[Wish | None] = []
+
+    def record(self, tables: RequestTables, new: i64, drafts: i64) -> None:
+        """Record that the step computes `new` tokens of a request. O(1)."""
+        news = append(self.news, new)
+        noted = append(self.drafts, drafts)
+        self.tables.append(tables)  # the last to take memory
+        self.news = news
+        self.drafts = noted
+
+    def strike(self, tables: RequestTables | None) -> None:
+        """Take back what was recorded last, if it was of these tables, however far it came. O(1)."""
+        if len(self.tables) > 0 and self.tables[-1] is tables:
+            self.tables.pop()
+        while len(self.news) > len(self.tables):
+            self.news, _ = pop(self.news)
+        while len(self.drafts) > len(self.tables):
+            self.drafts, _ = pop(self.drafts)
+
+    def copy_for(self, owner: i64, running: dict[str, RequestTables]) -> StepInFlight:
+        """Return a copy for another manager; requests that were released meanwhile matter no more."""
+        twin = StepInFlight(self.number)
+        i: i64 = 0
+        while i < i64(len(self.tables)):
+            tables = self.tables[i]
+            # Blocks of a released request wait in `fenced`; the record of its step decides nothing any more.
+            if tables.owner != 0:
+                twin.tables.append(running[tables.request_id])
+                twin.news = append(twin.news, self.news[i])
+                twin.drafts = append(twin.drafts, self.drafts[i])
+            i += 1
+        twin.fenced = self.fenced[:]
+        twin.wishes = self.wishes[:]
+        return twin
+
+
+@final
+class DueStates:
+    """Requests whose last step leaves a recurrent state, which is published once that has run. law: MAMBA-5.
+
+    The chain goes through the requests' own records, so that it takes no memory.
+    """
+
+    def __init__(self) -> None:
+        """Start without requests."""
+        self.first: RequestTables | None = None
+        self._last: RequestTables | None = None
+
+    def add(self, tables: RequestTables) -> None:
+        """Note that a request's last step leaves a state, after all others. O(1)."""
+        self.remove(tables)
+        last = self._last
+        if last is None:
+            self.first = tables
+        else:
+            last.due_after = tables
+        tables.due_before = last
+        tables.is_due = True
+        self._last = tables
+
+    def remove(self, tables: RequestTables) -> bool:
+        """Return whether a state of a request is due; from now on it is not. O(1)."""
+        if not tables.is_due:
+            return False
+        before = tables.due_before
+        after = tables.due_after
+        # The links lie in the records, so that ending a request never needs memory.
+        if before is None:
+            self.first = after
+        else:
+            before.due_after = after
+        if after is None:
+            self._last = before
+        else:
+            after.due_before = before
+        tables.due_before = None
+        tables.due_after = None
+        tables.is_due = False
+        return True
+
+    def in_order(self) -> list[RequestTables]:
+        """Return the requests of which a state is due, in order. O(requests returned)."""
+        found: list[RequestTables] = []
+        tables = self.first
+        while tables is not None:
+            found.append(tables)
+            tables = tables.due_after
+        return found
+
+
+@final
+class Config:
+    """How a manager was made; it never changes, so copies share it.
+
+    Attributes:
+        kv_cache_config: pool size and groups of layers.
+        num_groups: groups of layers.
+        max_len: tokens that a request may have at most.
+        alignment: tokens that every hit is a multiple of; least_size: tokens of the smallest block.
+        hash_size: tokens in which requests are hashed that were made without a size of their own.
+        most_drafts: drafts that every recurrent layer can take back, -1 where there is no such layer.
+        caching, eagle, logs: whether prefixes are shared, a draft head recomputes a block, lookups are counted.
+        overlaps, settles: whether steps are kept apart, and whether publication waits for their settlement.
+        watermark: blocks that stay free when a request joins others.
+        raises_never: whether a new request that could not be served even alone is an error.
+    """
+
+    def __init__(
+        self,
+        kv_cache_config: KVCacheConfig,
+        sizes: list[int],
+        max_len: i64,
+        alignment: i64,
+        most_drafts: i64,
+        caching: bool,
+        eagle: bool,
+        logs: bool,
+        overlaps: bool,
+        settles: bool,
+        watermark: i64,
+        raises_never: bool,
+    ) -> None:
+        """Take the fields as they are; `sizes` are the tokens per block of each group."""
+        self.kv_cache_config = kv_cache_config
+        self.num_groups: i64 = len(sizes)
+        self.max_len: i64 = max_len
+        self.alignment: i64 = alignment
+        self.least_size: i64 = min(sizes, default=1)
+        self.hash_size: i64 = math.gcd(*sizes)
+        self.most_drafts: i64 = most_drafts
+        self.caching = caching
+        self.eagle = eagle
+        self.logs = logs
+        self.overlaps = overlaps
+        self.settles = settles
+        self.watermark: i64 = watermark
+        self.raises_never = raises_never
+
+
+@final
+class Lookups:
+    """Lookups of requests that have been admitted, and whether the cache was reset, since the last statistics.
+
+    A request that was not admitted for the first time is counted apart.
+    """
+
+    def __init__(self) -> None:
+        """Start without lookups."""
+        self.was_reset = False
+        self.requests: i64 = 0
+        self.queries: i64 = 0
+        self.hits: i64 = 0
+        self.preempted_requests: i64 = 0
+        self.preempted_queries: i64 = 0
+        self.preempted_hits: i64 = 0
+
+    def copy(self) -> Lookups:
+        """Return an independent copy."""
+        twin = Lookups()
+        twin.was_reset = self.was_reset
+        twin.requests = self.requests
+        twin.queries = self.queries
+        twin.hits = self.hits
+        twin.preempted_requests = self.preempted_requests
+        twin.preempted_queries = self.preempted_queries
+        twin.preempted_hits = self.preempted_hits
+        return twin
+
+
+@final
+class State:
+    """All that changes in a manager.
+
+    Attributes:
+        config: how it was made.
+        pool, groups: the blocks, and the tables of each group of layers.
+        uniform_groups: all groups grow by, and publish, the same entries at the same tokens; they may trim others.
+        owner: number of the manager, by which a request knows its own tables; -1 once a call ended in mid-change.
+        running: what each request holds, oldest first.
+        num_batches, num_forks, num_steps: batches served, forks made, steps started so far.
+        steps: those in flight, oldest first.
+        loads, load_wishes: blocks that wait for a load whose request is gone, and what was said of them.
+        due: requests whose last step leaves a recurrent state.
+        changes: of the step that is being made.
+        nothing: the answer of a step that takes no block.
+        lookups: those of requests that have been admitted, for `PrefixCacheStats`.
+    """
+
+    def __init__(self, config: Config, pool: BlockPool, groups: list[GroupTables]) -> None:
+        """Start without requests."""
+        _owners[0] += 1
+        self.config = config
+        self.pool = pool
+        self.groups = groups
+        for group in groups:
+            group.align(config.alignment, config.eagle)
+        self.uniform_groups = len(groups) > 0 and all([group.grows_like(groups[0]) for group in groups])
+        self.owner: i64 = _owners[0]
+        self.running: dict[str, RequestTables] = {}
+        self.num_batches: i64 = 0
+        self.num_forks: i64 = 0
+        self.num_steps: i64 = 0
+        self.steps: list[StepInFlight] = []
+        self.loads: dict[str, list[vec[i32]]] = {}
+        self.load_wishes: dict[str, Wish] = {}
+        self.due = DueStates()
+        self.changes = StepScratch(config.num_groups)
+        self.nothing = KVCacheBlocks(pool, [vec[i32]() for _ in groups])
+        self.lookups = Lookups()
+
+    def copy(self) -> State:
+        """Return an independent copy. O(num_blocks)."""
+        pool = self.pool.copy()
+        groups = [group.copy(pool) for group in self.groups]
+        twin = State(self.config, pool, groups)
+        for name, tables in self.running.items():
+            # A new owner number: requests find the tables of the manager that they are brought to, by comparing it.
+            own = tables.copy_for(twin.owner, [group.existing(name) for group in groups])
+            if self.config.settles:  # settlement publishes what the request knows, which is not to change with another
+                own.request = tables.request.copy()
+            twin.running[name] = own
+        twin.num_batches = self.num_batches
+        twin.num_forks = self.num_forks
+        twin.num_steps = self.num_steps
+        twin.steps = [step.copy_for(twin.owner, twin.running) for step in self.steps]
+        twin.loads = self.loads.copy()
+        twin.load_wishes = self.load_wishes.copy()
+        for tables in self.due.in_order():
+            twin.due.add(twin.running[tables.request_id])
+        twin.lookups = self.lookups.copy()
+        return twin
+
+    def tear(self) -> None:
+        """Refuse later calls: one has ended in the middle of a change."""
+        self.owner = -1  # so that every request is looked up
+        self.pool._tear()

@@ -1,0 +1,135 @@
+"""The transitions of the first reading, one for each call that an engine makes; its arguments are taken by the manager.
+
+Each checks, counts and acts in the order of the specification's chapter of the same name (see `effects`). What is added
+by steps in flight, loads and forks is in `in_time`.
+"""
+
+from __future__ import annotations
+
+import operator
+
+from mypy_extensions import i64
+
+from blockwright.core.keys.request import Request
+from blockwright.core.pool.blocks import KVCacheBlocks
+from blockwright.core.steps.effects import serve, vacate
+from blockwright.core.steps.outcomes import Fits, Plan
+from blockwright.core.steps.plans import request_version
+from blockwright.core.steps.preconditions import tables_of, tables_running
+from blockwright.core.steps.publication import NOT_RUN, make_keys, publish_filled, publishes_now
+from blockwright.core.steps.state import State
+from blockwright.core.tables.window import common_hit
+from blockwright.errors import InvalidArgumentError, StalePlanError
+
+
+def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
+    """Return the longest hit of a request, and its tokens: ``get_computed_blocks``. law: HIT-1, HIT-2."""
+    config = state.config
+    if not config.caching or request.prompt_logprobs or request._block_size == 0:
+        return state.nothing, 0
+    state.pool.require_whole()
+    # law: HIT-3
+    max_length: i64 = request.num_tokens - 1
+    probes = [
+        group.probe(request.keys(state.pool._units_for(request, group._block_size)), max_length, config.eagle)
+        for group in state.groups
+    ]
+    num_computed = common_hit([group.rule for group in state.groups], probes, config.alignment, max_length)
+    # Statistics count a lookup when its request is admitted; a request that waits is looked up each step.
+    request._num_looked_up = request.num_tokens
+    if num_computed == 0:
+        return state.nothing, 0
+    ids = [
+        probe.entries(num_computed, group.sinks, group.first_kept(num_computed))
+        for probe, group in zip(probes, state.groups)
+    ]
+    hit = KVCacheBlocks(state.pool, ids)
+    # An admission right after the lookup then need not compare the blocks with their keys again.
+    hit.stamp(request)
+    return hit, num_computed
+
+
+def commit(state: State, plan: Plan) -> KVCacheBlocks:
+    """Do what was planned and return the new blocks: ``commit``."""
+    if not isinstance(plan, Fits):
+        raise InvalidArgumentError(f"plan: {plan!r} cannot be committed, only one that fits")
+    request = plan._request
+    # A copy of a manager has the same versions as the original, but blocks of its own.
+    if plan._owner != state.owner:
+        raise StalePlanError(f"plan: {plan!r} is another manager's, or of this one before it was copied")
+    tables = tables_of(state, request)
+    if plan._version != state.pool._version or plan._request_version != request_version(state, request, tables):
+        raise StalePlanError(f"plan: the pool or the request has changed since {plan!r}; plan again")
+    if publishes_now(state, plan._ask):
+        make_keys(state, request, plan._ask.stop)
+    return serve(state, request, tables, plan._ask)
+
+
+def publish(state: State, request: Request, num_computed_tokens: int) -> None:
+    """Publish the blocks filled up to some tokens, after publication was put off: ``cache_blocks``."""
+    config = state.config
+    tables = tables_running(state, request)
+    tables.request = request
+    known = min(int(tables.num_settled if config.settles else tables.num_written), request.num_tokens)
+    count = operator.index(num_computed_tokens)
+    if not 0 <= count <= known:
+        raise InvalidArgumentError(
+            f"num_computed_tokens: must be within 0..{known}, the known and written tokens of "
+            f"{request.request_id!r}, not {num_computed_tokens}"
+        )
+    make_keys(state, request, count)
+    try:
+        tables.num_certain = max(tables.num_certain, count)
+        if config.caching:
+            stopped = tables.num_written - tables.num_drafts
+            if config.overlaps and len(state.steps) > 0 and tables.last_step == state.num_steps:  # it has not run
+                if count == stopped and any([each.leaves_state(stopped) for each in state.groups]):
+                    state.due.add(tables)
+                # The step is still to run: its state is due with the next step, and its blocks are published now.
+                stopped = NOT_RUN
+            publish_filled(state, tables, request, count, stopped)
+    except BaseException:
+        state.tear()
+        raise
+
+
+def trim(state: State, request: Request, num_computed_tokens: int) -> None:
+    """Null the entries that are dead at some tokens and release their blocks: ``remove_skipped_blocks``."""
+    tables = tables_running(state, request)
+    done, what = (tables.num_settled, "settled") if state.config.overlaps else (tables.num_written, "written")
+    count = operator.index(num_computed_tokens)
+    if not 0 <= count <= int(done):
+        raise InvalidArgumentError(
+            f"num_computed_tokens: must be within 0..{done}, the {what} tokens of {request.request_id!r}, "
+            f"not {num_computed_tokens}"
+        )
+    try:
+        tables.num_certain = max(tables.num_certain, count)
+        for group, table in zip(state.groups, tables.by_group):
+            group.trim(table, count, i64(len(table.blocks)))
+    except BaseException:
+        state.tear()
+        raise
+
+
+def release(state: State, request: Request) -> None:
+    """End a request and release its blocks; nothing happens to one that holds none: ``free``."""
+    # A torn manager must not release: the counters may already have been changed by half of a call.
+    state.pool.require_whole()
+    tables = tables_of(state, request)
+    if tables is not None:
+        vacate(state, tables, request._num_computed)
+        request._held = None
+
+
+def reset(state: State) -> bool:
+    """Forget everything published; False, and nothing happens, while any block is held: ``reset_prefix_cache``."""
+    try:
+        if not state.pool.reset_prefix_cache():
+            return False
+        state.lookups.was_reset = True
+    except BaseException:
+        if state.pool._is_torn:
+            state.tear()
+        raise
+    return True

@@ -1,0 +1,546 @@
+"""The block tables of one group of layers, in packed arrays.
+
+One class serves every kind of layer. Kinds differ in their `WindowRule` (which positions are still needed, how long a
+hit is) and in their layout (how tokens map to table entries). The life of an entry:
+
+    a null entry is appended (widen) and gets a block (fill), or a hit brings its block (table_from_hit, adopt)
+      -> the block is published once it is full, if a hit can need it (publish)
+      -> the entry becomes null once no later token reads it (trim)
+    When the request ends, the blocks that are left are released, last entry first (release).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.keys.packed import with_zeros, zeros32
+from blockwright.core.keys.request import MAX_LENGTH, BlockKeys, Request, count_of
+from blockwright.core.pool.pool import BlockPool
+from blockwright.core.tables.ask import StepRequest
+from blockwright.core.tables.changes import StepScratch
+from blockwright.core.tables.table import GroupTable, RequestTables
+from blockwright.core.tables.window import FOR_EVER, ChunkedRule, MambaRule, Probe, SlidingRule, WindowRule
+from blockwright.errors import InvalidArgumentError, UnsupportedError
+from blockwright.kinds import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+
+ROW: Final = 0
+"""Every position below the covered slots has a block."""
+LAST_STATE: Final = 1
+"""Only the entry with the state after the last token has a block; entries jumped over are null."""
+ONE_STATE: Final = 2
+"""One entry per request, overwritten by every step."""
+
+
+class GroupTables:
+    """The block tables of one group of layers, by request id.
+
+    Attributes:
+        spec: the kind of its layers.
+        block_pool: the pool, shared with other groups.
+        rule: what the kind keeps, and how long a hit is.
+        sinks: leading entries that never die.
+        is_encoder: the tables cover the encoder's tokens instead of the request's own.
+        keeps_all: no block is given back before the request ends.
+        num_states: blocks that each request holds beside its table, for the states of draft tokens.
+    """
+
+    def __init__(self, spec: KVCacheSpec, pool: BlockPool, group: i64, block_size: i64) -> None:
+        """Make a group without tables; `block_size` may be a multiple of the spec's own."""
+        self.spec = spec
+        self.block_pool = pool
+        self._group: i64 = group
+        self._block_size: i64 = block_size
+        self.rule: WindowRule = rule_for(spec)
+        self.sinks: i64 = self.rule.sinks
+        self._layout: i64 = layout_for(spec, pool.enable_caching)
+        self.is_encoder = isinstance(spec, CrossAttentionSpec)
+        self.keeps_all = isinstance(spec, FullAttentionSpec)
+        self.num_states: i64 = spec.num_speculative_blocks if isinstance(spec, MambaSpec) else 0
+        self._tables: dict[str, GroupTable] = {}
+        # Where hits may end; beside no other groups that is not known, and all that is full is published.
+        self._alignment: i64 = block_size
+        self._has_margin = False
+        self._publishes_all = True
+
+    def align(self, alignment: i64, use_eagle: bool) -> None:
+        """Say that hits end at multiples of `alignment`, so that what none can need is not published."""
+        size = self._block_size
+        self._alignment = alignment
+        self._has_margin = use_eagle and self._layout == ROW
+        # Where a chunk ends with the block, the next token reads nothing of it, and no hit ever needs it.
+        reads_back = not isinstance(self.rule, ChunkedRule) and self.rule.first_needed(size) < size
+        self._publishes_all = self.keeps_all or (alignment == size and reads_back)
+
+    def is_useful(self, entry: i64) -> bool:
+        """Return whether some hit can need an entry: the shortest that ends behind it, or one that it follows. O(1).
+
+        law: PUB-2.
+        """
+        end = (entry + 1) * self._block_size
+        start = end - self._block_size
+        if (
+            self._publishes_all
+            or entry < self.sinks
+            or (self._has_margin and start > 0 and start % self._alignment == 0)
+        ):
+            return True
+        return self.rule.first_needed((end + self._alignment - 1) // self._alignment * self._alignment) < end
+
+    def copy(self, pool: BlockPool) -> GroupTables:
+        """Return an independent copy over another pool. O(blocks held)."""
+        twin = GroupTables(self.spec, pool, self._group, self._block_size)
+        twin._alignment = self._alignment
+        twin._has_margin = self._has_margin
+        twin._publishes_all = self._publishes_all
+        twin._tables = {name: table.copy() for name, table in self._tables.items()}
+        return twin
+
+    def grows_like(self, other: GroupTables) -> bool:
+        """Return whether this group's tables grow and are published with every token as those of the other."""
+        is_plain = self._layout == ROW and not self.is_encoder and self._publishes_all
+        return is_plain and self._block_size == other._block_size
+
+    def entries_for(self, num_tokens: i64) -> i64:
+        """Return the table's length once it covers `num_tokens` slots. O(1)."""
+        # law: MAMBA-2
+        if self._layout == ONE_STATE:
+            return 1 if num_tokens > 0 else 0
+        return (num_tokens + self._block_size - 1) // self._block_size
+
+    def first_kept(self, num_tokens: i64) -> i64:
+        """Return the first entry, but for sinks, that is not dead at `num_tokens` settled tokens. O(1). law: TRIM-1."""
+        if self._layout == ONE_STATE:
+            return 0
+        return self.rule.first_needed(num_tokens) // self._block_size
+
+    def num_dead(self, start: i64, stop: i64) -> i64:
+        """Return how many of the entries from `start` are dead, if `stop` is the first one kept. O(1)."""
+        return max(0, stop - max(start, self.sinks))
+
+    def slots_after(self, ask: StepRequest) -> i64:
+        """Return the slots that a table covers after a step; states of drafts have blocks beside it. O(1)."""
+        # law: CROSS-1
+        if self.is_encoder:
+            return ask.encoder
+        if self._layout != ROW:
+            return ask.certain
+        return ask.slots
+
+    def peak(self, num_tokens: i64, step: i64, num_encoder_tokens: i64) -> i64:
+        """Return the most blocks that a request holds in steps of at most `step`, wherever they begin. law: PLAN-2."""
+        if self.is_encoder:
+            return self.entries_for(num_encoder_tokens)
+        if self._layout == ONE_STATE:
+            return 1 + self.num_states
+        return self.rule.peak(num_tokens, step, self._block_size, 0) + self.num_states
+
+    def period(self) -> i64:
+        """Return after how many tokens `held_in_step` repeats, as long as the group keeps no more and no less. O(1)."""
+        if self.is_encoder or self._layout == ONE_STATE:
+            return 1
+        return self.rule.period(self._block_size)
+
+    def held_in_step(self, start: i64, stop: i64, slots: i64, num_encoder_tokens: i64) -> i64:
+        """Return the blocks that a request holds in a step over the tokens start..stop-1, with lookahead up to `slots`.
+
+        O(1). law: PLAN-2.
+        """
+        if self.is_encoder:
+            return self.entries_for(num_encoder_tokens)
+        if self._layout == ONE_STATE:
+            return 1 + self.num_states
+        size = self._block_size
+        if self._layout == LAST_STATE:
+            # The state that the step reads and the one that it writes lie in one block, which is overwritten.
+            same = start == 0 or (start - 1) // size == (stop - 1) // size
+            return self.num_states + (1 if same else 2)
+        return (slots + size - 1) // size - max(0, self.rule.first_needed(start) // size - self.sinks)
+
+    def missing(self, held: i64, num_tokens: i64) -> i64:
+        """Return the new blocks that a table of `held` entries takes to cover `num_tokens` slots. O(1)."""
+        if held * self._block_size >= num_tokens:
+            return 0
+        if held > 0 and self._layout == ONE_STATE:
+            return 0
+        more = self.entries_for(num_tokens) - held
+        # However far a step goes, only the state at its end is kept.
+        if more > 1 and self._layout == LAST_STATE:
+            return 1
+        return more
+
+    def missing_states(self, table: GroupTable | None) -> i64:
+        """Return the blocks for states of drafts that a request does not have yet; None is a request to come. O(1)."""
+        if table is None:
+            return self.num_states
+        return self.num_states if len(table.states) == 0 or table.states[0] == 0 else 0
+
+    def trims(self, table: GroupTable, num_tokens: i64) -> bool:
+        """Return whether `num_tokens` settled tokens leave a dead entry behind that is not yet null. O(1)."""
+        if self._layout == ONE_STATE:
+            return False
+        return self.rule.first_needed(num_tokens) >= (max(table.num_trimmed, self.sinks) + 1) * self._block_size
+
+    def trim_at(self, num_trimmed: i64) -> i64:
+        """Return the settled tokens at which the next entry dies, after so many that trimming has passed. O(1)."""
+        if self._layout == ONE_STATE:
+            return FOR_EVER
+        return self.rule.last_needing((max(num_trimmed, self.sinks) + 1) * self._block_size) + 1
+
+    def in_place_slots(self, table: GroupTable, caching: bool) -> i64:
+        """Return up to how many slots growth changes nothing: covered, and no block becomes full. O(1).
+
+        A recurrent layer rewrites its state with every token, so it is never served in place.
+        """
+        if self._layout != ROW:
+            return 0
+        if self.is_encoder:
+            return MAX_LENGTH
+        size = self._block_size
+        slots: i64 = i64(len(table.blocks)) * size
+        # One slot less than fills the next block: that step publishes, so it is not in place.
+        if caching:
+            slots = min(slots, (table.num_published + 1) * size - 1)
+        return slots
+
+    def publishes(self, table: GroupTable, num_tokens: i64) -> bool:
+        """Return whether `num_tokens` tokens fill a block that is not yet published. O(1)."""
+        return num_tokens >= (table.num_published + 1) * self._block_size
+
+    def leaves_state(self, num_tokens: i64) -> bool:
+        """Return whether a step that stops after `num_tokens` tokens leaves a state that may be found. O(1)."""
+        return self._layout == LAST_STATE and num_tokens % self._block_size == 0
+
+    def trim_gain(self, table: GroupTable, num_tokens: i64) -> i64:
+        """Return how many blocks trimming would free now. O(entries that die)."""
+        stop = min(self.first_kept(num_tokens), i64(len(table.blocks)))
+        pool = self.block_pool
+        blocks = table.blocks
+        gain: i64 = 0
+        i = max(table.num_trimmed, self.sinks)
+        while i < stop:
+            block: i64 = i64(blocks[i])
+            # A block that others hold too does not become free when this request lets it go.
+            if block != 0 and pool.ref_count(block) == 1:
+                gain += 1
+            i += 1
+        return gain
+
+    def note_dead(self, table: GroupTable, num_tokens: i64, changes: StepScratch) -> None:
+        """Note which entries trimming will null, and what it will have passed. O(entries that die). law: TRIM-1."""
+        blocks = table.blocks
+        i = max(table.num_trimmed, self.sinks)
+        # law: TRIM-2
+        stop = min(self.first_kept(num_tokens), i64(len(blocks)))
+        trimmed = stop if stop > i else table.num_trimmed
+        nulled = changes.nulled
+        while i < stop:
+            if blocks[i] != 0:
+                nulled = append(nulled, i32(i))
+            i += 1
+        changes.nulled = nulled
+        changes.nulled_ends[self._group] = i32(len(nulled))
+        changes.trimmed[self._group] = i32(trimmed)
+        # The next step asks this one number, and not every group, whether anything dies.
+        changes.trim_at = min(changes.trim_at, self.trim_at(trimmed))
+
+    def trim(self, table: GroupTable, num_tokens: i64, held: i64) -> None:
+        """Replace the dead ones of the first `held` entries by the null block, and release their blocks.
+
+        Takes no memory. Complexity: O(entries that die). law: TRIM-1, REF-1.
+        """
+        start = max(table.num_trimmed, self.sinks)
+        # law: TRIM-2
+        stop = min(self.first_kept(num_tokens), held)
+        if stop <= start:
+            return
+        blocks = table.blocks
+        self.block_pool._release(blocks, start, stop)
+        self.block_pool._note_trim(blocks, start, stop)
+        i = start
+        while i < stop:
+            blocks[i] = 0
+            i += 1
+        table.num_trimmed = stop
+
+    def widen(self, table: GroupTable, num_tokens: i64) -> None:
+        """Append null entries up to `num_tokens` slots, for `fill`."""
+        if i64(len(table.blocks)) * self._block_size < num_tokens:
+            more = self.entries_for(num_tokens) - i64(len(table.blocks))
+            if more > 0:
+                table.blocks = with_zeros(table.blocks, more)
+
+    def fill(self, table: GroupTable, num_tokens: i64, held: i64) -> None:
+        """Take blocks for the entries after the first `held`, which cover `num_tokens` slots now. law: TABLE-1.
+
+        The caller has counted the blocks; takes no memory.
+        """
+        table.num_covered = num_tokens
+        size: i64 = len(table.blocks)
+        # law: MAMBA-1
+        if self._layout == LAST_STATE and held < size:
+            # Entries that a step jumps over keep no state; only the last one gets a block.
+            held = size - 1
+        if held < min(self.sinks, size):
+            # Sinks never die, so they get blocks even where the window has moved past them.
+            self.block_pool._fill(table.blocks, held, min(self.sinks, size))
+            held = self.sinks
+        held = max(held, table.num_trimmed)  # a load brings nothing that is dead once it has come
+        if held < size:
+            self.block_pool._fill(table.blocks, held, size)
+
+    def shared_entry(self, table: GroupTable, ask: StepRequest) -> i64:
+        """Return the entry that a step writes to though others hold its block, or -1. O(1). law: WRITE-2."""
+        if self.is_encoder:
+            return -1
+        # A step writes from its first slot on; blocks after the first are new, and no other request has them.
+        entry = ask.begin // self._block_size if self._layout == ROW else self.entries_for(ask.certain) - 1
+        if entry >= i64(len(table.blocks)):
+            return -1
+        return entry if self.block_pool.num_sharers(i64(table.blocks[entry])) > 1 else -1
+
+    def partial_entry(self, table: GroupTable, running: RequestTables) -> i64:
+        """Return the entry that is partly written, or -1, for the self-check."""
+        written = running.num_written if self._layout == ROW else running.num_certain
+        entry = self.entries_for(written) - 1
+        if (
+            self.is_encoder
+            or running.num_loading > 0
+            or (self._layout != ONE_STATE and written % self._block_size == 0)
+        ):
+            return -1
+        return entry if entry < i64(len(table.blocks)) else -1
+
+    def unshare(self, table: GroupTable, entry: i64) -> i64:
+        """Put a new block in place of a shared one, which is to be copied to it; return it. O(1). law: COPY-2."""
+        block = self.block_pool._copy_on_write(i64(table.blocks[entry]), self._group)
+        table.blocks[entry] = i32(block)
+        return block
+
+    def fork_table(self, table: GroupTable, num_tokens: i64) -> GroupTable:
+        """Return what covers the first tokens of a table, for another request, which holds nothing yet. O(entries)."""
+        stop: i64 = len(table.blocks)
+        if not self.is_encoder:
+            stop = self.entries_for(num_tokens)
+        covered = min(table.num_covered, num_tokens)
+        return GroupTable(table.blocks[:stop], table.num_published, table.num_trimmed, covered, self._null_states())
+
+    def fill_states(self, table: GroupTable) -> None:
+        """Take the blocks for the states of drafts, which the caller has counted; takes no memory. law: MAMBA-3."""
+        if self.num_states > 0 and table.states[0] == 0:
+            self.block_pool._fill(table.states, 0, self.num_states)
+
+    def state_block(self, table: GroupTable, num_tokens: i64) -> i64:
+        """Return the block with the state after `num_tokens` tokens; 0 for other kinds, or where there is none. O(1).
+
+        After drafts were accepted that is the block of the last accepted one. law: MAMBA-3.
+        """
+        if self._layout == ROW or num_tokens <= 0:
+            return 0
+        # The last step may have overwritten the entry; a step that is repeated reads the block it read before.
+        if num_tokens == table.num_read:
+            return table.read_block
+        accepted = num_tokens - table.num_covered
+        # law: MAMBA-4
+        if accepted > 0 and accepted <= i64(len(table.states)):
+            return i64(table.states[accepted - 1])
+        entry = self.entries_for(num_tokens) - 1
+        return i64(table.blocks[entry]) if accepted <= 0 and entry < i64(len(table.blocks)) else 0
+
+    def publish(self, table: GroupTable, request: Request, units: i64, num_tokens: i64, stopped: i64) -> None:
+        """Publish what `num_tokens` tokens filled and is not yet published. O(blocks published). law: PUB-1, PUB-2.
+
+        A recurrent state is published only where it really is the state after a whole number of blocks: where a step
+        stopped, after `stopped` tokens.
+        """
+        start = table.num_published
+        stop = num_tokens // self._block_size
+        if stop <= start:
+            return
+        if self._layout != ROW:
+            if num_tokens % self._block_size != 0 or num_tokens != stopped:
+                return
+            # The entries before were jumped over or hold states of tokens in the middle of a step.
+            start = stop - 1
+        table.num_published = stop
+        if self._publishes_all:
+            self.block_pool._publish(table.blocks, request, units, self._group, self._block_size, start, stop)
+            return
+        while start < stop:
+            if self.is_useful(start):
+                self.block_pool._publish(table.blocks, request, units, self._group, self._block_size, start, start + 1)
+            start += 1
+
+    def probe(self, keys: BlockKeys, max_length: i64, use_eagle: bool) -> Probe:
+        """Start a lookup of at most `max_length` tokens. O(max_length / block_size), one vector."""
+        margin: i64 = 1 if use_eagle else 0
+        # The block after a hit is computed again, so it may hold the last token, which a hit may not.
+        return Probe(self.block_pool, keys, self._group, self._block_size, max_length + margin, margin)
+
+    def check_hit(self, ids: vec[i32], keys: BlockKeys) -> None:
+        """Check that every entry of a hit still holds. O(entries).
+
+        Raises:
+            StaleHitError: an entry does not.
+        """
+        first = self.first_kept(i64(len(ids)) * self._block_size)
+        pool, sinks = self.block_pool, min(self.sinks, first)
+        if sinks > 0:
+            # Sinks are checked on their own: behind them the entries up to the window must be null.
+            pool.check_hits(ids[:sinks], keys, self._group, self._block_size, 0, 0)
+        pool.check_hits(ids, keys, self._group, self._block_size, sinks, first)
+
+    def dead_hits(self, ids: vec[i32], first_kept: i64) -> i64:
+        """Return how many free blocks of a checked hit lie before an entry, but for sinks. O(entries)."""
+        free: i64 = 0
+        i = self.sinks
+        while i < min(first_kept, i64(len(ids))):
+            if ids[i] != 0 and self.block_pool.ref_count(i64(ids[i])) == 0:
+                free += 1
+            i += 1
+        return free
+
+    def table_from_hit(self, ids: vec[i32], resumed: i64, num_slots: i64) -> GroupTable:
+        """Return a table of a checked hit and null entries up to `num_slots` slots; it holds no block yet. O(entries).
+
+        Entries that no token from `resumed` on reads are null as well. `adopt` and `fill` hold and take the blocks.
+        """
+        trimmed = self.first_kept(resumed)
+        blocks = ids[:]
+        size: i64 = len(blocks)
+        i = self.sinks
+        while i < min(trimmed, size):
+            blocks[i] = 0
+            i += 1
+        slots = size * self._block_size
+        table = GroupTable(blocks, size, trimmed, slots, self._null_states())
+        self.widen(table, num_slots)
+        return table
+
+    def _null_states(self) -> vec[i32]:
+        """Return a null entry for the state of each draft, for `fill_states`."""
+        return zeros32(self.num_states) if self.num_states > 0 else vec[i32]()
+
+    def adopt(self, ids: vec[i32]) -> None:
+        """Hold the blocks of a checked hit, the head of a table; takes no memory. O(entries). law: REF-1."""
+        self.block_pool._touch_entries(ids)
+
+    def release(self, table: GroupTable) -> None:
+        """Give the whole table back, last entry first, the states of drafts before it. O(entries). law: REF-1."""
+        if len(table.states) > 0:
+            self.block_pool._release(table.states, 0, i64(len(table.states)))
+        # What was trimmed is null; with sinks there are blocks before it.
+        start: i64 = 0 if self.sinks > 0 else table.num_trimmed
+        self.block_pool._release(table.blocks, start, i64(len(table.blocks)))
+
+    def open(self, request_id: str, table: GroupTable) -> None:
+        """Keep a table under a name that has none."""
+        assert request_id not in self._tables, "a request has one table in each group"
+        self._tables[request_id] = table
+
+    def withdraw(self, request_id: str) -> None:
+        """Forget a table that holds nothing yet, if there is one."""
+        if request_id in self._tables:
+            del self._tables[request_id]
+
+    def table_of(self, request_id: str) -> GroupTable | None:
+        """Return a request's table, or None."""
+        return self._tables.get(request_id)
+
+    def existing(self, request_id: str) -> GroupTable:
+        """Return the table of a request that runs."""
+        return self._tables[request_id]
+
+    def all_tables(self) -> dict[str, GroupTable]:
+        """Return the tables by request id; only to be read."""
+        return self._tables
+
+    def num_common(self, table: GroupTable, running: int, waiting: dict[int, int]) -> int:
+        """Return the leading blocks that are in the tables of exactly `running` requests. O(blocks). law: COMMON-1.
+
+        `waiting` says how often each block is in a table that computes nothing, of a load or behind a fence. These do
+        not count. Kinds that trim have no common blocks.
+        """
+        if not self.keeps_all:
+            return 0
+        common = 0
+        for block in table.blocks:
+            sharers = int(self.block_pool.num_sharers(i64(block)))
+            # A table that waits for a step or a load computes nothing, so a cascade kernel must not count it.
+            if len(waiting) > 0:
+                sharers -= waiting.get(int(block), 0)
+            if sharers != running:
+                break
+            common += 1
+        return common
+
+    def is_row(self) -> bool:
+        """Return whether every entry up to the covered slots holds a block unless it was trimmed."""
+        return self._layout == ROW
+
+    def most_states(self, overlaps: bool) -> int:
+        """Return how many blocks one table may hold at most; with steps in flight there is one state more for each."""
+        if self._layout == ROW or (overlaps and self._layout == LAST_STATE):
+            return MAX_LENGTH
+        return 2 if self._layout == LAST_STATE else 1
+
+    def close(self, request_id: str) -> None:
+        """Forget a table; its blocks have been released."""
+        del self._tables[request_id]
+
+
+def rule_for(spec: KVCacheSpec) -> WindowRule:
+    """Return what a kind keeps.
+
+    Raises:
+        UnsupportedError: the exact type is not a known kind.
+    """
+    if type(spec) is SlidingWindowSpec:
+        return SlidingRule(spec.sliding_window, spec.block_size, spec.sink_len)
+    if type(spec) is ChunkedLocalAttentionSpec:
+        return ChunkedRule(spec.attention_chunk_size)
+    if type(spec) is MambaSpec:
+        return MambaRule()
+    if type(spec) is FullAttentionSpec or type(spec) is CrossAttentionSpec:
+        return WindowRule()
+    raise UnsupportedError(f"kv_cache_spec: no manager for {type(spec).__name__}; use a kind of blockwright.kinds")
+
+
+def layout_for(spec: KVCacheSpec, enable_caching: bool) -> i64:
+    """Return how a kind's tokens map to table entries."""
+    if isinstance(spec, MambaSpec):
+        return LAST_STATE if enable_caching else ONE_STATE
+    return ROW
+
+
+def group_tables(spec: KVCacheSpec, pool: BlockPool, group: int, dcp_world_size: int) -> GroupTables:
+    """Return a group without tables, its arguments checked; `dcp_world_size` ranks share the tokens of a block.
+
+    Raises:
+        InvalidArgumentError: an argument is out of range.
+        UnsupportedError: `dcp_world_size` above 1 for another kind than full attention; the type is not a known kind.
+    """
+    if dcp_world_size < 1:
+        raise InvalidArgumentError(f"dcp_world_size: must be at least 1, not {dcp_world_size}")
+    if spec.block_size * dcp_world_size > MAX_LENGTH:
+        raise InvalidArgumentError(f"dcp_world_size: blocks of more than {MAX_LENGTH} tokens are too large")
+    if dcp_world_size > 1 and not isinstance(spec, FullAttentionSpec):
+        raise UnsupportedError(
+            f"dcp_world_size: only full attention can share a block's tokens between ranks, not {type(spec).__name__}"
+        )
+    return GroupTables(spec, pool, count_of("kv_cache_group_id", group), spec.block_size * dcp_world_size)
+
+
+def refuse_eagle(spec: KVCacheSpec, use_eagle: bool) -> None:
+    """Raise `UnsupportedError` for EAGLE with a kind that cannot give up its last block."""
+    if use_eagle and isinstance(spec, ChunkedLocalAttentionSpec):
+        raise UnsupportedError("use_eagle: chunked local attention cannot give up the last block of a hit; turn it off")

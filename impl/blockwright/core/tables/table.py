@@ -1,0 +1,122 @@
+"""What one running request holds: a row of block ids in each group, and the counts that all groups share."""
+
+from __future__ import annotations
+
+from typing import final
+
+from librt.vecs import extend, vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.keys.request import ManagerTables, Request
+from blockwright.core.pool.order.order import Wish
+
+
+@final
+class GroupTable:
+    """One request's blocks in one group.
+
+    Attributes:
+        blocks: block ids in order of positions; 0 where nothing is held.
+        num_published: leading entries that publication has passed (their full blocks carry a key).
+        num_trimmed: leading entries that trimming has passed (all of them are null, but for sinks).
+        num_covered: slots covered by the last growth; the tokens behind the state that a recurrent layer keeps.
+        states: blocks for the states of draft tokens, of a recurrent layer only.
+        in_place: slots up to which growth changes nothing: covered, and no block becomes full. A lower bound.
+        num_read, read_block: the tokens that the last step of a recurrent layer with drafts began after, and the block
+            that their state is read from.
+    """
+
+    def __init__(
+        self, blocks: vec[i32], num_published: i64, num_trimmed: i64, num_covered: i64, states: vec[i32]
+    ) -> None:
+        """Take the fields as they are."""
+        self.blocks: vec[i32] = blocks
+        self.num_published: i64 = num_published
+        self.num_trimmed: i64 = num_trimmed
+        self.num_covered: i64 = num_covered
+        self.states: vec[i32] = states
+        self.in_place: i64 = 0
+        self.num_read: i64 = 0
+        self.read_block: i64 = 0
+
+    def copy(self) -> GroupTable:
+        """Return an independent copy."""
+        twin = GroupTable(self.blocks[:], self.num_published, self.num_trimmed, self.num_covered, self.states[:])
+        twin.in_place = self.in_place
+        twin.num_read = self.num_read
+        twin.read_block = self.read_block
+        return twin
+
+
+@final
+class RequestTables(ManagerTables):
+    """One running request in one group.
+
+    Attributes:
+        request_id: id of the request.
+        uid: identity of the `Request` object and its copies, so that another request under the same id is noticed.
+        request: the request as last seen, for publication on settlement.
+        num_written: tokens whose slots the last call handed out for writing (lookahead not counted).
+        num_certain: those of them that are no drafts or were said to be done; the engine's count cannot go below.
+        num_settled: tokens that are done; kept only where steps are in flight.
+        num_drafts: drafts that the last step was said to carry.
+        num_loading: tokens after the written ones that are on their way from elsewhere.
+        last_step: number of the last step in flight that computes tokens of it; 0: none.
+        trim_at: settled tokens at which the next entry dies in some group. A lower bound.
+        in_place: slots up to which serving the request changes only counts, in all groups; 0 while it loads or shares.
+        is_due, due_before, due_after: its last step leaves a recurrent state that is published once that has run, and
+            its neighbours in the chain of such requests.
+        is_forked: it may share blocks that it has not filled, and has not written since.
+        batch: number of the last batch that served it, so that a repetition within a batch is noticed.
+        was_certain: the certain tokens before that batch, if it counted them in place.
+        tenant, wish: whose the blocks are that it takes, by number, and what was said of them; a wish never changes.
+        by_group: the tables, one per group.
+    """
+
+    def __init__(self, request: Request, owner: i64, by_group: list[GroupTable]) -> None:
+        """Start for a request that has nothing written."""
+        super().__init__(owner)
+        # What a step in place reads and writes comes first, in one or two cache lines.
+        self.num_written: i64 = 0
+        self.num_certain: i64 = 0
+        self.was_certain: i64 = 0
+        self.num_drafts: i64 = 0
+        self.in_place: i64 = 0
+        self.batch: i64 = 0
+        self.last_step: i64 = 0
+        self.num_settled: i64 = 0
+        self.num_loading: i64 = 0
+        self.trim_at: i64 = 0
+        self.is_forked = False
+        self.is_due = False
+        self.due_before: RequestTables | None = None
+        self.due_after: RequestTables | None = None
+        self.request = request
+        # The id is kept apart from the request, which a caller may rename or drop while its blocks are held.
+        self.request_id: str = request.request_id
+        self.uid: i64 = request._uid
+        self.tenant: i64 = 0
+        self.wish: Wish | None = None
+        self.by_group = by_group
+
+    def copy_for(self, owner: i64, by_group: list[GroupTable]) -> RequestTables:
+        """Return a copy for another manager, which has copied the tables of the groups."""
+        twin = RequestTables(self.request, owner, by_group)
+        # `batch` and the chain of due states are left out: the new manager sets both itself.
+        twin.num_written = self.num_written
+        twin.num_certain = self.num_certain
+        twin.num_settled = self.num_settled
+        twin.num_drafts = self.num_drafts
+        twin.num_loading = self.num_loading
+        twin.last_step = self.last_step
+        twin.trim_at = self.trim_at
+        twin.in_place = self.in_place
+        twin.is_forked = self.is_forked
+        twin.tenant = self.tenant
+        twin.wish = self.wish
+        return twin
+
+
+def held_blocks(table: GroupTable) -> vec[i32]:
+    """Return all that a table holds, in the order in which it is released backwards. O(entries)."""
+    return extend(table.blocks[:], table.states)

@@ -1,0 +1,307 @@
+"""What a layer kind keeps, and how long a hit is.
+
+Each rule answers: from which position on does a token at position n or later still read (`first_needed`), and what is
+the longest hit up to a length (`longest`). The specification defines both as sets (chapter `reads`); that
+these closed forms equal the sets is proved for all integers by the conformance kit.
+
+    full      0                 every block of the prefix must be cached
+    sliding   n - W + 1         the last ceil((W - 1) / block_size) blocks; with sinks the first blocks as well
+    chunked   n // C * C        the blocks since the chunk's start
+    mamba     n - 1             the one block with the state
+
+A hit of several groups is the longest length that suits all of them (`common_hit`).
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from librt.vecs import vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.keys.packed import zeros32
+from blockwright.core.keys.request import BlockKeys
+from blockwright.core.pool.store import BlockStore
+
+FOR_EVER: Final = 2**40
+"""More tokens than any request has."""
+
+
+@final
+class Probe:
+    """One lookup of one request in one group: each block is looked up once at most, however often it is asked for.
+
+    Attributes:
+        block_size: tokens per block.
+        margin: blocks after the hit that must be cached too, and are recomputed (EAGLE): 0 or 1.
+        run_end: length of the leading run of cached blocks, -1 before it was asked for.
+    """
+
+    def __init__(
+        self, store: BlockStore, keys: BlockKeys, group: i64, block_size: i64, max_length: i64, margin: i64
+    ) -> None:
+        """Start a lookup of at most `max_length` tokens."""
+        self._store = store
+        self._keys = keys
+        self._group: i64 = group
+        self.block_size: i64 = block_size
+        self.margin: i64 = margin
+        self.run_end: i64 = -1
+        self._limit: i64 = min(max_length // block_size, keys.num_blocks())
+        # Per block: 0 before it was looked up, -1 if it is missing, else the block that serves. Empty before the first.
+        self._ids: vec[i32] = vec[i32]()
+
+    def cached(self, index: i64) -> bool:
+        """Return whether the request's block `index` is cached, and within the length asked for. O(1)."""
+        if index >= self._limit:
+            return False
+        ids = self._served()
+        block: i64 = i64(ids[index])
+        if block == 0:
+            block = self._store.find(self._keys, index, self._group, self.block_size)
+            if block == 0:
+                # A miss is remembered as well: rules ask for the same block again each time a candidate is shortened.
+                block = -1
+            ids[index] = i32(block)
+        return block > 0
+
+    def _served(self) -> vec[i32]:
+        """Return what is known of each block."""
+        if len(self._ids) == 0:
+            self._ids = zeros32(self._limit)
+        return self._ids
+
+    def loss(self, index: i64) -> i64:
+        """Return how the key of the request's block `index` was lost, as `BlockStore.loss`. O(1)."""
+        return self._store.loss(self._keys, index, self._group)
+
+    def restore(self) -> None:
+        """Count blocks whose keys were lost as cached from now on. O(blocks)."""
+        self.run_end = 0
+        i: i64 = 0
+        while i < self._limit:
+            if not self.cached(i) and self.loss(i) > 0:
+                # Any id will do, because an explanation only counts blocks and hands none out.
+                self._ids[i] = 1
+            if self._ids[i] > 0 and self.run_end == i:
+                self.run_end = i + 1
+            i += 1
+
+    def fill_run(self) -> i64:
+        """Look up the leading run of cached blocks; return its length. O(run), and O(1) if there is none."""
+        # Most prompts are new. One lookup finds that out before a vector for the whole prompt is made.
+        if self._limit == 0 or self._store.find(self._keys, 0, self._group, self.block_size) == 0:
+            return 0
+        return self._store.find_run(self._served(), self._keys, self._group, self.block_size, 0, self._limit)
+
+    def last_run(self, length: i64, run: i64, margin: i64) -> i64:
+        """Return the longest length of at most `length`, whole blocks, after `run` cached blocks in a row.
+
+        `margin` more blocks must be cached after it; a row that begins at block 0 may be shorter. Walks down::
+
+            | null ... null | i: row of cached blocks ... | end | margin | not cached or not read ...
+        """
+        end = min(length // self.block_size, self._limit) + margin
+        i = end
+        while i > 0 and end - i < run + margin:
+            i -= 1
+            # A miss ends every row that contains it: the search goes on for one that ends before it.
+            if not self.cached(i):
+                end = i
+        return max(end - margin, 0) * self.block_size
+
+    def entries(self, length: i64, sinks: i64, first_kept: i64) -> vec[i32]:
+        """Return the table entries of a hit: the cached blocks, null from `sinks` to `first_kept`. O(entries)."""
+        stop = length // self.block_size
+        # A probe serves one lookup, so that its own vector can be handed out when nothing is cut off.
+        ids = self._served() if stop == self._limit else self._served()[:stop]
+        i = sinks
+        while i < first_kept:
+            ids[i] = 0
+            i += 1
+        return ids
+
+
+class WindowRule:
+    """Base: full attention, which keeps everything; a hit is a leading run of blocks.
+
+    Attributes:
+        asks_upwards: the blocks of a hit are looked up from the first one on, so that a miss ends the search at once.
+        sinks: blocks at the head of a table that every later token reads, whatever `first_needed` says.
+    """
+
+    def __init__(self, asks_upwards: bool = True, sinks: i64 = 0) -> None:
+        """Say how a hit is looked up."""
+        self.asks_upwards = asks_upwards
+        self.sinks: i64 = sinks
+
+    def first_needed(self, num_tokens: i64) -> i64:
+        """Return the first position but for sinks that a token at `num_tokens` or later reads. O(1). law: TRIM-1."""
+        return 0
+
+    def last_needing(self, position: i64) -> i64:
+        """Return the largest n at which positions below `position` are still needed: ``first_needed(n) < position``.
+
+        For ``position >= 1``. O(1).
+        """
+        return FOR_EVER
+
+    def period(self, block_size: i64) -> i64:
+        """Return after how many tokens the number of blocks that a token reads repeats. O(1)."""
+        return 1
+
+    def longest(self, probe: Probe, length: i64) -> i64:
+        """Return the longest hit of at most `length` tokens, whole blocks. law: HIT-1."""
+        if probe.run_end < 0:
+            probe.run_end = probe.fill_run()
+        return min(length // probe.block_size, max(probe.run_end - probe.margin, 0)) * probe.block_size
+
+    def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:
+        """Return the most blocks held while the slots from `begin` to `slots` are filled, `step` at a time.
+
+        law: PLAN-2.
+        """
+        return (slots + block_size - 1) // block_size
+
+
+class SlidingRule(WindowRule):
+    """A window of W tokens, the reading token included; a hit ends with `hit_run` cached blocks in a row.
+
+    With sinks it begins with their blocks, too.
+    """
+
+    def __init__(self, window: i64, block_size: i64, sink_len: i64 = 0) -> None:
+        """Take the window and the sinks in tokens."""
+        super().__init__(False, (sink_len + block_size - 1) // block_size)
+        self._window: i64 = window
+        self.hit_run: i64 = (window - 1 + block_size - 1) // block_size
+
+    def first_needed(self, num_tokens: i64) -> i64:
+        """Return ``max(0, n - W + 1)``."""
+        first = num_tokens - self._window + 1
+        if first < 0:
+            return 0
+        return first
+
+    def last_needing(self, position: i64) -> i64:
+        """Return ``position + W - 2``."""
+        return position + self._window - 2
+
+    def period(self, block_size: i64) -> i64:
+        """Return `block_size`."""
+        return block_size
+
+    def longest(self, probe: Probe, length: i64) -> i64:
+        """Return the longest hit of at most `length` tokens that ends with a window of cached blocks."""
+        i: i64 = 0
+        while i < self.sinks and i * probe.block_size < length:
+            # A missing sink ends the hit there: all later tokens read it.
+            if not probe.cached(i):
+                length = i * probe.block_size
+            i += 1
+        return probe.last_run(length, self.hit_run, probe.margin)
+
+    def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:
+        """Return the most blocks that a window, its sinks and a step touch; it repeats every `block_size` starts."""
+        last = max(slots - step, begin)
+        most: i64 = 0
+        start = last
+        # The last starts are enough: the count repeats every block, and an earlier step never holds more.
+        while start >= begin and start > last - block_size:
+            stop = min(start + step, slots)
+            dead = max(0, self.first_needed(start) // block_size - self.sinks)
+            most = max(most, (stop + block_size - 1) // block_size - dead)
+            start -= 1
+        return most
+
+
+class ChunkedRule(WindowRule):
+    """Chunks of C tokens; a token reads its own chunk."""
+
+    def __init__(self, chunk: i64) -> None:
+        """Take the chunk in tokens."""
+        super().__init__(False)
+        self._chunk: i64 = chunk
+
+    def first_needed(self, num_tokens: i64) -> i64:
+        """Return the start of the chunk that position n lies in."""
+        return num_tokens // self._chunk * self._chunk
+
+    def last_needing(self, position: i64) -> i64:
+        """Return the last position of the chunk that ``position - 1`` lies in."""
+        return (position - 1) // self._chunk * self._chunk + self._chunk - 1
+
+    def period(self, block_size: i64) -> i64:
+        """Return the chunk's tokens."""
+        return self._chunk
+
+    def longest(self, probe: Probe, length: i64) -> i64:
+        """Return the cached run from the start of the chunk that `length` lies in."""
+        end = length // probe.block_size
+        i = self.first_needed(length) // probe.block_size
+        while i < end and probe.cached(i):
+            i += 1
+        return i * probe.block_size
+
+    def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:
+        """Return the most blocks that a chunk and a step from its end touch."""
+        start = max(slots - step, begin)
+        most = (min(start + step, slots) + block_size - 1) // block_size - self.first_needed(start) // block_size
+        start = (start + 1) // self._chunk * self._chunk - 1
+        if start >= begin:
+            stop = min(start + step, slots)
+            most = max(most, (stop + block_size - 1) // block_size - self.first_needed(start) // block_size)
+        return most
+
+
+class MambaRule(WindowRule):
+    """A recurrent state: a token reads the state after the token before it."""
+
+    def __init__(self) -> None:
+        """Take nothing."""
+        super().__init__(False)
+
+    def first_needed(self, num_tokens: i64) -> i64:
+        """Return ``max(0, n - 1)``."""
+        if num_tokens == 0:
+            return 0
+        return num_tokens - 1
+
+    def last_needing(self, position: i64) -> i64:
+        """Return `position`."""
+        return position
+
+    def period(self, block_size: i64) -> i64:
+        """Return `block_size`."""
+        return block_size
+
+    def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:
+        """Return the state read and the state written, unless they share a block wherever a step stops."""
+        if (slots - 1) // block_size * block_size >= max(begin, 1):
+            return 2
+        return 1
+
+    def longest(self, probe: Probe, length: i64) -> i64:
+        """Return the last cached state of at most `length` tokens; drafts need no margin, a state is read whole."""
+        return probe.last_run(length, 1, 0)
+
+
+def common_hit(rules: list[WindowRule], probes: list[Probe], alignment: i64, max_length: i64) -> i64:
+    """Return the longest length of at most `max_length`, a multiple of `alignment`, that is a hit in every group.
+
+    Each group shortens the candidate to its own longest hit below it; a shorter candidate goes round again until no
+    group objects. No hit is passed over, since each group gives its longest. law: HIT-1, HIT-2.
+    """
+    length = max_length // alignment * alignment
+    # A leading run is found missing after one lookup, a window only after all blocks from the end down: so these go
+    # first, whatever the order of the groups.
+    for rule, probe in zip(rules, probes):
+        if rule.asks_upwards:
+            length = rule.longest(probe, length) // alignment * alignment
+    while True:
+        before = length
+        for rule, probe in zip(rules, probes):
+            length = rule.longest(probe, length) // alignment * alignment
+        # Each round only shortens the candidate, so the loop ends; and no rule passes a hit over.
+        if length == before:
+            return length
