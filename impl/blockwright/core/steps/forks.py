@@ -19,7 +19,7 @@ from blockwright.errors import DuplicateRequestError, InvalidArgumentError, Unkn
 
 
 def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
-    """Start `child` on the blocks of `parent`; None: not now. See `KVCacheManager.fork`. law: WRITE-1, REF-1."""
+    """Start `child` on the blocks of `parent`, or return None. See `KVCacheManager.fork`. law: WRITE-1, REF-1."""
     tables = tables_running(state, parent)
     computed: i64 = check_fork(state, parent, tables, child)
     demand: i64 = 0

@@ -25,7 +25,7 @@ from blockwright.errors import (
 
 
 def tables_of(state: State, request: Request) -> RequestTables | None:
-    """Return what a request holds here, or None.
+    """Return a request's tables here, or None.
 
     Raises:
         DuplicateRequestError: another request runs under its id.
@@ -40,7 +40,7 @@ def tables_of(state: State, request: Request) -> RequestTables | None:
 
 
 def looked_up(state: State, request: Request) -> RequestTables | None:
-    """Do as `tables_of`, by name; the request then remembers it."""
+    """Find a request's tables by its id; the request then remembers them."""
     state.pool.require_whole()
     tables = state.running.get(request.request_id)
     if tables is None:
@@ -54,7 +54,7 @@ def looked_up(state: State, request: Request) -> RequestTables | None:
 
 
 def give_keys(state: State, request: Request) -> None:
-    """Hash a request that was made without a block size of its own, where that is worth something.
+    """Hash a request that was made without a block size, if prefixes are cached.
 
     Raises:
         InvalidArgumentError: it is no request.
@@ -66,7 +66,7 @@ def give_keys(state: State, request: Request) -> None:
 
 
 def tables_named(state: State, request_id: str) -> RequestTables:
-    """Return what the request of an id holds, or raise `UnknownRequestError`."""
+    """Return the tables of the request with an id, or raise `UnknownRequestError`."""
     state.pool.require_whole()
     tables = state.running.get(request_id)
     if tables is None:
@@ -75,7 +75,7 @@ def tables_named(state: State, request_id: str) -> RequestTables:
 
 
 def tables_running(state: State, request: Request) -> RequestTables:
-    """Return what a request holds, or raise `UnknownRequestError`."""
+    """Return a request's tables, or raise `UnknownRequestError`."""
     state.pool.require_whole()
     tables = tables_of(state, request)
     if tables is None:
@@ -107,7 +107,7 @@ def is_in_place(state: State, request: Request, tables: RequestTables, new: i64,
 
 
 def check_ask(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> None:
-    """Check what a request asks for against what it has, and fill in where the step begins and ends."""
+    """Check a step against the request's state, and fill in where the step begins and ends."""
     written: i64 = 0 if tables is None else tables.num_written
     computed = request._num_computed
     if computed < 0 or computed > written:
