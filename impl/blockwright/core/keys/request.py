@@ -217,7 +217,7 @@ class BlockKeys:
 
 
 class ManagerTables:
-    """The base of a request's block tables: what it remembers of the manager that serves it.
+    """The base of a request's block tables, through which it finds the manager that serves it.
 
     Attributes:
         owner: number of the manager; 0 once the request is released.

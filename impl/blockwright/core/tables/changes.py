@@ -34,7 +34,7 @@ class StepScratch:
         replaced: the entries that are copied, four numbers each: index of the request, group, entry, new block. Each
             block is also in the pool's list of copies.
         request: index of the request in its batch; 0 outside a batch.
-        grown: entries that the step appends, in all groups together; so many blocks the step takes at most.
+        grown: entries that the step appends, in all groups together: an upper bound of the blocks that it takes.
         has_begun: the call has made a change that cannot be taken back. An error before that is undone; one after it
             tears the manager.
         pending, num_pending: the requests of a batch with a step that is not counted in place, by index, ascending.

@@ -123,7 +123,7 @@ class ChosenOrder(CandidateOrder):
         return i64(self._after[block])
 
     def candidate(self, block: i64) -> Candidate:
-        """Return what a policy is shown of a candidate. O(1)."""
+        """Return a candidate as a policy sees it. O(1)."""
         return Candidate(int(block), word_bytes(self._low[block], self._high[block]), int(self._group[block]))
 
     def note(self, ids: vec[i32], at: i64, stop: i64, index: PrefixIndex, is_free: bool) -> None:
