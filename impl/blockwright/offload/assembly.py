@@ -34,7 +34,7 @@ def build_connector(
     write: str,
     block_dim: int | Sequence[int],
 ) -> OffloadingConnector:
-    """Do as `OffloadingConnector.build` says."""
+    """Build the connector that `OffloadingConnector.build` describes."""
     if (disk is None) != (disk_blocks is None) or (disk is None) != (identity is None):
         raise InvalidArgumentError(
             "disk: give it together with disk_blocks (its size) and identity (whose blocks they are), or none of them"

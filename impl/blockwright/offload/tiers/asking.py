@@ -25,7 +25,7 @@ def checked_tiers(tiers: object) -> list[OffloadingManager]:
     """Return the tiers of a chain.
 
     Raises:
-        InvalidArgumentError: there is none, one is no manager, or one stands there twice.
+        InvalidArgumentError: there is none, one is no manager, or one is given twice.
         UnsupportedError: the first has no places, so that the device's blocks cannot come to it or go from it.
     """
     chained: list[OffloadingManager] = []
@@ -58,10 +58,10 @@ def checked_reserve(reserve: object, num_tiers: int) -> list[int]:
 
 
 def distinct_keys(block_hashes: object) -> list[bytes]:
-    """Return the hashes of a store or load, in a list of its own.
+    """Return the hashes of a store or load, in a new list.
 
     Raises:
-        InvalidArgumentError: a hash is not bytes, is empty, or stands there twice.
+        InvalidArgumentError: a hash is not bytes, is empty, or is given twice.
     """
     keys = keys_of(block_hashes).copy()
     if len(set(keys)) < len(keys):

@@ -1,4 +1,4 @@
-"""Backends whose medium is a row of numbered places: fresh ones are given first, then freed ones, last in first out.
+"""Backends of a medium with numbered places: fresh ones are given first, then freed ones, last in first out.
 
 Source: section 6 of the named systems (`CPUBackend`).
 """
@@ -45,7 +45,7 @@ class SlotBackend(Backend):
         """Return an independent copy.
 
         Raises:
-            UnsupportedError: a subclass that does not say how it is copied.
+            UnsupportedError: a subclass that does not define its copy.
         """
         if type(self) is not SlotBackend:
             raise UnsupportedError(f"copy: {type(self).__name__} does not say how it is copied")
@@ -54,7 +54,7 @@ class SlotBackend(Backend):
         return twin
 
     def copy_to(self, twin: SlotBackend) -> None:
-        """Give out the same places in another backend, which has as many."""
+        """Give out the same places in another backend of the same size."""
         twin._used = self._used[:]
         twin._freed = self._freed[: self._num_freed]
         twin._num_freed = self._num_freed
@@ -198,7 +198,7 @@ class CPUBackend(SlotBackend):
         """Return an independent copy.
 
         Raises:
-            UnsupportedError: a subclass that does not say how it is copied.
+            UnsupportedError: a subclass that does not define its copy.
         """
         if type(self) is not CPUBackend:
             raise UnsupportedError(f"copy: {type(self).__name__} does not say how it is copied")

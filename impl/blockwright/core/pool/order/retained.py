@@ -173,7 +173,7 @@ class RetentionOrder(CandidateOrder):
         self._goes_on = True
 
     def note(self, ids: vec[i32], at: i64, stop: i64, index: PrefixIndex, is_free: bool) -> None:
-        """Mark the published block at an entry of a table by its hint; called from the table's end on. law: POLICY-1."""
+        """Mark the block at an entry of a table by its hint; called from the table's end on. law: POLICY-1."""
         block: i64 = i64(ids[at])
         follows = False
         if at + 1 < stop:
@@ -434,7 +434,7 @@ class RetentionOrder(CandidateOrder):
         return owner
 
     def _bound(self, owner: i64) -> i64:
-        """Return the key up to which a tenant's candidates precede those of all others; 0 if all are within their floors."""
+        """Return the key up to which a tenant's candidates precede all others; 0 if all are within their floors."""
         best = self._best
         bound: i64 = _NONE
         if best[1] == _NONE:
