@@ -47,9 +47,9 @@ class KVCacheConfig:
 
     Attributes:
         num_blocks: blocks of the pool, the null block (id 0) included; at least 2.
-        kv_cache_groups: the groups; none for a model without attention, whose requests hold no blocks.
-        shared_layers: layers without a cache of their own, each with the layer whose cache it reads; they hold no
-            blocks and stand in no group.
+        kv_cache_groups: the groups; empty for a model without attention, where requests hold no blocks. shared_layers:
+            layers without a cache, each with the layer that owns the cache it reads; they hold no blocks and are in no
+            group.
     """
 
     num_blocks: int
@@ -76,7 +76,7 @@ class KVCacheConfig:
                 )
 
     def group_of(self, layer_name: str) -> int:
-        """Return the number of the group whose block table a layer reads, its own or the shared one. O(layers).
+        """Return the number of the group with the block table that a layer reads, its own or the shared one. O(layers).
 
         Raises:
             InvalidArgumentError: no such layer.

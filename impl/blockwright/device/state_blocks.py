@@ -132,7 +132,7 @@ class StateSteps:
 def write_states(
     cache: torch.Tensor, block: torch.Tensor, states: torch.Tensor, used: torch.Tensor, whole: bool
 ) -> None:
-    """Write states to their blocks; where not `used`, the null block gets what it holds."""
+    """Write states to their blocks; where not `used`, the null block is rewritten with its own content."""
     new = as_bytes(stored(states, cache.dtype))
     with torch.inference_mode():  # caches may be written whether or not they were made in it
         words = as_bytes(cache)
@@ -142,7 +142,7 @@ def write_states(
 
 
 def require_state_cache(name: str, cache: torch.Tensor, dims: int) -> torch.Tensor:
-    """Return `cache` if it holds states of so many dimensions, its blocks first, and no two in one place.
+    """Return `cache` if it holds states of `ndim` dimensions, blocks first, without overlap.
 
     Raises:
         InvalidArgumentError: naming the argument.

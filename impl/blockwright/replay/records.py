@@ -73,7 +73,7 @@ class Trace:
 
 
 class ContentNumbers:
-    """Number contents from zero: one number for each distinct name, and a new one for content shared with nobody."""
+    """Number contents from zero: one number for each distinct name, and a new one for content that is not shared."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}

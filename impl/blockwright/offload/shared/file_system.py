@@ -115,7 +115,7 @@ class FileSystemStore(SharedStore):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def sweep(self) -> int:
-        """Remove the leftovers of killed writers and, with `most_bytes`, the excess; return how many files were removed.
+        """Remove leftovers of killed writers and, with `most_bytes`, the excess; return how many files were removed.
 
         Raises:
             StoreUnavailableError: the file system fails, or does not answer within `timeout`.
