@@ -247,7 +247,7 @@ def _tuple(kinds: Sequence[Kind]) -> Kind:
 
 
 def _named_tuple(form: Any, expected: str) -> Kind:
-    """Return the kind of a named tuple, which may come as a plain tuple of the same length; the call checks the items."""
+    """Return the kind of a named tuple, or a plain tuple of the same length; the call checks the items."""
     plain = _tuple([_ANYTHING] * len(form._fields))
 
     def convert(value: object) -> object:

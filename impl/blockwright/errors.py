@@ -32,7 +32,7 @@ class DuplicateRequestError(BlockwrightError, ValueError):
 
 
 class StaleHitError(BlockwrightError, ValueError):
-    """A prefix hit no longer describes the request: evicted, reused or reset since the lookup, or of another request."""
+    """A prefix hit no longer describes the request: evicted, reused, reset, or another request's."""
 
 
 class StalePlanError(BlockwrightError, ValueError):

@@ -55,10 +55,10 @@ QUESTIONS = frozenset(("plan", "explain", "pin"))
 
 
 def capabilities_of(factory: object) -> Capabilities | None:
-    """Return what the managers of a factory can do, or None for everything.
+    """Return the abilities of a factory's managers, or None for all.
 
     Raises:
-        ValueError: what it declares is no `Capabilities`, or names something unknown.
+        ValueError: its declaration is no `Capabilities`, or has an unknown name.
     """
     declared = getattr(factory, "capabilities", None)
     if declared is not None and not isinstance(declared, Capabilities):
@@ -90,7 +90,7 @@ def hint(name: object, known: Iterable[str]) -> str:
 
 
 def lacking(scope: Scope, capabilities: Capabilities | None) -> list[str]:
-    """Name what a scope needs and a manager cannot do; nothing if it can be put through it."""
+    """Name the abilities that a scope needs and a manager lacks; empty if it can run the scope."""
     if capabilities is None:
         return []
     needs = needs_of(scope)

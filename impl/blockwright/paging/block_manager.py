@@ -445,7 +445,8 @@ class SelfAttnBlockSpaceManager:
 
     def _num_computed(self, seq: Sequence, table: BlockTable, num_more: int) -> int:
         """Return how many tokens of a sequence on the GPU are computed, at least the number that it reports; 0 where
-        this is not recorded, without prefix caching or on the CPU. law: PAGE-16."""
+        this is not recorded, without prefix caching or on the CPU. law: PAGE-16.
+        """
         if not self.enable_caching or not self.block_allocator.is_on(table._blocks[-1], Device.GPU):
             return 0
         computed = max(table.num_computed_tokens + num_more, operator.index(seq.get_num_computed_tokens()))
