@@ -43,7 +43,7 @@ size, run, report, coverage = GATE.size, GATE.run, GATE.report, GATE.coverage
 
 
 def judged(scope: Scope, factory: Factory) -> GateResult:
-    """Explore a scope with managers of any make (or have the factory do so), and report all laws that a fault breaks."""
+    """Explore a scope with managers of any make (or have the factory do so); report all laws that a fault breaks."""
     explore = getattr(factory, "explore", None)
     result = explore(scope) if explore else explorer(scope, factory, max_transitions=LIMIT).run()
     if (found := result.violation) is not None:

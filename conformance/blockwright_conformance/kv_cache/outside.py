@@ -66,7 +66,7 @@ class LetGo(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        """Yield the end of each hold, and of all in either order; wrong calls release more often than held, or blocks of others."""
+        """Yield the end of each hold, and of all in either order; wrong calls release foreign holds, or too many."""
         if "outside" not in scope.calls:
             return
         every = state.outside

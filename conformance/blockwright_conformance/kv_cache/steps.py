@@ -58,7 +58,7 @@ class Settle(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        """Yield ends of the oldest step with every number of rejected drafts; wrong calls name a request without drafts, or too many."""
+        """Yield ends of the oldest step with every number of rejected drafts; wrong calls name too many."""
         misuses, untimely = "misuse" in scope.calls, is_untimely(scope)
         if not (scope.in_flight or (state.config.added.overlaps and misuses)):
             return

@@ -198,7 +198,7 @@ def shown_request(before: State, happened: State, action: Any, reply: Reply, sho
 
 
 def writing(config: Config, was: Request, request: Running) -> Iterator[tuple[int, Content | None]]:
-    """Yield the contents that a step writes into a request's observed blocks: its new computed tokens, and states of drafts."""
+    """Yield the contents that a step writes into a request's blocks: its new computed tokens, and draft states."""
     start = was.computed if isinstance(was, Running) else request.settled
     before = was.written if isinstance(was, Running) else request.settled
     if request.written > before:
