@@ -36,7 +36,7 @@ class KVCacheGroupSpec:
             if type(other) is not type(spec) or other != spec:
                 raise InvalidArgumentError(
                     f"layers: {name!r} declares {other}, {first!r} declares {spec}; layers of one group share a block "
-                    "table, so put them in groups of their own"
+                    "table, so put them in separate groups"
                 )
         return cls(list(layers), spec)
 
@@ -65,13 +65,13 @@ class KVCacheConfig:
             )
         names = [name for group in self.kv_cache_groups for name in group.layer_names]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise InvalidArgumentError(f"kv_cache_groups: layers {twice} stand in several groups, or twice in one")
+            raise InvalidArgumentError(f"kv_cache_groups: layers {twice} are in several groups, or twice in one")
         for name, target in self.shared_layers.items():
             if name in names:
-                raise InvalidArgumentError(f"shared_layers: {name!r} stands in a group, so it has a cache of its own")
+                raise InvalidArgumentError(f"shared_layers: {name!r} is in a group, so it has its own cache")
             if target not in names:
                 raise InvalidArgumentError(
-                    f"shared_layers: {name!r} reads the cache of {target!r}, which stands in no group; name the layer "
+                    f"shared_layers: {name!r} reads the cache of {target!r}, which is in no group; name the layer "
                     "that holds the blocks"
                 )
 
@@ -85,4 +85,4 @@ class KVCacheConfig:
         for number, group in enumerate(self.kv_cache_groups):
             if holder in group.layer_names:
                 return number
-        raise InvalidArgumentError(f"layer_name: {layer_name!r} stands in no group and shares no layer's cache")
+        raise InvalidArgumentError(f"layer_name: {layer_name!r} is in no group and shares no layer's cache")

@@ -1,4 +1,4 @@
-"""A disk whose power may fail: every call that changes it is noted, and the directories that it may hold after any of them are made.
+"""A disk whose power may fail: every call that changes it is noted, and each directory that it may then hold is made.
 
 The model is harsher than disks are. Data written to a file since its last sync is kept, lost or torn, each write for
 itself and in any order; names are kept up to some point since the last sync of the folder. Only synced data is sure.

@@ -180,7 +180,7 @@ class KVCacheManager:
         if not groups and enable_caching:
             raise UnsupportedError("enable_caching: without groups of layers nothing is cached; turn it off")
         if groups and all(encoders):
-            raise UnsupportedError("kv_cache_config: cross attention stands beside a decoder group, not alone")
+            raise UnsupportedError("kv_cache_config: cross attention needs a decoder group beside it")
         if any(encoders) and enable_caching:
             raise UnsupportedError(
                 "enable_caching: cross-attention blocks are never cached, so no prefix is; turn it off"

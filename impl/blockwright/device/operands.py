@@ -131,7 +131,7 @@ def require_apart(name: str, out: torch.Tensor, other: torch.Tensor) -> None:
         return
     (start, stop), (other_start, other_stop) = _addresses(out), _addresses(other)
     if start < other_stop and other_start < stop:
-        raise InvalidArgumentError(f"out and {name} share memory; pass memory of its own")
+        raise InvalidArgumentError(f"out and {name} share memory; pass other memory")
 
 
 def require_written(name: str, tensor: torch.Tensor) -> None:

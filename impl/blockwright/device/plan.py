@@ -263,7 +263,7 @@ def _too_much_waste(plan: KVCachePlan, max_padding: float) -> InvalidArgumentErr
         )
     wasted, allowed = _told_apart(plan.waste, max_padding)
     return InvalidArgumentError(
-        f"layers: {wasted} of what a request holds would be waste, and max_padding is {allowed}: "
+        f"layers: {wasted} of a request's memory would be waste, and max_padding is {allowed}: "
         f"{worst.layer_names[0]!r} ({KINDS[type(worst.spec)]}) {cause}, or pass a larger max_padding"
     )
 
@@ -307,7 +307,7 @@ def _check_layers(layers: Mapping[str, KVCacheSpec], limits: RequestLimits) -> N
     if not encoders:
         return
     if len(encoders) == len(layers):
-        raise UnsupportedError("layers: cross attention stands beside layers that read the decoder, not alone")
+        raise UnsupportedError("layers: cross attention needs layers beside it that read the decoder")
     if limits.enable_caching:
         raise UnsupportedError(
             f"enable_caching: {encoders[0]!r} is cross attention, which is never cached; turn it off"

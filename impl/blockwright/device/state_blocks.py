@@ -96,7 +96,7 @@ class StateSteps:
                 )
             if not 0 <= read < num_blocks:
                 raise BlockError(
-                    f"state_reads: block {read} of request {request} is none of the cache's {num_blocks}; "
+                    f"state_reads: block {read} of request {request} is not within the cache's {num_blocks}; "
                     "pass the block of its state, or 0 to begin from zero"
                 )
             for block in writes[: drafts + 1]:
@@ -107,7 +107,7 @@ class StateSteps:
                         "give it its slots before the step"
                     )
                 if block in written:
-                    raise BlockError(f"state_writes: block {block} is written twice; each state has a block of its own")
+                    raise BlockError(f"state_writes: block {block} is written twice; each state needs a separate block")
                 written.add(block)
 
     def begin(self, cache: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -135,7 +135,7 @@ class KVCacheStorage:
             InvalidArgumentError: no such group.
         """
         if not 0 <= group < len(self.plan.groups):
-            raise InvalidArgumentError(f"group: {group!r} is none of the plan's {len(self.plan.groups)}")
+            raise InvalidArgumentError(f"group: {group!r} is not within the plan's {len(self.plan.groups)}")
         return self.tensors[: len(self.plan.groups[group].layer_names)]
 
     def fill(

@@ -80,7 +80,7 @@ class OffloadingConnector:
         if store_on not in WHEN:
             raise InvalidArgumentError(f"store_on: must be one of {', '.join(WHEN)}, not {store_on!r}")
         if not manager.enable_caching:
-            raise InvalidArgumentError("manager: what is offloaded is found by its hash; make it with enable_caching")
+            raise InvalidArgumentError("manager: offloaded blocks are found by hash; make it with enable_caching")
         if store_on == "evict" and not manager.block_pool.tracks_evictions:
             raise InvalidArgumentError("manager: store_on='evict' needs one made with track_evictions=True")
         if store_on == "evict" and chain.device_blocks_per_block > 1:
@@ -156,7 +156,7 @@ class OffloadingConnector:
         """
         if os.getpid() != self._process:
             raise UnsupportedError(
-                "connector: it belongs to the process that made it, whose threads do not run here; make a new one"
+                "connector: it belongs to the process that made it, and its threads do not run here; make a new one"
             )
         self._whole.require()
 

@@ -120,7 +120,7 @@ class JobQueue:
         """
         if self._is_forked:
             raise UnsupportedError(
-                "handler: it belongs to the process that made it, whose threads do not run in this one"
+                "handler: it belongs to the process that made it, and its threads do not run in this one"
             )
         return self._lock
 

@@ -145,7 +145,7 @@ def check_told(done: Sequence[bool], blocks: Sequence[object]) -> None:
         OffloadError: it reported fewer, or more.
     """
     if len(done) != len(blocks):
-        raise OffloadError(f"the store told of {len(done)} of {len(blocks)} blocks")
+        raise OffloadError(f"the store reported {len(done)} of {len(blocks)} blocks")
 
 
 class _Call(Protocol):

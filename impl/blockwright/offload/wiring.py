@@ -93,6 +93,6 @@ def check_hasher(identity: CacheIdentity, request: Request) -> None:
     else:
         return
     raise InvalidArgumentError(
-        f"request: {request.request_id!r} is hashed {how}, so nobody would find its blocks again; make it with "
+        f"request: {request.request_id!r} is hashed {how}, so that its blocks would not be found again; make it with "
         "hasher=Sha256Hasher(identity.hash_seed) (OffloadingConnector.hasher)"
     )

@@ -138,7 +138,7 @@ class TableReplica(TableRows):
         while at < i64(len(changed)) and i64(changed[at]) < served * groups:
             table: i64 = i64(changed[at])
             if table <= last:
-                raise InvalidArgumentError(f"allocation: table {table} stands behind table {last}; they must ascend")
+                raise InvalidArgumentError(f"allocation: table {table} comes after table {last}; they must ascend")
             last = table
             if table // groups != i:
                 i = table // groups
@@ -341,7 +341,7 @@ class TableReplica(TableRows):
             if seen[i] is not request or request is None:
                 row = self._look_up(request)
             if named[row] == call:
-                raise DuplicateRequestError(f"requests: {self._ids[row]!r} stands twice")
+                raise DuplicateRequestError(f"requests: {self._ids[row]!r} is given twice")
             named[row] = call
             order[row] = i
             rows[i] = row
@@ -380,7 +380,7 @@ class TableReplica(TableRows):
             if drafts[i] > 0 and drafts[i] >= news[i]:
                 raise InvalidArgumentError(
                     f"num_draft_tokens: {drafts[i]} drafts among {news[i]} new tokens of {self._ids[self._at[i]]!r}; "
-                    "a step computes at least one token that is none"
+                    "a step computes at least one token that is no draft"
                 )
             total += news[i]
             i += 1

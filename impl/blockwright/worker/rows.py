@@ -281,7 +281,7 @@ class TableRows:
             if i64(len(state_blocks)) > group.num_states:
                 raise InvalidArgumentError(
                     f"draft_block_ids: {len(state_blocks)} blocks for drafts of {request_id!r} in group "
-                    f"{group.number}, whose kind has {group.num_states}"
+                    f"{group.number}, but its kind has {group.num_states}"
                 )
         most = max([0] + [int(group.width * group.block_size) for group in self.groups if group.is_encoder])
         # law: CROSS-2

@@ -123,7 +123,7 @@ class BlockPool(BlockStore):
             InvalidArgumentError: no number of blocks, or more than there are. law: SHARE-1.
         """
         if not self.enable_caching:
-            raise InvalidArgumentError("shares: are of what is cached, and enable_caching is off; leave one out")
+            raise InvalidArgumentError("shares: requires enable_caching=True")
         given: Any = shares
         check_shares(given, int(self._count) - 1)
         self._order = RetentionOrder(self._count, shares, self._guard)
@@ -350,7 +350,7 @@ class BlockPool(BlockStore):
             if block != 0 and self._ref[i64(block)] == 0:
                 raise BlockError(f"blocks: block {block} is not held; only held blocks are published")
             if not self._index.has_key(i64(block)) and self._ref[i64(block)] != self.num_external_holders(i64(block)):
-                raise BlockError(f"blocks: block {block} is held by a request, whose manager publishes it")
+                raise BlockError(f"blocks: block {block} is held by a request, and its manager publishes it")
         keys.ensure_keys(num_full_blocks)
         try:
             self._publish(ids, request, units, kv_cache_group_id, block_size, num_cached_blocks, num_full_blocks)
@@ -437,8 +437,8 @@ class BlockPool(BlockStore):
                 own = self.num_external_holders(i64(block))
                 if times > own:
                     raise BlockError(
-                        f"ordered_blocks: block {block} is held {own} times through get_new_blocks and touch, and let "
-                        "go of more often; what a request holds, its manager releases"
+                        f"ordered_blocks: block {block} is held {own} times through get_new_blocks and touch, and "
+                        "released more often; only the manager releases a request's blocks"
                     )
         try:
             self._add_external_holders(ids, -1)

@@ -108,8 +108,8 @@ class BlockStore:
         """Raise `InterruptedCallError` if a call has ended in the middle of a change. law: CALL-1."""
         if self._is_torn:
             raise InterruptedCallError(
-                "an earlier call ended in the middle of a change (no memory, an interrupt), so that nothing can be "
-                "said of the blocks; make a new manager or pool, and compute again what it held"
+                "an earlier call ended in the middle of a change (no memory, an interrupt), so that the state of "
+                "the blocks is unknown; make a new manager or pool, and compute again what it held"
             )
 
     # ------------------------------------------------------------------ what it says of itself

@@ -127,12 +127,12 @@ def check_one(
     is_new = tables is None
     if tables is None:
         if request._request_id in fresh:
-            raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
+            raise DuplicateRequestError(f"requests: {request.request_id!r} is twice in the batch")
         fresh.add(request._request_id)
     else:
         # A number per batch finds repetitions without a set of all requests.
         if tables.batch == state.num_batches:
-            raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
+            raise DuplicateRequestError(f"requests: {request.request_id!r} is twice in the batch")
         tables.batch = state.num_batches
         if drafts == 0 and is_in_place(state, request, tables, new, ahead):
             state.changes.any_in_place = True
@@ -338,7 +338,7 @@ def append_output_token_ids_batch(
                 request._num_computed += computed[i - 1]
         if i < size or total < given:
             counted = sum(counts) if len(counts) > 0 else int(each) * len(batch)
-            raise InvalidArgumentError(f"token_ids: {given} tokens, num_tokens counts {counted}; give as many")
+            raise InvalidArgumentError(f"token_ids: {given} tokens, num_tokens counts {counted}; give equal numbers")
     except BaseException:
         while i > 0:
             i -= 1

@@ -55,7 +55,7 @@ def advance_time(state: State, now: float) -> None:
     order = state.pool._enable_hints()
     # Written so that a NaN is refused as well.
     if not now >= order.now:
-        raise InvalidArgumentError(f"now: time has come to {order.now} and does not go back to {now!r}")
+        raise InvalidArgumentError(f"now: must be at least {order.now}, the last time given, not {now!r}")
     try:
         order.pass_time(now)
     except BaseException:

@@ -112,8 +112,8 @@ def check_ask(state: State, request: Request, tables: RequestTables | None, ask:
     computed = request._num_computed
     if computed < 0 or computed > written:
         raise InvalidArgumentError(
-            f"num_computed_tokens: request {request.request_id!r} says {computed}, but has slots written for "
-            f"{written} tokens; a request that was freed starts again at 0"
+            f"num_computed_tokens: request {request.request_id!r} has {computed} computed tokens, but slots "
+            f"written for only {written} tokens; a request that was freed starts again at 0"
         )
     ask.begin = computed + ask.hit_length
     ask.stop = ask.begin + ask.external + ask.new
@@ -197,7 +197,7 @@ def check_drafts(state: State, request: Request, ask: StepRequest) -> None:
     if ask.drafts > 0 and (ask.drafts >= ask.new or ask.certain < known):
         raise InvalidArgumentError(
             f"num_draft_tokens: {ask.drafts} of {ask.new} new tokens cannot be drafts: {request.request_id!r} "
-            f"knows {known} tokens, and a step computes at least one token that is none"
+            f"knows {known} tokens, and a step computes at least one token that is no draft"
         )
     most = state.config.most_drafts
     if most < 0:
@@ -211,7 +211,7 @@ def check_drafts(state: State, request: Request, ask: StepRequest) -> None:
     if ask.certain > known and not (state.config.overlaps and ask.new - ask.drafts == 1):
         raise InvalidArgumentError(
             f"num_new_tokens: a recurrent state must not run ahead of the {known} known tokens of "
-            f"{request.request_id!r}; say how many are drafts by num_draft_tokens"
+            f"{request.request_id!r}; pass the number of drafts as num_draft_tokens"
         )
 
 

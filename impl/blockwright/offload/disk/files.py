@@ -90,7 +90,7 @@ class BlockFile:
             self._syncs_asked = ticket = self._syncs_asked + 1
         with self._syncing:
             if self._is_broken:
-                raise StoreUnavailableError("the disk failed to keep what was written; open the directory anew")
+                raise StoreUnavailableError("the disk failed to keep written data; open the directory anew")
             if self._syncs_done >= ticket:
                 return  # another thread's call began after this thread had written
             covered = self._syncs_asked
@@ -281,9 +281,9 @@ class Folder:
             )
         if found.st_mode & _OTHERS_WRITE:
             raise StoreDirectoryError(
-                f"{path}: others may write to it (mode {stat.S_IMODE(found.st_mode):o}), so that it cannot be trusted; "
-                "name another directory, or, if this one is the store's alone and nobody else has written to it, take "
-                "their permission away (chmod go-w)"
+                f"{path}: other users may write to it (mode {stat.S_IMODE(found.st_mode):o}), so it cannot be trusted; "
+                "name another directory, or, if this one is the store's alone and no other user has written to it, "
+                "take their permission away (chmod go-w)"
             )
 
 
@@ -302,7 +302,7 @@ class Lock:
         except BlockingIOError:
             self._file.close()
             raise StoreDirectoryError(
-                f"{folder.path}: in use by another store; end it, or give each store a directory of its own"
+                f"{folder.path}: in use by another store; end it, or give each store a separate directory"
             ) from None
 
     def close(self) -> None:

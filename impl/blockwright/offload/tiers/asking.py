@@ -33,7 +33,7 @@ def checked_tiers(tiers: object) -> list[OffloadingManager]:
         if not isinstance(tier, OffloadingManager):
             raise InvalidArgumentError(f"tiers: must be offloading managers, not {type(tier).__name__}")
         if any([tier is other for other in chained]):
-            raise InvalidArgumentError("tiers: one manager stands there twice")
+            raise InvalidArgumentError("tiers: one manager is given twice")
         chained.append(tier)
     if len(chained) == 0:
         raise InvalidArgumentError("tiers: a chain has at least one tier")
@@ -66,7 +66,7 @@ def distinct_keys(block_hashes: object) -> list[bytes]:
     keys = keys_of(block_hashes).copy()
     if len(set(keys)) < len(keys):
         twice = [key for key in keys if keys.count(key) > 1]
-        raise InvalidArgumentError(f"block_hashes: block {shown(twice[0])} stands there twice")
+        raise InvalidArgumentError(f"block_hashes: block {shown(twice[0])} is given twice")
     return keys
 
 

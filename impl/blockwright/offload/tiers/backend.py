@@ -48,7 +48,7 @@ class SlotBackend(Backend):
             UnsupportedError: a subclass that does not define its copy.
         """
         if type(self) is not SlotBackend:
-            raise UnsupportedError(f"copy: {type(self).__name__} does not say how it is copied")
+            raise UnsupportedError(f"copy: {type(self).__name__} does not define its copy")
         twin = SlotBackend(self.block_size, self.medium, self.num_blocks)
         self.copy_to(twin)
         return twin
@@ -142,7 +142,7 @@ class SlotBackend(Backend):
             UnsupportedError: the medium is not the host's memory, and the subclass does not override this.
         """
         if self.medium != CPULoadStoreSpec.medium():
-            raise UnsupportedError(f"spec_of: a backend for {self.medium!r} must say what its specs are")
+            raise UnsupportedError(f"spec_of: a backend for {self.medium!r} must define its specs")
         return CPULoadStoreSpec(block_ids)
 
     # ------------------------------------------------------------------ places as statuses
@@ -201,7 +201,7 @@ class CPUBackend(SlotBackend):
             UnsupportedError: a subclass that does not define its copy.
         """
         if type(self) is not CPUBackend:
-            raise UnsupportedError(f"copy: {type(self).__name__} does not say how it is copied")
+            raise UnsupportedError(f"copy: {type(self).__name__} does not define its copy")
         twin = CPUBackend(self.block_size, self.num_blocks)
         self.copy_to(twin)
         return twin

@@ -139,7 +139,7 @@ class Backend:
         Raises:
             UnsupportedError: this backend cannot be copied.
         """
-        raise UnsupportedError(f"copy: {type(self).__name__} does not say how it is copied")
+        raise UnsupportedError(f"copy: {type(self).__name__} does not define its copy")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -228,7 +228,7 @@ class OffloadingManager:
 
     def copy(self) -> OffloadingManager:
         """Return an independent copy, places included."""
-        raise UnsupportedError(f"copy: {type(self).__name__} does not say how it is copied")
+        raise UnsupportedError(f"copy: {type(self).__name__} does not define its copy")
 
     def check(self) -> None:
         """Recompute the invariants; raise `InvariantError` for one that is broken."""

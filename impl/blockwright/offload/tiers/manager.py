@@ -239,7 +239,7 @@ class TierManager(TierBooks):
         if len(written) == 0:
             self._whole.done()
             if len(keys) > 0:
-                raise NotPreparedError(f"complete_store: none of the blocks is being written, as {shown(keys[0])}")
+                raise NotPreparedError(f"complete_store: not one of the blocks is being written, as {shown(keys[0])}")
             return
         if after == 0:
             self._let_go(written, False)
