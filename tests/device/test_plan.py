@@ -479,7 +479,7 @@ BAD: list[tuple[dict[str, Any], type[BlockwrightError], str]] = [
     ({"layers": {"a": OwnSpec(4, 1, 8, "half")}}, UnsupportedError, "'a' declares OwnSpec"),
     ({"layers": {"a": 3}}, InvalidArgumentError, r"layers\['a'\]: must be a KVCacheSpec, not 3"),
     ({"layers": {"a": MambaSpec(4, (), ())}}, InvalidArgumentError, "'a' declares no state"),
-    ({"layers": {"a": cross}, "enable_caching": False}, UnsupportedError, "not alone"),
+    ({"layers": {"a": cross}, "enable_caching": False}, UnsupportedError, "needs layers beside it"),
     ({"layers": {"a": full(), "b": cross}}, UnsupportedError, "enable_caching: 'b' is cross attention"),
     (
         {"layers": {"a": full(), "b": cross}, "enable_caching": False},
