@@ -1,9 +1,8 @@
-"""What an adapter declares of its engine, and how what was found is judged against what is known.
+"""An adapter's declaration of its engine, and the judgement of findings against known deviations.
 
-An engine need not do everything, nor show everything: `Capabilities` says what it does, and a scope that needs more is
-left out with the reason. Where an engine differs from the specification and that is known, a `Deviation` says so. The
-list is strict both ways: a finding that no deviation names is a violation, and a deviation that no finding shows is
-out of date.
+An engine need not do everything, nor show everything: `Capabilities` declares its abilities, and a scope that needs
+more is left out with the reason. A `Deviation` records a known difference from the specification. The list is strict
+both ways: a finding that no deviation names is a violation, and a deviation that no finding shows is out of date.
 """
 
 import re
@@ -15,14 +14,14 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a manager can do and shows; names are those of the scopes and observations of its part.
+    """The abilities and observations of a manager; the names are those of the scopes and observations of its part.
 
     Attributes:
         kinds: layers, tiers or trees that it knows, by name ("full", "sliding", "lru", ...).
         calls: optional calls that it answers. `kv_cache.fitting.NAMES` has the names of a KV-cache manager.
-        features: what of a configuration it understands ("caching", "eagle", "groups", "block sizes", ...).
+        features: options of a configuration that it understands ("caching", "eagle", "groups", "block sizes", ...).
         shows: fields of its part's `Observation` that it fills; the others are not compared.
-        absent: for whatever it lacks, of any of these, why: shown beside what was left out.
+        absent: the reason for each of these that it lacks: shown beside the scopes that were left out.
     """
 
     kinds: frozenset[str] = frozenset()
@@ -32,7 +31,7 @@ class Capabilities:
     absent: Mapping[str, str] = field(default_factory=dict)
 
     def lacks(self, needs: "Needs") -> list[str]:
-        """Name what a scope needs and this manager has not, with the reason where one is given; empty: it can be run.
+        """Name the abilities that a scope needs and this manager lacks, with the reason if one is given.
 
         >>> Capabilities(kinds=frozenset({"full"})).lacks(Needs(kinds=frozenset({"full", "mamba"})))
         ['kind mamba']
@@ -46,7 +45,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a scope asks of a manager, in the words of `Capabilities`."""
+    """The abilities that a scope needs, in the words of `Capabilities`."""
 
     kinds: frozenset[str] = frozenset()
     calls: frozenset[str] = frozenset()
@@ -54,7 +53,7 @@ class Needs:
 
 
 class Standing(Enum):
-    """What a known deviation is."""
+    """The kind of a known deviation."""
 
     BUG = "wrong by the engine's own word, and confirmed by a script over its own API"
     DOCUMENTED = "the engine says that it does so"
@@ -79,7 +78,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """A known difference: which findings show it, what it is, and why it is there.
+    """A known difference: its findings, its kind, and its reason.
 
     Attributes:
         name: short, in words joined by hyphens; reports and pages refer to it.
@@ -87,10 +86,10 @@ class Deviation:
         pattern: a regular expression that is searched for in "scope: detail".
         standing: what it is.
         reason: one or two sentences.
-        reference: where the engine says so, or a thread about it.
+        reference: the place in the engine's documents, or a thread about it.
         confirm: for a BUG, the script in `adapters/confirm` that shows it.
         bugs: ids of the corpus of known bugs, if it is one of them.
-        goes_on: whether states that show it are gone on from: where no later step depends on it.
+        goes_on: whether the exploration continues from states that show it, because no later step depends on it.
     """
 
     name: str
@@ -114,7 +113,7 @@ class Deviation:
 
 
 class Verdict(NamedTuple):
-    """What was found, judged."""
+    """The findings, judged."""
 
     known: tuple[tuple[Deviation, tuple[Finding, ...]], ...]
     """Each deviation that showed, with the findings that show it."""

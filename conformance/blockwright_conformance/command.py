@@ -1,4 +1,4 @@
-"""The sub-command `blockwright conform`: runs the gates and prints what they found."""
+"""The sub-command `blockwright conform`: runs the gates and prints their findings."""
 
 from __future__ import annotations
 
@@ -137,14 +137,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _others(names: list[str], profile: Profile) -> tuple[dict[str, list[str]], list[Met]]:
-    """Return the scopes that a manager of another make is not put through, and what the others meet of it."""
+    """Return the scopes that are left out for a manager of another make, and its abilities that the others meet."""
     can = None if profile.is_ours else capabilities_of(factory_of(profile.implementation))
     scopes = [] if can is None else asked(names, profile)
     return lacks(scopes, can), [] if can is None else met(fitting(scopes, can), can)
 
 
 def wanted(only: list[str] | None, but: list[str] | None, profile: Profile) -> list[str]:
-    """Return the gates to run; an error if none is left, or one that is asked for says nothing of another manager."""
+    """Return the gates to run; an error if none is left, or a requested one cannot test another manager."""
     if not profile.is_ours and (ours := [name for name in only or () if name not in THEIR_GATES]):
         raise InvalidArgumentError(
             f"--gate: {', '.join(ours)} would not run the manager that --impl names; {' and '.join(THEIR_GATES)} do"
@@ -265,7 +265,7 @@ def folded(rows: list[GateResult]) -> list[GateResult]:
 def _print(
     profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]], declared: list[Met]
 ) -> None:
-    """Print the rows (of many, those that say something), the shortest way to each broken law, and the totals."""
+    """Print the rows (of many, only the notable ones), the shortest way to each broken law, and the totals."""
     shown = rows if profile.proofs else folded(rows)
     if len(shown) > MANY and not profile.proofs:
         shown = [row for row in shown if row.law or row.detail]
@@ -293,7 +293,7 @@ def _print(
 
 
 def verdict(profile: Profile, rows: list[GateResult], seconds: float) -> str:
-    """Return what was found in a sentence, and what this profile did not run in another."""
+    """Return one sentence on the findings, and one on the parts that this profile did not run."""
     total = sum(row.transitions for row in rows if row.kind in LOCKSTEP)
     broken = sum(row.violations for row in rows)
     how = "; explored with the specification compiled" if profile.explorer else ""

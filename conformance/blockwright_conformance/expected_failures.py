@@ -31,7 +31,7 @@ def expected_of(source: str | Path | Iterable[Deviation]) -> tuple[Deviation, ..
     """Return the expected failures of a file, or those given.
 
     Raises:
-        ValueError: the file cannot be read, or says something else; the message says where.
+        ValueError: the file cannot be read, or has another form; the message gives the place.
     """
     if not isinstance(source, str | Path):
         return tuple(source)
@@ -73,7 +73,7 @@ def deviation(row: dict[str, Any], where: str) -> Deviation:
 
 
 def findings(rows: Iterable[GateResult]) -> list[Finding]:
-    """Return what was found in the rows of a report."""
+    """Return the findings in the rows of a report."""
     return [Finding(row.law, row.scope, row.detail, row.script) for row in rows if row.violations]
 
 
@@ -102,7 +102,7 @@ def outdated(known: Deviation) -> GateResult:
 
 
 def said(verdict: Verdict, is_whole: bool) -> str:
-    """Return what is wrong with a verdict, the shortest finding with its calls; empty if nothing is."""
+    """Return the faults of a verdict, the shortest finding with its calls; empty if there are none."""
     lines = [f"{each.scope}: {each.law}: {each.detail}" for each in verdict.unlisted]
     if verdict.unlisted:
         shortest = min(verdict.unlisted, key=lambda each: each.script.count("\n"))

@@ -1,7 +1,7 @@
 """The gates of the kit: one list, and what each of them reports.
 
 A gate is a module with a function ``run(profile, progress)`` that returns a list of `GateResult`. It may have another,
-``size(profile)``, that says how often ``progress(1, what)`` will be called. Each is imported when it is run. Other
+``size(profile)``, that returns how often ``progress(1, what)`` will be called. Each is imported when it is run. Other
 packages add gates of theirs by an entry point of the group ``blockwright.gates`` that names a sequence of `Gate`.
 """
 
@@ -98,7 +98,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A gate: its name, its module, what it cannot run without, and the lines that it adds to the last table."""
+    """A gate: its name, its module, the packages it needs, and the lines that it adds to the last table."""
 
     name: str
     module: str
@@ -160,7 +160,7 @@ def factory_of(implementation: str) -> Callable[[Config], ManagerAdapter]:
     The module is looked for in the working folder first, as by ``python -m``.
 
     Raises:
-        ValueError: it names none; the message says what is missing.
+        ValueError: it names no factory; the message names the missing part.
     """
     module, colon, name = implementation.partition(":")
     if module == "exec":

@@ -1,6 +1,7 @@
-"""Managers of other makes: whether a factory can be used, which gates they are put through, and what is left out.
+"""Managers of other makes: whether a factory can be used, which gates test them, and which scopes are left out.
 
-A manager that is not run is not tested: a report in which nothing was run is a failure, and says what was missing.
+A manager that is not run is not tested: a report in which nothing was run is a failure, and names the missing
+abilities.
 """
 
 from collections import Counter
@@ -50,7 +51,7 @@ def lacks(scopes: Iterable[Scope], can: Capabilities | None) -> dict[str, list[s
 
 
 def asked(names: Sequence[str], profile: Profile) -> list[Scope]:
-    """Return the scopes of some gates that are asked for, before they are fitted to what a manager declares."""
+    """Return the requested scopes of some gates, before they are fitted to a manager's declaration."""
     scopes = {"lockstep": FOR_OTHERS[profile.name], "machine": large_scopes()}
     return [each for name in names for each in scopes[name] if profile.scope in each.name]
 
@@ -63,7 +64,7 @@ def none_fits(scopes: Iterable[Scope], can: Capabilities | None) -> str:
 
 
 class Met(NamedTuple):
-    """What was met, in the scopes that were run, of one thing that a manager declares."""
+    """How often the scopes that were run met one declared ability of a manager."""
 
     name: str
     """Kind, call or feature, with its name."""

@@ -1,10 +1,10 @@
-"""The gate of policies: what somebody's own policy chooses is legal, and nothing that the pool has is lost by it.
+"""The gate of policies: the choices of any policy are legal, and no content of the pool is lost by them.
 
-A policy is what ``blockwright replay --policy`` takes: it chooses the candidate that goes (`choose`), or says what to
-keep when requests end (`ending`, here of hits of no tokens at time 0). Blockwright's manager asks it in every reachable
-state of some scopes, and in longer histories, at random, of a larger one; the specification follows its choices, and
-laws judge them: POLICY-1 to 3 beside all others. Its answers must depend on nothing but what it was asked: each state
-goes on from a copy of the policy that first led there.
+A policy has the form that ``blockwright replay --policy`` takes: it chooses the victim (`choose`), or gives hints when
+requests end (`ending`, here of hits of no tokens at time 0). Blockwright's manager asks it in every reachable state of
+some scopes, and in longer histories, at random, of a larger one; the specification follows its choices, and laws judge
+them: POLICY-1 to 3 beside all others. Its answers must depend on its calls alone: each state goes on from a copy of the
+policy that first led there.
 """
 
 import time
@@ -79,7 +79,7 @@ class PolicyAdapter(BlockwrightAdapter):
 
 
 class PolicyManagers:
-    """Makes managers under a policy that a factory makes, and counts what it is asked."""
+    """Makes managers under a policy that a factory makes, and counts its calls."""
 
     def __init__(self, policy: Callable[[], object]) -> None:
         self.policy, self.asked = policy, Counter[str]()
@@ -96,7 +96,7 @@ class PolicyManagers:
         return result
 
     def configured(self, config: Config) -> Config:
-        """Return a configuration in which candidates are told apart if the policy does so, by its hints."""
+        """Return a configuration in which candidates are distinguished by hints if the policy gives any."""
         return replace(config, added=replace(config.added, retains=chooser(self.policy()) is None))
 
     def try_histories(self, scope: Scope) -> Result:
@@ -112,7 +112,7 @@ class PolicyManagers:
 
 
 def tasks(profile: Profile) -> list[tuple[str, str]]:
-    """Return the policies that are asked for, each with each scope, by name: a process has scopes of its own."""
+    """Return the requested policies, each with each scope, by name: each process makes its own scopes."""
     names = [profile.policy] if profile.policy else list(NAMED)
     return [(name, each.name) for name in names for each in POLICIES if profile.scope in each.name]
 

@@ -1,4 +1,4 @@
-"""Gates of exhaustive search and of long histories: what they have in common, and their rows of the report."""
+"""Gates of exhaustive search and of long histories: their common parts, and their rows of the report."""
 
 import time
 from collections import Counter
@@ -29,7 +29,7 @@ def explored(kind: str, result: Result, script: str) -> GateResult:
 
 
 def layers_of(scope: str) -> str:
-    """Return what the name of a scope begins with: its layers."""
+    """Return the layers of a scope, with which its name begins."""
     return scope.partition(",")[0]
 
 
@@ -54,7 +54,7 @@ def ran(
 ) -> GateResult:
     """Do the long histories of a scope until one fails, and return the row of them all.
 
-    `once` says what counts as a call, `text_of` makes the text of a counterexample from its actions and the fault.
+    `once` defines a call, `text_of` makes the text of a counterexample from its actions and the fault.
 
     An error that names a law breaks it; any other is one that the implementation should not have raised.
     """
@@ -113,7 +113,7 @@ class Exploration:
         return explored(self.kind, result, way)
 
     def run(self, profile: Profile, progress: Advance) -> list[GateResult]:
-        """Explore the scopes in parallel; the last row says whether everything happened that can."""
+        """Explore the scopes in parallel; the last row shows whether everything happened that can."""
         scopes = self.chosen(profile)
         names = [each.name for each in sorted(scopes, key=self.weight, reverse=True)]
         calls = [(self.module, name, profile) for name in names]
@@ -127,7 +127,7 @@ class Exploration:
 
 
 def row_of(module: str, name: str, profile: Profile) -> GateResult:
-    """Explore the scope of a name: a process that imports the kit from elsewhere has scopes of its own."""
+    """Explore the scope of a name: a process that imports the kit from elsewhere makes its own scopes."""
     gate: Exploration = import_module(module).GATE
     (scope,) = [each for each in gate.chosen(profile) if each.name == name]
     return gate.row(scope, profile)

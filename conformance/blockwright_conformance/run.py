@@ -54,15 +54,15 @@ def run_conformance(
     Args:
         factory: makes a manager from a `Config` (`adapter.ManagerAdapter`), or its name as ``module:factory``, or
             ``exec:COMMAND`` for a process that speaks the protocol of ``docs/reference/vectors.md``.
-        capabilities: what the manager can do; by default what the factory declares, else everything.
+        capabilities: the manager's abilities; by default those that the factory declares, else all.
         expected_failures: a strict list, or the TOML file that holds it (`expected`).
         profile: how far to go: "quick", "pr" or "nightly".
         scope: only scopes whose names contain this; expected failures that do not show are then let pass.
-        policy: instead of a manager, what makes an eviction policy, or its name as ``blockwright replay`` takes it.
+        policy: instead of a manager, the factory of an eviction policy, or its name as ``blockwright replay`` takes it.
 
     Raises:
-        ConformanceError: something differs that is not expected, or what was expected does not; with the calls of the
-            shortest way to it.
+        ConformanceError: a difference is not expected, or an expected one is missing; with the calls of the shortest
+            way to it.
         ValueError: an argument names nothing, or no scope can be run.
     """
     if profile not in FOR_OTHERS:

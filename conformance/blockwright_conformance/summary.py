@@ -1,4 +1,4 @@
-"""The last table of the report: what was checked in all, a line for each way of checking."""
+"""The last table of the report: the totals, a line for each way of checking."""
 
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ COUNTS: Final = ("states", "transitions", "violations", "seconds")
 
 
 def sums(rows: list[GateResult]) -> dict[Way, GateResult]:
-    """Add up the rows of each way that was gone; rows of a kind that has no way make one of their own."""
+    """Add up the rows of each way of checking; rows of a kind without a way make a separate one."""
     known = dict.fromkeys(way for gate in gates().values() for way in gate.ways)
     kinds = {kind for way in known for kind in way.kinds}
     others = dict.fromkeys(row.kind for row in rows if row.kind not in kinds)
@@ -31,7 +31,7 @@ def summed(way: Way, rows: list[GateResult]) -> GateResult:
 
 
 def counted(row: GateResult) -> tuple[str, ...]:
-    """Return what a row counts, as a table shows it."""
+    """Return the counts of a row, as a table shows them."""
     return f"{row.states:,}", f"{row.transitions:,}", f"{row.violations:,}", f"{row.seconds:.1f}"
 
 

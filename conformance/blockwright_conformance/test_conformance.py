@@ -1,4 +1,4 @@
-"""Property: a manager does what the specification says in every scope that it can do.
+"""Property: a manager behaves as the specification demands in every scope that it can run.
 
 How: ``pytest --pyargs blockwright_conformance --blockwright-impl module:factory``: one test for each scope, which
 visits it whole in lock-step. A difference that is on the list of expected failures is an xfail; one that is listed and
@@ -47,7 +47,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def factory(pytestconfig: pytest.Config) -> Any:
-    """Return the factory of the manager under test; what it declares has known names."""
+    """Return the factory of the manager under test; its declaration has known names."""
     try:
         found = factory_of(option(pytestconfig, "impl", OURS))
         capabilities_of(found)
@@ -93,7 +93,7 @@ def test_scope(scope: Scope, factory: Any, expected: tuple[Deviation, ...], requ
 
 
 def test_every_expected_failure_shows(expected: tuple[Deviation, ...], pytestconfig: pytest.Config) -> None:
-    """What is listed and no longer fails comes off the list."""
+    """An entry that no longer fails must be removed from the list."""
     profile = FOR_OTHERS[option(pytestconfig, "profile", "pr")]
     run: set[str] = pytestconfig.stash.setdefault(RUN, set())
     if not {each.name for each in profile} <= run:

@@ -2,7 +2,7 @@
 
     python -m blockwright_lab.explorer build/explorer
 
-copies both packages there and compiles what an exploration spends its time in.
+copies both packages there and compiles the hot parts of an exploration.
 """
 
 import io
@@ -36,7 +36,7 @@ def recorded(folder: Path, sources: dict[str, str]) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Print what the compiler says but its advice about generators, of which the specification is full."""
+    """Print the compiler's messages, except its advice about generators, of which the specification is full."""
     said = io.StringIO()
     try:
         with redirect_stdout(said):
@@ -51,7 +51,7 @@ def compile_into(folder: Path) -> None:
 
     Raises:
         ImportError: mypy is not installed.
-        SystemExit: the sources cannot be compiled; the compiler has said why.
+        SystemExit: the sources cannot be compiled; the compiler has printed the reason.
     """
     from mypyc.build import mypycify
     from setuptools import Distribution

@@ -96,9 +96,9 @@ def write_record(
     failure: str | None = None,
     how: str | None = None,
 ) -> None:
-    """Write beside the libraries of a package (given by their paths in it) what they were made from, or why not.
+    """Write the record of a package's libraries (given by their paths in it): their sources, or why there are none.
 
-    `how` says how: "optimized", "profile-guided" or "development".
+    `how` is "optimized", "profile-guided" or "development".
     """
     record = {
         "python": platform.python_version(),
@@ -140,7 +140,7 @@ def _source_only() -> bool:
 
 
 def _difference(record: dict[str, Any], package: Path, libraries: list[str]) -> str | None:
-    """Return in what the record differs from the sources and libraries that lie there; None: in nothing."""
+    """Return how the record differs from the sources and libraries in the package, or None."""
     if not record:
         return "the libraries have no record of their sources"
     if record.get("libraries") != libraries:

@@ -21,7 +21,7 @@ _WIDE: Final = 200  # columns where the output is no terminal: tables are never 
 
 
 class Advance(Protocol):
-    """Report that `count` more steps are done, and optionally what is being done now."""
+    """Report that `count` more steps are done, and optionally the current one."""
 
     def __call__(self, count: int = 1, note: str = "") -> None: ...
 

@@ -82,16 +82,16 @@ def shown(value: object) -> str:
 
 
 class _MisfitError(Exception):
-    """A value does not fit; its message says what would have been expected."""
+    """A value does not fit; its message names the expected form."""
 
 
 class Kind:
-    """What one annotation admits.
+    """The values that one annotation admits.
 
     Attributes:
-        expected: what to pass, in words.
+        expected: a description of the values to pass.
         convert: returns a value in the form that the call takes, or raises `_MisfitError`.
-        exact: types whose instances need not be looked at.
+        exact: types with instances that need no further check.
     """
 
     def __init__(self, expected: str, convert: Callable[[Any], Any], exact: frozenset[type] = frozenset()) -> None:
@@ -101,7 +101,7 @@ class Kind:
 
 
 def _kind_of(form: Any) -> Kind:
-    """Return what an evaluated annotation admits; a form that is not known admits everything."""
+    """Return the kind of an evaluated annotation; an unknown form admits everything."""
     if form in _SIMPLE:
         return _SIMPLE[form]
     origin, arguments = typing.get_origin(form), typing.get_args(form)
@@ -156,7 +156,7 @@ def _instance(expected: str, test: Callable[[Any], bool], exact: frozenset[type]
 
 
 def _class(form: Any) -> Kind:
-    """Return the kind of a class: its instances, or what has the public members of a protocol."""
+    """Return the kind of a class: its instances, or all objects with the public members of a protocol."""
     if not isinstance(form, type) or form is object:
         return _ANYTHING
     if not getattr(form, "_is_protocol", False):
@@ -194,9 +194,10 @@ _ITERABLES: Final = {
 
 
 def _items(origin: Any, arguments: tuple[Any, ...]) -> Kind:
-    """Return the kind of a list, a tuple or another iterable, whose items are checked as well.
+    """Return the kind of a list, a tuple or another iterable, with items that are checked as well.
 
-    A list or tuple may come as any iterable. What is not read twice, and what an item of is converted, becomes a list.
+    A list or tuple may come as any iterable. An iterable that can be read only once, or has a converted item, becomes a
+    list.
     """
     if origin is tuple and arguments[-1:] != (Ellipsis,):
         return _tuple([_kind_of(each) for each in arguments])
@@ -246,7 +247,7 @@ def _tuple(kinds: Sequence[Kind]) -> Kind:
 
 
 def _named_tuple(form: Any, expected: str) -> Kind:
-    """Return the kind of a named tuple, which may come as a plain one of as many items; the call checks them."""
+    """Return the kind of a named tuple, or a plain tuple of the same length; the call checks the items."""
     plain = _tuple([_ANYTHING] * len(form._fields))
 
     def convert(value: object) -> object:
@@ -295,7 +296,7 @@ class _Names(dict[str, Any]):
 
 
 def _annotated(module: Mapping[str, Any], annotation: Any) -> Kind:
-    """Return what an annotation admits, as its module means it."""
+    """Return the kind of an annotation, evaluated in its module."""
     if annotation in UNREAD:
         return _unread(_kind_of(eval(annotation, {}, _Names(module))), "int |" in annotation)
     try:

@@ -23,7 +23,7 @@ GROUP = "blockwright.commands"
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose errors are one line each; sub-parsers are of this class too."""
+    """A parser with errors of one line each; sub-parsers are of this class too."""
 
     def error(self, message: str) -> NoReturn:
         """Print the error in one line and exit with 2."""

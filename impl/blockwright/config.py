@@ -36,7 +36,7 @@ class KVCacheGroupSpec:
             if type(other) is not type(spec) or other != spec:
                 raise InvalidArgumentError(
                     f"layers: {name!r} declares {other}, {first!r} declares {spec}; layers of one group share a block "
-                    "table, so put them in groups of their own"
+                    "table, so put them in separate groups"
                 )
         return cls(list(layers), spec)
 
@@ -47,9 +47,9 @@ class KVCacheConfig:
 
     Attributes:
         num_blocks: blocks of the pool, the null block (id 0) included; at least 2.
-        kv_cache_groups: the groups; none for a model without attention, whose requests hold no blocks.
-        shared_layers: layers without a cache of their own, each with the layer whose cache it reads; they hold no
-            blocks and stand in no group.
+        kv_cache_groups: the groups; empty for a model without attention, where requests hold no blocks. shared_layers:
+            layers without a cache, each with the layer that owns the cache it reads; they hold no blocks and are in no
+            group.
     """
 
     num_blocks: int
@@ -65,18 +65,18 @@ class KVCacheConfig:
             )
         names = [name for group in self.kv_cache_groups for name in group.layer_names]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise InvalidArgumentError(f"kv_cache_groups: layers {twice} stand in several groups, or twice in one")
+            raise InvalidArgumentError(f"kv_cache_groups: layers {twice} are in several groups, or twice in one")
         for name, target in self.shared_layers.items():
             if name in names:
-                raise InvalidArgumentError(f"shared_layers: {name!r} stands in a group, so it has a cache of its own")
+                raise InvalidArgumentError(f"shared_layers: {name!r} is in a group, so it has its own cache")
             if target not in names:
                 raise InvalidArgumentError(
-                    f"shared_layers: {name!r} reads the cache of {target!r}, which stands in no group; name the layer "
+                    f"shared_layers: {name!r} reads the cache of {target!r}, which is in no group; name the layer "
                     "that holds the blocks"
                 )
 
     def group_of(self, layer_name: str) -> int:
-        """Return the number of the group whose block table a layer reads, its own or the shared one. O(layers).
+        """Return the number of the group with the block table that a layer reads, its own or the shared one. O(layers).
 
         Raises:
             InvalidArgumentError: no such layer.
@@ -85,4 +85,4 @@ class KVCacheConfig:
         for number, group in enumerate(self.kv_cache_groups):
             if holder in group.layer_names:
                 return number
-        raise InvalidArgumentError(f"layer_name: {layer_name!r} stands in no group and shares no layer's cache")
+        raise InvalidArgumentError(f"layer_name: {layer_name!r} is in no group and shares no layer's cache")

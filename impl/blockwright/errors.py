@@ -28,11 +28,11 @@ class UnknownRequestError(BlockwrightError, KeyError):
 
 
 class DuplicateRequestError(BlockwrightError, ValueError):
-    """Two different requests use one id, or one request stands twice in a batch."""
+    """Two different requests use one id, or one request appears twice in a batch."""
 
 
 class StaleHitError(BlockwrightError, ValueError):
-    """A prefix hit no longer describes the request: evicted, reused or reset since the lookup, or somebody else's."""
+    """A prefix hit no longer describes the request: evicted, reused, reset, or another request's."""
 
 
 class StalePlanError(BlockwrightError, ValueError):
@@ -52,7 +52,9 @@ class InterruptedCallError(BlockwrightError, RuntimeError):
 
 
 class EvictionPolicyError(BlockwrightError, ValueError):
-    """An eviction policy chose what is no candidate. The call ended in the middle of a change: make a new manager.
+    """An eviction policy chose a block that is no candidate.
+
+    The call ended in the middle of a change: make a new manager.
 
     Attributes:
         law: id of the law that it broke.
@@ -90,7 +92,7 @@ class TooLittleMemoryError(BlockwrightError, ValueError):
     Attributes:
         needed_bytes: bytes that would do.
         needed_blocks: blocks that would do, the null block included.
-        longest_model_len: tokens of the longest request that fits as it is; 0: none.
+        longest_model_len: tokens of the longest request that fits as it is; 0 if none fits.
     """
 
     def __init__(self, message: str, needed_bytes: int, needed_blocks: int, longest_model_len: int) -> None:
@@ -115,7 +117,7 @@ class EventGapError(BlockwrightError, LookupError):
     """
 
     def __init__(self, sequence: int, oldest: int, following: int) -> None:
-        """Say what is kept."""
+        """Take the fields as they are."""
         super().__init__(f"sequence: batch {sequence} is not kept, only {oldest}..{following - 1}; take a snapshot")
         self.sequence = sequence
         self.oldest = oldest
@@ -127,7 +129,7 @@ class EventGapError(BlockwrightError, LookupError):
 
 
 class ReadOnlyError(BlockwrightError, AttributeError):
-    """A view was asked for a call that changes what is viewed; the message names the call to make instead."""
+    """A view was asked for a call that changes the viewed object; the message names the call to make instead."""
 
 
 class LostBatchError(InvalidArgumentError):
@@ -149,7 +151,7 @@ class LostBatchError(InvalidArgumentError):
 
 
 class UnsupportedError(BlockwrightError, NotImplementedError):
-    """A combination that Blockwright refuses on purpose; the message says why."""
+    """A combination that Blockwright refuses on purpose; the message gives the reason."""
 
 
 class OffloadError(BlockwrightError):
@@ -165,7 +167,7 @@ class BlockNotReadyError(OffloadError, ValueError):
 
 
 class NotPreparedError(OffloadError, ValueError):
-    """Something is said to be complete that was not prepared, or was completed before."""
+    """A completed store or load was not prepared, or was completed before."""
 
 
 class UnknownTransferError(OffloadError, KeyError):
@@ -190,7 +192,7 @@ class InvariantError(BlockwrightError):
     Attributes:
         law: id of the law, as in the specification.
         expected: what the law demands, recomputed from scratch.
-        actual: what the structures say.
+        actual: the value in the structures.
     """
 
     def __init__(self, law: str, what: str, expected: object, actual: object) -> None:

@@ -1,4 +1,4 @@
-"""What a block pool tells the outside about its prefix cache.
+"""The events of a block pool about its prefix cache.
 
 Replaying the events of a pool in order gives the set of prefixes that can be hit: a prefix is stored when its first
 block is published and removed when its last block loses it, so duplicates are announced once. Hashes that leave the

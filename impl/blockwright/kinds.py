@@ -1,8 +1,8 @@
-"""What one layer declares of its KV cache: the layer kinds.
+"""The kinds of layers: the declaration of one layer's KV cache.
 
-A *kind* says how many tokens a block holds, how many bytes that is, and, through its class, which earlier positions a
-token reads. The class names are those engine developers know (`FullAttentionSpec`, ...); the word *spec* elsewhere in
-this project always means the specification.
+A *kind* gives the tokens and bytes of a block and, through its class, the earlier positions that a token reads. The
+class names are those engine developers know (`FullAttentionSpec`, ...); the word *spec* elsewhere in this project
+always means the specification.
 
 This module stays uncompiled (frozen dataclasses keep pickling and copying); the core reads the fields once.
 """
@@ -84,12 +84,12 @@ class AttentionSpec(KVCacheSpec):
 
 @dataclass(frozen=True)
 class FullAttentionSpec(AttentionSpec):
-    """A layer whose token at position q reads all positions before it."""
+    """A layer in which the token at position q reads all positions before it."""
 
 
 @dataclass(frozen=True)
 class SlidingWindowSpec(AttentionSpec):
-    """A layer whose token at position q reads itself and the ``sliding_window - 1`` positions before it.
+    """A layer in which the token at position q reads itself and the ``sliding_window - 1`` positions before it.
 
     With sinks (StreamingLLM) it reads the first `sink_len` positions as well: their blocks are kept, and a hit needs
     them.
@@ -107,10 +107,10 @@ class SlidingWindowSpec(AttentionSpec):
 
 @dataclass(frozen=True)
 class ChunkedLocalAttentionSpec(AttentionSpec):
-    """A layer whose token at position q reads the positions before it in its own chunk.
+    """A layer in which the token at position q reads the positions before it in its own chunk.
 
     `block_size` must divide `attention_chunk_size`: otherwise one block would straddle two chunks and a prefix hit
-    could not say which of its halves is still read.
+    could not tell apart its halves, of which one is still read.
     """
 
     attention_chunk_size: int
@@ -133,7 +133,7 @@ class MambaSpec(KVCacheSpec):
     Attributes:
         shapes: shapes of the state tensors of one block.
         dtypes: their element types, one per shape.
-        num_speculative_blocks: states of draft tokens that each request keeps, so that as many drafts may be rejected.
+        num_speculative_blocks: states of draft tokens that each request keeps: the most drafts that may be rejected.
     """
 
     shapes: tuple[tuple[int, ...], ...]

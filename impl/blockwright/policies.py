@@ -2,8 +2,8 @@
 
 A policy has one of two methods, or both. `choose` is that of `blockwright.EvictionPolicy`: given the candidates, it
 returns the one to evict. `ending` is called with each request before it ends, and calls the manager (`retain`,
-`release_prefix`), so that the manager's laws hold whatever it does. To use one of your own, name its factory:
-``--policy module:factory``, which is called without arguments.
+`release_prefix`), so that the manager's laws hold whatever it does. To use another policy, name its factory: ``--policy
+module:factory``, which is called without arguments.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from blockwright.errors import InvalidArgumentError
 
 
 class ReplayPolicy(Protocol):
-    """What is told of each request before it ends."""
+    """A policy that is called for each request before it ends."""
 
     def ending(self, manager: KVCacheManager, request: Request, num_hit: int, now: float) -> None:
-        """Say what is to become of a request's blocks; `num_hit` of its tokens were cached, `now` is in seconds."""
+        """Give the hints for a request's blocks; `num_hit` of its tokens were cached, `now` is in seconds."""
 
 
 Policy = ReplayPolicy | EvictionPolicy
 
 
 class Lru:
-    """Say nothing: the least recently used goes first."""
+    """Give no hint: the least recently used is evicted first."""
 
     def ending(self, manager: KVCacheManager, request: Request, num_hit: int, now: float) -> None:
         """Say nothing."""
 
 
 class TailLru:
-    """T-LRU: what a next turn can compute again within a bound on its time goes first.
+    """T-LRU: tokens that a next turn can compute again within a bound on its time are evicted first.
 
-    A turn that comes back with `expected` new tokens stays below `bound` uncached ones if all but the last
-    ``bound - expected`` of this one are cached (Tail-Optimized Caching for LLM Inference, NeurIPS 2025).
+    A turn that comes back with `expected` new tokens stays below `bound` uncached ones if all tokens of this one except
+    the last ``bound - expected`` are cached (Tail-Optimized Caching for LLM Inference, NeurIPS 2025).
     """
 
     def __init__(self, bound: int = 8192, expected: int = 1024) -> None:
         self.spared = bound - expected
 
     def ending(self, manager: KVCacheManager, request: Request, num_hit: int, now: float) -> None:
-        """Let the tail go first, whole blocks of it."""
+        """Release the whole blocks of the tail first."""
         start = max(0, request.num_tokens - self.spared)
         manager.release_prefix(request, start - start % (request.block_size or 1))
 
@@ -74,7 +74,7 @@ class WorkloadAware:
             manager.retain(request, request.num_tokens, priority, now + self.seconds)
 
     def count(self, keys: list[bytes]) -> int:
-        """Count a turn, and what it goes on from; return its class."""
+        """Count a turn, and the turn before it; return its class."""
         before = next((key for key in reversed(keys[1:-1]) if key in self.turns), None)
         turn = 0 if before is None else min(self.turns[before] + 1, self.most_turns)
         if before is not None and not self.gone_on.get(before, True):
@@ -118,7 +118,7 @@ def policy_named(name: str) -> Callable[[], Policy]:
 
 
 def chooser(policy: object) -> EvictionPolicy | None:
-    """Return a policy that chooses what goes, for the manager; None of one that is only told of requests that end.
+    """Return a policy that chooses victims for the manager, or None for one that only gives hints.
 
     Raises:
         InvalidArgumentError: it can do neither.

@@ -2,14 +2,14 @@
 
 Read this page first: a pool of blocks, the tables that hold them, eight steps and four invariants. A block is
 
-- null: the one that stands in tables for "nothing here that anyone will read";
-- free: no place holds it, and there is nothing in it;
-- free and findable: no place holds it, but a lookup still finds what is in it; it is a candidate for eviction;
+- null: the one in entries of tables that no token will read;
+- free: no place holds it, and it has no content; - free and findable: no place holds it, but a lookup still finds its
+  content; it is a candidate for eviction;
 - held, by any number of places: its only user may write to it;
-- held and findable: a lookup finds it as well, so that others may share it, and nobody writes to it any more.
+- held and findable: a lookup finds it as well, so that others may share it, and it is never written to any more.
 
-Which step comes when is said by the other chapters. Whatever they do to a block, in a manager, in block tables or in
-tiers off the device, is a sequence of these steps, or none at all: the gate `refinement` follows every transition.
+The other chapters define which step comes when. Whatever they do to a block, in a manager, in block tables or in tiers
+off the device, is a sequence of these steps, or none at all: the gate `refinement` follows every transition.
 """
 
 from collections.abc import Hashable, Mapping
@@ -29,7 +29,7 @@ An entry uses its block. A pin only keeps one until some other work is done, suc
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block: its reference count, what is in it, and what a lookup finds it by; None stands for nothing."""
+    """A block: its reference count, its content, and its key in lookups; None means that there is none."""
 
     count: int = 0
     content: Hashable = None
@@ -65,7 +65,7 @@ def pool(num_blocks: int, tables: Mapping[Hashable, Table]) -> Machine:
 
 
 def take(now: Machine, place: Place, block: int) -> Machine | None:
-    """Take a free block into an empty place: what was in it is lost, and no lookup finds it any more."""
+    """Take a free block into an empty place: its content is lost, and no lookup finds it any more."""
     if block in now.free and place not in now.held:
         return joined(put(now, block, Block()), place, block)
     return None
@@ -86,14 +86,14 @@ def write(now: Machine, block: int, content: Hashable) -> Machine | None:
 
 
 def publish(now: Machine, block: int) -> Machine | None:
-    """Let lookups find a block from now on, by what is in it, if there is anything."""
+    """Let lookups find a block from now on by its content, if there is any."""
     if now.blocks[block].content is not None and now.blocks[block].key is None:
         return put(now, block, replace(now.blocks[block], key=now.blocks[block].content))
     return None
 
 
 def drop(now: Machine, place: Place) -> Machine | None:
-    """Let go of what a place holds: when the last place lets go of a block, it is free."""
+    """Release the block of a place: when the last place releases a block, it is free."""
     if place in now.held:
         return vacated(now, place)
     return None
@@ -108,7 +108,7 @@ def null(now: Machine, place: Place) -> Machine | None:
 
 
 def forget(now: Machine, block: int) -> Machine | None:
-    """Let no lookup find a block any more: if nobody holds it either, what was in it is lost."""
+    """Let no lookup find a block any more: if no place holds it either, its content is lost."""
     if now.blocks[block].key is not None:
         return put(now, block, replace(now.blocks[block], key=None))
     return None
@@ -139,7 +139,7 @@ def law_null_block_is_one(now: Machine) -> bool:
 
 
 def law_candidates_are_unheld(now: Machine) -> bool:
-    """BLOCK-3: a block is free exactly if nobody holds it; only its content finds it; a free one is found or empty."""
+    """BLOCK-3: a block is free if and only if unheld; only its content finds it; a free one is found or empty."""
     return all(
         (block in now.free) == (each.count == 0) and (each.key == each.content or (each.count > 0 and each.key is None))
         for block, each in enumerate(now.blocks)
@@ -159,14 +159,14 @@ def users(now: Machine, block: int) -> int:
 
 
 def unread(table: Table, entry: int) -> bool:
-    """Return whether an entry is dead to all tokens to come: none reads it, and no step under way fills it."""
+    """Return whether an entry is dead to all tokens to come: no token reads it, and no step under way fills it."""
     kind, size = table.kind, table.block_size
     kept = hit_entries(kind, size, table.done) | filled(kind, size, table.done, table.stop)
     return entry not in kept and dead(kind, size, table.stop, entry)
 
 
 def put(now: Machine, block: int, record: Block) -> Machine:
-    """Replace what is known of a block; there is nothing in one that is neither held nor findable."""
+    """Replace the record of a block; one that is neither held nor findable has no content."""
     new = record if record.count or record.key is not None else Block()
     return replace(now, blocks=(*now.blocks[:block], new, *now.blocks[block + 1 :]))
 
@@ -192,7 +192,7 @@ def vacated(now: Machine, place: Place) -> Machine:
 
 
 def standing(now: Machine, block: int) -> str:
-    """Return how a block stands, in the words of the opening."""
+    """Return the status of a block, in the words of the opening."""
     if block == NULL:
         return "null"
     whose = "free" if block in now.free else "held"

@@ -1,4 +1,4 @@
-"""To begin with, chapter 3: what a law is, in every part: a function that returns whether it holds.
+"""To begin with, chapter 3: laws, in every part: a law is a function that returns whether it holds.
 
 A law of states is given a state. A law of steps, or of calls, is given the state before and what came of it. Two laws
 are about every call of every part: a call may be ended from outside (memory runs out, or an interrupt comes), and it
@@ -39,7 +39,7 @@ class Ended:
 
 
 def law_ended_call_is_whole(call: Ended) -> bool:
-    """CALL-1: a call that something else ends came to all of its outcome or to none, or no later call is served."""
+    """CALL-1: a call that is interrupted had its whole outcome or none, or no later call is served."""
     return call.found in (None, call.before, call.after)
 
 

@@ -1,7 +1,7 @@
-"""To begin with, chapter 2: what a token reads, and what follows from it.
+"""To begin with, chapter 2: the positions that a token reads, and the consequences.
 
-One function, `reads`, says of each kind of layer which earlier positions a token reads. What must be kept, what may be
-trimmed, how long a hit is and how many blocks a step fills are sets derived from it; nothing else is said per kind,
+One function, `reads`, defines for each kind of layer which earlier positions a token reads. The entries to keep and to
+trim, the length of a hit and the blocks that a step fills are sets derived from it. Nothing else is defined per kind,
 except that a recurrent layer fills one slot a step (`writes`) and reads a state that must stop exactly there.
 """
 
@@ -15,19 +15,19 @@ Prefix = tuple[Hashable, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """A layer whose tokens read every earlier position."""
+    """A layer in which tokens read every earlier position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sliding:
-    """A layer whose tokens see the last `window` positions, their own included."""
+    """A layer in which tokens see the last `window` positions, their own included."""
 
     window: int
 
 
 @dataclass(frozen=True, slots=True)
 class Sinks:
-    """A sliding window whose tokens see the first `sinks` positions as well, wherever they are (StreamingLLM)."""
+    """A sliding window in which tokens see the first `sinks` positions as well, wherever they are (StreamingLLM)."""
 
     sinks: int
     window: int
@@ -35,16 +35,16 @@ class Sinks:
 
 @dataclass(frozen=True, slots=True)
 class Chunked:
-    """A layer whose tokens see the positions of their own chunk."""
+    """A layer in which tokens see the positions of their own chunk."""
 
     chunk: int
 
 
 @dataclass(frozen=True, slots=True)
 class Mamba:
-    """A recurrent layer, whose tokens read only the state left by the token before.
+    """A recurrent layer, in which tokens read only the state left by the token before.
 
-    `drafts` states beside that of the last known token are kept, so that as many draft tokens can be rejected.
+    `drafts` states beside that of the last known token are kept, so that all these draft tokens can be rejected.
     """
 
     drafts: int = 0
@@ -52,7 +52,7 @@ class Mamba:
 
 @dataclass(frozen=True, slots=True)
 class Cross:
-    """A layer whose tokens read what an encoder left: none of the request's own positions."""
+    """A layer in which tokens read an encoder's output: no position of the request."""
 
 
 Kind = Full | Sliding | Sinks | Chunked | Mamba | Cross
@@ -84,7 +84,7 @@ def reads(kind: Kind, position: int) -> Sequence[int]:
 
 
 def writes(kind: Kind, start: int, stop: int) -> range:
-    """Return the positions whose slots a step over tokens start..stop-1 fills; a recurrent layer leaves one state."""
+    """Return the positions that a step over tokens start..stop-1 fills; a recurrent layer leaves one state."""
     if isinstance(kind, Cross):
         return range(0)
     if isinstance(kind, Mamba):
@@ -95,8 +95,8 @@ def writes(kind: Kind, start: int, stop: int) -> range:
 def needed(kind: Kind, length: int) -> Sequence[int]:
     """Return the positions below `length` that some token at a position >= `length` reads.
 
-    What a token does not read no later one reads, so the token at `length` reads all of them: this is the union over
-    all later tokens, which the tests form and the proofs establish for every integer.
+    A position that a token does not read is read by no later one, so the token at `length` reads all of them: this is
+    the union over all later tokens, which the tests form and the proofs establish for every integer.
     """
     return reads(kind, length)
 
@@ -114,7 +114,7 @@ def entries(block_size: int, length: int) -> int:
 def dead(kind: Kind, block_size: int, length: int, entry: int) -> bool:
     """Return whether all positions of an entry are below `length` and no later token reads any of them (TRIM-1).
 
-    What an encoder left is read by every token, so no entry of a cross-attention layer ever dies.
+    Every token reads the encoder's output, so no entry of a cross-attention layer ever dies.
     """
     if isinstance(kind, Cross):
         return False
@@ -128,7 +128,7 @@ def filled(kind: Kind, block_size: int, start: int, stop: int) -> frozenset[int]
 
 
 def hit_entries(kind: Kind, block_size: int, length: int) -> frozenset[int]:
-    """Return the entries that hold a needed position of `length`: what a hit of that length must find (HIT-1)."""
+    """Return the entries that hold a needed position of `length`: a hit of that length must find them (HIT-1)."""
     return frozenset(position // block_size for position in needed(kind, length))
 
 
@@ -166,10 +166,10 @@ def hit_ends(group: Group, length: int, eagle: bool) -> frozenset[int]:
 def longest_hit(
     groups: tuple[Group, ...], found: Callable[[int, Prefix], bool], prefix: Prefix, eagle: bool = False
 ) -> int:
-    """Return the longest aligned length at which every group finds what the next token reads (HIT-1, HIT-2).
+    """Return the longest aligned length at which every group finds all that the next token reads (HIT-1, HIT-2).
 
     Aligned to the blocks of every group, and below the number of tokens, so that one is left to compute; a margin,
-    which is computed again, may hold the last token. `found(group, prefix)` tells whether a block of a group is cached
+    which is computed again, may hold the last token. `found(group, prefix)` is whether a block of a group is cached
     with that prefix.
     """
     known = len(prefix[1])

@@ -436,7 +436,7 @@ def test_pages_that_differ_too_much() -> None:
     """A state of 4 KiB, and 256 bytes of attention: within 4 tokens a block it wastes 15 of 16 bytes."""
     layers = {"a": full(4, 1, 16), "m": MambaSpec(4, ((4096,),), ("int8",))}
     words = (
-        r"layers: 9.\.\d% of what a request holds would be waste, and max_padding is 50.0%: 'a' \(full\) takes 256 B "
+        r"layers: 9.\.\d% of a request's memory would be waste, and max_padding is 50.0%: 'a' \(full\) takes 256 B "
         r"for a block of 4 tokens, 'm' 4.00 KiB .* max_block_size, or pass a larger max_padding"
     )
     with pytest.raises(InvalidArgumentError, match=words):
@@ -448,9 +448,9 @@ def test_pages_that_differ_too_much() -> None:
 @pytest.mark.parametrize(
     ("size", "allowed", "words"),
     [
-        (4095, 0, r"0\.02% of what .* max_padding is 0\.00%: "),
-        (4095, 0.0002, r"0\.024% of what .* max_padding is 0\.020%: "),
-        (3000, 0.25, r"26\.8% of what .* max_padding is 25\.0%: "),
+        (4095, 0, r"0\.02% of a .* max_padding is 0\.00%: "),
+        (4095, 0.0002, r"0\.024% of a .* max_padding is 0\.020%: "),
+        (3000, 0.25, r"26\.8% of a .* max_padding is 25\.0%: "),
     ],
 )
 def test_a_little_waste_is_told_from_none(size: int, allowed: float, words: str) -> None:
@@ -479,7 +479,7 @@ BAD: list[tuple[dict[str, Any], type[BlockwrightError], str]] = [
     ({"layers": {"a": OwnSpec(4, 1, 8, "half")}}, UnsupportedError, "'a' declares OwnSpec"),
     ({"layers": {"a": 3}}, InvalidArgumentError, r"layers\['a'\]: must be a KVCacheSpec, not 3"),
     ({"layers": {"a": MambaSpec(4, (), ())}}, InvalidArgumentError, "'a' declares no state"),
-    ({"layers": {"a": cross}, "enable_caching": False}, UnsupportedError, "not alone"),
+    ({"layers": {"a": cross}, "enable_caching": False}, UnsupportedError, "needs layers beside it"),
     ({"layers": {"a": full(), "b": cross}}, UnsupportedError, "enable_caching: 'b' is cross attention"),
     (
         {"layers": {"a": full(), "b": cross}, "enable_caching": False},
@@ -507,7 +507,7 @@ BAD: list[tuple[dict[str, Any], type[BlockwrightError], str]] = [
     ({"shared_layers": 3}, InvalidArgumentError, "shared_layers: must be a mapping .* not 3"),
     ({"shared_layers": 0}, InvalidArgumentError, "shared_layers: must be a mapping"),
     ({"shared_layers": ["a"]}, InvalidArgumentError, "shared_layers: must be a mapping"),
-    ({"shared_layers": {"a": "b"}}, InvalidArgumentError, "shared_layers: 'a' stands in a group"),
+    ({"shared_layers": {"a": "b"}}, InvalidArgumentError, "shared_layers: 'a' is in a group"),
     ({"shared_layers": {"c": "d"}}, InvalidArgumentError, "shared_layers: 'c' reads the cache of 'd'"),
 ]
 

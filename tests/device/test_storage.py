@@ -286,8 +286,8 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"block_ids": ["1"]}, InvalidArgumentError, r"block_ids\[0\]: must be an integer"),
     ({"block_ids": 3}, InvalidArgumentError, "block_ids: must be"),
     ({"block_ids": [1 << 70]}, InvalidArgumentError, "block_ids: must be"),
-    ({"group": 1}, InvalidArgumentError, "group: 1 is none of the plan's 1"),
-    ({"group": -1}, InvalidArgumentError, "group: -1 is none"),
+    ({"group": 1}, InvalidArgumentError, "group: 1 is not within the plan's 1"),
+    ({"group": -1}, InvalidArgumentError, "group: -1 is not within"),
     ({"group": True}, InvalidArgumentError, "group: must be an integer or None, not True"),
 ]
 
@@ -314,7 +314,7 @@ def test_unknown_layers_and_groups() -> None:
     assert [tuple(state.shape[1:]) for state in recurrent.states("m")] == [(2,)]
     with pytest.raises(InvalidArgumentError, match="layer_name: 'm' is a recurrent layer"):
         recurrent.kv("m")
-    with pytest.raises(InvalidArgumentError, match="group: 1 is none"):
+    with pytest.raises(InvalidArgumentError, match="group: 1 is not within"):
         storage.tensors_of(1)
     with pytest.raises(InvalidArgumentError, match="has no 'int9'"):
         torch_dtype("int9")

@@ -1,4 +1,4 @@
-"""What an allocator in a state shows, which choices lead to what one shows, and whether it refuses as it should."""
+"""The observation of an allocator in a state, the choices that lead to an observation, and the check of refusals."""
 
 from collections.abc import Iterator
 from itertools import permutations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def expected(state: Paged) -> PagedObservation:
-    """Return what an allocator in this state shows."""
+    """Return the observation of an allocator in this state."""
     blocks, pending = range(len(state.contents)), ends(state.copies)
     return PagedObservation(
         tuple([table_shown(state, table) for table in state.tables]),
@@ -31,7 +31,7 @@ def expected(state: Paged) -> PagedObservation:
 
 
 def table_shown(state: Paged, table: PagedTable | None) -> TableShown | None:
-    """Return what a table shows: tokens only where an entry is not null."""
+    """Return the observation of a table: tokens only where an entry is not null."""
     if table is None:
         return None
     nulls = sum(block == state.null for block in table.entries) * state.config.block_size
@@ -41,7 +41,7 @@ def table_shown(state: Paged, table: PagedTable | None) -> TableShown | None:
 
 
 def likely(state: Paged, shown: PagedObservation, reply: TablesReply) -> Iterator[Choice]:
-    """Yield choices: the allocator's own order, what the call itself let go among it, and then many others."""
+    """Yield choices: the allocator's own order, including blocks that the call released, and then many others."""
     yield preferring(reply.order)
     gone: dict[int, None] = {}
     first: dict[int, None] = dict.fromkeys(target for _, target in reply.pairs)

@@ -1,4 +1,4 @@
-"""What the users of block tables do: each action with its guard, its meaning, its calls and its line of Python.
+"""The actions of users of block tables: each with its guard, its meaning, its calls and its line of Python.
 
 Tables are named by slot; blocks are not named at all.
 """
@@ -26,7 +26,7 @@ CHOOSING = ("allocate", "append", "ensure", "swap")
 
 
 class TablesReply(NamedTuple):
-    """What an allocator answered to an action."""
+    """An allocator's answer to an action."""
 
     refused: bool = False
     """It said that the cache could not be reset."""
@@ -38,7 +38,7 @@ class TablesReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableAction:
-    """What the actions have in common: each is one call, of allocators and of the specification by one name."""
+    """The base of all actions: each is one call, with the same name for allocators and the specification."""
 
     def asked(self, state: Paged) -> tuple[Any, ...]:
         """Return the name of the call, and its arguments."""
@@ -77,7 +77,7 @@ class TableAction:
 
 
 def expects(outcome: Outcome[Paged]) -> str:
-    """Return the comment that says what the specification expects."""
+    """Return the comment with the answer of the specification."""
     if outcome.refusal is None:
         return ""
     when, words = outcome.refusal.reason.value
@@ -243,7 +243,7 @@ class FreeTable(TableAction):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield every table; wrong: none."""
+        """Yield every table; there are no wrong calls."""
         yield from (cls(slot) for slot, _ in there(state))
         if "misuse" in scope.calls and (slot_absent := absent(state)) is not None:
             yield cls(slot_absent)
@@ -432,6 +432,6 @@ ACTIONS: tuple[type[Any], ...] = (
 
 
 def pairs_of(outcome: Outcome[Paged]) -> tuple[Pair, ...]:
-    """Return the copies or moves that the last call tells of."""
+    """Return the copies or moves of the last call."""
     last = outcome.steps[-1][1]
     return last.pairs if isinstance(last, PagedDone) else ()

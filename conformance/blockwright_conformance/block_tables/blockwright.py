@@ -1,6 +1,6 @@
 """The first block tables under test: Blockwright's own, through their public names.
 
-What no public name shows (copies to come, access times) is read from the pools.
+Copies to come and access times, which no public name shows, are read from the pools.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Hash = Callable[[bytes | None, list[int], int | None], bytes]
 
 
 class Digests:
-    """What all copies of an adapter share: the prefix that each content hash stands for."""
+    """Shared by all copies of an adapter: the prefix of each content hash."""
 
     def __init__(self, block_size: int, hash_of: Hash) -> None:
         self.block_size, self.hash_of = block_size, hash_of
@@ -30,7 +30,7 @@ class Digests:
         self.chains: dict[Prefix, list[bytes]] = {}
 
     def chain(self, prefix: Prefix) -> list[bytes]:
-        """Return the hashes of the full blocks of a prefix, and remember what they stand for."""
+        """Return the hashes of the full blocks of a prefix, and remember their prefixes."""
         found = self.chains.get(prefix)
         if found is None:
             found, (extra, tokens), size = [], prefix, self.block_size
@@ -43,7 +43,7 @@ class Digests:
 
 
 def extra_of(extra: Any) -> int | None:
-    """Return the extra hash that stands for an extra key, a small number; 0 is none."""
+    """Return the extra hash of an extra key, a small number; 0 if there is no key."""
     return extra or None
 
 
@@ -55,8 +55,8 @@ def refusals_of(package: ModuleType) -> tuple[type[Exception], ...]:
 class BlockwrightTables:
     """Block tables on one `CpuGpuBlockAllocator`, of slots; blocks are named by absolute id.
 
-    `errors` are those by which a wrong call is refused, `short` the one for too few free blocks. A subclass may stand
-    on another copy of the package (`package`, with its own of both).
+    `errors` are those by which a wrong call is refused, `short` the one for too few free blocks. A subclass may use
+    another copy of the package (`package`, with its own of both).
     """
 
     package: ClassVar[Any] = blockwright

@@ -41,7 +41,7 @@ def paged_calls(words: str) -> frozenset[str]:
 
 
 def paged_scope(theme: str, size: int, gpu: int, cpu: int, tokens: int, words: str, **rest: Any) -> PagedScope:
-    """Return a scope of one symbol: blocks of `size` slots, so many on each device, tables of up to `tokens` tokens."""
+    """Return a scope of one symbol: blocks of `size` slots on each device, tables of up to `tokens` tokens."""
     caching, window = rest.pop("caching", True), rest.pop("window", None)
     config = PagedConfig(size, gpu, cpu, caching, window)
     options = {"slots": 2, "prompts": strings(1, 1, tokens - 1), "max_tokens": tokens, **rest}

@@ -1,8 +1,8 @@
 """Symmetry of block tables: states that differ only in the names of blocks, in slots, or in the pace of time are one.
 
-Blocks of a device are relabelled by their first appearance in tables and copies; of free blocks those that are found
-are told by what they are found by, of which there is one each, and the others are only counted. Access times are
-replaced by their ranks, which is all that eviction compares.
+Blocks of a device are relabelled by their first appearance in tables and copies; free blocks that can be found are
+identified by their content, which is unique, and the others are only counted. Access times are replaced by their ranks,
+which is all that eviction compares.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ def paged_form(state: Paged, names: Names) -> Any:
 
 
 def marks_of(state: Paged, names: Names) -> list[tuple[int, int, int, int]]:
-    """Return what is known of each block: what it is found by, how much of that is computed, its rank in time."""
+    """Return the facts of each block: its content, how much of that is computed, its rank in time."""
     lives = [key is not None or block not in state.free for block, key in enumerate(state.keys)]
     times = [time if alive else 0 for time, alive in zip(state.times, lives, strict=True)]
     ranks = {time: rank for rank, time in enumerate(sorted({0, *times}))}
@@ -36,7 +36,7 @@ def marks_of(state: Paged, names: Names) -> list[tuple[int, int, int, int]]:
 
 
 def signature(state: Paged, table: PagedTable | None, names: Names, marks: list[Any]) -> tuple[Any, ...]:
-    """Return what a table looks like without the names of blocks; equal signatures leave the order open."""
+    """Return a table's signature without the names of blocks; equal signatures leave the order open."""
     if table is None:
         return (0,)
     window, size = state.config.window, state.config.block_size

@@ -1,7 +1,7 @@
-"""The world of block tables: the whole state of allocators and tables, and what the counting questions answer.
+"""The world of block tables: the whole state of allocators and tables, and the answers to counting questions.
 
-Which free block is taken is open: of the choices that the specification allows, one must lead to what the allocator
-shows. Choices are tried as orders of preference, first the order in which the new blocks stand in the tables.
+Which free block is taken is open: one of the choices that the specification allows must lead to the allocator's
+observation. Choices are tried as orders of preference, first the order of the new blocks in the tables.
 """
 
 from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ class TablesWorld(World[Paged, BlockwrightTables]):
     def differences(
         self, model: BlockwrightTables, action: Any, outcome: Outcome[Paged], reply: TablesReply, shown: Any
     ) -> list[str]:
-        """Name what differs in acceptance; if nothing does, in the state and in what was copied or moved."""
+        """Name the differences in acceptance or, if there are none, in the state, the copies and the moves."""
         if faults := list(refused_wrong(model, outcome, reply)):
             return faults
         faults = differing(expected(outcome.state), shown)
@@ -74,7 +74,7 @@ class TablesWorld(World[Paged, BlockwrightTables]):
         return faults
 
     def examine(self, model: BlockwrightTables, state: Paged) -> list[str]:
-        """Run the self-check, and ask what changes nothing: what is cached, what a step would touch or move."""
+        """Run the self-check, and ask questions that change nothing: cached blocks, blocks to touch or move."""
         model.check()
         faults: list[str] = []
 

@@ -1,9 +1,9 @@
 """Diagnosis: which laws a fault breaks.
 
-Lock-step says that a model differs from the specification; a reader wants to know what is wrong with it. The actions
-of a counterexample are performed again; after the last one a state of the specification is made of what the model
-*shows* (ghost contents follow its own tables), and every law is asked about that state and the step to it. To these are
-added what the self-check names, what a world adds of its own (`World.symptoms`), and
+Lock-step reports that a model differs from the specification; a reader wants to know the fault. The actions of a
+counterexample are performed again; after the last one a state of the specification is made from the model's
+*observation* (ghost contents follow its own tables), and every law is asked about that state and the step to it. To
+these are added what the self-check names, what a world adds of its own (`World.symptoms`), and
 
     REF-0 <field>  lock-step: the model differs from the specification in this field of an answer or of its state
     REFUSE-1       a call that is refused changes nothing
@@ -54,7 +54,7 @@ def of_last(world: World[S, M], model: M, before: S, action: Any) -> Iterator[tu
 
 
 def answers(world: World[S, M], model: M, state: S) -> list[tuple[str, str]]:
-    """Return what is wrong with a model's self-check and its answers in a state, each with the law that is broken."""
+    """Return the faults of a model's self-check and its answers in a state, each with the law that is broken."""
     broken: list[tuple[str, str]] = []
     asks: Any = (world.examine, of_fault), (world.misanswered, tuple)
     for ask, pair_of in asks:

@@ -28,7 +28,7 @@ class Violation:
 
 @dataclass(slots=True)
 class Result:
-    """What the exploration of a scope came to."""
+    """The result of the exploration of a scope."""
 
     scope: Any
     states: int = 0
@@ -62,7 +62,7 @@ class Explorer(Generic[S, M]):
         """Prepare the exploration.
 
         Args:
-            world: what is explored.
+            world: the world to explore.
             alone: whether the specification is explored without a model.
             laws: whether the laws of states are checked, which only depend on the specification.
             max_transitions: after how many transitions it ends, if not before.
@@ -126,7 +126,7 @@ class Explorer(Generic[S, M]):
         return self.arrived(node, action, outcome, Node(outcome.state, model, trail))
 
     def arrived(self, node: Node[S, M], action: Any, outcome: Outcome[S], after: Node[S, M]) -> Node[S, M] | None:
-        """Check the laws of what an action came to; return the state that it led to, if that is new."""
+        """Check the laws of an action's outcome; return the state that it led to, if that is new."""
         for name in self.world.happened(node.state, action, outcome):
             self.result.fired[name] += 1
         self.judge_step(node, outcome, after.trail)
@@ -143,7 +143,7 @@ class Explorer(Generic[S, M]):
             self.fail(law.id, law.statement, trail)
 
     def judge_state(self, node: Node[S, M]) -> None:
-        """Check the laws of states, the model's self-check, and what it answers to questions."""
+        """Check the laws of states, the model's self-check, and its answers to questions."""
         for law in self.world.broken(node.state) if self.laws else ():
             self.fail(law.id, law.statement, node.trail)
         if node.model is not None:

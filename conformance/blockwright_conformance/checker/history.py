@@ -1,6 +1,6 @@
 """Long histories of worlds too large to visit whole: a state machine that Hypothesis drives, and random walks.
 
-The gates run the machine, which shrinks what it finds; a walk is cheaper, for those that look for one fault in many
+The gates run the machine, which shrinks its findings; a walk is cheaper, for gates that look for one fault in many
 worlds (mutants, policies). Both draw from the actions that the scope allows: first a kind of action, then one of that
 kind. After each action the whole states are compared and the model examines itself; the laws of states, which cost more
 than all the rest in large states, are checked every few actions. The model is also copied every few actions, and must
@@ -31,7 +31,7 @@ class HistoryError(AssertionError):
 
 
 class History(Generic[S, M]):
-    """One model of a world, and what the specification says of it."""
+    """One model of a world, and the specification's state of it."""
 
     def __init__(self, world: World[S, M]) -> None:
         self.world, self.state, self.model = world, world.initial(), world.model()
@@ -113,7 +113,7 @@ def walked(world: World[S, M], seed: int, steps: int) -> Counter[str]:
 
 
 def run_machine(world: World[S, M], examples: int, steps: int, derandomize: bool = True) -> Counter[str]:
-    """Run a state machine over a world: one rule draws from what is allowed, and Hypothesis shrinks what it finds.
+    """Run a state machine over a world: one rule draws from the allowed actions, and Hypothesis shrinks its findings.
 
     Each example leaves some kinds of actions out (swarm testing): histories without a kind reach states that histories
     with all kinds seldom do. Returns how often what happened.

@@ -6,7 +6,7 @@ from .world import M, Outcome, S, World
 
 
 class Compared(NamedTuple):
-    """What an action came to on both sides."""
+    """The outcome of an action on both sides."""
 
     outcome: Outcome[Any]
     faults: list[str]
@@ -20,8 +20,8 @@ class Compared(NamedTuple):
 def act(world: World[S, M], model: M, state: S, action: Any) -> Compared:
     """Perform an action on both sides and compare; the model moves on.
 
-    Of the choices that the specification leaves open one must lead to what the model answered and shows. A model that
-    fails in a way of its own has a fault.
+    One of the choices that the specification leaves open must lead to the model's answer and observation. A model that
+    fails in any other way has a fault.
     """
     reply = shown = None
     try:
@@ -50,7 +50,7 @@ def named(error: Exception) -> tuple[str, str]:
 
 
 def differing(wanted: Any, shown: Any) -> list[str]:
-    """Name the fields in which two records differ; a field that is None in what is shown is not compared."""
+    """Name the fields in which two records differ; a field that is None in the observation is not compared."""
     if wanted == shown:
         return []
     return [

@@ -22,7 +22,7 @@ def in_parallel(
 ) -> Iterator[tuple[int, R]]:
     """Yield the results of the calls as they come, each with the index of its call; one job runs them right here.
 
-    With an `explorer` (a folder of `native`) they run in processes of their own, which import the kit from there.
+    With an `explorer` (a folder of `native`) they run in separate processes, which import the kit from there.
     """
     if jobs == 1 and explorer is None:
         for index, call in enumerate(calls):
@@ -52,7 +52,7 @@ def in_order(
     progress: Advance,
     explorer: Path | None = None,
 ) -> list[R]:
-    """Make calls, say which part has ended by its name, and return what came of them in their order."""
+    """Make calls, report the name of each part that has ended, and return the results in order."""
     found: dict[int, R] = {}
     for index, result in in_parallel(work, calls, jobs, explorer):
         found[index] = result
@@ -88,7 +88,7 @@ def interrupts() -> Iterator[list[int]]:
 def interrupts_held_back() -> Iterator[None]:
     """Have no interrupt until the end of the block, nor in the processes that it starts, until they leave interrupts.
 
-    A process inherits what is blocked; before its first line runs, an interrupt would end it with a traceback.
+    A process inherits blocked signals; before its first line runs, an interrupt would end it with a traceback.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

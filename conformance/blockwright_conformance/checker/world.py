@@ -1,4 +1,4 @@
-"""A world: what may be done in one scope, what it means in the specification, and how an implementation does it.
+"""A world: the actions of one scope, their meaning in the specification, and their calls on an implementation.
 
 The checker is written once, for any world: exhaustive lock-step (`explore`), long histories (`history`), diagnosis and
 counterexamples. The four parts of the specification are four worlds. Three words recur:
@@ -17,7 +17,7 @@ from blockwright_spec.law import Law
 
 
 class Copied(Protocol):
-    """A model can be copied, so that each action is tried on a model of its own."""
+    """A model can be copied, so that each action is tried on a separate model."""
 
     def copy(self) -> Self:
         """Return an independent copy of everything."""
@@ -29,7 +29,7 @@ M = TypeVar("M", bound=Copied)
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[S]):
-    """What the specification says comes of an action: its calls one after the other, and the state they lead to."""
+    """The specification's outcome of an action: its calls in order, and the state they lead to."""
 
     state: S
     """The state after it; the very same object where the action was refused."""
@@ -40,7 +40,7 @@ class Outcome(Generic[S]):
 
 
 class Reply(NamedTuple):
-    """What a model answered to one call, or the error by which it refused."""
+    """A model's answer to one call, or the error by which it refused."""
 
     answer: Any = None
     error: Exception | None = None
@@ -57,7 +57,7 @@ where the specification leaves one open; ``perform(model, state)`` returns what 
 
 
 class World(ABC, Generic[S, M]):
-    """One scope of one part of the specification; subclasses say what a state, a model and the actions are."""
+    """One scope of one part of the specification; subclasses define states, models and actions."""
 
     actions: ClassVar[tuple[type[Any], ...]]
     """The classes of actions (see `Action`), in the order in which they are tried."""
@@ -123,27 +123,27 @@ class World(ABC, Generic[S, M]):
         """Return a new model in the initial state."""
 
     def perform(self, model: M, action: Any, state: S) -> Any:
-        """Perform an action on a model that is in a state, and return what it answered."""
+        """Perform an action on a model that is in a state, and return its answers."""
         return action.perform(model, state)
 
     def choices(self, model: M, state: S, action: Any, reply: Any, shown: Any) -> Iterable[Any]:
-        """Yield the choices under which the specification may have done what the model did, likely ones first."""
+        """Yield the choices under which the specification may have done the same as the model, likely ones first."""
         return (None,)
 
     @abstractmethod
     def observe(self, model: M, state: S) -> Any:
-        """Return what a model shows of its state, in the specification's terms."""
+        """Return the observation of a model, in the specification's terms."""
 
     @abstractmethod
     def differences(self, model: M, action: Any, outcome: Outcome[S], reply: Any, shown: Any) -> list[str]:
-        """Name what differs between the specification's outcome and what a model answered and shows now."""
+        """Name the differences between the specification's outcome and a model's answer and observation."""
 
     @abstractmethod
     def examine(self, model: M, state: S) -> list[str]:
-        """Run a model's self-check, ask it what changes nothing, and name what is answered wrong."""
+        """Run a model's self-check, ask it questions that change nothing, and name the wrong answers."""
 
     def misanswered(self, model: M, state: S) -> Iterator[tuple[str, str]]:
-        """Yield what a model's answers to questions break, for diagnosis: a law's id and the fault that shows it."""
+        """Yield the faults of a model's answers to questions, for diagnosis: a law's id and the fault that shows it."""
         return iter(())
 
     # ---- for readers
@@ -158,7 +158,7 @@ class World(ABC, Generic[S, M]):
         return found
 
     def script(self, actions: Sequence[Any], fault: str = "") -> str:
-        """Return the calls of a history from a new model, and as comments what was wrong at its end."""
+        """Return the calls of a history from a new model, and the faults at its end as comments."""
         lines, state = self.opening(), self.initial()
         for action in actions:
             outcome = self.meaning(state, action)
@@ -167,9 +167,9 @@ class World(ABC, Generic[S, M]):
         return "\n".join([*lines, *(f"# {line}" for line in fault.split("; ") if line)])
 
     def symptoms(self, model: M, state: S, action: Any, compared: Any) -> Iterator[tuple[str, str]]:
-        """Yield what an action broke, for diagnosis: a law's id and the fault that shows it.
+        """Yield the faults of an action, for diagnosis: a law's id and the fault that shows it.
 
-        A world makes a state of what the model shows (ghost contents follow the model's own tables) and asks every law
-        about it; `compared` is a `lockstep.Compared`.
+        A world makes a state of the model's observation (ghost contents follow the model's own tables) and asks every
+        law about it; `compared` is a `lockstep.Compared`.
         """
         return iter(())

@@ -1,4 +1,4 @@
-"""What a manager's state must look like for a state of the specification.
+"""The observation of a manager that a state of the specification demands.
 
 This is trusted code: it decides what "the same state" means. It is short, it is tested on states altered by hand, and
 the mutants of the kit include it.
@@ -11,7 +11,7 @@ from .adapter import Observation
 
 
 def expected(state: State) -> Observation:
-    """Return what a manager in this state shows."""
+    """Return the observation of a manager in this state."""
     blocks = state.config.num_blocks
     references = [0] * blocks
     keys = [None] * blocks
@@ -39,16 +39,16 @@ def expected(state: State) -> Observation:
 
 
 def differences(wanted: Observation, shown: Observation, ordered: bool = True) -> list[str]:
-    """Name the fields in which a manager differs from what is wanted; `ordered`: whether the queue's order counts."""
+    """Name the fields in which a manager differs from an observation; `ordered`: whether the queue's order counts."""
     if wanted == shown:
         return []
     return differing(compared(wanted, ordered), compared(shown, ordered))
 
 
 def compared(observation: Observation, ordered: bool) -> Observation:
-    """Return what is compared of an observation: no count for the null block, and the queue in order if that counts.
+    """Return the compared part of an observation: no count for the null block, and the queue in order if that counts.
 
-    What listeners know has laws of its own (`lockstep.misheard`).
+    Listeners have separate laws (`lockstep.misheard`).
     """
     queue, references = observation.queue, observation.references
     return observation._replace(

@@ -1,8 +1,8 @@
-"""What an engine does: every action, and which of them a scope allows in a state.
+"""The actions of an engine, and which of them a scope allows in a state.
 
 Each action is one public call, or a short sequence that an engine makes in one go (make a request, look it up, admit
-it). It names requests by slot, and blocks not at all. One class each says when it is allowed, what it means, how it is
-performed on a manager, and how it reads in a counterexample.
+it). It names requests by slot, and blocks not at all. One class for each defines when it is allowed, its meaning, its
+calls on a manager, and its line in a counterexample.
 """
 
 from collections.abc import Iterator
@@ -79,7 +79,7 @@ def meaning(state: State, action: Any, choice: Choice = LRU) -> ManagerOutcome:
 
 
 def perform(adapter: ManagerAdapter, action: Any, state: State) -> Reply:
-    """Perform an action on a manager whose abstract state is `state`."""
+    """Perform an action on a manager with the abstract state `state`."""
     try:
         reply: Reply | None = action.perform(adapter, state)
     except adapter.errors as error:

@@ -1,4 +1,4 @@
-"""What a block manager must offer to be put through the gates.
+"""The interface that a block manager must offer to the gates.
 
 An adapter is the engine's side of a manager: it makes requests, calls the manager by its public names, and shows its
 state in the specification's terms. Every manager is compared on what its calls return and refuse, and on its tables;
@@ -14,7 +14,7 @@ from blockwright_spec.reads import Prefix
 
 
 class Found(NamedTuple):
-    """What a lookup found: the length of the hit and its block ids per group, 0 where the entry is null.
+    """The result of a lookup: the length of the hit and its block ids per group, 0 where the entry is null.
 
     Without a hit there are no tables, or one without blocks for each group.
     """
@@ -24,7 +24,7 @@ class Found(NamedTuple):
 
 
 class Served(NamedTuple):
-    """What one request was given, per group: new entries, and the entries that became null (None: not told)."""
+    """The answer for one request, per group: new entries, and the entries that became null (None if not reported)."""
 
     new: tuple[Table, ...]
     nulled: tuple[tuple[int, ...], ...] | None = None
@@ -33,9 +33,9 @@ class Served(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """What a manager says of a step before it: blocks it takes if it fits, else those missing; neither if never.
+    """A manager's forecast of a step: blocks it takes if it fits, else those missing; neither if never.
 
-    Of the missing, `waiting` are on their way; a manager that does not say so leaves it None.
+    `waiting` of the missing blocks are on their way; a manager that does not report this leaves it None.
     """
 
     demand: int | None = None
@@ -89,7 +89,7 @@ class ManagerAdapter(Protocol):
 
     `errors` are the exceptions by which the manager refuses a wrong call, `stale` those for a hit that no longer holds;
     any other exception is a violation, and may carry the id of a broken law as its attribute `law`. `follows_policy`
-    says whether the manager makes the choices of the LRU policy; if not, the specification follows its choices and
+    tells whether the manager makes the choices of the LRU policy; if not, the specification follows its choices and
     judges whether they are legal.
 
     Every scope calls `copy`, `send`, `append`, `find`, `allocate`, `free`, `forget`, `observe`, `check` and
@@ -105,7 +105,7 @@ class ManagerAdapter(Protocol):
         """Return an independent copy of everything."""
 
     def send(self, name: str, prefix: Prefix) -> None:
-        """Make a request: extra keys (0: none) and prompt."""
+        """Make a request: extra keys (0 for no keys) and prompt."""
 
     def forget(self, name: str) -> None:
         """Drop the engine's own record of a request that holds no blocks; it may have none."""
@@ -116,7 +116,7 @@ class ManagerAdapter(Protocol):
     def allocate(
         self, name: str, computed: int, step: Step, length: int, hit_of: str | None
     ) -> tuple[Table, ...] | None:
-        """Allocate slots (``allocate_slots``) with the hit kept under `hit_of`, said to be `length` tokens long.
+        """Allocate slots (``allocate_slots``) with the hit kept under `hit_of`, claimed to be `length` tokens long.
 
         Returns, per group, the new entries of the table after those of the hit, or None for "not now".
         """
@@ -125,10 +125,10 @@ class ManagerAdapter(Protocol):
         """Plan what `allocate` would do (``plan``), and keep the plan under the name; nothing changes."""
 
     def commit(self, name: str) -> tuple[Table, ...]:
-        """Do what was planned last under a name (``commit``); returns what `allocate` would."""
+        """Carry out the last plan under a name (``commit``); returns what `allocate` would."""
 
     def start(self) -> None:
-        """Start a step (``start_step``); where steps do not overlap, in scopes whose calls name "start" only."""
+        """Start a step (``start_step``); where steps do not overlap, only in scopes with "start" among their calls."""
 
     def settle(self, rejected: tuple[tuple[str, int], ...]) -> None:
         """Settle the oldest step in flight (``settle_step``), in which drafts of some requests were rejected."""
@@ -137,13 +137,13 @@ class ManagerAdapter(Protocol):
         """End a load of a request, of which `count` tokens came (``finish_load``)."""
 
     def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
-        """Serve several requests (name, computed, new) in one call; say who was served and whether all were."""
+        """Serve several requests (name, computed, new) in one call; return which were served and whether all were."""
 
     def append(self, name: str, tokens: tuple[int, ...]) -> None:
         """Append output tokens to a request."""
 
     def publish(self, name: str, end: int) -> None:
-        """Publish what is filled up to `end` tokens (``cache_blocks``)."""
+        """Publish the blocks filled by the first `end` tokens (``cache_blocks``)."""
 
     def trim(self, name: str, end: int) -> None:
         """Null the entries dead at `end` tokens (``remove_skipped_blocks``)."""
@@ -154,14 +154,14 @@ class ManagerAdapter(Protocol):
     def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
         """Fork a request with `computed` tokens to another (``fork``), made with a prefix if it is not there.
 
-        Say whether it was; only asked in scopes whose calls name "fork".
+        Return whether it was; only called in scopes with "fork" among their calls.
         """
 
     def take_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Take the copies to come, per group (``take_copies``); only asked in scopes whose calls name "fork"."""
+        """Take the copies to come, per group (``take_copies``); only called in scopes with "fork" among their calls."""
 
     def reset(self) -> bool:
-        """Reset the prefix cache and say whether it was."""
+        """Reset the prefix cache and return whether it was."""
 
     def common_prefix(self, name: str, running: int) -> tuple[int, ...] | None:
         """Count, per group, the leading blocks that `running` requests share; None if the manager does not count."""
@@ -169,7 +169,7 @@ class ManagerAdapter(Protocol):
     def pin(self, blocks: tuple[int, ...]) -> None:
         """Hold blocks from outside of tables (``block_pool.touch``).
 
-        Only asked in scopes whose calls name "pin" or "outside", as are the next two of those that name "outside".
+        Only called in scopes with "pin" or "outside" among their calls, and the next two only with "outside".
         """
 
     def take(self, count: int) -> tuple[int, ...] | None:
@@ -179,16 +179,16 @@ class ManagerAdapter(Protocol):
         """Let go of blocks that are held from outside (``block_pool.free_blocks``), in this order."""
 
     def explain(self, name: str) -> Explained:
-        """Explain the hit of a request (``explain_hit``); only asked in scopes whose calls name "explain"."""
+        """Explain the hit of a request (``explain_hit``); only called in scopes with "explain" among their calls."""
 
     def retain(self, name: str, tokens: int, priority: int, until: int) -> None:
-        """Have the first tokens of a request kept (``retain``); only asked in scopes whose calls name "hint"."""
+        """Have the first tokens of a request kept (``retain``); only called in scopes with "hint" among their calls."""
 
     def release_prefix(self, name: str, first: int) -> None:
-        """Have a request's tokens from one on go first (``release_prefix``); likewise."""
+        """Mark a request's tokens from one on to be evicted first (``release_prefix``); called in the same scopes."""
 
     def advance_time(self, now: int) -> None:
-        """Say what time it is (``advance_time``); likewise."""
+        """Set the time (``advance_time``); called in the same scopes."""
 
     def observe(self, names: tuple[str, ...]) -> Observation:
         """Show the whole state."""

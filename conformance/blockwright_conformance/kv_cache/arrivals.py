@@ -1,4 +1,4 @@
-"""What an engine does with a request that is not running, and how it ends one: look up, admit, release, preempt."""
+"""The actions of an engine on a request that is not running, and its ends: look up, admit, release, preempt."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
@@ -40,7 +40,7 @@ class Admit(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix | None) -> Iterator[Self]:
-        """Yield the ways to admit a request with what a lookup finds; wrong: without tokens."""
+        """Yield the ways to admit a request with the hit of a lookup; wrong calls are without tokens."""
         if prefix is None:
             if "misuse" in scope.calls:
                 yield cls(slot, scope.prompts[0], 0, 0, False, False)

@@ -60,7 +60,7 @@ JOINED = 32
 
 
 def keywords(step: Step) -> dict[str, int]:
-    """Return what a step asks for by keyword."""
+    """Return the keyword arguments of a step."""
     names = "num_draft_tokens num_external_computed_tokens num_encoder_tokens full_sequence_must_fit reserved_blocks"
     added = step.added
     values = added.drafts, added.external, added.encoder, step.whole, step.reserve
@@ -85,7 +85,7 @@ def slices(flat: list[int], offsets: list[int], groups: int) -> list[tuple[Table
 
 
 def options_of(config: Config) -> dict[str, Any]:
-    """Return the options of a manager, those by which it tells candidates apart only where it does."""
+    """Return the options of a manager; options that distinguish candidates only where they are used."""
     added = config.added
     options = {
         "enable_caching": config.caching,
@@ -110,7 +110,7 @@ def kv_cache_config(config: Config, package: Any = blockwright) -> KVCacheConfig
 
 
 class Shared:
-    """What all copies of an adapter share: requests as first made, and which prefix each digest stands for."""
+    """Shared by all copies of an adapter: requests as first made, and the prefix of each digest."""
 
     def __init__(self, block_size: int, make: Callable[..., Request]) -> None:
         self.block_size = block_size
@@ -130,7 +130,7 @@ class Shared:
         return request
 
     def learn(self, request: Request, prefix: Prefix) -> None:
-        """Record what the digests of a request stand for, each for one prefix (HASH-1)."""
+        """Record the prefixes of a request's digests, one for each (HASH-1)."""
         for entry, digest in enumerate(request.block_hashes):
             known = self.prefixes.setdefault(digest, cut(prefix, (entry + 1) * self.block_size))
             self.prefixes[digest[:16]] = known  # as the index keeps it
@@ -141,7 +141,7 @@ class Shared:
 class BlockwrightAdapter:
     """A `KVCacheManager` with the requests of its engine.
 
-    A subclass may stand on another copy of the package (`package`, with its `errors` and `stale`), and give the manager
+    A subclass may use another copy of the package (`package`, with its `errors` and `stale`), and give the manager
     further options.
     """
 
@@ -166,7 +166,7 @@ class BlockwrightAdapter:
         self.joined: list[tuple[int, tuple[Event, ...]]] = []
 
     def sharing(self, config: Config) -> Shared:
-        """Return what all copies of this adapter share; where events are told, keys leave the process."""
+        """Return the record shared by all copies of this adapter; with events, keys leave the process."""
         hasher = {"hasher": self.package.Sha256Hasher(b"")} if config.added.tells else {}
         return Shared(hash_unit(config), partial(self.package.Request, **hasher))
 
@@ -392,7 +392,7 @@ class BlockwrightAdapter:
         )
 
     def listeners(self, stream: Any) -> tuple[Listener, ...]:
-        """Return what somebody knows who joined at each observation up to now; this is one to join at, too."""
+        """Return the index of a listener who joined at each observation up to now, this one included."""
         stream.record(self.manager.take_events())
         if not self.joined:
             self.joined.append((0, ()))
@@ -408,7 +408,7 @@ class BlockwrightAdapter:
         return heard
 
     def event(self, event: Any) -> Event:
-        """Return an event in the specification's terms: keys as what they stand for."""
+        """Return an event in the specification's terms: with prefixes in place of keys."""
         prefixes, kind = self.shared.prefixes, type(event).__name__
         if kind == "AllBlocksCleared":
             return Cleared()

@@ -1,9 +1,9 @@
-"""Which scopes a manager can be put through, by what it declares that it can do.
+"""Which scopes a manager can run, by its declared abilities.
 
 A factory may carry its `Capabilities` as an attribute; without one, the manager is taken to do everything. A scope that
 needs a kind of layer or a feature of its configuration that is not declared is left out. Everything else that is not
 declared is left out *of* the scope: the engine does not make the call, drafts no token, sends no salt. So the scopes of
-a manager follow from what it declares, however little that is.
+a manager follow from its declaration, however short it is.
 """
 
 from collections.abc import Callable, Iterable
@@ -55,10 +55,10 @@ QUESTIONS = frozenset(("plan", "explain", "pin"))
 
 
 def capabilities_of(factory: object) -> Capabilities | None:
-    """Return what the managers of a factory can do, or None for everything.
+    """Return the abilities of a factory's managers, or None for all.
 
     Raises:
-        ValueError: what it declares is no `Capabilities`, or names something unknown.
+        ValueError: its declaration is no `Capabilities`, or has an unknown name.
     """
     declared = getattr(factory, "capabilities", None)
     if declared is not None and not isinstance(declared, Capabilities):
@@ -90,7 +90,7 @@ def hint(name: object, known: Iterable[str]) -> str:
 
 
 def lacking(scope: Scope, capabilities: Capabilities | None) -> list[str]:
-    """Name what a scope needs and a manager cannot do; nothing if it can be put through it."""
+    """Name the abilities that a scope needs and a manager lacks; empty if it can run the scope."""
     if capabilities is None:
         return []
     needs = needs_of(scope)

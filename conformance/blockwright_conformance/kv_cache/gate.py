@@ -13,7 +13,7 @@ from .world import EVERYTHING, Factory, KVCacheWorld, explorer
 
 
 class Lockstep(Exploration):
-    """The gate of managers, of other makes too: those are put through the scopes that they say they can do."""
+    """The gate of managers, of other makes too: they run the scopes that they declare."""
 
     def chosen(self, profile: Profile) -> list[Scope]:
         scopes = (PROFILES if profile.is_ours else FOR_OTHERS)[profile.name]
@@ -43,7 +43,7 @@ size, run, report, coverage = GATE.size, GATE.run, GATE.report, GATE.coverage
 
 
 def judged(scope: Scope, factory: Factory) -> GateResult:
-    """Explore a scope with anybody's managers (or have the factory do so), and tell all laws that a fault breaks."""
+    """Explore a scope with managers of any make (or have the factory do so); report all laws that a fault breaks."""
     explore = getattr(factory, "explore", None)
     result = explore(scope) if explore else explorer(scope, factory, max_transitions=LIMIT).run()
     if (found := result.violation) is not None:

@@ -1,4 +1,4 @@
-"""What an engine says of blocks to keep, and what time it is."""
+"""The hints of an engine on blocks to keep, and its time."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Self
@@ -44,12 +44,12 @@ class Retain(NamedTuple):
 
 
 def is_told(scope: Scope, request: Running) -> bool:
-    """Return whether something was said of a request; only some scopes say more than one thing."""
+    """Return whether there was a hint for a request; only some scopes give more than one."""
     return "odd" not in scope.calls and request.added.wish != Wish()
 
 
 class ReleasePrefix(NamedTuple):
-    """Say that a request's tokens from one on are to go first."""
+    """Mark a request's tokens from one on to be evicted first."""
 
     slot: int
     first: int

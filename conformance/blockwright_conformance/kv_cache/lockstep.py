@@ -1,4 +1,4 @@
-"""What a manager answered and shows, beside what the specification says: every difference, in words.
+"""A manager's answer and observation beside the specification's: every difference, in words.
 
 A difference begins with the law that it breaks, or with the field that differs and a colon.
 """
@@ -22,7 +22,7 @@ from .parts import OTHER, Reply, name_of
 
 
 def choice_of(adapter: ManagerAdapter, reply: Reply) -> Choice:
-    """Return the choice by which the specification goes: the policy's, or what the manager was seen to choose."""
+    """Return the choice that the specification makes: the policy's, or the manager's observed one."""
     if adapter.follows_policy:
         return LRU
     taken = tuple(block for given in reply.served for table in given.new for block in table if block != NULL)
@@ -47,7 +47,7 @@ def refusals(outcome: ManagerOutcome, reply: Reply, adapter: ManagerAdapter) -> 
 
 
 def compare(outcome: ManagerOutcome, reply: Reply, adapter: ManagerAdapter, shown: Observation) -> list[str]:
-    """Name what differs between what the specification says and what a manager answered and shows."""
+    """Name the differences between the specification and a manager's answer and observation."""
     faults, hit = refusals(outcome, reply, adapter), outcome.hit
     if hit is not None and reply.hit is not None and (hit.length, hit.tables) != bare(reply.hit):
         faults.append(f"hit: expected {hit.length} tokens in {hit.tables}, found {reply.hit}")
@@ -74,7 +74,7 @@ def bare(hit: Found) -> Found:
 def unlike_deltas(
     outcome: ManagerOutcome, asks: tuple[tuple[int, int], ...], reply: Reply, shown: Observation
 ) -> list[str]:
-    """Name what differs between the tables after a batch and those before it with what it reported (REPLICA-1)."""
+    """Name the differences between the tables after a batch and those before it with its report (REPLICA-1)."""
     if not reply.served:
         return []
     before = outcome.steps[0][0] if outcome.steps else outcome.state
@@ -94,8 +94,8 @@ def unlike_deltas(
 def misreported(outcome: ManagerOutcome, evicted: tuple[tuple[int, Content], ...]) -> list[str]:
     """Name evictions that were reported and were none, and losses that were not reported (STEP-4).
 
-    What the same step publishes again, in another block, need not be told: a manager may have published it by the time
-    it takes the last block that was there.
+    A prefix that the same step publishes again in another block need not be reported: the manager may have published it
+    before it takes the last old block.
     """
     lost: list[tuple[int, Content]] = []
     wanted: list[tuple[int, Content]] = []
@@ -108,13 +108,13 @@ def misreported(outcome: ManagerOutcome, evicted: tuple[tuple[int, Content], ...
 
 
 def misheard(state: State, listeners: tuple[Listener, ...]) -> list[str]:
-    """Name the laws of events (EV-1 to EV-5) that what was reported to some listener breaks, with one who shows it."""
+    """Name the laws of events (EV-1 to EV-5) that the events to some listener break, with one who shows it."""
     shown = ((law, [each for each in listeners if not law.holds(state, each)]) for law in EVENT_LAWS)
     return [f"{law.id}: {law.statement}: was told {each[-1]}" for law, each in shown if each]
 
 
 def replaced(step: Done) -> tuple[tuple[int, int, int], ...]:
-    """Return the entries that a step copied: group, entry, and the block that stands there now."""
+    """Return the entries that a step copied: group, entry, and the block that is there now."""
     targets = {group: target for group, _, target in copies(step)}
     return tuple([(at, entry, targets[at]) for at, entry in enumerate(step.copied) if entry is not None])
 
@@ -135,9 +135,9 @@ def unexplained(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ..
 def examine(
     adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ...], asked: frozenset[str] = frozenset()
 ) -> list[str]:
-    """Name the differences in what a manager answers to questions that change nothing: lookups, common prefixes.
+    """Name the differences in a manager's answers to questions that change nothing: lookups, common prefixes.
 
-    With "explain" among what is `asked`, also why hits are no longer; with "pin" all that holds while pins do, too.
+    With "explain" in `asked`, it also asks why hits are no longer; with "pin" it asks everything again under pins.
     """
     faults = unexplained(adapter, state, prompts) if "explain" in asked else []
     for prefix in prompts if state.config.caching else ():

@@ -1,4 +1,4 @@
-"""What comes of an action; apart from what is compiled with the specification, since a compiled class has no slots."""
+"""The outcome of an action, in a module that is not compiled, since a compiled class has no slots."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from ..checker.world import Outcome
 
 @dataclass(frozen=True, slots=True)
 class ManagerOutcome(Outcome[State]):
-    """What the specification says comes of an action."""
+    """The specification's outcome of an action."""
 
     hit: Hit | None = None
     """What the lookup found, where the action makes one."""

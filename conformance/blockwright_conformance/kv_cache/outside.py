@@ -1,4 +1,4 @@
-"""What a connector does from outside of tables: hold blocks, take free ones, and let go of them, wrongly too."""
+"""The actions of a connector from outside of tables: hold blocks, take free ones, and release them, wrongly too."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Self
@@ -66,7 +66,7 @@ class LetGo(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        """Yield the end of each hold, and of all in either order; wrong: more often than held, or what others hold."""
+        """Yield the end of each hold, and of all in either order; wrong calls release foreign holds, or too many."""
         if "outside" not in scope.calls:
             return
         every = state.outside

@@ -16,7 +16,7 @@ from .scopes import Scope
 
 
 class Reply(NamedTuple):
-    """What a manager answered to an action."""
+    """A manager's answer to an action."""
 
     refused: bool = False
     """It said "not now": None, or False for a reset."""
@@ -74,7 +74,7 @@ def looked_up(state: State, slot: int, choice: Choice) -> tuple[State, Hit]:
 
 
 class Lookups:
-    """What lookups find in one state, each made once: whoever asks what may be done asks for every prompt."""
+    """The results of lookups in one state, each made once: listing the allowed actions asks for every prompt."""
 
     def __init__(self) -> None:
         self.state: State | None = None
@@ -92,12 +92,12 @@ LAST = Lookups()
 
 
 def hit_of(state: State, prefix: Prefix) -> Hit:
-    """Return what a lookup finds by the policy."""
+    """Return the hit of a lookup by the policy."""
     return LAST.hit(state, prefix) if state.config.caching else Hit()
 
 
 def computed_of(state: State, slot: int) -> int:
-    """Return the engine's count of a running request; with steps in flight, what they compute is included."""
+    """Return the engine's count of a running request; with steps in flight, their tokens are included."""
     request = state.requests[slot]
     assert isinstance(request, Running)
     return request.written if state.config.added.overlaps else request.computed

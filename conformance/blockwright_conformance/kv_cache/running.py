@@ -1,4 +1,4 @@
-"""What an engine does with a running request: give it slots, append tokens, publish, trim."""
+"""The actions of an engine on a running request: give it slots, append tokens, publish, trim."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Self
@@ -26,7 +26,7 @@ def running(state: State, slot: int) -> Running:
 
 
 class Grow(NamedTuple):
-    """Give a running request slots; the last `drafts` of its new tokens are said to be drafts."""
+    """Give a running request slots; the last `drafts` of its new tokens are declared drafts."""
 
     slot: int
     new: int
@@ -167,7 +167,7 @@ class Publish(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
-        """Yield publications: of all that is computed, a block less, and known drafts that are said to hold only now.
+        """Yield publications: of all computed tokens, a block less, and known drafts that are accepted only now.
 
         That they cannot be taken back afterwards is seen where wrong steps are made.
         """
@@ -201,7 +201,7 @@ class Trim(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
-        """Yield trims: at all that is computed, at known drafts that are said to hold only now, or unknown."""
+        """Yield trims: at all computed tokens, and at known drafts that are accepted only now, or unknown."""
         if "trim" not in scope.calls:
             return
         request = running(state, slot)

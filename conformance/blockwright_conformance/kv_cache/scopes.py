@@ -52,7 +52,7 @@ CALLS: dict[str, str] = FILE["calls"]
 
 
 def strings(symbols: int, shortest: int, longest: int, extras: tuple[int, ...] = (0,)) -> tuple[Prefix, ...]:
-    """Return all prompts of these lengths over an alphabet, with each of the extra keys (0: none)."""
+    """Return all prompts of these lengths over an alphabet, with each of the extra keys (0 for no key)."""
     return tuple(
         (extra, tokens)
         for extra in extras
@@ -83,7 +83,7 @@ def prompt(text: Any) -> Prefix:
 
 
 def begun(begins: tuple[int, ...], ends: tuple[int, ...], extras: tuple[int, ...] = (0, 1)) -> tuple[Prefix, ...]:
-    """Return prompts that begin with tokens 0 and end with tokens 1, so many of each, with each of the extra keys."""
+    """Return prompts that begin with some tokens 0 and end with some tokens 1, with each of the extra keys."""
     return tuple((extra, (0,) * begin + (1,) * end) for extra, begin, end in product(extras, begins, ends))
 
 
@@ -149,7 +149,7 @@ def of_groups(groups: Layers, theme: str, blocks: int, tokens: int, words: str, 
 
 
 def profiles(pr: tuple[Any, ...], larger: tuple[Any, ...], *quick: str) -> dict[str, tuple[Any, ...]]:
-    """Return the scopes of each profile: of the first those whose names contain one of some words."""
+    """Return the scopes of each profile: those of the first have names with one of some words."""
     some = tuple(each for each in pr if any(words in each.name for words in quick))
     return {"quick": some, "pr": pr, "nightly": pr + larger}
 

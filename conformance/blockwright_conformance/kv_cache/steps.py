@@ -1,4 +1,4 @@
-"""What an engine does about time and about several requests: steps in flight, loads, forks, the reset of the cache."""
+"""The actions of an engine on time and on several requests: steps in flight, loads, forks, the reset of the cache."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -58,7 +58,7 @@ class Settle(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        """Yield ends of the oldest step with every number of rejected drafts; wrong: of none, of what was no draft."""
+        """Yield ends of the oldest step with every number of rejected drafts; wrong calls name too many."""
         misuses, untimely = "misuse" in scope.calls, is_untimely(scope)
         if not (scope.in_flight or (state.config.added.overlaps and misuses)):
             return
@@ -157,7 +157,7 @@ class Fork(NamedTuple):
 
 
 class TakeCopies(NamedTuple):
-    """Ask what is to be copied."""
+    """Ask for the copies to run."""
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:

@@ -4,8 +4,8 @@ Blocks are relabelled by their first appearance in the free queue and then in th
 is in one of them, so that no permutation is searched, and the number of states falls by exactly ``(N - 1)!`` for N
 blocks. Requests are sorted by a signature that names no block; where signatures are equal, all orders are tried. Two
 things are left out on purpose, because nothing that can happen later depends on them: in which order blocks of
-*different* content were published, and what the settled count says beyond which entries are dead and which tokens
-cannot be taken back.
+*different* content were published, and the settled count beyond its effect on dead entries and on tokens that cannot be
+taken back.
 """
 
 import marshal
@@ -47,7 +47,7 @@ class Names:
 
 
 def marks_of(state: State, names: Names) -> list[int]:
-    """Return what is known of each block as a number: its key, its rank among equal keys, how far its content goes."""
+    """Return the facts of each block as a number: its key, its rank among equal keys, how far its content goes."""
     longest, blocks = state.config.max_model_len + 1, state.config.num_blocks
     marks = [0 if content is None else len(content[1][1]) for content in state.contents]
     numbers: list[int] = []
@@ -60,7 +60,7 @@ def marks_of(state: State, names: Names) -> list[int]:
 
 
 def remembered(state: State, names: Names) -> list[int]:
-    """Return what was said of each block as a number; what is over is as if it had never been said."""
+    """Return the hint for each block as a number; an expired hint is as none."""
     if not state.marks:
         return [0] * state.config.num_blocks
     return [
@@ -72,7 +72,7 @@ def remembered(state: State, names: Names) -> list[int]:
 
 
 def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[Any, ...]:
-    """Return what a request looks like without the names of blocks; equal signatures leave the order open."""
+    """Return a request's signature without the names of blocks; equal signatures leave the order open."""
     request = state.requests[slot]
     if isinstance(request, Running):
         config = state.config
@@ -97,7 +97,7 @@ def num_dead(group: Group, size: int, length: int) -> int:
 
 
 def timed(state: State, slot: int, request: Running) -> tuple[Any, ...]:
-    """Return what is settled of a request, and what the steps in flight do for it."""
+    """Return the settled tokens of a request, and those of its steps in flight."""
     if not state.config.added.overlaps:
         return ()
     return request.settled, tuple(

@@ -38,8 +38,8 @@ View = tuple[frozenset[object], ...]
 def lookup_view(state: State) -> View:
     """Return all that the laws of lookups read of a state: keys with the contents under them, and requests' prefixes.
 
-    Of blocks with equal key and content it does not matter which is older; where equal keys stand over different
-    contents PUB-1 is broken, which is judged in every state.
+    It does not matter which of several blocks with equal key and content is older. Equal keys over different contents
+    break PUB-1, which is judged in every state.
     """
     return (
         frozenset((prefix, state.contents[block]) for block, prefix in state.keys),
@@ -50,8 +50,8 @@ def lookup_view(state: State) -> View:
 class KVCacheWorld(World[State, ManagerAdapter]):
     """One scope; `factory` makes the manager under test.
 
-    In a long history (`is_long`) the manager checks itself after every action, and what a batch tells must be enough to
-    keep block tables up to date (REPLICA-1).
+    In a long history (`is_long`) the manager checks itself after every action, and the report of a batch must be enough
+    to keep block tables up to date (REPLICA-1).
     """
 
     actions = ACTIONS
@@ -127,7 +127,7 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         return lockstep.examine(model, state, self.scope.prompts, self.scope.calls)
 
     def script(self, actions: Sequence[Any], fault: str = "") -> str:
-        """Return a test: the calls of the manager's adapter, with what is wrong at their end as assertions."""
+        """Return a test: the calls of the manager's adapter, with the faults at their end as assertions."""
         return way(self, actions, fault)
 
     def symptoms(

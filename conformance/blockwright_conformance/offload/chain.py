@@ -1,7 +1,7 @@
 """The world of a chain of tiers: what engines do with it, and every landing of a transfer.
 
-The engine computes a key's content into the key's blocks of the device, stores and loads slices of its requests, and is
-told of transfers in every order. Blocks of the device are named; transfers are by their number under way. Contents of
+The engine computes a key's content into the key's blocks of the device, stores and loads slices of its requests, and
+hears of transfers in every order. Blocks of the device are named; transfers are by their number under way. Contents of
 blocks are the specification's; a history with real bytes moves them (`blockwright_lab.data_movement`).
 """
 
@@ -30,7 +30,7 @@ from .tier_adapter import TOKENS, shown_by
 
 
 class ChainReply(NamedTuple):
-    """What a chain answered: its answer, or its refusal; and its names of the transfers under way before the call."""
+    """A chain's answer, or its refusal, and its names of the transfers under way before the call."""
 
     answer: Any
     error: Exception | None
@@ -39,7 +39,7 @@ class ChainReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChainAction:
-    """What the actions have in common; each says what it means (`outcome`), and makes its call (`call`)."""
+    """The base of all actions; each has its meaning (`outcome`), and makes its call (`call`)."""
 
     def outcome(self, state: Chain) -> ChainOutcome:
         raise NotImplementedError
@@ -86,7 +86,7 @@ class Compute(ChainAction):
 
 @dataclass(frozen=True, slots=True)
 class Store(ChainAction):
-    """Store blocks of the device under keys, of which something may be said."""
+    """Store blocks of the device under keys, perhaps with hints."""
 
     keys: tuple[Key, ...]
     device: tuple[int, ...]
@@ -94,7 +94,7 @@ class Store(ChainAction):
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        """Yield the stores of what is computed; an engine that does not know of a load tries to store under it, too."""
+        """Yield the stores of computed blocks; an engine that does not know of a load tries to store under it, too."""
         if asked(state) < scope.under_way:
             known = (each for each in scope.stores if is_computed(state, each) or loads(state, each))
             yield from (cls(*sliced(each), scope.said) for each in known)
@@ -110,7 +110,7 @@ class Store(ChainAction):
         return model.chain.store(list(self.keys), list(self.device), self.hints(model))
 
     def hints(self, model: type[ChainUnderTest] | ChainUnderTest = ChainUnderTest) -> list[Any] | None:
-        """Return what is said of the blocks, as a model's package has it."""
+        """Return the hints for the blocks, in the types of a model's package."""
         return hints(said_in(self.said), self.keys, model.package.offload.BlockHint)
 
     def line(self, state: Chain) -> str:
@@ -253,7 +253,7 @@ class Touch(ChainAction):
 
 @dataclass(frozen=True, slots=True)
 class MakeRoom(ChainAction):
-    """Send idle blocks down until so many places of tier 0 are free or will be."""
+    """Send idle blocks down until a number of places of tier 0 are free or will be."""
 
     count: int
 
@@ -381,7 +381,7 @@ class ChainWorld(World[Chain, ChainUnderTest]):
     def differences(
         self, model: ChainUnderTest, action: ChainAction, outcome: Outcome[Chain], reply: ChainReply, shown: ChainShown
     ) -> list[str]:
-        """Name what differs in the answer; if nothing does, in what the chain shows."""
+        """Name the differences in the answer or, if there are none, in the observation."""
         if faults := list(self.answered(model, action, outcome, reply)):
             return faults
         before = outcome.steps[0][0] if outcome.steps else outcome.state
@@ -399,7 +399,7 @@ class ChainWorld(World[Chain, ChainUnderTest]):
             yield from action.answered(outcome.steps[0][1], answer)
 
     def examine(self, model: ChainUnderTest, state: Chain) -> list[str]:
-        """Run the self-check, and look up what is loaded, and each key."""
+        """Run the self-check, and look up the loaded keys, and each key."""
         model.chain.check()
         wanted = {keys: chain_lookup(state, keys) for keys in self.asked}
         return misfound(model.chain.lookup, wanted, lambda: [shown_by(each, self.keys) for each in model.chain.tiers])
@@ -433,7 +433,7 @@ def alike(scope: ChainScope) -> Iterator[dict[Key, Key]]:
 
 
 def plain(state: Chain, names: dict[Key, Key]) -> tuple[Any, ...]:
-    """Return a state with other names, but for contents and announcements, which laws derive from the rest."""
+    """Return a state with other names, without contents and announcements, which laws derive from the rest."""
     called = names.get
     tiers = [
         ([(called(each.key, each.key), each.place, each.phase.name, each.readers) for each in tier.entries], tier.freed)

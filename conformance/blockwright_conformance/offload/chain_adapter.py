@@ -1,7 +1,7 @@
 """A chain under test: `OffloadChain` over managers of two or more tiers, shown in the spec's terms.
 
-The specification names a transfer by its number under way; `jobs` are the chain's own names for them, None as long as
-one has not been told.
+The specification names a transfer by its number under way; `jobs` are the chain's own names for them, None before one
+is known.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ CHAIN_ERRORS: dict[ChainReason, type[errors.BlockwrightError]] = {
 
 
 class Handed(NamedTuple):
-    """A transfer that was handed out: what it moves, and between which places."""
+    """A transfer that was handed out: its blocks, and its places."""
 
     kind: str
     keys: tuple[Key, ...]
@@ -36,7 +36,7 @@ class Handed(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A store or load that has ended, as its caller is told."""
+    """A store or load that has ended, as reported to its caller."""
 
     job: int | None
     kind: str
@@ -103,7 +103,7 @@ class ChainUnderTest:
         self.handed = tuple(self.chain.take_transfers())
 
     def renamed(self, before: Chain, outcome: ChainDone, job: int | None) -> None:
-        """Follow the transfers under way: those that ended, those that began (`job` is one's name), and those told."""
+        """Follow the transfers under way: ended ones, new ones (`job` is one's name), and reported ones."""
         gone = [each for each, _ in outcome.ended]
         pairs = zip(before.transfers, self.jobs, strict=True)
         kept = [(each, name) for each, name in pairs if not any(each is other for other in gone)]
@@ -137,7 +137,7 @@ def ended_of(each: Any) -> Ended:
 
 
 def chain_expected(before: Chain, outcome: ChainDone, jobs: Sequence[int | None], keys: Sequence[Key]) -> ChainShown:
-    """Return what a chain shows after a call; `jobs` are the names of the transfers before it."""
+    """Return the observation of a chain after a call; `jobs` are the names of the transfers before it."""
     state = outcome.state
     names = {id(each): job for each, job in zip(before.transfers, jobs, strict=True)}
     return ChainShown(
@@ -151,7 +151,7 @@ def chain_expected(before: Chain, outcome: ChainDone, jobs: Sequence[int | None]
 
 
 def is_own(each: Transfer) -> bool:
-    """Return whether a transfer is the chain's own, of which its caller is told nothing."""
+    """Return whether a transfer is the chain's own, which is not reported to its caller."""
     return each.kind in (Kind.DEMOTE, Kind.PROMOTE)
 
 

@@ -51,12 +51,12 @@ def keys_of(letters: str) -> tuple[Key, ...]:
 
 
 def said_in(rows: tuple[Any, ...]) -> dict[Key, Said]:
-    """Return what is said of keys; a row has for each: tenant, priority, until."""
+    """Return the hints for keys; a row has for each: tenant, priority, until."""
     return {key.encode(): Said(*each) for key, *each in rows}
 
 
 def tier_of_row(name: str, manager: str, capacity: int, every: list[int], more: list[str], *rest: Any) -> TierScope:
-    """Return a tier's scope: calls name every list of so many keys up to a length, and more lists."""
+    """Return a tier's scope: calls name every list of the keys up to a length, and more lists."""
     own = options(rest)
     own |= {"recovered": keys_of(own["recovered"])} if "recovered" in own else {}
     return TierScope(name, manager, capacity, (*lists(*every), *map(keys_of, more)), **own)

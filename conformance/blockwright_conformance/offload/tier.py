@@ -1,7 +1,7 @@
 """The world of one tier: every call on a manager of offloaded blocks, wrong ones included.
 
-Which blocks are evicted is open: the specification is told what the manager chose, and rejects what is not legal; a
-manager that must evict the least recently used is held to that.
+Which blocks are evicted is open: the specification takes the manager's choice, and rejects illegal ones; a manager that
+must evict the least recently used is held to that.
 """
 
 import marshal
@@ -27,7 +27,7 @@ HEAD = "from blockwright.offload import ARCOffloadingManager, BlockHint, CPUBack
 
 
 class TierNow(NamedTuple):
-    """A state of a tier, what the policy of the manager remembers besides, and what stores say of keys."""
+    """A state of a tier, the records of the manager's policy, and the hints of stores for keys."""
 
     tier: Tier
     policy: object = None
@@ -42,14 +42,14 @@ class TierChoice(NamedTuple):
 
 
 class TierSeen(NamedTuple):
-    """What a manager shows after a call: its state, and the events of the call."""
+    """The observation of a manager after a call: its state, and the events of the call."""
 
     shown: TierShown
     events: tuple[Event, ...]
 
 
 class TierCall(NamedTuple):
-    """A call on a tier: its public name, the keys it names, and whether what it completes went well."""
+    """A call on a tier: its public name, the keys it names, and whether the completed transfer succeeded."""
 
     name: str
     keys: tuple[Key, ...]
@@ -61,7 +61,7 @@ class TierCall(NamedTuple):
         return 1 if self.success else 0.25
 
     def crowds(self, readers: int, state: Tier) -> bool:
-        """Return whether a call would have more than so many readers at a block."""
+        """Return whether a call would have more than the allowed readers at a block."""
         if self.name != "prepare_load":
             return False
         entries = (entry_of(state, key) for key in self.keys)
@@ -94,7 +94,7 @@ class TierCall(NamedTuple):
         return [f"manager.{name}({', '.join(map(repr, arguments))})"]
 
     def made(self, now: TierNow, hint: Callable[..., Any] = BlockHint) -> tuple[Any, ...]:
-        """Return the name and the arguments of the call; `hint` makes what is said of a block."""
+        """Return the name and the arguments of the call; `hint` makes the hint for a block."""
         if self.name == "prepare_store" and now.said:
             return "prepare_store_hinted", list(self.keys), hints(now.said, self.keys, hint)
         more = (self.success,) if self.name.startswith("complete") else ()
@@ -168,7 +168,7 @@ class TierWorld(World[TierNow, TierUnderTest]):
         return self.factory(self.scope.manager, self.scope.capacity, self.scope.recovered)
 
     def digest(self, state: TierNow) -> bytes:
-        """Return a name of a state: all of it, but for contents and announcements that laws derive from the rest."""
+        """Return a name of a state: all of it, except contents and announcements, which laws derive from the rest."""
         entries = [(each.key, each.place, each.phase.name, each.readers) for each in state.tier.entries]
         return blake2b(marshal.dumps((entries, state.tier.freed, state.tier.now, repr(state.policy)), 2)).digest()[:16]
 
@@ -243,7 +243,7 @@ TIER_EVERYTHING = frozenset(f"tier: {reason.name}" for reason in TierReason) | f
 def misfound(
     lookup: Callable[[list[Key]], Any], wanted: Mapping[tuple[Key, ...], Any], shown: Callable[[], object]
 ) -> list[str]:
-    """Name the lookups that find something else than wanted, and say whether one changed what is shown."""
+    """Name the lookups with a wrong result, and whether one changed the observation."""
     before = shown()
     found = {keys: lookup(list(keys)) for keys in wanted}
     faults = [f"lookup: expected {wanted}, found {found}"] if found != wanted else []

@@ -1,7 +1,7 @@
 """One tier under test: any manager of offloaded blocks, called by its public names and shown in the spec's terms.
 
-A manager of a foreign backend is copied by making all its calls again on a new one: what a backend in plain Python
-holds nobody else can copy.
+A manager of a foreign backend is copied by making all its calls again on a new one: the data of a backend in plain
+Python cannot be copied from outside.
 """
 
 from collections.abc import Iterable, Sequence
@@ -116,13 +116,13 @@ def shown_by(manager: Any, keys: Sequence[Key], ordered: bool = True) -> TierSho
 
 
 def said_by(manager: Any, key: Key) -> Said:
-    """Return what a manager knows to be said of a key, at whole times; others than ours know nothing."""
+    """Return a manager's hint for a key, at whole times; managers of other makes have none."""
     hint = getattr(manager, "hint_of", lambda key: None)(key)
     return Said() if hint is None else Said(hint.tenant, hint.priority, int(hint.until))
 
 
 def expected_of(state: Tier, keys: Sequence[Key], ordered: bool = True) -> TierShown:
-    """Return what a manager in this state shows."""
+    """Return the observation of a manager in this state."""
     return TierShown(
         tuple([status_in(state, key) for key in keys]),
         in_order((entry.key for entry in state.entries), ordered),
@@ -133,7 +133,7 @@ def expected_of(state: Tier, keys: Sequence[Key], ordered: bool = True) -> TierS
 
 
 def status_in(state: Tier, key: Key) -> int | None:
-    """Return the number by which a manager tells the status of a block."""
+    """Return the number by which a manager reports the status of a block."""
     entry = entry_of(state, key)
     if entry is None:
         return None
@@ -175,7 +175,7 @@ class TierUnderTest:
         return answer
 
     def policy(self) -> object:
-        """Return what the manager's policy remembers beyond the state, of any type that its text tells apart."""
+        """Return the records of the manager's policy beyond the state, of any type with distinct texts."""
         return None if self.ordered else self.manager.policy_state()
 
     def events(self) -> tuple[Event, ...]:

@@ -1,6 +1,6 @@
 """Calls and answers without Python: plain names, integers and lists, the same in a vector and on the wire.
 
-A call stands for one method of `adapter.ManagerAdapter`. Its arguments are listed in `SIGNATURES`; those with a default
+A call represents one method of `adapter.ManagerAdapter`. Its arguments are listed in `SIGNATURES`; those with a default
 may be left out.
 """
 
@@ -74,7 +74,7 @@ class Call(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a call came to; `ANSWERS` says which fields count under which word."""
+    """The answer to a call; `ANSWERS` lists which fields count under which word."""
 
     word: str
     length: int = 0
@@ -209,7 +209,7 @@ class ByCalls:
     start, settle, finish_load, append, publish, trim, free, forget = map(saying, SILENT)
 
     def unasked(self, *_: Any) -> NoReturn:
-        """Refuse what is no call of the protocol."""
+        """Refuse a line that is no call of the protocol."""
         raise NotImplementedError("not a call of the protocol: plan, commit, holds from outside, explain, hints")
 
     plan = commit = pin = take = unpin = explain = retain = release_prefix = advance_time = unasked

@@ -119,7 +119,7 @@ def _judge(args: argparse.Namespace) -> int:
 
 
 def _vectors(args: argparse.Namespace, factory: ProcessFactory) -> tuple[list[Vector], str]:
-    """Return the vectors that the manager can be put through, and what was left out."""
+    """Return the vectors that the manager can run, and those left out."""
     known = {scope.name: scope for profile in FOR_OTHERS.values() for scope in profile}
     lacks = {name: lacking(scope, factory.capabilities) for name, scope in known.items()}
     if args.scope is not None:

@@ -1,9 +1,9 @@
 """The judge: puts a manager through a vector, and names the first difference.
 
-A manager that makes the choices of the LRU policy is held to every block id. Any other may name blocks as it likes:
-its ids are matched with the vector's as they come, and the two names of blocks that are alike (both free, both with the
+A manager that makes the choices of the LRU policy is held to every block id. Any other may name blocks as it likes: its
+ids are matched with the vector's as they come, and the two names of blocks that are alike (both free, both with the
 same key or none) may be exchanged. Where it makes a choice that no exchange explains, but that is legal, the histories
-part, and the rest of the vector says nothing about it.
+part, and the rest of the vector does not apply to it.
 """
 
 from typing import NamedTuple
@@ -35,7 +35,7 @@ class DifferenceError(Exception):
 
 
 class Matching:
-    """Which of the manager's blocks stands for which of the vector's."""
+    """Which of the manager's blocks corresponds to which of the vector's."""
 
     def __init__(self, num_blocks: int, state: Observation) -> None:
         self.block_of = list(range(num_blocks))
@@ -79,7 +79,7 @@ class Matching:
                 self.match(want, block, legal, by_key)
 
     def legal(self, call: Call, requests: tuple[str, ...]) -> frozenset[int]:
-        """Return the blocks that may be taken: free ones that no hit adopts, and what a request gives back."""
+        """Return the blocks that may be taken: free ones that no hit adopts, and those that a request gives back."""
         given = call.arguments()
         adopted = self.hits.get(given.get("hit_of", ""), ())
         askers = {given["request"]} if "request" in given else {name for name, *_ in given["asks"]}
@@ -88,7 +88,7 @@ class Matching:
         return frozenset(free.union(*(table for tables in own for table in tables)))
 
     def translated(self, shown: Observation) -> Observation:
-        """Return what a manager shows in the vector's names."""
+        """Return the observation of a manager in the vector's names."""
         name, order = self.name_of, self.block_of
 
         def tables(groups: tuple[Table, ...] | None) -> tuple[Table, ...] | None:

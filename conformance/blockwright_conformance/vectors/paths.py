@@ -1,9 +1,9 @@
-"""Paths: histories that between them take every transition of a scope, or as many as are asked for.
+"""Paths: histories that between them take every transition of a scope, or the requested number of them.
 
-The states of a scope are explored first, each once up to names; transitions are told apart by the states they join,
+The states of a scope are explored first, each once up to names; transitions are distinguished by the states they join,
 the action, and the reason of a refusal. A path walks on from transition to transition not yet taken, the nearest first,
-and starts again from a new manager after `LENGTH` actions. The first paths show one transition of every sort, so that
-a few of them already go far.
+and starts again from a new manager after `LENGTH` actions. The first paths show one transition of every sort, so that a
+few of them already go far.
 """
 
 from collections import deque
@@ -42,7 +42,7 @@ class Move(NamedTuple):
 
 
 def sort_of(state: State, action: Action, outcome: ManagerOutcome) -> tuple[str, ...]:
-    """Return what tells sorts of transitions apart: the action, why it was refused, and what happened to blocks."""
+    """Return the sort of a transition: the action, the reason of its refusal, and the changes of blocks."""
     after, hit = outcome.state, outcome.hit
     signs = [type(action).__name__, outcome.refusal.reason.name if outcome.refusal else ""]
     signs += [name for name in OPTIONS if getattr(action, name, None)]
@@ -178,7 +178,7 @@ class Graph:
 
 
 def shown(state: State) -> Observation:
-    """Return what a vector shows of a state: all but holds from outside, which are no calls of vectors."""
+    """Return the part of a state that a vector shows: all except holds from outside, which are no calls of vectors."""
     return expected(state)._replace(outside=None)
 
 

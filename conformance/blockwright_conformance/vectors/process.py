@@ -1,7 +1,7 @@
-"""A manager in a process of its own, in any language: spoken to by lines (`wire`), and put through the gates.
+"""A manager in another process, in any language: it speaks by lines (`wire`), and the gates test it.
 
-The adapter keeps what its manager was told. Copies share one process: the copy that speaks next has a new manager made
-and the calls told again, so that the process need not be able to copy anything.
+The adapter keeps the calls of its manager. Copies share one process: the copy that speaks next has a new manager made
+and the calls repeated, so that the process need not be able to copy anything.
 """
 
 import atexit
@@ -32,22 +32,22 @@ TAIL = 1000
 
 
 class RefusedError(Exception):
-    """The manager says that a call is wrong."""
+    """The manager answers that a call is wrong."""
 
 
 class StaleError(RefusedError):
-    """The manager says that a hit no longer holds."""
+    """The manager answers that a hit no longer holds."""
 
 
 class ProcessError(ValueError):
-    """The manager's process ended, was silent, or said what is not of the protocol."""
+    """The manager's process ended, was silent, or violated the protocol."""
 
 
 class Connection:
     """A process that manages blocks, and which adapter spoke to it last.
 
-    After a failure its answers can no longer be told apart: the process is killed, and every later call fails at once.
-    Where it did not just keep silent, which costs time, the factory starts another for the next manager.
+    After a failure its answers can no longer be matched with calls: the process is killed, and every later call fails
+    at once. Where it did not just keep silent, which costs time, the factory starts another for the next manager.
     """
 
     def __init__(self, command: str) -> None:
@@ -133,7 +133,7 @@ class Connection:
         return [each.decode(errors="replace").rstrip("\r") for each in whole]
 
     def heed(self) -> None:
-        """Keep the end of what the process writes to standard error."""
+        """Keep the end of the process's standard error."""
         came = self.part(self.log)
         self.errors = (self.errors + (came or b""))[-TAIL:]
         if came == b"":
@@ -141,7 +141,7 @@ class Connection:
 
     @staticmethod
     def part(pipe: Any) -> bytes | None:
-        """Return what has come through a pipe; nothing at its end, None where it may still come."""
+        """Return the data that has come through a pipe; empty at its end, None where more may come."""
         try:
             return os.read(pipe.fileno(), 1 << 16)
         except BlockingIOError:
@@ -196,14 +196,14 @@ class ProcessAdapter(ByCalls):
         self.lines_answered([])
 
     def copy(self) -> Self:
-        """Return an independent copy: it has the same told to a new manager when it is next asked something."""
+        """Return an independent copy: it repeats the calls on a new manager before its next one."""
         twin = object.__new__(type(self))
         twin.connection, twin.config, twin.follows_policy = self.connection, self.config, self.follows_policy
         twin.history, twin.number = self.history.copy(), 0
         return twin
 
     def lines_answered(self, lines: list[str]) -> list[str]:
-        """Send lines to the manager that this adapter stands for, and give what comes back."""
+        """Send lines to this adapter's manager, and return its answers."""
         connection, before = self.connection, []
         if self.number == 0 or connection.speaker != self.number:
             connection.speaker += 1
@@ -257,7 +257,7 @@ class ProcessFactory:
 
 @functools.lru_cache
 def started(command: str) -> ProcessFactory:
-    """Return the factory of a command, whose process runs until this one ends; a ValueError if it cannot be run."""
+    """Return the factory of a command that runs until this process ends; a ValueError if it cannot be run."""
     factory = ProcessFactory(command)
     atexit.register(factory.close)
     return factory

@@ -1,4 +1,4 @@
-"""The recorder: a manager that answers as the specification says, and writes down what it was asked.
+"""The recorder: a manager that answers as the specification does, and writes down its calls.
 
 An action of the explorer is performed on it as on any manager; the calls that come of it, with their answers, are the
 steps of a vector.
@@ -22,7 +22,7 @@ from .calls import Answer, ByCalls, Call
 
 
 class WrongCallError(Exception):
-    """A call is wrong, as the specification says."""
+    """A call is wrong by the specification."""
 
 
 class Recorder(ByCalls):
@@ -53,7 +53,7 @@ class Recorder(ByCalls):
         return answer
 
     def question(self, word: str, values: tuple[Any, ...]) -> Answer | None:
-        """Return the answer to a call that is never refused, and is no step of the specification's but for copies."""
+        """Return the answer to a call that is never refused; except for copies, it is no step of the specification."""
         state, groups = self.state, range(len(self.state.config.groups))
         match word, values:
             case "send", (name, *prefix):
@@ -88,7 +88,7 @@ class Recorder(ByCalls):
 
 
 def taken(state: State, action: Any) -> tuple[list[tuple[Call, Answer]], ManagerOutcome]:
-    """Return the calls that an action comes to, with the right answers, and its outcome by the specification."""
+    """Return the calls of an action, with the right answers, and its outcome by the specification."""
     outcome = meaning(state, action)
     recorder = Recorder(state, outcome)
     unplanned = action._replace(planned=False) if getattr(action, "planned", False) else action

@@ -88,7 +88,7 @@ def answer_of(record: dict[str, Any]) -> Answer:
 
 
 def state_record(state: Observation) -> dict[str, Any]:
-    """Return a state as data; what no request of the scope has is left out."""
+    """Return a state as data, without fields that no request of the scope has."""
     keys = [
         (block, at, *prefix) for block, content in enumerate(state.keys or ()) if content for at, prefix in [content]
     ]
@@ -115,7 +115,7 @@ def state_of(record: dict[str, Any], num_blocks: int) -> Observation:
 
 
 def step_records(steps: Iterable[VectorStep]) -> Iterator[dict[str, Any]]:
-    """Yield the steps as data; a state that is the one before is only said to be the same."""
+    """Yield the steps as data; a state equal to the one before is only marked as the same."""
     before: dict[str, Any] | None = None
     for step in steps:
         record = {"call": step.call.word} | {field.name: value for field, value in step.call.stated()}

@@ -20,7 +20,7 @@ def file_name(scope_name: str) -> str:
 
 
 def made(scope: Scope, limit: int | None = 0) -> list[Vector]:
-    """Make the vectors of a scope; with a limit of 0 those that show every sort, which is what a sample holds."""
+    """Make the vectors of a scope; with a limit of 0 those that show every sort, as in a sample."""
     return list(vectors_of(scope, limit))
 
 

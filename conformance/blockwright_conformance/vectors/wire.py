@@ -1,7 +1,7 @@
 """The wire: calls and answers as lines of text that a small C program can read with ``strtok``.
 
 One line is sent, one line comes back. Words are separated by one space, lists by commas, tables of several groups by
-slashes, and entries for several requests or blocks by semicolons; "-" stands for nothing.
+slashes, and entries for several requests or blocks by semicolons; "-" means nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -228,14 +228,14 @@ def keys_in(keys: dict[int, Any], num_blocks: int) -> tuple[Any, ...]:
 
 
 def hello_line(name: str, capabilities: Capabilities, follows_policy: bool) -> str:
-    """Write what a manager says of itself; spaces in words become underscores."""
+    """Write a manager's declaration; spaces in words become underscores."""
     sets = [(each, getattr(capabilities, each)) for each in ("kinds", "calls", "features")]
     words = [f"{each}={','.join(sorted(words)).replace(' ', '_') or NOTHING}" for each, words in sets]
     return " ".join(["hello", str(VERSION), name, *words, f"policy={'lru' if follows_policy else 'any'}"])
 
 
 def hello_of(line: str) -> tuple[str, Capabilities, bool]:
-    """Read what a manager says of itself: its name, what it can do, and whether it follows the policy."""
+    """Read a manager's declaration: its name, its abilities, and whether it follows the policy."""
     words = line.split()
     if len(words) < 3 or words[:2] != ["hello", str(VERSION)]:
         raise WireError(f"hello: expected hello {VERSION} NAME kinds=... features=..., not {line!r}")

@@ -1,1 +1,1 @@
-"""The worker's rows: what a step hands to the kernels, by an engine whose manager is the specification's."""
+"""The worker's rows: the inputs of kernels, in an engine with the specification's manager."""

@@ -1,8 +1,8 @@
-"""What an engine does with a worker: it has the manager serve requests, and hands out what is computed, step by step.
+"""The actions of an engine with a worker: it has the manager serve requests, and hands out steps.
 
 The manager is the specification's. The worker's rows follow from the deltas of batches, and are taken anew after any
-other call. A step is handed out before any of its requests goes on or ends: what is given slots is published, and must
-be computed. With recurrent layers it is handed out before a lookup too, since no step can read a state that it writes
+other call. A step is handed out before any of its requests goes on or ends: its slots are published, and must be
+computed. With recurrent layers it is handed out before a lookup too, since no step can read a state that it writes
 (STATE-3).
 """
 
@@ -42,7 +42,7 @@ STRANGER = 99
 
 
 class Part(NamedTuple):
-    """What a step computes for one request, and the ghost of what every block held just before."""
+    """The part of a step for one request, and the ghost of every block's content just before."""
 
     work: Work
     found: tuple[Content | None, ...]
@@ -50,7 +50,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A manager, the rows of a worker, what the next step computes, and what of a batch is still to be followed."""
+    """A manager, the rows of a worker, the parts of the next step, and the rest of a batch to be followed."""
 
     manager: State
     rows: Rows
@@ -70,7 +70,7 @@ class Refused(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What a worker was seen to choose: whose row is where now, and the moves that closed gaps."""
+    """A worker's observed choice: the place of each row now, and the moves that closed gaps."""
 
     places: Places
     moves: tuple[tuple[int, int], ...] = ()
@@ -85,7 +85,7 @@ class Served(Outcome[Serving]):
 
 @dataclass(frozen=True, slots=True)
 class WorkerAction:
-    """What the actions have in common: most are one call on rows, of a worker and of the specification by one name."""
+    """The base of all actions: most are one call on rows, with the same name for a worker and the specification."""
 
     def arguments(self) -> list[Any]:
         return [getattr(self, each.name) for each in fields(self)]
@@ -96,7 +96,7 @@ class WorkerAction:
         return after
 
     def named(self) -> frozenset[int]:
-        """Return whose rows may change."""
+        """Return the requests with rows that may change."""
         return frozenset()
 
     def call(self, model: "BlockwrightWorker", state: Serving) -> Any:
@@ -158,7 +158,7 @@ def place_in(places: Places, slot: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Serve(WorkerAction):
-    """Have the manager serve a call for one request, and take the rows anew of all whose tables it has changed."""
+    """Have the manager serve a call for one request, and take the rows anew of all requests with changed tables."""
 
     action: Any
 
@@ -206,7 +206,7 @@ class Serve(WorkerAction):
         return Served(served, steps, events=tuple(events))
 
     def work(self, before: State) -> Work | None:
-        """Return what the step computes for the request that was given slots."""
+        """Return the part of the step for the request that was given slots."""
         match self.action:
             case engine.Admit(slot, prefix, new) if new:
                 return Work(slot, found(before, prefix, LRU).length if before.config.caching else 0, new)
@@ -231,7 +231,7 @@ def tables_of(state: State, slot: int) -> tuple[Any, ...]:
 
 
 def changes(before: State, after: State) -> Iterator[Add | Remove]:
-    """Yield the calls by which a worker learns what a call on the manager, other than a batch, has changed."""
+    """Yield the calls by which a worker learns the changes of a call on the manager other than a batch."""
     for slot, (old, new) in enumerate(zip(before.requests, after.requests, strict=True)):
         if isinstance(new, Running):
             if not isinstance(old, Running) or (old.tables, old.added.states) != (new.tables, new.added.states):
@@ -287,7 +287,7 @@ class Batch(WorkerAction):
 
 @dataclass(frozen=True, slots=True)
 class Apply(WorkerAction):
-    """Follow what the last batch told."""
+    """Follow the report of the last batch."""
 
     result: BatchResult
 
@@ -308,13 +308,13 @@ class Apply(WorkerAction):
 
 
 def allocation(result: BatchResult) -> str:
-    """Return an expression for what a batch tells, as an engine's manager gives it."""
+    """Return an expression for the report of a batch, as an engine's manager gives it."""
     return f"batch_result({[(name_of(slot), done.new, done.nulled, replaced(done)) for slot, done in result]})"
 
 
 @dataclass(frozen=True, slots=True)
 class HandOut(WorkerAction):
-    """Hand the step to the kernels, whose requests come in an order; it may follow the last batch first."""
+    """Hand the step to the kernels, with its requests in an order; it may follow the last batch first."""
 
     works: tuple[Work, ...]
 

@@ -26,7 +26,7 @@ from .scopes import WorkerScope
 
 
 class InputsError(Exception):
-    """What a batch hands out breaks a law of its own: one that the specification's values do not show."""
+    """The inputs of a batch break a law that the specification's values do not show."""
 
     def __init__(self, law: str, detail: str) -> None:
         super().__init__(f"{law}: {detail}")
@@ -47,8 +47,8 @@ def remembered(method: Callable[..., Any]) -> Callable[..., Any]:
 class BlockwrightWorker:
     """One batch, with its engine's records of requests, which are named by slot.
 
-    `errors` are those by which a wrong call is refused. A staged batch is told of requests by records that have an id
-    and a count, the other by `Request` objects.
+    `errors` are those by which a wrong call is refused. A staged batch gets requests as records with an id and a count,
+    the other as `Request` objects.
     """
 
     errors: tuple[type[Exception], ...] = (BlockwrightError,)
@@ -73,7 +73,7 @@ class BlockwrightWorker:
         return twin
 
     def request(self, slot: int, begin: int = 0) -> Any:
-        """Return what stands for a request in a call: the same object as long as it has a row."""
+        """Return the object of a request in a call: the same one as long as it has a row."""
         if slot not in self.requests:
             name, staged = name_of(slot), self.scope.staged
             made: Any = SimpleNamespace(request_id=name) if staged else Request(name, [0], block_size=1)
@@ -116,7 +116,7 @@ class BlockwrightWorker:
         return self.read(self.given, works)
 
     def check(self) -> None:
-        """Check what the last step handed out beyond its values: counts, types, padding, and where tensors lie."""
+        """Check the inputs of the last step beyond their values: counts, types, padding, and places of tensors."""
         if self.given is not None:
             given, self.given = self.given, None
             self.check_tensors(given)
@@ -131,7 +131,7 @@ class BlockwrightWorker:
         return (*shown, *[None] * (self.scope.rows - len(shown)))
 
     def allocation(self, result: BatchResult) -> BatchAllocation:
-        """Return what a batch tells, as the manager gives it."""
+        """Return the report of a batch, as the manager gives it."""
         self.batches += 1
         return allocation_of(
             [(name_of(slot), done.new, done.nulled, replaced(done)) for slot, done in result],
@@ -140,7 +140,7 @@ class BlockwrightWorker:
         )
 
     def read(self, given: StepInputs, works: tuple[Work, ...]) -> Inputs:
-        """Return what was handed out in the specification's terms, if nothing stands behind a request's states."""
+        """Return the inputs in the specification's terms, if only padding follows a request's states."""
         groups = []
         for at, group in enumerate(self.config.groups):
             slots = tuple(None if slot == -1 else slot for slot in given.slot_mapping[at].tolist())
@@ -207,7 +207,7 @@ def in_short(counts: list[int]) -> int | list[int]:
 
 
 def allocation_of(result: list[tuple[str, Any, Any, Any]], groups: int, number: int = 0) -> BatchAllocation:
-    """Return what a manager tells of a batch: per request its id, new and nulled entries per group, and replaced ones.
+    """Return a manager's report of a batch: per request its id, new and nulled entries per group, and replaced ones.
 
     A request of which only counts changed has no name.
     """

@@ -1,4 +1,4 @@
-"""Scopes of workers: a manager's scope, whose requests are handed out step by step, and how its worker keeps rows."""
+"""Scopes of workers: a manager's scope, handed out step by step, and how its worker keeps rows."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,7 +8,7 @@ from ..kv_cache.scopes import Scope, layers, of_groups, options, rows_of
 
 @dataclass(frozen=True, slots=True)
 class WorkerScope:
-    """What an engine does, and whether its worker stages what has changed, as for a device."""
+    """The scope of an engine, and whether its worker stages changes, as for a device."""
 
     engine: Scope
     staged: bool = False
@@ -23,7 +23,7 @@ class WorkerScope:
 
     @property
     def name(self) -> str:
-        """Return the name of the engine's scope, with what is special about the worker."""
+        """Return the name of the engine's scope, with the properties of the worker."""
         return f"{self.engine.name}{', staged' if self.staged else ''}"
 
 

@@ -60,7 +60,7 @@ class WorkerWorld(World[Serving, "BlockwrightWorker"]):
     def digest(self, state: Serving) -> bytes:
         """Return a name that is equal for states that differ in the names of blocks only.
 
-        Rows are the manager's tables but for what the last batch told, of which it suffices where it goes.
+        Rows are the manager's tables except for the report of the last batch, of which its target suffices.
         """
         rows = [row and (row.slot, row.certain) for row in state.rows]
         result = [(slot, [len(table) for table in done.new], done.nulled, done.copied) for slot, done in state.result]
@@ -149,7 +149,7 @@ def content_of(content: Content | None) -> tuple[Any, ...]:
 
 
 def unlike(outcome: Outcome[Serving], found: Inputs) -> Iterator[str]:
-    """Yield the fields in which what was handed out differs, and the laws that those break."""
+    """Yield the fields in which the inputs differ, and the laws that those break."""
     wanted, rows = outcome.steps[-1][1].inputs, outcome.state.rows
     for at, (one, other) in enumerate(zip(wanted.groups, found.groups, strict=True)):
         for place, row in enumerate(rows):

@@ -23,7 +23,7 @@ Goal = Callable[[State, Action, ManagerOutcome], bool]
 
 
 class Example(NamedTuple):
-    """What to look for, in which scope of the gates, and what to say of it."""
+    """A sight to look for, its scope of the gates, and its text."""
 
     id: str
     title: str
@@ -42,7 +42,7 @@ def is_shared(before: State, action: Action, answer: ManagerOutcome) -> bool:
 
 
 def is_found_again(before: State, action: Action, answer: ManagerOutcome) -> bool:
-    """Look for an admission on a block that nobody held any more."""
+    """Look for an admission on a block without holders."""
     after = answer.state.requests[action.slot] if isinstance(action, Admit) else None
     return isinstance(after, Running) and any(block in before.queue and key(before, block) for block in after.tables[0])
 
@@ -82,7 +82,7 @@ def is_part_of_a_load(before: State, action: Action, answer: ManagerOutcome) -> 
 
 
 def is_carried(before: State, action: Action, answer: ManagerOutcome) -> bool:
-    """Look for a recurrent layer whose state went on to a new block."""
+    """Look for a recurrent layer with a state that went on to a new block."""
     after = [each for each in answer.state.requests if isinstance(each, Running)]
     return isinstance(action, Grow) and any(each.tables[0].count(NULL) for each in after)
 

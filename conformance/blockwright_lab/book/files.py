@@ -1,4 +1,4 @@
-"""The files of the data: one record a line, so that a change shows what has changed."""
+"""The files of the data: one record a line, so that a change shows its records."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ FOLDER = Path("docs/data")
 
 
 def text_of(data: dict[str, Any]) -> str:
-    """Return a record as text: each entry, and each element of a list of records, on a line of its own."""
+    """Return a record as text: each entry, and each element of a list of records, on a separate line."""
     lines = []
     for name, value in data.items():
         if isinstance(value, list) and value and isinstance(value[0], dict | list):

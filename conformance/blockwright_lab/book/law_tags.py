@@ -1,4 +1,4 @@
-"""Where the implementation says that it upholds a law: ``law: ID`` in a docstring, or ``# law: ID`` above a line.
+"""Where the implementation claims to uphold a law: ``law: ID`` in a docstring, or ``# law: ID`` above a line.
 
 `claims` gives the places of each law, so that code and law can be read side by side; `UNCLAIMED` lists the laws that no
 single place upholds, with the reason.

@@ -1,4 +1,4 @@
-"""What the documentation says of the gates: one row each, theorems, and known bugs."""
+"""The documentation's data on the gates: one row each, theorems, and known bugs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -41,9 +41,9 @@ def joined(reports: list[Row]) -> Row | None:
 
 
 def gates(report: Row, before: Row | None = None) -> Row:
-    """Return the kept part of a report: the rows without their traces, and what was known of gates that it did not run.
+    """Return the kept part of a report: the rows without their traces, and the old rows of gates that it did not run.
 
-    `before`: what was kept of the last report; gates of profile `nightly` are not in every report.
+    `before`: the kept part of the last report; gates of profile `nightly` are not in every report.
     """
     rows = [{name: row[name] for name in KEPT if row.get(name)} for row in report["gates"]]
     kinds = {row["kind"] for row in rows}
@@ -58,9 +58,9 @@ def has_way(kind: str) -> bool:
 
 
 def known_bugs(report: Row, before: Row | None = None) -> Row:
-    """Return what was seen of each known bug: the law, how soon, the shortest way, and the damage to a model.
+    """Return the findings on each known bug: the law, how soon, the shortest way, and the damage to a model.
 
-    `before`: what was kept of the last report; the damage stays as it was there unless gate `damage` was run.
+    `before`: the kept part of the last report; the damage stays as it was there unless gate `damage` was run.
     """
     kept = ("law", "detail", "states", "transitions", "seconds", "trace")
     harm = {name: row["damage"] for name, row in (before or {}).items()}
@@ -75,7 +75,7 @@ def bug_of(row: Row) -> str:
 
 
 def stale(kept: Row, report: Row) -> Iterator[str]:
-    """Yield what the documentation says of the gates and a fresh report does not, and the other way round.
+    """Yield the differences between the documentation's data on the gates and a fresh report.
 
     Only gates that the report ran are compared, and of a report on some scopes only those.
     """
@@ -92,7 +92,7 @@ def stale(kept: Row, report: Row) -> Iterator[str]:
 def misnamed(kept: Row, bugs: Row) -> Iterator[str]:
     """Yield the scopes and known bugs of the profile that the documentation lacks, or names in vain.
 
-    What is compared where there is no fresh report: names alone.
+    The comparison without a fresh report: names alone.
     """
     profile = kept["profile"]
     tiers = [each.name for each in TIER_PROFILES[profile]]
@@ -120,7 +120,7 @@ def rows_of(rows: list[Row]) -> dict[tuple[str, str], Row]:
 
 
 def gate_of(row: Row) -> str:
-    """Return the gate that a row is of: coverage is told in rows of their own."""
+    """Return the gate of a row: coverage has separate rows."""
     return COVERED.get(row["scope"], "coverage") if row["kind"] == "coverage" else str(row["kind"])
 
 

@@ -91,7 +91,7 @@ def graph(each: Scope) -> Record:
 
 
 def shown(state: State) -> Record:
-    """Return what a state looks like: each request's tokens and blocks, the free queue, and what is published."""
+    """Return a picture of a state: each request's tokens and blocks, the free queue, and what is published."""
     requests = [
         {"tokens": len(each.prefix[1]), "blocks": list(each.tables[0])}
         if isinstance(each, Running)

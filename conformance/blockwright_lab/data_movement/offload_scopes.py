@@ -1,7 +1,7 @@
 """Worlds of offloading that are too large to visit whole: chains of three tiers, between which requests move.
 
-What a block holds, on the device and in each tier, is the specification's account; laws compare it with the key under
-which it is found. A transfer may fail at any time, as one from a store that has lost the block does.
+The content of a block, on the device and in each tier, is the specification's account; laws compare it with the key
+under which it is found. A transfer may fail at any time, as one from a store that has lost the block does.
 """
 
 from functools import partial
@@ -23,7 +23,7 @@ BRANCHES, LONGEST, SLICES = 2, 3, 10
 
 
 def drawn(name: str, capacities: tuple[int, int, int], groups: int, **config: Any) -> ChainScope:
-    """Return a scope whose requests, drawn by its name, are paths in a tree; the device has some groups of blocks."""
+    """Return a scope with requests that are paths in a tree drawn by its name; the device has some groups of blocks."""
     random, span = Random(name), config.get("span", 1)
 
     def path() -> tuple[bytes, ...]:

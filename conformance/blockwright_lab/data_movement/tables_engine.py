@@ -2,7 +2,7 @@
 
 Each operation makes the manager's public calls, executes the copies and swaps that come back on torch tensors, and has
 every sequence read back whole. With a reference, the specification makes the same steps, and whole states, refusals and
-what the manager answers to its questions are compared.
+the manager's answers to questions are compared.
 """
 
 from collections import Counter
@@ -56,7 +56,7 @@ WHEN = {None: "OK", When.NOT_NOW: "LATER", When.NEVER: "NEVER"}
 
 
 class Member:
-    """A sequence, the slot that stands for it in the specification, and the numbers of its prefixes."""
+    """A sequence, its slot in the specification, and the numbers of its prefixes."""
 
     def __init__(self, seq: SimpleSequence, slot: int, codes: list[int]) -> None:
         self.seq, self.slot, self.codes = seq, slot, codes
@@ -84,7 +84,7 @@ class ManagerTables(BlockwrightTables):
 
 @dataclass(frozen=True)
 class Call(TableAction):
-    """A call of the manager that was made, and comes to some actions; all of them are refused with the first."""
+    """A call of the manager that was made, and its actions; all of them are refused with the first."""
 
     actions: Sequence[TableAction]
     reply: TablesReply
@@ -176,7 +176,7 @@ class PagedEngine:
         return found
 
     def grow(self, index: int, tokens: Callable[[], list[int]], ahead: int) -> None:
-        """Append tokens to all sequences of a running group, as far as the manager says that they fit."""
+        """Append tokens to all sequences of a running group, as far as they fit by the manager's answer."""
         group, members = self.groups[index]
         for member in members:
             member.seq.token_ids += tokens()
@@ -193,7 +193,7 @@ class PagedEngine:
         self.compute(index, more)
 
     def append(self, member: Member, ahead: int, must: bool) -> bool:
-        """Append what is new of one sequence, execute the copies, and put drafts behind it."""
+        """Append the new tokens of one sequence, execute the copies, and put drafts behind it."""
         seq, placed = member.seq, member.placed
         reported = seq.num_computed_tokens if self.world.window is not None else None
         action = AppendTokens(member.slot, tuple(seq.token_ids[placed:]), ahead, reported)
@@ -209,7 +209,7 @@ class PagedEngine:
         return True
 
     def compute(self, index: int, count: int) -> None:
-        """Compute so many more tokens of each sequence of a running group, but those found, and mark them."""
+        """Compute more tokens of each sequence of a running group, except found ones, and mark them."""
         group, members = self.groups[index]
         stops = [min(each.placed, each.seq.num_computed_tokens + count) for each in members]
         for member, stop in zip(members, stops, strict=True):
@@ -251,13 +251,13 @@ class PagedEngine:
         self.done()
 
     def swap_out(self, index: int) -> None:
-        """Move a running group to the host, whether or not the manager says that it fits."""
+        """Move a running group to the host, whether or not it fits by the manager's answer."""
         fits = self.manager.can_swap_out(self.groups[index][0])
         self.compare("can_swap_out", lambda: self.swappable(index, Device.CPU, 0) is None, fits)
         self.swap(index, Device.CPU, fits)
 
     def swap_in(self, index: int, ahead: int) -> None:
-        """Move a swapped group back, whether or not the manager says that it fits."""
+        """Move a swapped group back, whether or not it fits by the manager's answer."""
         answer = self.manager.can_swap_in(self.groups[index][0], ahead)
         self.compare("can_swap_in", lambda: WHEN[self.swappable(index, Device.GPU, ahead)], answer.name)
         self.swap(index, Device.GPU, answer is self.paging.AllocStatus.OK)
@@ -361,7 +361,7 @@ class PagedEngine:
             raise BrokenError("REF-0", f"{what}: expected {want}, found {found}")
 
     def done(self) -> None:
-        """Have every sequence read back what it has computed or found, as far as its window keeps it."""
+        """Have every sequence read back its computed or found tokens, as far as its window keeps them."""
         size, window = self.world.size, self.world.window
         for member in self.members:
             start = 0 if window is None else max(0, member.reported // size - window) * size

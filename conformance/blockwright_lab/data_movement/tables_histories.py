@@ -36,7 +36,7 @@ Move = tuple[str, int]
 
 
 class Moves:
-    """The operations of an engine, each with what it needs to be possible, and picked from what there is.
+    """The operations of an engine, each with its condition, and picked from the possible ones.
 
     Each is a method that takes a few numbers, by which it picks.
     """
@@ -82,14 +82,14 @@ class Moves:
 
     @property
     def growable(self) -> list[int]:
-        """Running groups that are computed, and whose sequences may still grow."""
+        """Running groups that are computed, with sequences that may still grow."""
         groups, most, waiting = self.engine.groups, self.world.max_tokens, self.chunked
         running = [at for at in self.indices(self.engine.running) if at not in waiting]
         return [at for at in running if all(each.placed < most for each in groups[at][1])]
 
     @property
     def chunked(self) -> list[int]:
-        """Running groups of whose prompt chunks are to come."""
+        """Running groups with chunks of their prompt to come."""
         groups, running = self.engine.groups, self.indices(self.engine.running)
         return [at for at in running if any(each.seq.num_computed_tokens < each.placed for each in groups[at][1])]
 

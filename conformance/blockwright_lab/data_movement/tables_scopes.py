@@ -7,7 +7,7 @@ from typing import Any
 
 
 class BrokenError(AssertionError):
-    """A history that shows a violation; `law` names what was broken."""
+    """A history that shows a violation; `law` names the broken law."""
 
     def __init__(self, law: str, detail: str) -> None:
         super().__init__(f"{law}: {detail}")

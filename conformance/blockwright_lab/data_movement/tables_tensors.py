@@ -1,4 +1,4 @@
-"""KV tensors that tell whose tokens they hold: a recognisable pattern per token slot, in torch.
+"""KV tensors that identify their tokens: a recognisable pattern per token slot, in torch.
 
 Keys hold a number made of all tokens up to and including the slot's own, as real keys depend on all of them; values
 hold position and token. Both devices' pools lie on the CPU, so that every machine can run this.

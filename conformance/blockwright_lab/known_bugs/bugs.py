@@ -47,7 +47,7 @@ def bug_of(row: dict[str, Any]) -> KnownBug:
 
 
 def change_of(bug: str, **said: str) -> Change:
-    """Return a change: what it does is the name under which its anchor stands, and `by` or `add` is the code."""
+    """Return a change: its anchor is under the name of its action, and `by` or `add` is the code."""
     ((how, anchor),) = ((name, said[name]) for name in HOW if name in said)
     return Change(said["in"], anchor, said.get("by") or said.get("add") or "", HOW[how], bug=bug)
 

@@ -1,8 +1,8 @@
 """Changes of the implementation: an expression or a statement of one function replaced, taken out or added to.
 
-A change is anchored by the function's name and by the *syntax tree* of what stands there, so that formatting, comments,
-line breaks and the names of modules do not matter: it is stale only where the very expression has changed. What is
-found is exchanged in the text of the source, which can then be compared with the original.
+A change is anchored by the function's name and by the *syntax tree* of the code there, so that formatting, comments,
+line breaks and the names of modules do not matter: it is stale only where the very expression has changed. The found
+code is exchanged in the text of the source, which can then be compared with the original.
 """
 
 import ast
@@ -23,12 +23,12 @@ How = Literal["replace", "before", "after"]
 
 
 class StaleChangeError(Exception):
-    """A change does not fit the sources any more: what it is anchored to does not stand there as often as it says."""
+    """A change does not fit the sources any more: its anchor is not there the expected number of times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An anchor in a function, and the code that takes its place, or stands before or after its statement."""
+    """An anchor in a function, and the code that replaces it, or comes before or after its statement."""
 
     function: str
     """Its name; where the anchor stands in several of that name, also its class or module: ``Class.method``."""
@@ -79,7 +79,7 @@ def unchanged_functions(file: str) -> tuple[Function, ...]:
 
 
 def functions_of(file: str, text: str) -> Iterator[Function]:
-    """Yield the functions of a source, with the names of what they stand in."""
+    """Yield the functions of a source, with the names of their scopes."""
 
     def below(node: ast.AST, name: str) -> Iterator[Function]:
         for child in ast.iter_child_nodes(node):
@@ -160,12 +160,12 @@ def span(text: str, node: ast.AST) -> tuple[int, int]:
 
 
 def spliced(text: str, begin: int, end: int, code: str, node: ast.AST) -> str:
-    """Return a text with a part replaced by code, whose further lines are indented as the node is."""
+    """Return a text with a part replaced by code, with further lines indented as the node is."""
     return text[:begin] + code.replace("\n", "\n" + " " * getattr(node, "col_offset", 0)) + text[end:]
 
 
 def complaint(change: Change, named: list[Function], fit: list[Function], sources: dict[str, str]) -> str:
-    """Return why a change does not fit, what is nearest to it, and where else its anchor stands."""
+    """Return why a change does not fit, the nearest code, and other places of its anchor."""
     every = list(functions(sources))
     if not named:
         parts = change.function.count(".") + 1

@@ -1,11 +1,11 @@
 """Known bugs: real bugs of other managers, put back one at a time, must each be caught by the law named for it.
 
 Every known bug is a variant of the implementation. Its place is explored breadth-first in lock-step, so that the first
-fault is a shortest one; what is broken there is diagnosed, and the law that the bug names must be among it. A bug that
-is not caught, or caught by other laws only, is a violation; so is one that runs on and on, and one whose changes do not
-fit the sources any more. And every bug of the corpus must be caught, or be said not to be possible here.
+fault is a shortest one; the broken laws are diagnosed, and the law that the bug names must be among them. A bug that is
+not caught, or caught by other laws only, is a violation; so is one that runs on and on, and one whose changes do not
+fit the sources any more. Every bug of the corpus must be caught, or listed as not possible here.
 
-A place in which the unchanged implementation fails, too, would say nothing: the gate `places` explores all of them,
+A place in which the unchanged implementation fails as well would prove nothing: the gate `places` explores all of them,
 which takes ten times as long, by night.
 
 Variants are uncompiled, whatever build the process runs.
@@ -97,7 +97,7 @@ def shown(bug: KnownBug) -> GateResult:
 
 
 def seen_in(place: Place | TrialPlace, changes: tuple[Change, ...], judged: bool) -> Seen:
-    """Return what is seen in a place of the implementation with some changes, under the watch."""
+    """Return the findings in a place of the implementation with some changes, under the watch."""
     with explore.collector_resting(), watch():  # what the collector has to do at the end is no action
         rearm(LOADING)
         package = variant(*changes)

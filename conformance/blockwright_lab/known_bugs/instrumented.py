@@ -1,4 +1,4 @@
-"""Adapters on variants of the implementation, set up in ways that a scope does not tell of.
+"""Adapters on variants of the implementation, set up in ways that a scope does not cover.
 
 `adapter_on` puts an adapter on another copy of the package. The others are the implementation's adapter with another
 hasher, or with options of the manager, and with the laws that go with them watched at every call:
@@ -33,7 +33,7 @@ class LawError(AssertionError):
 
 
 class VariantAdapter(BlockwrightAdapter):
-    """The implementation with a hasher whose secret is known, so that every run is the same."""
+    """The implementation with a hasher of a known secret, so that every run is the same."""
 
     units: ClassVar[int] = 1
     """Hashed units per block: requests are hashed with blocks this much smaller than the manager's."""
@@ -63,7 +63,7 @@ class SplitAdapter(VariantAdapter):
 
 
 class CollidingAdapter(VariantAdapter):
-    """Every key equals every other: only the comparison of tokens tells prefixes apart. Keys are not compared."""
+    """Every key equals every other: only the comparison of tokens distinguishes prefixes. Keys are not compared."""
 
     options: ClassVar[dict[str, Any]] = {"verify_tokens": True}
 
@@ -71,7 +71,7 @@ class CollidingAdapter(VariantAdapter):
         return self.package.FunctionHasher(lambda parent, block: bytes(16))
 
     def sharing(self, config: Config) -> Shared:
-        """Return what is shared, without looking at digests."""
+        """Return the shared record, without looking at digests."""
         shared = super().sharing(config)
         shared.learn = lambda request, prefix: None  # type: ignore[method-assign]
         return shared
@@ -82,7 +82,7 @@ class CollidingAdapter(VariantAdapter):
 
 
 class ToldAdapter(VariantAdapter):
-    """With evictions and statistics, in scopes that tell events."""
+    """With evictions and statistics, in scopes with events."""
 
     options: ClassVar[dict[str, Any]] = {"log_stats": True, "track_evictions": True}
 
@@ -94,7 +94,7 @@ class ToldAdapter(VariantAdapter):
         self.admitted: frozenset[str] = frozenset()
 
     def hasher(self) -> Any:
-        """Return a hasher whose keys may leave the process."""
+        """Return a hasher with keys that may leave the process."""
         return self.package.Sha256Hasher(b"")
 
     def copy(self) -> Self:
@@ -104,7 +104,7 @@ class ToldAdapter(VariantAdapter):
         return twin
 
     def observe(self, names: tuple[str, ...]) -> Observation:
-        """Show the whole state, after asking what is missing."""
+        """Show the whole state, after asking for missing blocks."""
         shown = super().observe(names)
         for name, tables in zip(names, shown.tables, strict=True):
             for group, table in enumerate(tables or ()):
@@ -147,7 +147,7 @@ class ToldAdapter(VariantAdapter):
         return happened
 
     def counted(self, tokens: int, hits: int, apart: bool = False) -> None:
-        """Demand that the statistics count a lookup of so many tokens, or none, and are drained by that."""
+        """Demand that the statistics count a lookup of some tokens, or none, and are drained by that."""
         own, none = (min(tokens, 1), tokens, hits), (0, 0, 0)
         wants = (self.was_reset, *none, *own) if apart else (self.was_reset, *own, *none)
         self.was_reset = False
@@ -156,7 +156,7 @@ class ToldAdapter(VariantAdapter):
             raise LawError("STAT-1", f"expected {wants}, the statistics say {stats}")
 
     def demand(self, name: str, number: int, held: int, hits: Table = ()) -> None:
-        """Ask the manager of a group what is missing for every number of slots, after the hits."""
+        """Ask the manager of a group for the missing blocks for every number of slots, after the hits."""
         config, group, held = self.config, self.config.groups[number], held + len(hits)
         begin, is_new = held * span(config, group), name not in self.manager.request_ids()
         states = group.kind.drafts if is_new and isinstance(group.kind, Mamba) else 0

@@ -1,6 +1,6 @@
 """A known bug, and where it shows: a scope to explore in lock-step, or a trial of something smaller.
 
-Either place can be looked at with any copy of the implementation, tells what was seen there, and gives the way to it as
+Either place can be looked at with any copy of the implementation, reports its findings, and gives the way to them as
 calls.
 """
 
@@ -37,7 +37,7 @@ Trial = Callable[[ModuleType], Iterator[Fault]]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen in a place: the laws broken there, after how many calls, and how far one had to look."""
+    """The findings in a place: the laws broken there, after how many calls, and how far one had to look."""
 
     laws: tuple[str, ...] = ()
     length: int = 0
@@ -88,7 +88,7 @@ class TrialPlace:
         return f"trial of {self.trial.__name__}"
 
     def look(self, package: ModuleType, judged: bool) -> Seen:
-        """Put a copy of the implementation to the trial; its own text is the way to a fault where it tells no calls."""
+        """Put a copy of the implementation to the trial; its own text is the way to a fault where it has no calls."""
         rearm()
         faults = list(self.trial(package))
         if not faults:

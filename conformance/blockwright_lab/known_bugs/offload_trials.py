@@ -63,7 +63,7 @@ class Copies:
         return True
 
     def wait(self, job_ids: Any) -> None:
-        """End transfers: what is still what it was arrives."""
+        """End transfers: unchanged blocks arrive."""
         for job_id in [job_id for job_id in self.begun if job_id in job_ids]:
             (source, destination), first = self.begun.pop(job_id)
             is_bad = self.fails and destination.medium() == "GPU"
@@ -95,7 +95,7 @@ class Engine:
         self.connector = offload.OffloadingConnector(self.manager, chain, worker, store_on=store_on)
 
     def admit(self, name: str, token: int) -> Any:
-        """Give a request, which repeats a token, its slots; what is in flight ends first if there are too few."""
+        """Give a request, which repeats a token, its slots; steps in flight end first if there are too few."""
         request = self.core.Request(name, [token] * LENGTH, SIZE)
         if self.manager.allocate_slots(request, LENGTH) is None:
             self.settle()
@@ -127,9 +127,8 @@ class Engine:
         return results
 
     def back(self, token: int) -> Iterator[str]:
-        """Forget all on the device, admit a request on what was stored, and tell which blocks are not as they must be.
-
-        What the device then finds by itself is looked at as well.
+        """Forget all on the device, admit a request on the stored blocks, and return the wrong ones. Blocks that the
+        device then finds by itself are checked as well.
         """
         self.settle()
         self.manager.reset_prefix_cache()
@@ -154,7 +153,7 @@ class Engine:
 
 
 def faults_of(engine: Engine, token: int, length: int) -> Iterator[Fault]:
-    """Return what is wrong with a prompt that is brought back after so many calls."""
+    """Return the faults of a prompt that is brought back after some calls."""
     if wrong := "; ".join(engine.back(token)):
         yield Fault("CHAIN-6", wrong, length)
 

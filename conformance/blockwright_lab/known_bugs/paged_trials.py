@@ -55,7 +55,7 @@ def comes_back(package: ModuleType) -> Iterator[Fault]:
 
 
 def chunks_of_a_prompt(package: ModuleType) -> Iterator[Fault]:
-    """Compute a prompt in chunks: nobody is told of more cached tokens than have been computed (PAGE-16)."""
+    """Compute a prompt in chunks: no more tokens are reported cached than have been computed (PAGE-16)."""
     paging: Any = package.paging
     for chunk in range(1, 9):
         rearm()

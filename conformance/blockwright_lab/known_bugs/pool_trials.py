@@ -64,7 +64,7 @@ def requests(package: ModuleType) -> Iterator[tuple[tuple[object, ...], Any]]:
 def one(
     package: ModuleType, hasher: Any, tokens: tuple[int, ...], lora: str | None, salt: str | None, items: Any
 ) -> Iterator[tuple[tuple[object, ...], Any]]:
-    """Return the key of each block of one request, with what it must stand for: all that precedes the block's end."""
+    """Return the key of each block of one request, with its content: all that precedes the block's end."""
     own_items = [package.MultiModalItem(*item) for item in items]
     request = package.Request(
         "r", list(tokens), block_size=BLOCK_SIZE, lora_name=lora, cache_salt=salt, mm_items=own_items, hasher=hasher
@@ -175,7 +175,7 @@ MOST_ASKED = 3
 
 
 def plans(package: ModuleType) -> Iterator[Fault]:
-    """Return PLAN-1 for the first plan of each model that is not what the call comes to."""
+    """Return PLAN-1 for the first plan of each model that differs from the call's outcome."""
     for kinds, size in product(KINDS, (1, 2)):
         manager = manager_of(package, kinds, size, 6, enable_caching="cross" not in kinds)
         first = package.Request("first", [0] * 2, size)
@@ -252,7 +252,7 @@ def manager_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks
 
 
 def rows(package: ModuleType) -> Iterator[Fault]:
-    """Return ROW-1 if a worker's rows part from the tables, told of every token of a request of three groups."""
+    """Return ROW-1 if a worker's rows differ from the tables after any token of a request of three groups."""
     layers = "full + full + sliding 2"
     manager = manager_of(package, layers, 2, 20)
     replica = package.worker.replica.TableReplica(
@@ -279,7 +279,7 @@ def rows(package: ModuleType) -> Iterator[Fault]:
 
 
 def restarts(package: ModuleType) -> Iterator[Fault]:
-    """Return RESTART-1 if a manager that is given what another left finds it not, or in another order, or wrongly."""
+    """Return RESTART-1 if a manager that restores another's dump finds other blocks, or in another order."""
     hasher, checkpoint = package.Sha256Hasher(b"seed"), package.observe.checkpoint
     options = {"num_blocks": 12, "enable_kv_cache_events": True}
     manager, stream = manager_of(package, "full + sliding 2", **options), package.observe.EventStream()
@@ -300,7 +300,7 @@ def restarts(package: ModuleType) -> Iterator[Fault]:
 
 
 class Interrupting(bytes):
-    """A hash whose use is interrupted, once so many uses are over."""
+    """A hash with its use interrupted after some uses."""
 
     left = 0
 
@@ -336,6 +336,6 @@ def interrupts(package: ModuleType) -> Iterator[Fault]:
 
 
 def queue(manager: Any) -> tuple[Any, ...]:
-    """Return the blocks that nobody holds, first to be taken first, each with its key and group."""
+    """Return the free blocks, first to be taken first, each with its key and group."""
     keys, groups = manager.block_pool.block_keys(), manager.block_pool.block_groups()
     return tuple((block, keys[block] and (groups[block], keys[block])) for block in manager.block_pool.free_block_ids())

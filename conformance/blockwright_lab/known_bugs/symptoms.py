@@ -1,7 +1,6 @@
-"""Worlds of block tables, tiers and chains that say of a fault which laws it breaks.
-
-A state of the specification is made of what is shown after the last call, and every law is asked about it and about the
-step to it (`blockwright_conformance.checker.diagnose`).
+"""Worlds of block tables, tiers and chains that diagnose which laws a fault breaks. A state of the specification is
+made from the observation after the last call, and every law is asked about it and about the step to it
+(`blockwright_conformance.checker.diagnose`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -111,7 +110,7 @@ def missing(keys: Iterable[Key], state: Tier) -> Broken:
 
 
 def old_news(announced: frozenset[Key], events: Iterable[Event]) -> Broken:
-    """Yield EV-1 where an event tells what is known."""
+    """Yield EV-1 where an event repeats a known fact."""
     for each in events:
         if any((key in announced) != each.removed for key in each.keys):
             yield "EV-1", f"{each} is no news"
@@ -141,7 +140,7 @@ def shown_entries(wanted: Tier, manager: Any) -> Iterator[Entry]:
 
 
 def shown_chain(before: Chain, action: Any, compared: Compared, under_test: Any) -> Chain:
-    """Make a state of what a chain shows; its transfers follow what it accepted, handed out and reported."""
+    """Make a state from a chain's observation; its transfers follow the accepted, handed-out and reported ones."""
     outcome, reply, shown = compared.outcome, compared.reply, compared.shown
     device, transfers = outcome.state.device, outcome.state.transfers
     if outcome.refusal is not None and reply.answer and reply.error is None:
@@ -164,7 +163,7 @@ def shown_chain(before: Chain, action: Any, compared: Compared, under_test: Any)
 
 
 def of_laws(laws: Iterable[Any], *arguments: Any) -> Iterator[tuple[str, str]]:
-    """Yield the laws that do not hold of a state, or of a step; one that cannot be asked says nothing."""
+    """Yield the laws that do not hold of a state, or of a step; a law that cannot be asked is skipped."""
     for law in laws:
         with suppress(AssertionError, IndexError, KeyError, ValueError):
             if not law.holds(*arguments):

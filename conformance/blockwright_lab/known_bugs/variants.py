@@ -1,8 +1,8 @@
 """Variants: the implementation with one place changed, loaded beside the real one in the same process.
 
 A variant is a fresh copy of the package `blockwright`, made from its sources, past compiled libraries and past cached
-bytecode: gates that need a *wrong* implementation (known bugs, mutants) load one, put it under an adapter of its own,
-and drop it. Its classes, errors among them, are its own; what the rest of the process imported stays what it was.
+bytecode: gates that need a *wrong* implementation (known bugs, mutants) load one, put it under a separate adapter, and
+drop it. Its classes, errors among them, are its own; the modules that the process imported stay as they were.
 """
 
 import importlib
@@ -77,7 +77,7 @@ def load(changed: Mapping[str, CodeType] | None = None) -> ModuleType:
 
 @contextmanager
 def instead(sources: Sources, modules: dict[str, ModuleType]) -> Iterator[None]:
-    """Let a variant's modules stand in place of the package's; what is imported meanwhile is added to them."""
+    """Put a variant's modules in place of the package's; modules imported meanwhile are added to them."""
     kept, finders = held(PACKAGE), sys.meta_path[:]
     for name in kept:
         del sys.modules[name]

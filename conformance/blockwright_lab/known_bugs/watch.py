@@ -1,8 +1,8 @@
 """A watch over wrong implementations: what runs on and on is stopped, and is a fault like any other.
 
-Processor time is counted, so that a busy machine changes nothing; and what the process holds already is kept from the
-garbage collector meanwhile, which would take longer than an action may to look through a large heap. Main thread only,
-where signals are handled.
+Processor time is counted, so that a busy machine changes nothing; and existing objects are kept from the garbage
+collector meanwhile, which would take longer than an action may to look through a large heap. Main thread only, where
+signals are handled.
 """
 
 import gc
@@ -58,7 +58,7 @@ def alarm() -> Iterator[None]:
 
 @contextmanager
 def watch() -> Iterator[None]:
-    """Watch as `alarm` does, with what the process holds already kept from the collector."""
+    """Watch as `alarm` does, with existing objects kept from the collector."""
     gc.freeze()
     try:
         with alarm():
@@ -68,7 +68,7 @@ def watch() -> Iterator[None]:
 
 
 class Limited:
-    """An adapter whose every copy, made before each action, starts the watch anew."""
+    """An adapter in which every copy, made before each action, starts the watch anew."""
 
     def copy(self) -> Self:
         rearm()

@@ -1,12 +1,12 @@
-"""A directory whose files were altered while nobody had it open: every byte of every file, and what stands for a file.
+"""A directory with files that were altered while it was closed: every byte of every file, and other things as files.
 
 A store works in a directory and is closed. Its files are altered: every byte in turn, and at random bits, ranges and
 records that are flipped, zeroed, cut off, added, exchanged or copied, counts and lengths of extreme values (in records
 under the right checksum as well), an older file in place of a newer one, files that are gone, are links, directories or
 FIFOs, or that others may write to. Then it is opened, all it serves is compared, every place is written and read, and
-it is opened once more. What may come of that is said by the laws of chapter `directory`.
+it is opened once more. The laws of chapter `directory` define the permitted results.
 
-Not covered: somebody who forges blocks, checksums included, in a directory that only its owner can write to.
+Not covered: an attacker who forges blocks, checksums included, in a directory that only its owner can write to.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def made(path: Path, draw: random.Random) -> Before:
 
 
 def altered(trial: Trial) -> frozenset[Altered]:
-    """Return which parts of the directory differ from what was left."""
+    """Return which parts of the directory differ from before."""
     before, now = trial.before.files, trial.files
     found = {Altered.REST}
     if now.get(HEADER) != before[HEADER]:
@@ -103,7 +103,7 @@ def same(one: bytes, other: bytes, first: int, size: int) -> bool:
 
 
 def laid_out(path: Path, trial: Trial) -> dict[str, tuple[int, int, bytes]]:
-    """Make the directory, and beside it what nobody may touch; return what that is."""
+    """Make the directory, and beside it a file that must not be touched; return that file's content."""
     lay_out(path, trial.files)
     outside = path.with_name("outside")
     if not outside.exists():
@@ -118,7 +118,7 @@ def seen(outside: Path) -> dict[str, tuple[int, int, bytes]]:
 
 
 def reopened(path: Path, trial: Trial) -> tuple[Reopened, int]:
-    """Open an altered directory, read it, write to it and open it again; say what came of it, and compare blocks."""
+    """Open an altered directory, read it, write to it and open it again; return the result, and compare blocks."""
     kept, whole = laid_out(path, trial), untouched(trial)
     places = {
         slot: Place(frozenset((key_of(key),)), key_of(key) if slot in whole else None)
@@ -230,7 +230,7 @@ def planned(draw: random.Random, before: Before, number: int, count: int) -> Tri
 
 
 def alterations(path: Path, count: int, seed: int) -> tuple[list[tuple[str, str]], dict[str, int]]:
-    """Alter so many directories; return each fault with the law that it breaks, and what happened how often."""
+    """Alter some directories; return each fault with the law that it breaks, and the counts of events."""
     draw, faults = random.Random(seed), list[tuple[str, str]]()
     fired = dict.fromkeys(("blocks compared", "refused", *(kind.name.lower() for kind in Altered)), 0)
     before = Before({}, {}, ())

@@ -1,4 +1,4 @@
-"""What may become of the files of a directory: bytes, fields and records that change, and what stands for a file."""
+"""Alterations of the files of a directory: bytes, fields and records that change, and other things as files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Before:
 
 @dataclass
 class Trial:
-    """Files to be altered, and what was done to them."""
+    """Files to be altered, and their alterations."""
 
     before: Before
     files: dict[str, bytes]
@@ -163,7 +163,7 @@ def gone(trial: Trial) -> None:
 
 
 def instead(make: Callable[[Path, Path], object]) -> Callable[[Path, Path], None]:
-    """Return what puts something else in the place of a file; the second path is a folder that nobody may touch."""
+    """Return a function that replaces a file by something else; the second path is a folder not to be touched."""
 
     def put(path: Path, outside: Path) -> None:
         path.unlink(missing_ok=True)
@@ -200,7 +200,7 @@ STANDING: Final[dict[str, Callable[[Path, Path], None]]] = {
 
 
 def other_kind(trial: Trial) -> None:
-    """Let something else stand in the place of one file."""
+    """Replace one file by something else."""
     if trial.kinds:
         return
     name = trial.draw.choice((*FILES, LOCK, RECENCY + UNPUBLISHED, HEADER + UNPUBLISHED))

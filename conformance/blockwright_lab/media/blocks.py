@@ -21,7 +21,7 @@ KEYS = 40
 
 
 class Said(NamedTuple):
-    """What a run says before and after each of its calls, so that it is known what it had done when it ended."""
+    """The reports of a run before and after each of its calls, so that its state at the end is known."""
 
     event: str
     """``write`` or ``discard`` before the call, ``written`` or ``discarded`` after it, ``fault`` for a wrong answer."""
@@ -107,16 +107,16 @@ class Work:
 
 
 class Left:
-    """Which blocks each slot may hold after what a run has said, and which it must.
+    """Which blocks each slot may hold after a run's reports, and which it must.
 
     Attributes:
         may: for each slot the keys of which one may be found there.
         must: for each slot the key that must be, if there is one.
-        checked: blocks whose every byte was compared.
+        checked: blocks with every byte compared.
     """
 
     def __init__(self, keeps_names: bool) -> None:
-        """Begin with an empty store; `keeps_names` tells whether what was written last is there even without a sync."""
+        """Begin with an empty store; `keeps_names` is whether the last writes are there even without a sync."""
         self.keeps_names = keeps_names
         self.may: dict[int, set[int]] = {slot: set() for slot in range(SLOTS)}
         self.must: dict[int, int] = {}
@@ -143,7 +143,7 @@ class Left:
             self.may[slot] |= {key} if event == "write" else set()
 
     def compare(self, store: DiskStore) -> None:
-        """Read all that a store has, and something of what it must not have; go on from what is there."""
+        """Read all blocks of a store, and some that it must not have; go on from the present ones."""
         number = {key_of(key): key for key in range(KEYS)}
         listed = {slot: number[key] for key, slot in store.blocks()}
         for slot in range(SLOTS):

@@ -1,17 +1,17 @@
 """A disk that stops: processes are killed while they write, power fails, and every byte that is left is compared.
 
-A process writes, overwrites, reads and discards blocks at random in a directory, in one thread or two, and says before
-and after each call what it does. It is killed (SIGKILL) at a random moment, or before, in or after one of the calls
-that change the disk, the making of the directory included. Then the directory is opened: each block that was
-acknowledged and not being overwritten must be there, with all its bytes; where one was being overwritten, the old one,
-the new one or none may be; and nothing else may be served. The next process goes on in the same directory.
+A process writes, overwrites, reads and discards blocks at random in a directory, in one thread or two, and reports each
+call before and after it. It is killed (SIGKILL) at a random moment, or before, in or after one of the calls that change
+the disk, the making of the directory included. Then the directory is opened: each block that was acknowledged and not
+being overwritten must be there, with all its bytes; where one was being overwritten, the old one, the new one or none
+may be; and nothing else may be served. The next process goes on in the same directory.
 
 A loss of power is played on a model of a disk (`offload_power`), since a killed process leaves its writes behind: the
-same work is noted call by call, then for random calls a directory is made of what the disk may have kept. The laws are
-DISK-1 to DISK-3 of the specification's chapter `directory`; a third run alters files (`offload_altered`), under all of
-its laws.
+same work is noted call by call, then for random calls a directory is made of data that the disk may have kept. The laws
+are DISK-1 to DISK-3 of the specification's chapter `directory`; a third run alters files (`offload_altered`), under all
+of its laws.
 
-Not covered: disks that lose what they have synced, or damage what lies beside a write.
+Not covered: disks that lose what they have synced, or damage data beside a write.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def compare(kind: type[DiskStore], path: Path, left: Left) -> None:
 
 
 def kills(folder: Path, count: int, seed: int) -> tuple[list[str], dict[str, int]]:
-    """Kill so many processes; return the faults, and what happened how often."""
+    """Kill some processes; return the faults, and the counts of events."""
     draw = random.Random(seed)
     fired = {"blocks compared": 0, "killed": 0, "ended": 0, "torn": 0, "before": 0, "after": 0, "at any moment": 0}
     with victims() as (orders, said):
@@ -144,7 +144,7 @@ def victims() -> Iterator[tuple[IO[str], IO[str]]]:
 
 
 def hear(lines: IO[str], left: Left) -> int:
-    """Take in what a process says until it has ended; return its exit status."""
+    """Read a process's reports until it has ended; return its exit status."""
     for line in lines:
         event, *numbers = line.split()
         if event == "ended":
@@ -157,7 +157,7 @@ def hear(lines: IO[str], left: Left) -> int:
 
 
 def failures(folder: Path, count: int, seed: int) -> tuple[list[str], dict[str, int]]:
-    """Let the power fail so often; return the faults, and what happened how often."""
+    """Let the power fail some times; return the faults, and the counts of events."""
     draw = random.Random(seed)
     fired = {"blocks compared": 0, "power lost": 0, "calls": 0}
     start, begun = dict[str, bytes](), Left(keeps_names=False)
@@ -195,7 +195,7 @@ def noted(path: Path, start: dict[str, bytes], seed: int) -> list[Call]:
 
 
 def played_back(calls: list[Call], start: dict[str, bytes], left: Left) -> Disk:
-    """Make calls on a disk that begins with some files, and take in what was said meanwhile."""
+    """Make calls on a disk that begins with some files, and read the reports meanwhile."""
     disk = Disk(start)
     for call in calls:
         if call.said is not None:

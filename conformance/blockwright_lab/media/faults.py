@@ -42,7 +42,7 @@ STORE_EVERYTHING = frozenset(
 
 
 class StoreFaultError(AssertionError):
-    """The store did what it never may."""
+    """The store broke a promise."""
 
 
 def content(key: bytes) -> bytes:
@@ -159,7 +159,7 @@ class FaultRun:
         self.manager.check()
 
     def _set_user(self, password: str, rules: str) -> None:
-        """Change what the user of the store under test may do; the direct connection is there already, and stays."""
+        """Change the rights of the store's user under test; the direct connection exists already, and stays."""
         self._client.execute_command("ACL", "SETUSER", "engine", "on", "resetpass", password, *rules.split())
 
     def _allow(self) -> None:
@@ -235,7 +235,7 @@ STORE_RUNS = tuple(f"store: {fault}" for fault in (*FAULTS, *SERVER_FAULTS))
 
 @contextmanager
 def everything_logged() -> Iterator[io.StringIO]:
-    """Collect what any logger says, at every level, tracebacks included."""
+    """Collect all log messages, at every level, tracebacks included."""
     text, root = io.StringIO(), logging.getLogger()
     handler, level = logging.StreamHandler(text), root.level
     handler.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s %(args)s"))
@@ -249,7 +249,7 @@ def everything_logged() -> Iterator[io.StringIO]:
 
 
 def store_run(name: str, profile: str, seed: int = 0) -> GateResult:
-    """Return the row of a run; it says so where there is no server or no client to run it with."""
+    """Return the row of a run; it notes a missing server or client."""
     why, fault = missing(), name.partition(": ")[2]
     if why:
         return GateResult("faults", name, "ValkeyStore", 0, 0, 0, 0.0, detail=f"not run: {why}", left_out=True)

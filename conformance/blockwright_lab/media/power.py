@@ -1,8 +1,7 @@
-"""A disk whose power may fail: every call that changes it is noted, and what it may hold after any of them is made.
+"""A disk whose power may fail: every call that changes it is noted, and each directory that it may then hold is made.
 
-The model is harsher than disks are. What was written to a file since its last sync is kept, lost or torn, each write
-for itself and in any order; names are kept up to some point since the last sync of the folder. Only what was synced is
-sure.
+The model is harsher than disks are. Data written to a file since its last sync is kept, lost or torn, each write for
+itself and in any order; names are kept up to some point since the last sync of the folder. Only synced data is sure.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ LOG: list[Call] = []
 
 
 class NotedFile(BlockFile):
-    """A file that notes what is done to it, and syncs nothing."""
+    """A file that notes calls, and syncs nothing."""
 
     def write_some(self, offset: int, parts: Sequence[memoryview]) -> int:
         LOG.append(Call("write", self.name, offset, b"".join(parts)))
@@ -55,7 +54,7 @@ class NotedFile(BlockFile):
 
 
 class NotedFolder(Folder):
-    """A folder that notes what is done to it, and syncs nothing."""
+    """A folder that notes calls, and syncs nothing."""
 
     file_class = NotedFile
 
@@ -69,7 +68,7 @@ class NotedFolder(Folder):
         super().create(name, content)
 
     def sync_file(self, fd: int) -> None:
-        """Do nothing: what is created is sure, as `create` says."""
+        """Do nothing: a created file is sure, see `create`."""
 
     def rename(self, name: str, to: str) -> None:
         LOG.append(Call("rename", name, to=to))
@@ -80,14 +79,14 @@ class NotedFolder(Folder):
 
 
 class NotedStore(DiskStore):
-    """A store that notes what it does."""
+    """A store that notes its calls."""
 
     folder_class: ClassVar[type[Folder]] = NotedFolder
 
 
 @dataclass
 class Inode:
-    """A file without its name: what is sure, and what was done since."""
+    """A file without its name: its sure content, and the writes since."""
 
     sure: bytearray = field(default_factory=bytearray)
     since: list[Call] = field(default_factory=list)
@@ -110,7 +109,7 @@ class Inode:
 
 
 class Disk:
-    """What is sure of a directory, and what was done since.
+    """The sure content of a directory, and the changes since.
 
     Attributes:
         names: the files by the names that are sure.
@@ -165,5 +164,5 @@ def lay_out(path: Path, files: dict[str, bytes]) -> None:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """Return the files of a directory, but for the lock, which matters to nobody."""
+    """Return the files of a directory, except the lock, which does not matter."""
     return {file.name: file.read_bytes() for file in path.iterdir() if file.name != LOCK}

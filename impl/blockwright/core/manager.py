@@ -64,15 +64,15 @@ class PrefixCacheStats(NamedTuple):
     """Lookups of requests admitted since the last call of `make_prefix_cache_stats`.
 
     A lookup is counted once its request is given slots, so that one that has to wait is not counted at each try. A
-    request that was admitted before (and preempted since, or its load failed) is counted apart, as in vLLM: it often
-    hits what it computed itself.
+    request that was admitted before (and preempted since, or its load failed) is counted apart, as in vLLM, because it
+    often hits blocks that it computed itself.
 
     Attributes:
         reset: whether the prefix cache was reset since then.
         requests: requests admitted for the first time, after a lookup.
         queries: tokens looked up for them.
         hits: tokens of the hits that they adopted.
-        preempted_requests, preempted_queries, preempted_hits: likewise of requests that were admitted before.
+        preempted_requests, preempted_queries, preempted_hits: the same counts for requests that were admitted before.
     """
 
     reset: bool
@@ -88,8 +88,8 @@ class PrefixCacheStats(NamedTuple):
 class KVCacheManager:
     """KV-cache blocks of all running requests of one scheduler.
 
-    What it knows is a record (`State`); what it does stands in modules that are named as the specification's chapters:
-    `preconditions`, `plans`, `effects`, `publication`, `transitions`, and `in_time`.
+    Its state is a record (`State`). Its calls are functions in modules with the names of the specification's chapters:
+    `preconditions`, `plans`, `effects`, `publication`, `transitions`, `in_flight`, `forks` and `explain`.
 
     Example:
         >>> from blockwright import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, Request
@@ -142,22 +142,22 @@ class KVCacheManager:
             enable_kv_cache_events: record events; requests must then use a portable hasher (`Sha256Hasher`).
             verify_tokens: compare tokens on every hit; needed with a hasher that is not collision resistant.
             dcp_world_size: ranks that share one block's tokens; full attention only.
-            overlap_steps: steps are in flight until `settle_step` says that they are done; without, a request's own
-                count says so at its next call.
+            overlap_steps: steps are in flight until `settle_step` reports that they are done. Without it, the request's
+                own count shows that at its next call.
             publish_on_settlement: publish blocks once their step is settled, not when it is scheduled; needs
                 `overlap_steps`. For engines that do not execute steps in order.
             watermark: share of the blocks that stay free when a request joins others, within 0.0 .. 1.0.
             explain_evictions: remember how keys were lost, for `explain_hit` and `make_eviction_stats`: the last
                 ``num_blocks - 1`` losses, older ones are forgotten.
-            track_evictions: record what is taken for other content, for `take_evictions`.
-            shares: blocks of the pool that are each tenant's own, by cache salt. A candidate of a tenant with no more
-                than its share is evicted for others only where there is no other candidate; what its requests hold is
-                part of its share. Salts that are not named, and requests without one, have no share.
-            hint_guard: part of the pool, within 0.0 .. 1.0, that no hint is about: so many of the last candidates to be
-                released stay until all others are gone, so that wrong hints leave at least the hits of plain LRU in a
-                pool of that size. law: HINT-3.
-            eviction_policy: chooses the cached block that goes whenever one has to; blocks without content go before.
-                Without, and without hints, the least recently used goes.
+            track_evictions: record the contents that are evicted, for `take_evictions`.
+            shares: blocks of the pool that belong to each tenant, by cache salt. A candidate of a tenant with no more
+                than its share is evicted for others only where there is no other candidate; blocks that its requests
+                hold are part of its share. Salts that are not named, and requests without one, have no share.
+            hint_guard: part of the pool, within 0.0 .. 1.0, that no hint affects. This many of the last candidates to
+                be released stay until all others are gone, so that wrong hints leave at least the hits of plain LRU in
+                a pool of that size. law: HINT-3.
+            eviction_policy: chooses the cached block that is evicted. Blocks without content are taken before any
+                cached block. Without a policy and without hints, the least recently used block is evicted.
             raise_never_fits: raise `NeverFitsError` when a new request could not be served even alone; False: return
                 None for it, as vLLM's manager does, and so each time that it is asked for.
 
@@ -180,7 +180,7 @@ class KVCacheManager:
         if not groups and enable_caching:
             raise UnsupportedError("enable_caching: without groups of layers nothing is cached; turn it off")
         if groups and all(encoders):
-            raise UnsupportedError("kv_cache_config: cross attention stands beside a decoder group, not alone")
+            raise UnsupportedError("kv_cache_config: cross attention needs a decoder group beside it")
         if any(encoders) and enable_caching:
             raise UnsupportedError(
                 "enable_caching: cross-attention blocks are never cached, so no prefix is; turn it off"
@@ -290,7 +290,7 @@ class KVCacheManager:
         full_sequence_must_fit: bool = False,
         reserved_blocks: int = 0,
     ) -> KVCacheBlocks | None:
-        """Give a request slots for its next tokens; return the new blocks, or None: not now, and nothing changed.
+        """Give a request slots for its next tokens; return the new blocks, or None if there is no room now.
 
         ::
 
@@ -367,7 +367,7 @@ class KVCacheManager:
         Args:
             requests: the requests, each once.
             num_new_tokens: one count for all, or one per request.
-            num_lookahead_tokens, num_draft_tokens: likewise.
+            num_lookahead_tokens, num_draft_tokens: the same.
 
         Raises:
             InvalidArgumentError, NeverFitsError, DuplicateRequestError: as `allocate_slots`; a request twice in the
@@ -397,7 +397,7 @@ class KVCacheManager:
         full_sequence_must_fit: bool = False,
         reserved_blocks: int = 0,
     ) -> Plan:
-        """Return whether `allocate_slots` with these arguments would succeed, and what it would take; change nothing.
+        """Return whether `allocate_slots` with these arguments would succeed, and its demand; change nothing.
 
         Returns `Fits` with the exact demand, `NotNow` with the blocks missing, or `Never` with the reason: too long for
         the model, or for the pool. Complexity: O(hits + blocks that would be trimmed). law: PLAN-1, PLAN-2, LIVE-1.
@@ -420,11 +420,11 @@ class KVCacheManager:
         return planned(state, request, tables, ask)
 
     def can_load(self, request: Request, num_new_computed_tokens: int, num_external_computed_tokens: int) -> bool:
-        """Return whether a new request could ever load so many tokens after a hit of so many: not if `plan` is `Never`.
+        """Return whether a new request could ever load tokens after a hit, however many blocks are free now.
 
-        A load takes blocks for what the tokens after it read, all at once, so it fits wherever the request could have
-        computed as far; a connector offers no more than that. The hit need not be there. Complexity: O(groups).
-        law: LIVE-1.
+        A load takes all blocks that the tokens after it read at once. It fits wherever the request could have computed
+        the same tokens; a connector offers no more than that. The hit need not be there. Complexity: O(groups). law:
+        LIVE-1.
 
         Raises:
             InvalidArgumentError: a count is out of range, or the request was made with another block size or hasher.
@@ -433,7 +433,7 @@ class KVCacheManager:
         return can_load(self._state, request, num_new_computed_tokens, num_external_computed_tokens)
 
     def commit(self, plan: Plan) -> KVCacheBlocks:
-        """Do what was planned and return the new blocks, as `allocate_slots`; it cannot fail on an unchanged pool.
+        """Carry out a plan and return the new blocks, as `allocate_slots` does; it cannot fail on an unchanged pool.
 
         Complexity: as `allocate_slots`.
 
@@ -448,8 +448,9 @@ class KVCacheManager:
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Publish the blocks that the first `num_computed_tokens` tokens fill and that were delayed.
 
-        It says that these tokens are computed, accepted drafts among them: others may read them from now on, so that
-        ``request.num_computed_tokens`` cannot go below that any more. It may still be less when this is called.
+        The call declares that these tokens are computed, accepted drafts included. Other requests may read them from
+        now on, so ``request.num_computed_tokens`` cannot go below this count any more. It may still be less when this
+        is called.
 
         Complexity: O(blocks published). law: PUB-1, PUB-2.
 
@@ -460,7 +461,7 @@ class KVCacheManager:
         publish(self._state, request, num_computed_tokens)
 
     def remove_skipped_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """Trim now what no token at `num_computed_tokens` or later reads, instead of at the next `allocate_slots`.
+        """Trim now the entries that no token at `num_computed_tokens` or later reads, not at the next `allocate_slots`.
 
         Complexity: O(entries that die). law: TRIM-1.
 
@@ -471,10 +472,10 @@ class KVCacheManager:
         trim(self._state, request, num_computed_tokens)
 
     def free(self, request: Request) -> None:
-        """Release all blocks of a request, last first; of one that holds none: nothing. O(blocks). law: REF-1.
+        """Release all blocks of a request, last first; do nothing if it holds none. O(blocks). law: REF-1.
 
         Blocks that a step in flight or a load still touches return when that has ended, in the same order. To preempt,
-        free it and then set ``request.num_computed_tokens = 0``: what that says now tells whether the last step has run
+        free it and then set ``request.num_computed_tokens = 0``. The count before shows whether the last step has run
         (law: MAMBA-5).
 
         Raises:
@@ -489,17 +490,17 @@ class KVCacheManager:
     # ------------------------------------------------------------------ what to keep
 
     def retain(self, request: Request, num_tokens: int, priority: int, until: float) -> None:
-        """Say that the first tokens of a running request are worth keeping, with a priority, until a time.
+        """Mark the first tokens of a running request as worth keeping, with a priority, until a time.
 
-        Their blocks, once the request has ended, are evicted after all of lower priority; after `until` as if nothing
-        had been said. Nothing is pinned: a request that needs the blocks gets them. Of several that say something of
-        the same blocks, the highest priority and the latest time count; a second call for the same request replaces the
-        first. Without caching it does nothing. Complexity: O(1), and O(log n) per block when the request ends; the
-        first hint that a manager is given costs O(num_blocks). law: HINT-1, HINT-2.
+        Their blocks, once the request has ended, are evicted after all blocks of lower priority. After `until` they are
+        evicted as if there had been no call. Nothing is pinned: a request that needs the blocks gets them. If several
+        requests mark the same blocks, the highest priority and the latest time count. A second call for the same
+        request replaces the first. Without caching it does nothing. Complexity: O(1), and O(log n) per block when the
+        request ends; the first hint that a manager is given costs O(num_blocks). law: HINT-1, HINT-2.
 
         Args:
             request: a running request.
-            num_tokens: leading tokens; more than there are when it ends means all of them.
+            num_tokens: leading tokens; a larger number than it has when it ends means all of them.
             priority: 1 .. 100.
             until: a time on the engine's clock, see `advance_time`; ``float("inf")``: until the blocks are taken.
 
@@ -511,11 +512,12 @@ class KVCacheManager:
         retain(self._state, request, num_tokens, priority, until)
 
     def release_prefix(self, request: Request, first_token: int = 0) -> None:
-        """Say that nobody will come back to a running request's tokens from some token on: its conversation has ended.
+        """Declare that no later request will reuse a running request's tokens from `first_token` on.
 
-        Once the request has ended, their blocks are evicted before all that hold something. Those stay in their place
-        that are still held, or that something else has gone on from than this request (law: POLICY-1). Whoever finds
-        such a block before takes all of this back. Without caching it does nothing. Complexity: as `retain`.
+        Call it when a conversation has ended. Once the request has ended, these blocks are evicted before all other
+        cached blocks. Blocks that are still held, or from which other requests have continued, keep their place (law:
+        POLICY-1). A hit on such a block before its eviction takes the mark back. Without caching it does nothing.
+        Complexity: as `retain`.
 
         Raises:
             UnknownRequestError: the request holds no blocks.
@@ -525,7 +527,7 @@ class KVCacheManager:
         release_prefix(self._state, request, first_token)
 
     def hint_of(self, request: Request, first_token: int) -> BlockHint | None:
-        """Return what is said of a running request's block that begins at a token, for tiers below; None: nothing.
+        """Return the hint for a running request's block that begins at a token, for lower tiers; None if there is none.
 
         O(1).
 
@@ -556,11 +558,11 @@ class KVCacheManager:
         return start_step(self._state)
 
     def new_step_starts(self) -> None:
-        """Say that a step starts, for engines whose steps do not overlap: slots given so far are computed before it.
+        """Report that a step starts, for engines without overlapping steps: slots given so far are computed before it.
 
         Recurrent states that the last step left may be found from now on. Without this call each is found once its own
-        request has got its next slots or has ended, so it matters to lookups that come before those calls.
-        Complexity: O(requests whose last step stopped at the end of a block). law: MAMBA-5.
+        request has got its next slots or has ended, so it matters to lookups that come before those calls. Complexity:
+        O(requests with a last step that stopped at the end of a block). law: MAMBA-5.
 
         Raises:
             UnsupportedError: the manager was made with `overlap_steps`.
@@ -570,11 +572,11 @@ class KVCacheManager:
     def settle_step(self, step: int, num_rejected_tokens: Mapping[str, int] | None = None) -> None:
         """Say that the oldest step in flight is done, and how many drafts of which request were rejected.
 
-        The tokens of the step count as settled: what they no longer read is trimmed at the request's next slots, what
-        they filled is published now if the manager publishes on settlement, and blocks that waited for the step are
-        released. Rejected drafts move the request and its later steps back: lower ``num_computed_tokens`` by as much,
-        and append the step's tokens afterwards. Complexity: O(requests of the step + blocks released).
-        law: SETTLE-1, FENCE-1, PUB-3.
+        The tokens of the step count as settled. Entries that no later token reads are trimmed when the request is next
+        given slots. Blocks that the tokens filled are published now if the manager publishes on settlement. Blocks that
+        waited for the step are released. Rejected drafts move the request and its later steps back: lower
+        ``num_computed_tokens`` by their number, and append the step's tokens afterwards. Complexity: O(requests of the
+        step + blocks released). law: SETTLE-1, FENCE-1, PUB-3.
 
         Args:
             step: the number that `start_step` gave.
@@ -589,35 +591,35 @@ class KVCacheManager:
     def finish_load(self, request: Request, num_loaded_tokens: int) -> bool:
         """Report that a load has ended and how many of its tokens came; return whether the request runs on.
 
-        What no token after the whole load reads has no block, and is not loaded. If all the rest came, it is published:
-        set ``num_computed_tokens`` to the hit and the load, or to one less than the known tokens if that is all of them
-        (the last is computed again), and go on. If not, what came is published, the request is freed, and False is
-        returned: set ``num_computed_tokens = 0`` and look it up again. Its hit is what came, cut back to where every
-        layer has what the next token reads: with windows or recurrent layers often to the hit before the load. For a
-        request that was freed while it was loading, its blocks return now, the answer is False, and nothing else is to
-        be done, even if it runs again. Complexity: O(blocks). law: LOAD-1, READ-1, TRIM-1.
+        Positions that no token after the load reads have no block and are not loaded. If all the rest came, it is
+        published: set ``num_computed_tokens`` to the hit and the load, or to one less than the known tokens if that is
+        all of them (the last is computed again), and go on. If not, the tokens that came are published, the request is
+        freed, and False is returned: set ``num_computed_tokens = 0`` and look it up again. Its hit is then the loaded
+        prefix, cut back to a length at which every layer has all that the next token reads. With windows or recurrent
+        layers this is often the hit before the load. For a request that was freed while it was loading, its blocks
+        return now, the answer is False, and nothing else is to be done, even if it runs again. Complexity: O(blocks).
+        law: LOAD-1, READ-1, TRIM-1.
 
         Args:
             request: the request that loads.
-            num_loaded_tokens: n says that of the first n tokens after the hit everything came that had to be loaded.
+            num_loaded_tokens: the first tokens after the hit for which all data that had to be loaded came.
 
         Raises:
             UnknownStepError: nothing is being loaded for the request.
-            DuplicateRequestError: another request runs under its id, and what is being loaded is not of an older one.
+            DuplicateRequestError: another request runs under its id, and no load of an older one is under way.
             InvalidArgumentError: more tokens than were to be loaded.
         """
         return finish_load(self._state, request, num_loaded_tokens)
 
     def fork(self, parent: Request, child: Request) -> KVCacheBlocks | None:
-        """Start `child` on the blocks of `parent`, with as many computed tokens; return its blocks, or None: not now.
+        """Start `child` on the blocks of `parent` with its computed tokens; return its blocks, or None if none is free.
 
-        The tokens are those of steps that have run: what a step has still to write would be missing from a copy.
-        Make the child with ``parent.fork(request_id)``, or with any tokens that go on from those that the parent has
-        computed. Both then run on alike. A block that both hold is copied when one of them first writes to it: after
-        allocating for a step and before running it, do what `take_copies` tells. Drafts of the parent that are not
-        accepted by now are given up. Takes no blocks, but for the states of drafts of recurrent layers; where these are
-        not free the answer is None and nothing changed. Complexity: O(blocks shared + output tokens).
-        law: WRITE-1, REF-1.
+        Only tokens of steps that have run are shared: a copy would lack data that a step has still to write. Make the
+        child with ``parent.fork(request_id)``, or with any tokens that go on from those that the parent has computed.
+        Both then run on alike. A block that both hold is copied when one of them first writes to it: after allocating
+        for a step and before running it, run the copies that `take_copies` returns. Drafts of the parent that are not
+        accepted by now are given up. Takes no blocks, except for draft states of recurrent layers; if these are not
+        free, it returns None and nothing changes. Complexity: O(blocks shared + output tokens). law: WRITE-1, REF-1.
 
         Raises:
             UnknownRequestError: the parent holds no blocks.
@@ -626,7 +628,7 @@ class KVCacheManager:
                 parent's own count is out of range, its tokens are being loaded or not appended after settling, or the
                 copies for its last step have not been taken.
             UnknownStepError: a step in flight computes tokens of the parent; settle it first.
-            UnsupportedError: the parent's last tokens are accepted drafts, whose recurrent state cannot be shared;
+            UnsupportedError: the parent's last tokens are accepted drafts, and their recurrent state cannot be shared;
                 compute a step first.
         """
         return fork(self._state, parent, child)
@@ -634,9 +636,9 @@ class KVCacheManager:
     def take_copies(self) -> list[list[tuple[int, int]]]:
         """Return, per group, the (source, destination) block ids to copy before the next step, oldest first.
 
-        Each copy is told once. All are independent: no block is a source and a destination, or a destination twice, so
-        that any order and any parallelism will do. Both ends stay held until they are taken. Call it after allocating
-        for a step, and run the copies before the step. Complexity: O(copies). law: COPY-1, COPY-2.
+        Each copy is returned once. All are independent: no block is a source and a destination, or a destination twice,
+        so that any order and any parallelism will do. Both ends stay held until they are taken. Call it after
+        allocating for a step, and run the copies before the step. Complexity: O(copies). law: COPY-1, COPY-2.
         """
         return take_copies(self._state)
 
@@ -645,28 +647,29 @@ class KVCacheManager:
     def dump(self, told: Iterable[KVCacheEvent], identity: bytes, hasher: BlockHasher | None) -> bytes:
         """Return which free block holds which prefix, for `restore` where the device's memory outlives the process.
 
-        What a running request holds may still be written, and is left out: free the requests first. Nothing more may be
-        written to that memory afterwards, and whoever restores writes: a dump is restored once. O(num_blocks + tokens).
+        Blocks that a running request holds may still be written and are left out: free the requests first. Nothing may
+        be written to that memory afterwards. An engine that restores a dump writes to it, so a dump is restored once.
+        O(num_blocks + tokens).
 
         Args:
-            told: what events have told that can be found now: ``snapshot().events`` of the `observe.EventStream` in
-                which they are recorded. What it does not name is left out.
-            identity: all that decides what the bytes of a block are, and whose memory it is: a `CacheIdentity`'s digest
-                and the name of the memory, say.
-            hasher: of the requests; None if the engine gives its own keys, whose seed is then part of the identity.
+            told: the events of all prefixes that can be found now: ``snapshot().events`` of the `observe.EventStream`
+                that records them. Prefixes without an event are left out.
+            identity: all that decides the bytes of a block, and the owner of the memory: for example a
+                `CacheIdentity`'s digest and the name of the memory.
+            hasher: of the requests; None if the engine gives its own keys; their seed is then part of the identity.
 
         Raises:
             InvalidArgumentError: made without ``enable_kv_cache_events``.
-            UnsupportedError: made with ``verify_tokens``: keys alone do not say what a block holds.
+            UnsupportedError: made with ``verify_tokens``: keys alone do not prove the content of a block.
         """
         return cast("bytes", ABOVE["dump"](self, told, identity, hasher))
 
     def restore(self, data: bytes, identity: bytes, hasher: BlockHasher | None) -> int:
         """Publish what `dump` wrote, each block under its own key, to be evicted in the same order; return how many.
 
-        Nothing is restored, and 0 returned, where the identity, the configuration or the hasher's seed differs. It is
-        told in events like any publication. If the call does not end well, nothing is restored. The checksum has no
-        key: it shows accidents, not who wrote the data. Complexity: O(num_blocks + tokens). law: RESTART-1.
+        Nothing is restored, and 0 returned, where the identity, the configuration or the hasher's seed differs. Events
+        report it like any publication. If the call does not end well, nothing is restored. The checksum has no key: it
+        shows accidents, not who wrote the data. Complexity: O(num_blocks + tokens). law: RESTART-1.
 
         Args:
             data: what `dump` returned.
@@ -730,7 +733,7 @@ class KVCacheManager:
 
     @property
     def overlap_steps(self) -> bool:
-        """Whether steps are in flight until `settle_step` says that they are done."""
+        """Whether steps are in flight until `settle_step` reports that they are done."""
         return self._state.config.overlaps
 
     @property
@@ -822,9 +825,9 @@ class KVCacheManager:
         """Return, per group, the leading blocks that are in the tables of exactly `num_running_requests` requests.
 
         Give it the number of requests that run, scheduled in this step or not, without those that wait for a load: they
-        compute nothing yet, so they are not counted, and have no common blocks themselves. What else holds a block (a
-        step in flight whose request is gone, a load that was given up, a copy, a connector) is not counted either.
-        0 for groups that do not keep all blocks. Complexity: O(blocks + requests), whatever is held from outside, and
+        compute nothing yet, so they are not counted, and have no common blocks themselves. Other holders of a block (a
+        step in flight of a released request, a load that was given up, a copy, a connector) are not counted either. 0
+        for groups that do not keep all blocks. Complexity: O(blocks + requests), whatever is held from outside, and
         O(blocks that wait for a step or a load). law: COMMON-1.
 
         Raises:
@@ -853,9 +856,9 @@ class KVCacheManager:
     def take_evictions(self) -> list[Eviction]:
         """Return the contents that the pool has lost to other content since the last call, oldest first.
 
-        A block stands here if it was taken while no other block had its content; one that a reset emptied does not.
-        Until the next step runs its bytes are still there: whoever wants them copies them before. Empty unless made
-        with ``track_evictions``; then they are kept until this is called. law: STEP-4.
+        A block is listed if it was taken while no other block had its content, but not if a reset emptied it. Its bytes
+        stay until the next step runs: copy them before that. Empty unless made with ``track_evictions``; then they are
+        kept until this is called. law: STEP-4.
         """
         return self._state.pool.take_evictions()
 
@@ -885,8 +888,8 @@ class KVCacheManager:
     def check(self, held_elsewhere: Mapping[int, int] | None = None) -> None:
         """Recompute every invariant from scratch: counters, queue, index, tables. O(num_blocks + blocks held).
 
-        What is held through the pool's own names (`BlockPool.touch`), as a connector does, is counted as the pool has
-        noted it. `held_elsewhere` says how often each block should be held so: the check then compares that too.
+        Blocks held from outside (`BlockPool.touch`), for example by a connector, are counted from the pool's own notes.
+        If `held_elsewhere` gives the expected number of such holders per block, the check compares it too.
 
         Raises:
             InvariantError: names the law and shows both sides.

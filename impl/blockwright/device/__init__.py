@@ -1,8 +1,8 @@
-"""KV blocks as torch tensors: what the bookkeeping decided, done to the memory.
+"""KV blocks as torch tensors: the decisions of the bookkeeping, applied to memory.
 
 Plan and memory: `plan_kv_cache` lays a model's layers out over the memory of a device, `KVCacheStorage` is that memory.
-A step: `InputBatch` keeps a worker's block tables from what the manager says has changed, and makes the tensors that
-the kernels of a step read (`StepInputs`). What a layer does with them, in plain torch: `write_kv`, `gather_kv` and
+A step: `InputBatch` keeps a worker's block tables up to date with the manager's changes, and makes the tensors that the
+kernels of a step read (`StepInputs`). The operations of a layer on them, in plain torch: `write_kv`, `gather_kv` and
 `paged_attention` (`flex_paged_attention` for GPUs), and for layers with states `selective_scan` and `causal_conv`.
 Movement: `copy_blocks` moves blocks within one pool (copy-on-write), `swap_blocks` between two pools (a GPU and its
 host), and `empty_host_caches_like` makes the pool on the host; these know block ids only.

@@ -11,8 +11,8 @@ The token at position q of a step reads, itself included:
 | cross | all of the encoder's |
 
 Nothing else is touched: a slot that no token of a request's step reads may hold anything, NaN included, and so may the
-null block. What one token of a step reads is not kept from the other tokens of the same request's step, should it be
-NaN: softmax gives it weight 0, and 0 * NaN is NaN.
+null block. A NaN that one token of a step reads may reach the other tokens of the same request's step: softmax gives it
+weight 0, and 0 * NaN is NaN.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def paged_attention(
     Args:
         query: (tokens, num_heads, head_size); num_heads a multiple of num_kv_heads.
         cache: (num_blocks, 2, block_size, num_kv_heads, head_size), any strides, any floating-point dtype.
-        spec: what the layer declares: full, sliding window, chunked local or cross attention.
+        spec: the layer's kind: full, sliding window, chunked local or cross attention.
         block_table: (rows, width), int32 or int64; row i is request i; more rows than requests are allowed. Entries
             that no token of the step reads may be null or stale.
         query_start_loc: (requests + 1,), int32 or int64: 0, and then where each request's tokens end.
@@ -81,7 +81,7 @@ def paged_attention(
         encoder_lens: (requests,), for cross attention: how many of the encoder's tokens lie in the table's blocks.
         max_query_len: a bound of the tokens of one request; used on a GPU only, and not checked there.
         max_seq_len: a bound of `seq_lens` (of `encoder_lens` for cross attention); as `max_query_len`.
-        out: where to write the result, of the query's shape, dtype and device, with memory of its own for each element;
+        out: where to write the result, of the query's shape, dtype and device, with separate memory for each element;
             None for new memory.
         check: check lengths and block ids on a GPU too; the host waits for them.
 
@@ -127,7 +127,7 @@ class _Batch:
         row: the first token's row of `query`.
         count: tokens; at most `most`.
         position: the first token's position.
-        low: first position read by any of them, but for sinks.
+        low: first position read by any of them, except sinks.
         high: the one after the last; above `low` by at most `span`.
     """
 
@@ -190,7 +190,7 @@ def _attend(step: Step, batch: _Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Return rows of the result, and what belongs there: (runs, most) and (runs, most, num_heads, head_size).
 
     Where a run is shorter than the longest, its last token stands in, for its own row; beyond a run's span, its last
-    position, masked: so all that is gathered is something that the run reads.
+    position, masked: so all gathered positions are ones that the run reads.
     """
     device, block_size = step.query.device, step.cache.shape[2]
     token = torch.arange(batch.most, device=device).minimum(batch.count[:, None] - 1)
@@ -228,7 +228,7 @@ def _softmax(
 ) -> torch.Tensor:
     """Attend from (runs, tokens, heads, size) to (runs, span, kv_heads, size).
 
-    The query heads that share a key head stand as further tokens, so that no key is copied for them.
+    The query heads that share a key head are treated as further tokens, so that no key is copied for them.
     """
     runs, tokens, heads, size = query.shape
     shared = heads // keys.shape[2]

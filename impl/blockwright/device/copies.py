@@ -61,8 +61,8 @@ def copy_blocks(
         pairs: (source, destination) ids, in any order: a sequence, or an int64 or int32 tensor of shape (n, 2). A
             source may have several destinations. A tensor on a GPU is read by the host, which waits for it.
         block_dim: the dimension that counts blocks, for all tensors or one for each (keys before values).
-        stream: of the caches' GPU; None for its current one. Either way the copies come after what the current stream
-            holds now.
+        stream: of the caches' GPU; None for its current one. Either way the copies come after the work that the current
+            stream holds now.
 
     Returns:
         What to wait for (see `Transfer`); done already on the CPU.
@@ -99,7 +99,7 @@ def swap_blocks(
 
     Args:
         src: the pool that is read; as for `copy_blocks`.
-        dst: the pool that is written: the same layers, dtypes and shapes but for the number of blocks; other memory.
+        dst: the pool that is written: the same layers, dtypes and shapes, except the number of blocks; other memory.
         pairs: (id in `src`, id in `dst`), as for `copy_blocks`; the two ids have nothing to do with each other.
         block_dim: as for `copy_blocks`, of both pools.
         stream: of the destination's GPU, or of the source's if the destination has none; None for its current one.
@@ -185,8 +185,8 @@ def _move_by_index(couples: Couples, moves: list[tuple[int, int]], scratch_bytes
 def _move_by_rows(couples: Couples, moves: list[tuple[int, int]], *, to_host: bool) -> None:
     """Move between a GPU and the host: by index there, in runs of consecutive ids here; `moves` in the host's order.
 
-    Every copy is from one stretch of memory to another: torch would put scratch memory of its own between others, and
-    for the host read it before it is filled.
+    Every copy is from one stretch of memory to another: torch would put scratch memory between others, and for the host
+    read it before it is filled.
     """
     on_host = [pair[1] if to_host else pair[0] for pair in moves]
     on_device = _ids([pair[0] if to_host else pair[1] for pair in moves], couples[0][0 if to_host else 1].device)

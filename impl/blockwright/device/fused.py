@@ -6,9 +6,9 @@ which tiles of slots a tile of tokens reads at all, and the mask itself turns a 
     slot  ->  (block, place)  ->  entry of the request's table  ->  position, within first .. last of the token?
 
 For GPUs, where the kernel is compiled once per shape. Uncompiled, on the CPU, it computes every score of every token
-against every slot: only for tests. The results are those of `paged_attention` but for rounding.
+against every slot: only for tests. The results are those of `paged_attention`, except for rounding.
 
-Unlike `paged_attention`, this is not safe from what lies in slots that nobody reads: a slot in a visited tile is
+Unlike `paged_attention`, this is not safe from the content of slots that no token reads: a slot in a visited tile is
 multiplied by weight 0, and 0 * NaN is NaN. The cache must hold finite numbers everywhere: start it with zeros.
 """
 
@@ -38,12 +38,12 @@ SLOT_TILE = 128
 
 @dataclass(frozen=True, slots=True)
 class FlexMask:
-    """What the tokens of one step read, for all layers of a group whose caches are laid out alike.
+    """The slots that the tokens of one step read, for all layers of a group with caches of one layout.
 
     Attributes:
         block_mask: torch's, over (batch, 1, tokens of a batch entry, slots).
-        rows: (batch, tokens of a batch entry): which row of `query` stands there; of padding, some row.
-        places: (tokens,): where each row of `query` stands, counted through `rows`.
+        rows: (batch, tokens of a batch entry): which row of `query` is there; some row for padding. places: (tokens,):
+            the place of each row of `query`, counted through `rows`.
         reads: (tokens,): False where a token reads nothing.
         slots: how many slots the cache has, those between blocks included.
         page: slots from one block to the next.
@@ -120,8 +120,7 @@ def flex_paged_attention(
     Args:
         query: as for `paged_attention`, as are those below that are not explained.
         cache: (num_blocks, 2, block_size, num_kv_heads, head_size).
-        spec: what the layer declares.
-        block_table: (rows, width).
+        spec: the layer's kind. block_table: (rows, width).
         query_start_loc: (requests + 1,).
         seq_lens: (requests,).
         scale: of the scores; None for head_size ** -0.5.
@@ -176,7 +175,7 @@ def _flex() -> Any:
     """Return torch's module of flex attention.
 
     Raises:
-        UnsupportedError: this torch has none, or one whose masks do not know their lengths.
+        UnsupportedError: this torch has none, or its masks do not know their lengths.
     """
     try:
         from torch.nn.attention import flex_attention
@@ -270,7 +269,7 @@ def _mask_of(step: Step, max_query_len: int | None) -> FlexMask:
 
 
 def _entries(step: Step, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    """Return (requests, num_blocks): which entry of its table a request reads the block as; -1: none."""
+    """Return (requests, num_blocks): the entry of its table as which a request reads the block; -1 if it does not."""
     requests, num_blocks = max(1, step.seq_lens.shape[0]), step.cache.shape[0]
     entry_of = torch.full((requests, max(1, num_blocks)), -1, dtype=torch.int32, device=step.query.device)
     entry = torch.arange(step.table.shape[1], device=step.query.device)
@@ -289,8 +288,8 @@ def _visited(
 ) -> torch.Tensor:
     """Return (batch, tiles of tokens, tiles of slots): whether any of these tokens reads any of these slots.
 
-    Rows of one tile and one request are a run; there are at most as many runs as tiles and requests together. A run
-    reads the blocks of one stretch of its request's table.
+    Rows of one tile and one request are a run; there are at most (tiles + requests) runs. A run reads the blocks of one
+    stretch of its request's table.
     """
     device, size = step.query.device, step.cache.shape[2]
     batch, width = first.shape

@@ -3,9 +3,9 @@
     scheduler: manager.allocate_slots_batch(requests, 1)  --allocation-->  worker: batch.step(requests, 1, allocation)
 
 On the CPU the tensors are views of the memory that the compiled core writes, so a step is a few calls of compiled code
-and none of torch. For another device the core writes the same memory on the host; what a step needs of it goes through
-one of two staging buffers, in one asynchronous copy, and is spread on the device: the step's own words and counts, and
-the table entries that have changed. So both cost what has changed, whatever the length of the contexts.
+and none of torch. For another device the core writes the same memory on the host. A step's part of it goes through one
+of two staging buffers, in one asynchronous copy, and is spread on the device: the step's own words and counts, and the
+table entries that have changed. So the cost of both depends on the changes, not on the length of the contexts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Copies = Sequence[Sequence[tuple[int, int]]]
 
 @dataclass(slots=True)
 class StepInputs:
-    """What the kernels of one step read; valid until the next step of its batch.
+    """The inputs of one step's kernels; valid until the next step of its batch.
 
     Row i of everything is request i of the step, G is the number of groups. The memory of each tensor (but `copies`)
     is the same in every step, so that a captured graph may be replayed over it.
@@ -48,8 +48,8 @@ class StepInputs:
         num_computed_tokens: int32 (R,): tokens before the step.
         seq_lens: int32 (R,): tokens behind it, drafts included.
         encoder_lens: int32 (R,): tokens that cross-attention layers read.
-        state_reads: per group int32 (R,): the block of the state that recurrent layers begin with; 0: there is none
-            before position 0, and in other groups. law: MAMBA-3.
+        state_reads: per group int32 (R,): the block of the state that recurrent layers begin with; 0 before position 0,
+            and in other groups. law: MAMBA-3.
         state_writes: per group int32 (R, 1 + num_speculative_blocks): the block for the state after the step's certain
             tokens, then one for the state after each draft; 0 behind them and in other groups.
         copies: per group int64 (n, 2) on the host: (source, destination) blocks to be copied before the step
@@ -74,13 +74,13 @@ class StepInputs:
     _step: int = field(repr=False, compare=False)
 
     def padded(self, num_requests: int, num_tokens: int) -> StepInputs:
-        """Return the inputs with more rows and tokens behind, for a graph that was captured with as many.
+        """Return the inputs with more rows and tokens behind, for a graph that was captured with that many.
 
         The same memory: slots -1, positions, lengths and state blocks 0 behind the step's own, and query_start_loc
         `self.num_tokens`. Complexity: O(padding).
 
         Raises:
-            UnknownStepError: the batch has made another step since, and its inputs stand here now.
+            UnknownStepError: the batch has made another step since, and its inputs are here now.
             InvalidArgumentError: fewer than the step has, or more than the batch was made for.
         """
         views = self._views
@@ -117,8 +117,8 @@ class InputBatch:
     """The block tables of a worker, and the inputs of its steps.
 
     A request's life here: `add_request` when it has its first slots, `step` with the allocation of each step, and
-    `remove_request` when it ends or is preempted. What a single `allocate_slots`, a fork or a finished load changed is
-    in no allocation: `add_request` again, with what the manager says that the request holds.
+    `remove_request` when it ends or is preempted. Changes of a single `allocate_slots`, a fork or a finished load are
+    in no allocation: call `add_request` again, with the request's blocks from the manager.
 
     Attributes:
         replica: the tables and inputs on the host.
@@ -165,7 +165,7 @@ class InputBatch:
             enable_caching: as the manager's: it decides where recurrent layers keep their states.
             max_encoder_len: tokens that cross-attention layers of one request read; needed where there are such layers.
             device: where the kernels run.
-            staged: send the inputs to tensors of their own also where the device is the CPU (for tests); None: as the
+            staged: send the inputs to separate tensors also where the device is the CPU (for tests); None: as the
                 device needs it.
 
         Raises:
@@ -272,13 +272,13 @@ class InputBatch:
     ) -> None:
         """Give a request the first free row, or write its own anew.
 
-        A row that is there keeps what it knows of its last step, so that a state after accepted drafts is still read
-        from their blocks; remove a preempted request before it is added again. Complexity: O(blocks).
+        An existing row keeps the record of its last step, so that a state after accepted drafts is still read from
+        their blocks; remove a preempted request before it is added again. Complexity: O(blocks).
 
         Args:
             request_id: of the request.
-            block_ids: what it holds, a list per group: `manager.get_blocks(request_id)`. Leave it empty for a request
-                that a batch has admitted: its blocks stand in the allocation, which is still to be applied.
+            block_ids: its blocks, a list per group: `manager.get_blocks(request_id)`. Leave it empty for a request that
+                a batch has admitted: its blocks are in the allocation, which is still to be applied.
             draft_block_ids: the blocks for states of drafts: `manager.get_draft_block_ids(request_id)`; needed where
                 recurrent layers are given drafts.
             num_encoder_tokens: tokens that its cross-attention layers read.
@@ -372,9 +372,9 @@ class InputBatch:
         """Bring the tables up to date, the rows in order, and return the inputs of a step.
 
         Row i becomes that of request i; rows of requests that are not in the step lie behind. So keep the order of the
-        requests from step to step, and when one ends, put the last in its place: rows that move cost as much as they
-        are long. On a GPU, call it on the stream that runs the kernels, or let that one wait for the current stream,
-        and the current one for the kernels of the step before.
+        requests from step to step, and when one ends, put the last in its place: moving a row costs time in proportion
+        to its length. On a GPU, call it on the stream that runs the kernels, or let that one wait for the current
+        stream, and the current one for the kernels of the step before.
 
         Complexity: O(requests * groups + tokens + changes), whatever the length of the contexts, plus O(blocks of rows
         that move).

@@ -35,7 +35,7 @@ class Blocks:
     """One tensor of a pool.
 
     Attributes:
-        name: where it stands in the argument, for messages.
+        name: its place in the argument, for messages.
         view: the tensor with its blocks first; shape (num_blocks, ...).
     """
 
@@ -57,7 +57,7 @@ def blocks_of(name: str, caches: Caches, block_dim: int | Sequence[int]) -> list
         block_dim: the dimension that counts blocks, for all tensors or one for each.
 
     Raises:
-        InvalidArgumentError: nothing but tensors is allowed, on one device, strided, with such a dimension.
+        InvalidArgumentError: only tensors are allowed, on one device, strided, with such a dimension.
     """
     tensors = _flat(name, caches)
     if not tensors:
@@ -96,7 +96,7 @@ def _flat(name: str, caches: Caches) -> list[tuple[str, torch.Tensor]]:
 
 
 def check_alike(src: list[Blocks], dst: list[Blocks]) -> None:
-    """Check that a block of one pool fits the other: as many tensors, equal dtypes, equal shapes but for the count.
+    """Check that a block of one pool fits the other: equal numbers of tensors, dtypes, and shapes except for the count.
 
     Raises:
         InvalidArgumentError: naming the first pair that differs.
@@ -131,8 +131,8 @@ def check_writable(pool: list[Blocks]) -> None:
 def check_apart(src: list[Blocks], dst: list[Blocks]) -> None:
     """Check that two pools share no memory. O(n log n) for n tensors on one device, nothing for two devices.
 
-    Two views whose addresses interleave pass if they are disjoint ranges of the blocks of one tensor, as the halves of
-    a stacked one are; other interleaved views are refused, since whether they meet is not known.
+    Two views with interleaved addresses pass if they are disjoint ranges of the blocks of one tensor, as the halves of
+    a stacked one are; other interleaved views are refused, since they may overlap.
 
     Raises:
         InvalidArgumentError: naming both tensors.
@@ -212,7 +212,7 @@ def row_pieces(host: torch.Tensor, other: torch.Tensor, limit: int) -> list[tupl
 
     Args:
         host: blocks first; its strides decide.
-        other: blocks first, of the same shape but for the first dimension; any strides.
+        other: blocks first, of the same shape except for the first dimension; any strides.
         limit: the most pieces.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What the operators of a step ask of their arguments, and what a token of each kind reads.
+"""The requirements of a step's operators on their arguments, and the positions that a token of each kind reads.
 
 Two sorts of checks. Shapes, dtypes and devices are known to the host and always checked. Values (slots, block ids,
 lengths) are checked where they lie in the host's memory; on a GPU the host would have to wait for them, so there they
@@ -44,7 +44,7 @@ def require_tensor(
     """Return `value` if it is a tensor of that shape, of one of these dtypes, on that device.
 
     Raises:
-        InvalidArgumentError: naming the argument, and what it must be.
+        InvalidArgumentError: names the argument and the requirement.
     """
     if not isinstance(value, torch.Tensor):
         raise InvalidArgumentError(f"{name} is a {type(value).__name__}; pass a tensor")
@@ -76,7 +76,7 @@ def require_cache(cache: torch.Tensor) -> torch.Tensor:
 
 
 def require_spec(spec: object, cache: torch.Tensor) -> AttentionSpec:
-    """Return `spec` if it declares an attention layer whose blocks are those of `cache`.
+    """Return `spec` if it declares an attention layer with the blocks of `cache`.
 
     Raises:
         InvalidArgumentError: another kind, another shape or another dtype.
@@ -131,7 +131,7 @@ def require_apart(name: str, out: torch.Tensor, other: torch.Tensor) -> None:
         return
     (start, stop), (other_start, other_stop) = _addresses(out), _addresses(other)
     if start < other_stop and other_start < stop:
-        raise InvalidArgumentError(f"out and {name} share memory; pass memory of its own")
+        raise InvalidArgumentError(f"out and {name} share memory; pass other memory")
 
 
 def require_written(name: str, tensor: torch.Tensor) -> None:
@@ -177,7 +177,7 @@ def stored(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def first_read(spec: AttentionSpec, positions: torch.Tensor) -> torch.Tensor:
-    """Return the first position but for sinks that the token at each of `positions` reads; it reads on up to itself.
+    """Return the first position, except sinks, that the token at each of `positions` reads; it reads on up to itself.
 
     A token of a cross attention reads all of the encoder's, from 0.
     """

@@ -45,7 +45,7 @@ def table_of(spec: KVCacheSpec) -> tuple[object, ...]:
 def state_offsets(spec: MambaSpec) -> tuple[int, ...]:
     """Return where each state tensor begins within a page, in bytes, in the order of `spec.shapes`.
 
-    The widest elements come first, so that every tensor begins at a multiple of its own element and none needs a gap.
+    The widest elements come first, so that every tensor begins at a multiple of its element size without a gap.
     """
     sizes = element_sizes(spec)
     offsets, at = [0] * len(sizes), 0
@@ -69,7 +69,7 @@ class Family:
 
     @cached_property
     def spec(self) -> KVCacheSpec:
-        """What the first layer declares; all have its kind and block size."""
+        """The first layer's spec; all have its kind and block size."""
         return self.specs[self.names[0]]
 
     @cached_property
@@ -83,16 +83,16 @@ class Family:
         return tuple(self.specs[name].page_size_bytes for name in self.names)
 
     def grown(self, factor: int) -> Family:
-        """Return the family with `factor` times as many tokens per block."""
+        """Return the family with blocks of `factor` times the tokens."""
         if factor == 1:
             return self
         specs = {name: replace(spec, block_size=spec.block_size * factor) for name, spec in self.specs.items()}
         return Family(self.names, specs)
 
     def growth(self, page: int, max_block_size: int) -> int:
-        """Return how many times as many tokens a block may hold, so that no page is larger than `page` bytes.
+        """Return by what factor a block may hold more tokens, so that no page is larger than `page` bytes.
 
-        Recurrent layers do not grow, since a state takes as much memory after any number of tokens; chunked layers to
+        Recurrent layers do not grow, since a state takes the same memory after any number of tokens; chunked layers to
         divisors of their chunk.
         """
         if isinstance(self.spec, MambaSpec):

@@ -1,8 +1,8 @@
 """How a device's memory becomes blocks: which layers form a group, how large a page is, how many blocks there are.
 
 `plan_kv_cache` takes what each layer declares and the bytes that are free. The layouts that it compares come from
-`blockwright.device.pages`; what a request holds in each is counted by the manager's own code, so what is planned is
-what the manager serves.
+`blockwright.device.pages`; the blocks of a request in each are counted by the manager's own code, so the plan matches
+the manager.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ def plan_kv_cache(
         available_bytes: of the device, for all tensors together.
         max_model_len: tokens of the longest request.
         max_num_batched_tokens: tokens that a step computes of one request at most, or that one load brings. Windows and
-            chunks hold what a step fills beside what it reads.
+            chunks hold the blocks that a step fills beside those that it reads.
         enable_caching: as for `KVCacheManager`; recurrent layers hold one state without, two with it.
         max_num_encoder_tokens: tokens of the longest encoder input; needed with cross attention.
-        num_blocks: blocks to plan, the null block included, instead of as many as fit.
-        max_padding: share of what a request of `max_model_len` tokens holds that may be waste, 0.0 to 1.0.
+        num_blocks: blocks to plan, the null block included, instead of all that fit.
+        max_padding: share of the memory of a request of `max_model_len` tokens that may be waste, 0.0 to 1.0.
         max_loss: share of the concurrent requests to give up for fewer groups, 0.0 to 1.0.
         max_block_size: tokens that no block grows beyond; with caching, nor the common multiple of all block sizes,
             to which every hit is cut.
@@ -80,16 +80,16 @@ def plan_kv_cache(
             Pages are multiples of their element size in any case.
         num_lookahead_tokens, max_steps_in_flight: as the engine runs the manager: slots asked for beyond a step's
             tokens, and steps under way at once (``overlap_steps``).
-        shared_layers: layers without a cache of their own, each with the layer whose cache it reads.
+        shared_layers: layers without a cache, each with the layer that owns the cache it reads.
 
     Returns:
         The plan: `config` for the manager, `page_sizes` for the memory, `summary` for the log.
 
     Raises:
         InvalidArgumentError: an argument is out of range, or the pages differ so much that more than `max_padding` is
-            waste; says which layers, and what to change.
+            waste; names the layers, and what to change.
         UnsupportedError: a kind that has no manager, or cross attention together with caching or alone.
-        TooLittleMemoryError: one request of `max_model_len` tokens does not fit; says the bytes it takes, and the
+        TooLittleMemoryError: one request of `max_model_len` tokens does not fit; gives the bytes it takes, and the
             longest that fits.
     """
     limits = RequestLimits(
@@ -125,7 +125,7 @@ def plan_kv_cache(
 
 
 class _Memory:
-    """The bytes on offer as blocks of a layout, and what a request takes of them."""
+    """The bytes on offer as blocks of a layout, and the share that a request takes."""
 
     def __init__(self, available: int, num_blocks: int | None) -> None:
         self.available = available
@@ -143,7 +143,7 @@ class _Memory:
         return sum(counts[number] for _, number in layout.groups)
 
     def blocks(self, layout: Layout) -> int:
-        """Blocks of the pool: as many as fit, or as were asked for; 0 if those do not fit."""
+        """Blocks of the pool: all that fit, or the requested number; 0 if that does not fit."""
         # law: LAYOUT-4, LAYOUT-5
         fit = min(self.available // layout.block_bytes, _MOST)
         if self.num_blocks is None:
@@ -156,13 +156,13 @@ class _Memory:
         return self.need(layout, limits) < self.blocks(layout)
 
     def cost(self, layout: Layout, limits: RequestLimits) -> float:
-        """Return what a request takes: a share of the pool, or bytes where the number of blocks is settled."""
+        """Return the cost of a request: a share of the pool, or bytes where the number of blocks is settled."""
         need = self.need(layout, limits)
         return need / (self.blocks(layout) - 1) if self.num_blocks is None else need * layout.block_bytes
 
 
 def _chosen(layouts: Sequence[Layout], memory: _Memory, limits: RequestLimits, max_loss: float) -> Layout:
-    """Return the layout with the fewest groups whose requests take at most `max_loss` more than they must."""
+    """Return the layout with the fewest groups where requests take at most `max_loss` more than they must."""
     costs = [memory.cost(layout, limits) for layout in layouts]
     # law: LAYOUT-9
     most = min(costs) / (1.0 - max_loss) if max_loss < 1.0 else float("inf")
@@ -193,7 +193,7 @@ def _planned(layout: Layout, memory: _Memory, limits: RequestLimits, shared_laye
 
 
 def _too_little(layouts: Sequence[Layout], memory: _Memory, limits: RequestLimits) -> TooLittleMemoryError:
-    """Return the error that says what one request takes in the layout that takes least, and what would fit."""
+    """Return the error with the memory of one request in the smallest layout, and the length that would fit."""
 
     def bytes_of(layout: Layout) -> int:
         return (memory.need(layout, limits) + 1) * layout.block_bytes
@@ -234,7 +234,7 @@ def _too_little(layouts: Sequence[Layout], memory: _Memory, limits: RequestLimit
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest count of at most `most` that fits, where smaller ones fit too; 0: none does."""
+    """Return the largest count of at most `most` that fits, where smaller ones fit too; 0 if none does."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -263,13 +263,13 @@ def _too_much_waste(plan: KVCachePlan, max_padding: float) -> InvalidArgumentErr
         )
     wasted, allowed = _told_apart(plan.waste, max_padding)
     return InvalidArgumentError(
-        f"layers: {wasted} of what a request holds would be waste, and max_padding is {allowed}: "
+        f"layers: {wasted} of a request's memory would be waste, and max_padding is {allowed}: "
         f"{worst.layer_names[0]!r} ({KINDS[type(worst.spec)]}) {cause}, or pass a larger max_padding"
     )
 
 
 def _told_apart(one: float, other: float) -> tuple[str, str]:
-    """Return two different shares as percentages, with as many digits as it takes to see that they differ.
+    """Return two different shares as percentages, with enough digits to see that they differ.
 
     >>> _told_apart(0.5, 0.25), _told_apart(0.00012, 0.0)
     (('50.0%', '25.0%'), ('0.01%', '0.00%'))
@@ -307,7 +307,7 @@ def _check_layers(layers: Mapping[str, KVCacheSpec], limits: RequestLimits) -> N
     if not encoders:
         return
     if len(encoders) == len(layers):
-        raise UnsupportedError("layers: cross attention stands beside layers that read the decoder, not alone")
+        raise UnsupportedError("layers: cross attention needs layers beside it that read the decoder")
     if limits.enable_caching:
         raise UnsupportedError(
             f"enable_caching: {encoders[0]!r} is cross attention, which is never cached; turn it off"
@@ -319,7 +319,7 @@ def _check_layers(layers: Mapping[str, KVCacheSpec], limits: RequestLimits) -> N
 
 
 def _check_choices(available: int, num_blocks: int | None, largest: int, width: int | None, unit: int) -> None:
-    """Check what was chosen for the layout."""
+    """Check the options of the layout."""
     integer("available_bytes", available, 0, 2**63 - 1)
     integer("max_block_size", largest, 1)
     integer("page_alignment", unit, 1)

@@ -1,4 +1,4 @@
-"""A plan of a model's KV cache: what the manager, the memory and the log of an engine need of it."""
+"""A plan of a model's KV cache, for the manager, the memory and the log of an engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS: Mapping[type[KVCacheSpec], str] = {
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """How long requests and steps are at most; what a request holds depends on nothing else.
+    """The maximum lengths of requests and steps; a request's blocks depend on nothing else.
 
     Attributes:
         max_model_len: tokens of a request.
@@ -66,8 +66,8 @@ class GroupPlan:
 
     Attributes:
         layer_names: its layers; the j-th lies on tensor j.
-        spec: the kind, and the tokens per block of its table. Layers of one kind may differ in what a token takes;
-            then it is the largest layer's, and `KVCachePlan.spec_of` has each one's own.
+        spec: the kind, and the tokens per block of its table. Layers of one kind may differ in the bytes per token;
+            then it is the largest layer's, and `KVCachePlan.spec_of` has that of each.
         page_bytes: bytes that each layer uses of its page.
         waste_bytes: bytes of a block that no layer of the group uses: the ends of pages, and pages without a layer.
         waste: the same as a share of the block, 0.0 to 1.0.
@@ -108,7 +108,7 @@ class KVCachePlan:
 
     Attributes:
         config: for `KVCacheManager`: the number of blocks, and the groups with their block sizes.
-        layers: what each layer has: as it was declared, but for the block size.
+        layers: the spec of each layer: as it was declared, except for the block size.
         page_sizes: bytes of a page of each tensor, padding included. All equal, unless layers of one kind differ.
         groups: the groups, in the order of `config`.
         limits: the lengths that the plan was made for.
@@ -175,7 +175,7 @@ class KVCachePlan:
 
     @property
     def waste(self) -> float:
-        """Share of what a request of `max_model_len` tokens holds that no layer uses, 0.0 to 1.0."""
+        """Share of the memory of a request of `max_model_len` tokens that no layer uses, 0.0 to 1.0."""
         wasted = sum(group.waste_bytes * group.blocks_per_request for group in self.groups)
         return wasted / (self.blocks_per_request * self.block_bytes)
 
@@ -190,7 +190,7 @@ class KVCachePlan:
         return self._places[layer_name]
 
     def spec_of(self, layer_name: str) -> KVCacheSpec:
-        """Return what a layer has by this plan; of a shared layer, what the one it shares has. O(1).
+        """Return a layer's spec in this plan; for a layer that shares a cache, the spec of the cache's owner. O(1).
 
         Raises:
             InvalidArgumentError: no such layer.

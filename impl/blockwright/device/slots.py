@@ -83,7 +83,7 @@ def _check_slots(slots: torch.Tensor, cache: torch.Tensor) -> bool:
     low, high = int(ordered[0]), int(ordered[-1])
     if low < -1 or high >= num_slots:
         raise BlockError(
-            f"slot_mapping: slot {low if low < -1 else high} is none of the cache's {num_slots}; pass slots of its "
+            f"slot_mapping: slot {low if low < -1 else high} is not within the cache's {num_slots}; pass slots of its "
             f"{cache.shape[0]} blocks, or -1 for a token that is not written"
         )
     if low < block_size:

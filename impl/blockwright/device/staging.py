@@ -75,7 +75,7 @@ class Views:
         return found
 
     def pad(self, num_requests: int, more_requests: int, num_tokens: int, more_tokens: int) -> None:
-        """Write what stands for nothing behind a step's own inputs."""
+        """Write padding behind a step's own inputs."""
         self._words[0, num_tokens:more_tokens] = 0
         self._words[1:, num_tokens:more_tokens] = -1
         self._starts[num_requests + 1 : more_requests + 1] = num_tokens
@@ -122,7 +122,7 @@ class Staging:
             self._spread.record(torch.cuda.current_stream(self.device))
 
     def _make_buffers(self, num_bytes: int) -> None:
-        """Make the buffers anew, after what is still read of the old ones."""
+        """Make the buffers anew, after the last reads of the old ones."""
         for event in (*self._events, self._spread):
             if event is not None:
                 event.synchronize()

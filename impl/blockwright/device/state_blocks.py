@@ -96,7 +96,7 @@ class StateSteps:
                 )
             if not 0 <= read < num_blocks:
                 raise BlockError(
-                    f"state_reads: block {read} of request {request} is none of the cache's {num_blocks}; "
+                    f"state_reads: block {read} of request {request} is not within the cache's {num_blocks}; "
                     "pass the block of its state, or 0 to begin from zero"
                 )
             for block in writes[: drafts + 1]:
@@ -107,7 +107,7 @@ class StateSteps:
                         "give it its slots before the step"
                     )
                 if block in written:
-                    raise BlockError(f"state_writes: block {block} is written twice; each state has a block of its own")
+                    raise BlockError(f"state_writes: block {block} is written twice; each state needs a separate block")
                 written.add(block)
 
     def begin(self, cache: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -132,7 +132,7 @@ class StateSteps:
 def write_states(
     cache: torch.Tensor, block: torch.Tensor, states: torch.Tensor, used: torch.Tensor, whole: bool
 ) -> None:
-    """Write states to their blocks; where not `used`, the null block gets what it holds."""
+    """Write states to their blocks; where not `used`, the null block is rewritten with its own content."""
     new = as_bytes(stored(states, cache.dtype))
     with torch.inference_mode():  # caches may be written whether or not they were made in it
         words = as_bytes(cache)
@@ -142,7 +142,7 @@ def write_states(
 
 
 def require_state_cache(name: str, cache: torch.Tensor, dims: int) -> torch.Tensor:
-    """Return `cache` if it holds states of so many dimensions, its blocks first, and no two in one place.
+    """Return `cache` if it holds states of `ndim` dimensions, blocks first, without overlap.
 
     Raises:
         InvalidArgumentError: naming the argument.

@@ -6,11 +6,12 @@ A request's state lives in one block, and a step reads it from one block and wri
     state_writes[i, 0]    the block for the state after the step's certain tokens
     state_writes[i, j]    the block for the state after draft j (1-based), so that drafts can be rejected; 0: unused
 
-All blocks are read before any is written, so that a step may write the block that it reads. Nothing is read of a
-request that begins from zero, and nothing but the blocks above is touched: any other may hold NaN.
+All blocks are read before any is written, so that a step may write the block that it reads. No state is read for a
+request that begins from zero, and only the blocks above are touched: any other may hold NaN.
 
 Both recurrences run over all tokens of a step at once, as a scan by doubling: after k rounds each token knows the last
-2**k tokens of its request. So a step costs O(log of its longest request) calls, and a decode step none but the last.
+2**k tokens of its request. So a step costs O(log of its longest request) calls, and a decode step only the last of
+them.
 """
 
 from __future__ import annotations
@@ -59,15 +60,14 @@ def selective_scan(
         a: (channels, state_size), positive: how fast each dimension forgets.
         b: (tokens, state_size).
         c: (tokens, state_size).
-        state_cache: (num_blocks, channels, state_size), any strides that give each element memory of its own, any
-            floating-point dtype.
-        state_reads: (requests,), int32 or int64; 0: the request begins from zero.
+        state_cache: (num_blocks, channels, state_size), any strides without overlap, any floating-point dtype.
+            state_reads: (requests,), int32 or int64; 0 if the request begins from zero.
         state_writes: (requests, 1 + most drafts), int32 or int64; 0 where unused.
         query_start_loc: (requests + 1,), int32 or int64: 0, and then where each request's tokens end. A request without
             tokens, and tokens behind the last request, are padding: rows of zeros, and no state is read or written.
         d: (channels,), or None for 0.
-        num_draft_tokens: (requests,), int32 or int64: how many of a request's tokens are drafts, the last ones. None:
-            as many as blocks are named for them in `state_writes`.
+        num_draft_tokens: (requests,), int32 or int64: how many of a request's tokens are drafts, the last ones. With
+            None, one draft for each block named for them in `state_writes`.
         max_query_len: a bound of the tokens of one request; used on a GPU only, where otherwise the host waits.
         check: check lengths and block ids on a GPU too; the host waits for them.
 
@@ -163,9 +163,8 @@ def causal_conv(
     Args:
         x: (tokens, channels).
         weight: (channels, width), width at least 2.
-        conv_cache: (num_blocks, channels, width - 1), any strides that give each element memory of its own, any
-            floating-point dtype.
-        state_reads: as for `selective_scan`, as are those below.
+        conv_cache: (num_blocks, channels, width - 1), any strides without overlap, any floating-point dtype.
+            state_reads: as for `selective_scan`, as are those below.
         state_writes: (requests, 1 + most drafts).
         query_start_loc: (requests + 1,).
         bias: (channels,), or None for 0.

@@ -1,4 +1,4 @@
-"""The arguments of one step's attention, checked together, and what they say that each request reads."""
+"""The arguments of one step's attention, checked together, and the positions that each request reads by them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def checked_step(
     max_seq_len: int | None,
     check: bool,
 ) -> Step:
-    """Check the arguments of `paged_attention`: shapes, dtypes and devices, and values where `on_host` says so."""
+    """Check the arguments of `paged_attention`: shapes, dtypes and devices, and values where `on_host` is true."""
     require_bound("max_query_len", max_query_len)
     require_bound("max_seq_len", max_seq_len)
     cache = require_cache(cache)
@@ -121,7 +121,7 @@ def _check_lengths(step: Step, max_query_len: int | None, max_seq_len: int | Non
 
 
 def read_spans(step: Step) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (first position read, but for sinks, the one after the last) of each request's step.
+    """Return (first position read, except sinks, the one after the last) of each request's step.
 
     Equal where nothing is read.
     """

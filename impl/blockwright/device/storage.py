@@ -135,7 +135,7 @@ class KVCacheStorage:
             InvalidArgumentError: no such group.
         """
         if not 0 <= group < len(self.plan.groups):
-            raise InvalidArgumentError(f"group: {group!r} is none of the plan's {len(self.plan.groups)}")
+            raise InvalidArgumentError(f"group: {group!r} is not within the plan's {len(self.plan.groups)}")
         return self.tensors[: len(self.plan.groups[group].layer_names)]
 
     def fill(
@@ -235,7 +235,7 @@ def _word(value: float, dtype: torch.dtype) -> int:
 def _common_byte(value: float, dtypes: set[torch.dtype]) -> int | None:
     """Return the byte that, everywhere, makes every element read as `value`; None if there is none.
 
-    Ones everywhere are a NaN in all types but the float8 without a negative zero, whose only NaN is 0x80.
+    Ones everywhere are a NaN in all types except the float8 without a negative zero: its only NaN is 0x80.
     """
     if value == 0.0 and math.copysign(1.0, value) > 0:
         return 0x00

@@ -15,10 +15,8 @@ class Transfer:
     """A movement of blocks that was queued; on the CPU it is done when the call returns.
 
     Until it is done, keep both pools alive, write no source block and touch no destination block. Work that was queued
-    earlier on the current stream needs no care: the transfer comes after it. For what comes later:
-
-    - work on a stream that is not the transfer's own: call `wait` first;
-    - the host, which reads or writes a pool of its own: call `synchronize` first.
+    earlier on the current stream needs no care: the transfer comes after it. Before later work: - on a stream that is
+    not the transfer's own, call `wait`; - of the host, which reads or writes a pool of host memory, call `synchronize`.
 
     Attributes:
         event: recorded behind the last copy; None if nothing is under way.
@@ -34,7 +32,7 @@ class Transfer:
         return self.event is None or bool(self.event.query())
 
     def wait(self, stream: torch.cuda.Stream | None = None) -> None:
-        """Let what is queued on `stream` from now on come after the transfer; the host does not wait.
+        """Make `stream` run later work after the transfer; the host does not wait.
 
         Args:
             stream: None for the current stream of the transfer's device.
@@ -49,7 +47,7 @@ class Transfer:
 
 
 def device_of_stream(src: torch.device, dst: torch.device, stream: torch.cuda.Stream | None) -> torch.device | None:
-    """Return the GPU whose streams order a movement: the destination's, else the source's; None without one.
+    """Return the GPU with the streams that order a movement: the destination's, else the source's, or None.
 
     Raises:
         InvalidArgumentError: `stream` is of another device, or there is no GPU.

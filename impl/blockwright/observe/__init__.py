@@ -1,9 +1,9 @@
-"""What others see of a manager: events that can be replayed, snapshots for routers, metrics, a timeline.
+"""A manager seen from outside: events that can be replayed, snapshots for routers, metrics, a timeline.
 
-`EventStream` numbers events and keeps what a late consumer needs; `PrefixIndex` is a consumer of them. `wire` writes
-and reads the formats of today's routers (extra ``events``: msgspec), `publisher` and `subscriber` send them (pyzmq);
-`metrics` (extra ``metrics``: prometheus-client) and `timeline` fold the facts that `KVCacheManager.record` notes.
-Importing this package imports none of these.
+`EventStream` numbers events and keeps those that a late consumer needs; `PrefixIndex` is a consumer of them. `wire`
+writes and reads the formats of today's routers (extra ``events``: msgspec), `publisher` and `subscriber` send them
+(pyzmq); `metrics` (extra ``metrics``: prometheus-client) and `timeline` fold the facts that `KVCacheManager.record`
+notes. Importing this package imports none of these.
 """
 
 from blockwright.arguments import guard as _guard

@@ -88,7 +88,7 @@ class Answers:
                 self._num_waiting += 1
 
     def send(self) -> int:
-        """Send what the consumers can take now; return in how many milliseconds to try again."""
+        """Send all that the consumers can take now; return in how many milliseconds to try again."""
         now, num_open = time.monotonic(), sum(each.answer is not None for each in self._clients.values())
         patience = PATIENCE if num_open < OPEN or not self._num_waiting else 0.25
         wait = 100

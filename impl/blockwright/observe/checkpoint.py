@@ -1,10 +1,10 @@
 """The index over a restart, where the device's memory outlives the process: `KVCacheManager.dump` and `restore`.
 
-A dump says which block holds which prefix: of the blocks that nobody holds. What a running request holds may still be
-written, so it is left out; an engine that ends in good order frees its requests first. A dump is of one moment: after
-it nothing more may be written to that memory, and a restored engine writes, so a dump is restored once.
+A dump lists which block holds which prefix, for the blocks without a holder. Blocks of a running request may still be
+written, so they are left out; an engine that ends in good order frees its requests first. A dump is of one moment:
+after it nothing more may be written to that memory, and a restored engine writes, so a dump is restored once.
 
-It is JSON behind a checksum: whose it is, the prefixes (parents before children), and the blocks with the number of
+It is JSON behind a checksum: its identity, the prefixes (parents before children), and the blocks with the number of
 their prefix, first to be taken first.
 """
 
@@ -28,7 +28,7 @@ FIELDS: tuple[type | tuple[type, ...], ...] = (str, MAYBE, str, int, MAYBE, int,
 
 
 def dump(manager: KVCacheManager, told: Iterable[KVCacheEvent], identity: bytes, hasher: BlockHasher | None) -> bytes:
-    """Return which free block holds which prefix, as `KVCacheManager.dump` says."""
+    """Return which free block holds which prefix; see `KVCacheManager.dump`."""
     pool = manager.block_pool
     if not pool.records_events:
         raise InvalidArgumentError("manager: records no events; make it with enable_kv_cache_events=True")
@@ -51,7 +51,7 @@ def dump(manager: KVCacheManager, told: Iterable[KVCacheEvent], identity: bytes,
 
 
 def restore(manager: KVCacheManager, data: bytes, identity: bytes, hasher: BlockHasher | None) -> int:
-    """Publish what `dump` wrote, as `KVCacheManager.restore` says. law: RESTART-1.
+    """Publish the prefixes of a dump; see `KVCacheManager.restore`. law: RESTART-1.
 
     All of it is checked before anything changes: a checksum without a key protects from accidents alone.
     """
@@ -85,7 +85,7 @@ def _demand(is_so: bool, what: str) -> None:
 
 
 def _parts(data: bytes) -> tuple[Any, list[Any], list[Any]]:
-    """Return the parts of a whole dump: whose it is, prefixes, blocks. O(data)."""
+    """Return the parts of a whole dump: identity, prefixes, blocks. O(data)."""
     if hashlib.sha256(data[32:]).digest() != data[:32]:
         raise InvalidArgumentError("data: is no whole dump: its checksum differs; start without it")
     parts: Any = None
@@ -105,7 +105,7 @@ def _is_row(row: object, kinds: tuple[type | tuple[type, ...], ...]) -> bool:
 
 
 def _checked_prefixes(manager: KVCacheManager, rows: list[Any]) -> list[BlockStored]:
-    """Return the prefixes of a dump as events, each checked to be one that this manager could tell. O(tokens)."""
+    """Return the prefixes of a dump as events, each checked to be one that this manager could record. O(tokens)."""
     sizes = [each.block_size for each in manager.managers]
     stored: list[BlockStored] = []
     places: set[tuple[bytes, int]] = set()
@@ -163,7 +163,7 @@ def _refuse_weak_keys(manager: KVCacheManager) -> None:
 
 
 def _whose(manager: KVCacheManager, identity: bytes, hasher: BlockHasher | None) -> str:
-    """Return a digest of all that must be the same: identity, configuration, and what the hasher makes of a token."""
+    """Return a digest of all that must be the same: identity, configuration, and the hasher's key of one token."""
     key = b"" if hasher is None else Request("key", [0], 1, hasher=hasher).block_hashes[0]
     sizes = [each.block_size for each in manager.managers]
     return hashlib.sha256(repr((identity, key, sizes, manager.kv_cache_config)).encode()).hexdigest()

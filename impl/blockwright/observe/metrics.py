@@ -4,8 +4,8 @@
 folded anew give the same numbers. What can be asked of the manager (usage) is asked when Prometheus does. Register it:
 ``prometheus_client.REGISTRY.register(metrics)``.
 
-Of blocks, a sample is followed: how long they live, how long nobody used them before they were evicted, and the gaps
-between uses. A block is in the sample by its number, always or never.
+A sample of blocks is followed: how long they live, how long they were idle before their eviction, and the gaps between
+uses. A block is in the sample by its number, always or never.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Metrics(Collector):
     """Numbers of one manager.
 
     Attributes:
-        totals: what was counted, by name.
+        totals: counts, by name.
         times: how often a time of blocks fell into each class of `BOUNDS`, and beyond, by name.
         sums: the sum of these times.
     """

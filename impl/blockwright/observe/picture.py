@@ -1,6 +1,6 @@
 """A picture of a manager: the pool as a grid coloured by state, the block tables as rows. For people, not for engines.
 
-It holds what it shows, so that it can be looked at after the manager has moved on.
+It copies all that it shows, so that it can be looked at after the manager has moved on.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Picture:
         return str(self)
 
     def _left_out(self) -> list[str]:
-        """Return what is not shown."""
+        """Return a note on the parts that are not shown."""
         lines = []
         if self._max_blocks < self.num_blocks:
             lines.append(f"(the first {self._max_blocks} of {self.num_blocks} blocks)")

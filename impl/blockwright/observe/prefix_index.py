@@ -1,4 +1,4 @@
-"""What a router keeps of one engine: a small consumer of events, for routers' tests and as a reference."""
+"""A router's index of one engine: a small consumer of events, for routers' tests and as a reference."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class PrefixIndex:
         A call that is interrupted once it changes something is finished by the next one (CALL-1).
 
         Raises:
-            InvalidArgumentError: an object is no event; none of them is folded in.
+            InvalidArgumentError: an object is no event. No event is folded in then.
         """
         try:
             steps = [_step(event) for event in events]
@@ -66,7 +66,10 @@ class PrefixIndex:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Fold in what is due. To begin anew with the same events does no harm: the last word on a key stands."""
+        """Fold in the events that are due.
+
+        To begin anew with the same events does no harm: the last event on a key counts.
+        """
         blocks, children = self._blocks, self._children
         while self._due:
             steps = self._due[0]
@@ -98,8 +101,8 @@ class PrefixIndex:
     ) -> int:
         """Return how many leading tokens a group has blocks for, one after the other, on a medium. O(tokens).
 
-        A block counts only under the same adapter, salt and items. Of windowed and recurrent layers the engine may find
-        more: their hits need not begin at the first block.
+        A block counts only under the same adapter, salt and items. For windowed and recurrent layers the engine may
+        find more: their hits need not begin at the first block.
 
         Raises:
             InvalidArgumentError: a token is no token id.
@@ -128,7 +131,7 @@ class PrefixIndex:
 
 
 def _step(event: KVCacheEvent) -> _Step | None:
-    """Return what an event changes; None: it clears all."""
+    """Return the change of an event; None if it clears all."""
     if isinstance(event, AllBlocksCleared):
         return None
     if not isinstance(event, BlockStored | BlockRemoved):
@@ -140,7 +143,7 @@ def _step(event: KVCacheEvent) -> _Step | None:
 
 
 def _place(event: BlockStored) -> tuple[object, ...]:
-    """Return where a block hangs: below its parent, by all that decides what is in it."""
+    """Return a block's place in the tree: below its parent, by all that decides its content."""
     return (
         event.parent_block_hash,
         event.tokens,

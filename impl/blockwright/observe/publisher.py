@@ -43,7 +43,7 @@ _CHUNK = 1000
 
 
 class ZmqPublisher:
-    """Sends what a stream records, from a thread of its own.
+    """Sends the events of a stream, from a separate thread.
 
     Memory: `high_water_mark` messages for consumers that are slow (they share them), and the answers to consumers that
     ask, which `answers` bounds.
@@ -121,7 +121,7 @@ class ZmqPublisher:
             raise failure
 
     def close(self) -> None:
-        """Send what is left and close the sockets; a second time it does nothing."""
+        """Send the remaining batches and close the sockets; a second call does nothing."""
         self._closing.set()
         if self._thread.is_alive():
             self._wake()
@@ -171,7 +171,10 @@ class ZmqPublisher:
         self._failures.append(failure)
 
     def _send(self) -> None:
-        """Send what is new. Batches that are not kept any more are left out: consumers miss their numbers, and ask."""
+        """Send the new batches.
+
+        Batches that are not kept any more are left out: consumers miss their numbers, and ask.
+        """
         while True:
             try:
                 batches = self._stream.since(self._next)
@@ -247,7 +250,7 @@ class _Encoded:
             yield self._parts[at]
 
     def whole(self) -> bytes:
-        """Return one payload that clears what a consumer knew, and has everything."""
+        """Return one payload that clears a consumer's index and contains the whole snapshot."""
         self._whole = self._whole or self._encoded((AllBlocksCleared(), *self.snapshot.events))
         return self._whole
 

@@ -54,7 +54,7 @@ class Fact(NamedTuple):
 
 
 class RecordedManager:
-    """A manager whose calls are noted. What is not named here is the manager's own.
+    """A manager that notes its calls. All other names are the manager's own.
 
     Attributes:
         manager: the manager itself.
@@ -136,11 +136,11 @@ class RecordedManager:
         return batch
 
     def free(self, request: Request) -> None:
-        """Release what a request holds."""
+        """Release a request's blocks."""
         self._release(request, "free")
 
     def preempt(self, request: Request) -> None:
-        """Release what a request holds, which goes on later: `free`, and counted as a preemption."""
+        """Release the blocks of a request that goes on later: `free`, counted as a preemption."""
         self._release(request, "preempt")
 
     def _release(self, request: Request, kind: str) -> None:
@@ -149,7 +149,7 @@ class RecordedManager:
         self._write(kind, request.request_id)
 
     def fork(self, parent: Request, child: Request) -> KVCacheBlocks | None:
-        """Fork a request; what the child holds is held once more."""
+        """Fork a request; the child's blocks are held once more."""
         blocks = self.manager.fork(parent, child)
         if blocks is not None:
             self._running.add(child.request_id)
@@ -181,7 +181,7 @@ class RecordedManager:
         return was_reset
 
     def found_outside(self, request: Request, num_queried: int, num_found: int) -> None:
-        """Note a lookup beyond the device: what a connector was asked for, and what it found."""
+        """Note a lookup beyond the device: the tokens that a connector was asked for, and those it found."""
         self._write("outside", request.request_id, tokens=num_queried, hit=num_found)
 
     def take_evictions(self) -> list[Eviction]:

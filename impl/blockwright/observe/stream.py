@@ -1,8 +1,8 @@
-"""Events with numbers: what is told since when, what a consumer that joins late gets, and what one that is too slow.
+"""Numbered events: the events since a number, and the answers for consumers that join late or are too slow.
 
-The stream folds every event into an index of its own, so that a snapshot costs the manager nothing. It is safe to use
-from several threads: an engine records, a publisher reads. A batch is folded when a reader asks, or when more events
-wait than are kept, so that the engine's step does not wait for it.
+The stream folds every event into its own index, so that a snapshot costs the manager nothing. It is safe to use from
+several threads: an engine records, a publisher reads. A batch is folded when a reader asks, or when more events wait
+than are kept, so that the engine's step does not wait for it.
 
 A call that is interrupted loses nothing (CALL-1): a batch is worked out apart from the index, and only then put into
 it, by steps that the next call takes again from the first if one of them did not end.
@@ -26,11 +26,11 @@ Key = tuple[BlockHash, int, str]
 
 
 class TierEvent(Protocol):
-    """What a tier off the device tells: `blockwright.offload.OffloadingEvent`."""
+    """The event of a tier off the device: `blockwright.offload.OffloadingEvent`."""
 
     @property
     def block_hashes(self) -> list[bytes]:
-        """Of which blocks."""
+        """The blocks of the event."""
 
     @property
     def block_size(self) -> int:
@@ -62,7 +62,7 @@ class Snapshot(NamedTuple):
 
 
 class _Folded(NamedTuple):
-    """A batch that is worked out, and what the index becomes by it."""
+    """A folded batch, and the index after it."""
 
     recorded: tuple[float, tuple[KVCacheEvent | TierEvent, ...]]
     """As it waits in `EventStream._pending`."""
@@ -78,7 +78,8 @@ class _Folded(NamedTuple):
 class EventStream:
     """Events of one engine, in order.
 
-    Memory: the backlog, and as many events again that are not folded yet; and the index, an event for each block on
+    Memory: the backlog, and at most the same number of events that are not folded yet; and the index, an event for each
+        block on
     the device and on the tiers that report to it.
 
     Attributes:
@@ -159,7 +160,7 @@ class EventStream:
     def record(self, events: Iterable[KVCacheEvent | TierEvent]) -> None:
         """Add what `take_events` of a manager, and then of a connector or a tier, returned: one batch, if it is any.
 
-        Complexity: O(events), and again for whoever reads them next, or once as many wait as are kept.
+        Complexity: O(events), and the same for the next read of them, or once the backlog is full of unfolded events.
 
         Raises:
             LostBatchError: an earlier batch holds an object that is no event; this one is recorded.
@@ -184,7 +185,7 @@ class EventStream:
             self._put_in(self._due)
 
     def _worked_out(self, recorded: tuple[float, tuple[KVCacheEvent | TierEvent, ...]]) -> _Folded:
-        """Return what a batch comes to; nothing changes. O(events), and after a reset O(index)."""
+        """Return a folded batch; nothing changes. O(events), and after a reset O(index)."""
         timestamp, events = recorded
         folding, fault = _Folding(self._index), None
         try:
@@ -245,7 +246,7 @@ class _Folding:
 
     Attributes:
         index: the index before them; empty once they clear it.
-        changes: by key, what they store; None: what they remove.
+        changes: by key, the stored event, or None if it was removed.
     """
 
     def __init__(self, index: dict[Key, BlockStored]) -> None:
@@ -254,7 +255,10 @@ class _Folding:
         self.changes: dict[Key, BlockStored | None] = {}
 
     def fold(self, events: Iterable[KVCacheEvent | TierEvent]) -> Iterator[KVCacheEvent]:
-        """Fold events; yield what is reported. O(events), and after a reset O(index), where tiers keep blocks."""
+        """Fold events; yield those that are reported.
+
+        O(events), and after a reset O(index), where tiers keep blocks.
+        """
         changes = self.changes
         for event in events:
             if isinstance(event, BlockStored):
@@ -277,11 +281,14 @@ class _Folding:
                 yield from self.fold([self._on_tier(key, event) for key in event.block_hashes])
 
     def found(self, key: Key) -> BlockStored | None:
-        """Return what is stored under a key after the events so far."""
+        """Return the event stored under a key after the events so far."""
         return self.changes[key] if key in self.changes else self.index.get(key)
 
     def _cleared(self, event: AllBlocksCleared) -> Iterator[KVCacheEvent]:
-        """Clear what is on the device. To a consumer the event means all media: what others keep is reported again."""
+        """Clear the device's blocks.
+
+        To a consumer the event means all media, so the blocks on other tiers are reported again.
+        """
         after: dict[Key, BlockStored | None] = {**self.index, **self.changes}
         kept = [stored for (_, _, medium), stored in after.items() if stored is not None and medium != "GPU"]
         self.index = {}
@@ -290,7 +297,7 @@ class _Folding:
         yield from self.fold(kept)
 
     def _on_tier(self, key: bytes, event: TierEvent) -> BlockStored:
-        """Return the event of a block that a tier stored: what is known of its prefix elsewhere, else the key alone."""
+        """Return the event of a block that a tier stored, with its prefix if it is known, else with the key alone."""
         known = self.found((key, 0, "GPU")) or self.found((key, 0, event.medium))
         if known is None:
             return BlockStored(key, None, b"", event.block_size, medium=event.medium, is_parent_absent=True)

@@ -1,7 +1,7 @@
 """A consumer that ends with the right index whatever it misses (extra ``events``: pyzmq, msgspec).
 
-It begins with a snapshot, applies the batches that follow, and asks for what it misses: for the batches, if they are
-kept and are of the same life of the engine, else for another snapshot.
+It begins with a snapshot, applies the batches that follow, and asks for missed ones: for the batches themselves, if
+they are kept and are of the same life of the engine, else for another snapshot.
 
 A publisher need not be Blockwright's, nor honest. A batch that cannot be read is a gap, which a snapshot mends; if the
 snapshot is older than the batch, the batch is passed over. No message ends `ZmqSubscriber.poll` by an error, or holds
@@ -41,12 +41,12 @@ returns whether the publisher answered."""
 class ZmqSubscriber:
     """Keeps a `PrefixIndex` of one publisher.
 
-    Memory: the index, which is as large as the publisher says that its cache is; while a snapshot comes, another one;
+    Memory: the index, as large as the publisher's cache; while a snapshot comes, another one;
     and the messages that wait: 1,000 batches, 100 messages of an answer.
 
     Attributes:
-        index: what the engine can find, as far as it is heard of; another object after each snapshot.
-        num_snapshots, num_replays: how often something was missed.
+        index: the prefixes that the engine can find, as far as reported; another object after each snapshot.
+            num_snapshots, num_replays: how often batches were missed.
         num_gaps: batches and messages that could not be read.
         last_error: why the last of them could not be read, or None.
     """
@@ -95,7 +95,7 @@ class ZmqSubscriber:
     def poll(self, timeout: float = 0.1) -> int:
         """Apply what comes within `timeout` seconds; return how many batches. Asks after a silence, or a loss.
 
-        An answer that has not come to its end by then is heard further by the next call.
+        The next call continues an answer that has not ended by then.
         """
         before, stop, left = self._num_applied, time.monotonic() + timeout, timeout
         while True:
@@ -110,7 +110,7 @@ class ZmqSubscriber:
                 return self._num_applied - before
 
     def sync(self) -> bool:
-        """Ask for what was missed, and wait for the answer; say whether the publisher answered."""
+        """Ask for missed batches, and wait for the answer; return whether the publisher answered."""
         self._asking, self._failed_at = None, -math.inf
         self._ask()
         while self._asking is not None:
@@ -156,14 +156,14 @@ class ZmqSubscriber:
     # ------------------------------------------------------------------ what is asked
 
     def _ask(self) -> None:
-        """Begin to ask for what was missed, unless that is under way, or has failed just now."""
+        """Begin to ask for missed batches, unless a request is under way, or has failed just now."""
         now = time.monotonic()
         if self._asking is None and now - self._failed_at > self._patience:
             self._asking, self._until_whole = self._catch_up(), now + _WHOLE * self._patience
             self._send(next(self._asking))
 
     def _send(self, request: bytes | None) -> None:
-        """Send a request through a socket of its own, so that nothing of an earlier answer is heard."""
+        """Send a request through a new socket, so that no part of an earlier answer is received."""
         if request is not None:
             if self._dealer is not None:
                 self._dealer.close(linger=0)
@@ -175,7 +175,7 @@ class ZmqSubscriber:
         self._until = min(time.monotonic() + self._patience, self._until_whole)
 
     def _hear(self, timeout: float) -> None:
-        """Go on with what is asked, for so many seconds, or until the next message."""
+        """Continue the request for `seconds`, or until the next message."""
         left = self._until - time.monotonic()
         if left <= 0 or self._dealer is None or self._asking is None:
             self._end(False)
@@ -195,7 +195,7 @@ class ZmqSubscriber:
             self._end(False)
 
     def _end(self, was_answered: bool) -> None:
-        """Come to the end of what is asked."""
+        """End the request."""
         if was_answered:
             self._heard_at, self._failed_at = time.monotonic(), -math.inf
         else:

@@ -1,7 +1,7 @@
 """The journal as a timeline: a Chrome trace, which Perfetto and ``chrome://tracing`` open, and the life of one block.
 
-Each request is a track, from being admitted to its end; what happened to it stands there as marks. Blocks held and free
-are a counter, evictions a track of their own, with the request whose call took the blocks.
+Each request is a track, from its admission to its end, with its events as marks. Blocks held and free are a counter,
+evictions a separate track, with the request whose call took the blocks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def trace_events(facts: Iterable[Fact]) -> Iterator[dict[str, Any]]:
 
 
 def _said(fact: Fact) -> dict[str, Any]:
-    """Return what a fact says beyond its kind and time."""
+    """Return the fields of a fact beyond its kind and time."""
     said = {name: value for name, value in fact._asdict().items() if value and name not in ("at", "kind")}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
 
@@ -82,7 +82,7 @@ def read_timeline(path: Path) -> list[dict[str, Any]]:
 
 
 def _arguments(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a fact of a timeline says beyond its time and kind; lists of blocks are lists of integers."""
+    """Return the fields of a timeline's fact beyond its time and kind; lists of blocks are lists of integers."""
     if any(not isinstance(block, int) for name in _LISTS for block in args.get(name, ())):
         raise ValueError("blocks are integers")
     return {name: value for name, value in args.items() if name not in ("ts", "kind")}

@@ -4,9 +4,9 @@ A payload is ``[timestamp, [event, ...], rank]``. An event is a map with its nam
 an array that begins with its name. Blocks that follow one another in a chain share one ``BlockStored``, as engines send
 a prefill. Hashes are the last 64 bits of the block's hash, as an unsigned integer. Decoding accepts all of these.
 
-A parent that is absent now is named all the same: a consumer sees that it does not know it. A salt stands in vLLM's
-``extra_keys``, of every block, and under SGLang's ``cache_salt`` as well: Dynamo reads no other, and would take blocks
-of two tenants for one.
+A parent that is absent now is named all the same: a consumer sees that it does not know it. A salt is in vLLM's
+``extra_keys`` of every block, and in SGLang's ``cache_salt`` as well. Dynamo reads only the latter, and would take
+blocks of two tenants for one.
 
 Text is UTF-8 on the wire. A salt, a name or an identifier may hold lone surrogates, which UTF-8 cannot carry but JSON
 can: each is written as U+FDD0, which Unicode leaves to programs, and four hexadecimal digits. So is U+FDD0 itself, so
@@ -39,7 +39,7 @@ _SGLANG_MEDIA = {"GPU": "GPU", "CPU": "CPU_PINNED", "DISK": "DISK"}
 
 
 class _VllmStored(msgspec.Struct, tag="BlockStored", omit_defaults=True, gc=False):
-    """vLLM 0.33; what has no default is always written."""
+    """vLLM 0.33; fields without a default are always written."""
 
     block_hashes: list[int]
     parent_block_hash: int | None
@@ -108,7 +108,7 @@ class _ArrayCleared(msgspec.Struct, tag="AllBlocksCleared", gc=False, array_like
 
 
 class GroupKind(NamedTuple):
-    """What routers are told of a group of layers."""
+    """The description of a group of layers for routers."""
 
     kind: str
     sliding_window: int | None = None
@@ -135,7 +135,7 @@ def kinds_of(specs: Iterable[KVCacheSpec]) -> list[GroupKind]:
 
 
 def _wire_text(text: str) -> str:
-    """Return text that UTF-8 can carry: itself, but for lone surrogates. No two texts have the same. O(text)."""
+    """Return text that UTF-8 can carry: itself, except for lone surrogates. No two texts have the same. O(text)."""
     return text if text.isascii() else _UNWRITABLE.sub(lambda found: f"{_MARK}{ord(found[0]):04x}", text)
 
 
@@ -147,7 +147,7 @@ def _text_of(written: str | None) -> str | None:
 
 
 def hash_of(block_hash: BlockHash) -> int:
-    """Return the integer that stands for a hash on the wire: its last 64 bits."""
+    """Return the integer that represents a hash on the wire: its last 64 bits."""
     return _from_bytes(block_hash[-8:]) if isinstance(block_hash, bytes) else block_hash
 
 
@@ -156,7 +156,7 @@ _hash_of = hash_of
 
 
 class _Kinds(dict[int, tuple[int | None, str | None, int | None]]):
-    """What is said of each group; nothing of any, where no kinds are given."""
+    """The description of each group; empty where no kinds are given."""
 
     def __missing__(self, group: int) -> tuple[None, None, None]:
         if self:
@@ -183,8 +183,8 @@ class Encoder:
         """Choose the form.
 
         Args:
-            form: ``"vllm"`` or ``"sglang"``. SGLang's has one group of layers and no adapter's name: what it cannot say
-                of an event (another group, an adapter, a multimodal item) is not told, rather than told wrong.
+            form: ``"vllm"`` or ``"sglang"``. SGLang's has one group of layers and no adapter's name: an event that it
+                cannot express (another group, an adapter, a multimodal item) is left out rather than sent wrong.
             rank: the engine's data-parallel rank.
             groups: the kinds of layers, as `kinds_of` returns them; without, no group is named.
             as_arrays: vLLM's older form.
@@ -208,8 +208,8 @@ class Encoder:
         """Return the payload of one batch. O(events).
 
         Raises:
-            InvalidArgumentError: an event is of a group whose kind was not given, although others were, or holds what
-                events cannot.
+            InvalidArgumentError: an event is of a group without a kind, although others have one, or has a field of a
+                wrong type.
         """
         try:
             return self._encoded(events, timestamp)
@@ -269,7 +269,7 @@ class Encoder:
         )
 
     def _sglang(self, chain: list[BlockStored]) -> object:
-        """Return a chain of blocks as one event; None where SGLang's form cannot tell them apart from others."""
+        """Return a chain of blocks as one event; None where SGLang's form cannot distinguish them from others."""
         first = chain[0]
         if first.group_id or first.lora_name is not None or any(each.mm_items for each in chain):
             return None
@@ -285,7 +285,7 @@ class Encoder:
         )
 
     def _removed(self, event: BlockRemoved) -> object:
-        """Return a removal. Of what was not told it is no news, and does no harm."""
+        """Return a removal. For blocks that were never sent it does no harm."""
         if self._is_sglang:
             return _VllmRemoved([_hash_of(event.block_hash)], _SGLANG_MEDIA.get(event.medium, "EXTERNAL"))
         medium, ownership = _vllm_medium(event.medium)
@@ -297,18 +297,18 @@ class Encoder:
 
 
 def _is_joined(last: BlockStored, event: BlockStored) -> bool:
-    """Say whether a block and its child are told as one: both have tokens, and one size, group, medium, owner."""
+    """Return whether a block and its child share an event: both have tokens, and one size, group, medium, owner."""
     return bool(event[3:7] == last[3:7] and event.medium == last.medium and event.tokens and last.tokens)
 
 
 def _vllm_medium(medium: str) -> tuple[str, str | None]:
-    """Return vLLM's name of a medium, and of whose it is where several share that name."""
+    """Return vLLM's name of a medium, with its owner where several share that name."""
     known = _VLLM_MEDIA.get(medium)
     return (known, None) if known is not None else ("STORAGE", _wire_text(medium))
 
 
 def _extra_keys(event: BlockStored) -> list[Any] | None:
-    """Return what tokens do not say of a block, in vLLM's order; the salt with every block. law: EV-5."""
+    """Return a block's identity beyond its tokens, in vLLM's order; the salt with every block. law: EV-5."""
     keys: list[Any] = [] if event.lora_name is None else [_wire_text(event.lora_name)]
     keys += [(_wire_text(name), offset) for name, offset, _ in event.mm_items]
     if event.cache_salt is not None:
@@ -322,7 +322,7 @@ _Group = Annotated[int, msgspec.Meta(ge=0, le=1023)]
 
 
 class _ReadArrayStored(msgspec.Struct, tag="BlockStored", array_like=True):
-    """What is read of the older form; engines before vLLM 0.11 write fewer fields."""
+    """The older form as it is read; engines before vLLM 0.11 write fewer fields."""
 
     block_hashes: list[_Hash]
     parent_block_hash: _Hash | None
@@ -368,11 +368,11 @@ def decode(payload: bytes) -> list[KVCacheEvent]:
     """Return the events of a payload, block by block; hashes are the integers of the wire. O(events). law: CALL-2.
 
     Accepts maps and arrays, with or without a rank, in vLLM's words and in SGLang's; media are given vLLM's names. A
-    `BlockStored` whose tokens do not fill its blocks exactly gives no tokens, as nothing says whose they are.
+    `BlockStored` with tokens that do not fill its blocks exactly gives no tokens, as their blocks are unknown.
 
     Raises:
-        InvalidArgumentError: it is none of these, an event is of no known type, or a field has a value that no engine
-            gives it (a token beyond 31 bits, say).
+        InvalidArgumentError: it is in no such form, an event is of no known type, or a field has a value that no engine
+            writes (for example a token beyond 31 bits).
     """
     try:
         try:

@@ -1,7 +1,7 @@
 """Cached blocks that leave the device: kept on the host, on disk and in a shared store, and brought back.
 
-The bookkeeping (`tiers`) is compiled and moves no byte. The handlers move bytes between the media; what is in
-`ON_DEMAND` is imported when it is first named, so that this package imports neither torch nor the clients of stores.
+The bookkeeping (`tiers`) is compiled and moves no byte. The handlers move bytes between the media; the names in
+`ON_DEMAND` are imported when they are first used, so that this package imports neither torch nor the clients of stores.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import what is only imported when it is named."""
+    """Import a name of `ON_DEMAND`."""
     if name not in ON_DEMAND:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = getattr(import_module(f"{__name__}.{ON_DEMAND[name]}"), name)

@@ -34,10 +34,10 @@ def build_connector(
     write: str,
     block_dim: int | Sequence[int],
 ) -> OffloadingConnector:
-    """Do as `OffloadingConnector.build` says."""
+    """Build the connector that `OffloadingConnector.build` describes."""
     if (disk is None) != (disk_blocks is None) or (disk is None) != (identity is None):
         raise InvalidArgumentError(
-            "disk: give it together with disk_blocks (its size) and identity (whose blocks they are), or none of them"
+            "disk: give it together with disk_blocks (its size) and identity (that of its blocks), or leave out all"
         )
     size = max([group.block_size for group in manager.managers], default=1)
     if identity is not None and identity.block_size != size:

@@ -1,7 +1,7 @@
 """The checksum that is stored with a block's bytes, over its key, its length and its data.
 
-It finds accidents: torn and lost writes, bits that flip, blocks that lie where others did. It is no protection from
-somebody who may write to the medium.
+It finds accidents: torn and lost writes, bits that flip, blocks that lie where others did. It does not protect against
+an attacker who can write to the medium.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHECKSUMS: Final = tuple(_MAKERS)
 
 
 def checksum(name: str, key: bytes, parts: Sequence[memoryview]) -> bytes:
-    """Return the checksum called `name` of a block, whose bytes are the parts one after the other.
+    """Return the checksum called `name` of a block, given as parts in order.
 
     How they are cut into parts does not matter. ``xxh3_128`` takes about 0.03 ns a byte, ``blake2b_128`` 0.8 ns.
     """

@@ -1,13 +1,11 @@
-"""The connector: what a scheduler with a `KVCacheManager` calls to keep evicted or published blocks elsewhere.
+"""The connector that a scheduler with a `KVCacheManager` calls to keep evicted or published blocks on other tiers.
 
 One step of a single-process engine::
 
-    admit      get_computed_blocks, get_num_new_matched_tokens, allocate_slots, update_state_after_alloc
-    grow       allocate_slots_batch for what runs
-    before     start_step     copies of evicted blocks run, before the step writes over them; then loads begin
-    the step
-    after      finish_step    blocks that the step filled are stored (``store_on="publish"``)
-    any time   poll           what has ended: loads go to the manager, stores let go of their blocks
+    admit get_computed_blocks, get_num_new_matched_tokens, allocate_slots, update_state_after_alloc grow
+    allocate_slots_batch for what runs before start_step copies of evicted blocks run, before the step writes over them;
+    then loads begin the step after finish_step blocks that the step filled are stored (``store_on="publish"``) any time
+    poll collect ended transfers: loads go to the manager, stores release their blocks
 
 The names are those of vLLM's connectors where the meaning is the same.
 """
@@ -82,7 +80,7 @@ class OffloadingConnector:
         if store_on not in WHEN:
             raise InvalidArgumentError(f"store_on: must be one of {', '.join(WHEN)}, not {store_on!r}")
         if not manager.enable_caching:
-            raise InvalidArgumentError("manager: what is offloaded is found by its hash; make it with enable_caching")
+            raise InvalidArgumentError("manager: offloaded blocks are found by hash; make it with enable_caching")
         if store_on == "evict" and not manager.block_pool.tracks_evictions:
             raise InvalidArgumentError("manager: store_on='evict' needs one made with track_evictions=True")
         if store_on == "evict" and chain.device_blocks_per_block > 1:
@@ -126,7 +124,7 @@ class OffloadingConnector:
     ) -> OffloadingConnector:
         """Make a connector with all its parts: the host's memory and, if it is named, a directory on a disk below it.
 
-        Requests must be hashed by its `hasher`, if it has one. `close` ends what it has made. Needs torch.
+        Requests must be hashed by its `hasher`, if it has one. `close` closes all that it has made. Needs torch.
 
         Args:
             manager: as above.
@@ -134,8 +132,9 @@ class OffloadingConnector:
             host_blocks: blocks to keep on the host.
             disk: a directory for a `DiskStore`; then `disk_blocks`, its size, and `identity` are needed too.
             disk_blocks: blocks to keep on the disk.
-            identity: whose blocks the disk keeps; its `block_size` is the manager's, the largest of its groups.
-            store_on: as above; with ``"evict"`` the host gives up what it loads.
+            identity: the identity of the blocks on the disk; its `block_size` is the manager's, the largest of its
+                groups.
+            store_on: as above; with ``"evict"`` the host gives up the blocks that it loads.
             write: when blocks go to the disk: ``"through"``, as soon as they are on the host, so that a restart finds
                 all; or ``"back"``, when the host has less than an eighth of its places free.
             block_dim: as for `HostPool`.
@@ -157,12 +156,12 @@ class OffloadingConnector:
         """
         if os.getpid() != self._process:
             raise UnsupportedError(
-                "connector: it belongs to the process that made it, whose threads do not run here; make a new one"
+                "connector: it belongs to the process that made it, and its threads do not run here; make a new one"
             )
         self._whole.require()
 
     def _changing(self) -> Wholeness:
-        """Return what a call enters to change something."""
+        """Return the context in which a call changes something."""
         self._require()
         return self._whole
 
@@ -188,9 +187,9 @@ class OffloadingConnector:
         after a load has failed, so that the request computes the missing tokens.
 
         The number is at most what an empty pool can hold, so that a request that waits for blocks is served in the end,
-        and at most what the host can hold at once, because blocks of lower tiers pass through it. Of a longer hit the
-        longest part that fits is offered; the rest is computed. Complexity: at most one lookup per block.
-        law: HIT-1, LIVE-1.
+        and at most what the host can hold at once, because blocks of lower tiers pass through it. If the hit is longer,
+        it offers the longest part that fits, and the rest is computed. Complexity: at most one lookup per block. law:
+        HIT-1, LIVE-1.
 
         Raises:
             InvalidArgumentError: the request was made with another block size or hasher, or blocks leave the process
@@ -251,13 +250,13 @@ class OffloadingConnector:
         return any(load.request.request_id == name for load in [*self._loads.values(), *self._ended])
 
     def update_state_after_alloc(self, request: Request, num_external_tokens: int) -> None:
-        """Begin to load what `get_num_new_matched_tokens` told of, into the blocks that the request was given.
+        """Begin to load the hit of `get_num_new_matched_tokens` into the blocks that the request was given.
 
-        With 0 tokens nothing is loaded. Of what is gone again, or has no room on the host any more, the first part is
-        loaded: `poll` says so, and `stats` why. Complexity: O(blocks).
+        With 0 tokens nothing is loaded. If blocks are gone again, or the host has no room any more, the first part is
+        loaded: `poll` reports it, and `stats` the reason. Complexity: O(blocks).
 
         Raises:
-            InvalidArgumentError: not as many tokens as were offered last.
+            InvalidArgumentError: the number of tokens is not the one offered last.
             UnknownRequestError: the request holds no blocks.
         """
         with self._changing():
@@ -332,7 +331,7 @@ class OffloadingConnector:
 
         Returns when the copies of evicted blocks have ended, or, on a GPU, come before what its current stream does
         next. If these blocks find no room, it waits up to a second for tiers to make some. With steps in flight call it
-        before each step is launched: what was evicted is touched by none of them.
+        before each step is launched: none of them touches the evicted blocks.
 
         Raises:
             Whatever a handler raises when it is waited for: the step must not run then.
@@ -347,7 +346,7 @@ class OffloadingConnector:
     def pending_copies(self) -> list[Transfer]:
         """Return the copies of evicted blocks that have not begun, for an engine that runs them itself.
 
-        It runs them before the step and tells of each by `copy_finished`; `start_step`, which it still calls, then
+        It runs them before the step and reports each by `copy_finished`; `start_step`, which it still calls, then
         leaves them alone.
         """
         with self._changing():
@@ -364,13 +363,14 @@ class OffloadingConnector:
             self._chain.finish(job_id, success)
 
     def finish_step(self, requests: Iterable[Request]) -> None:
-        """Say that a step has been computed, for these requests; with ``store_on="publish"`` what it filled is stored.
+        """Report that a step of these requests is computed; with ``store_on="publish"`` its full blocks are stored.
 
-        Call it when their own counts say so, or, with steps in flight, after `settle_step`. Complexity: O(requests),
-        and O(blocks) for those that filled one.
+        Call it once their counts include the step or, with steps in flight, after `settle_step`. Complexity:
+        O(requests), and O(blocks) for those that filled one.
 
         Raises:
-            InvalidArgumentError: blocks leave the process, and a request is hashed as nobody else would.
+            InvalidArgumentError: blocks leave the process, and other processes would not hash a request in the same
+                way.
         """
         self._require()
         requests = list(requests)
@@ -385,10 +385,10 @@ class OffloadingConnector:
     # ------------------------------------------------------------------ what has ended
 
     def poll(self) -> list[LoadResult]:
-        """Collect what has ended, and return the loads among it, for requests that still wait for them.
+        """Collect ended transfers, and return the loads among them, for requests that still wait for them.
 
-        A request whose load came whole goes on. One of whose load something is missing was freed by the manager, and
-        waits again; what came before the missing part is its hit on the device then.
+        A request goes on if its whole load came. If a part is missing, the manager has freed the request, which waits
+        again; the tokens before the missing part are then its hit on the device.
         """
         with self._changing():
             self._look()
@@ -396,7 +396,7 @@ class OffloadingConnector:
         return told
 
     def _look(self) -> bool:
-        """Collect what has ended; return whether anything has."""
+        """Collect ended transfers; return whether there were any."""
         has_landed = self._desk.collect()
         ended, self._ended = self._ended, []
         for done in self._chain.take_finished():
@@ -432,8 +432,8 @@ class OffloadingConnector:
     def drain(self, timeout: float = 60.0) -> list[LoadResult]:
         """Wait until nothing is under way, for a shutdown; return the loads that ended, as `poll`.
 
-        Gives up after `timeout` seconds, since a handler may have lost a transfer: `is_idle` says so. It returns one
-        `poll` and `LONGEST_PAUSE` (10 ms) later at most, and in that poll waits for no transfer; a shared store may
+        Gives up after `timeout` seconds, since a handler may have lost a transfer; `is_idle` is False then. It returns
+        one `poll` and `LONGEST_PAUSE` (10 ms) later at most, and in that poll waits for no transfer; a shared store may
         take its `lookup_timeout`.
         """
         end, pause = time.monotonic() + timeout, 0.0001
@@ -451,12 +451,12 @@ class OffloadingConnector:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way, waits to begin, or is still to be told by `poll`."""
+        """Whether nothing is under way, waits to begin, or is still to be reported by `poll`."""
         self._require()
         return self._is_quiet() and not self._told
 
     def take_events(self) -> list[OffloadingEvent]:
-        """Return what became readable on the tiers, and what is gone, since the last call."""
+        """Return the blocks that became readable on the tiers, and those that left them, since the last call."""
         with self._changing():
             return self._chain.take_events()
 

@@ -1,4 +1,4 @@
-"""How a failure is named in a log: by what it is and where, never by its message.
+"""How a failure is named in a log: by its type and place, never by its message.
 
 The message of a client of a store may hold an address with a password in it, that of a foreign handler anything.
 """

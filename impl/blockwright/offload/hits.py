@@ -1,6 +1,6 @@
 """External hits: how far beyond the device's own hit a request could start, if offloaded blocks were loaded.
 
-Of each group only the blocks that a later token reads are needed, and of those only what the device lacks is loaded::
+A group needs only the blocks that a later token reads, and of those only the ones missing on the device are loaded::
 
     | device's own hit            | external hit                       | left to compute |
     | adopted                     | dead to L  | needed: loaded        |                 |
@@ -21,7 +21,7 @@ from blockwright.core.tables.view import GroupView
 
 
 class Finder(Protocol):
-    """What says which offloaded blocks can be loaded."""
+    """A source that finds which offloaded blocks can be loaded."""
 
     def lookup(self, block_hashes: Sequence[bytes]) -> int:
         """Return how many of the first blocks, in a row, can be loaded."""
@@ -45,7 +45,7 @@ class NeededBlock(NamedTuple):
 
 
 def offload_key(digest: bytes, group: int) -> bytes:
-    r"""Return the key of an offloaded block: the digest of the prefix that it ends, and the group whose data it holds.
+    r"""Return the key of an offloaded block: the digest of the prefix that it ends, and its group.
 
     >>> offload_key(b"digest", 1)
     b'digest\x01\x00\x00\x00'
@@ -161,11 +161,11 @@ def external_hit(
     per_block: int,
     fits: Callable[[int], bool] = lambda length: True,
 ) -> tuple[int, list[NeededBlock]]:
-    """Return the longest length that the device's hit and offloaded blocks come to, and the blocks to load for it.
+    """Return the longest length that the device's hit and offloaded blocks reach, and the blocks to load for it.
 
     The blocks are in order of the tokens. The length is a multiple of every group's block size, leaves a token to
-    compute, and is `num_computed` if nothing can be gained. `fits` says whether a length can be loaded at all; if one
-    cannot, no longer one can. Complexity: at most one lookup per offloaded block and group, one in all for full
+    compute, and is `num_computed` if nothing can be gained. `fits` returns whether a length can be loaded at all; if
+    one cannot, no longer one can. Complexity: at most one lookup per offloaded block and group, one in all for full
     attention; `fits` is asked O(log blocks) times.
     """
     alignment = math.lcm(*[manager.block_size for manager in managers])

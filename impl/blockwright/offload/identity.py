@@ -24,7 +24,7 @@ _VERSION: Final = b"blockwright cache identity 1"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CacheIdentity:
-    """Names everything besides the tokens that decides what the bytes of a block are. Equal exactly if encoded equally.
+    """Names everything besides the tokens that decides the bytes of a block. Equal exactly if encoded equally.
 
     >>> ours = CacheIdentity("llama", "layers, heads, tokens", "bfloat16", 16, b"seed", {"tp_rank": 0, "tp_world": 2})
     >>> ours == CacheIdentity("llama", "layers, heads, tokens", "bfloat16", 16, b"seed", {"tp_world": 2, "tp_rank": 1})
@@ -75,7 +75,7 @@ class CacheIdentity:
         return _VERSION + b"".join(map(_encoded, fields))
 
     def digest(self) -> bytes:
-        """Return 32 bytes that stand for the identity wherever it is stored; the same in every process."""
+        """Return 32 bytes that represent the identity in stored data; the same in every process."""
         return hashlib.blake2b(self.encode(), digest_size=32).digest()
 
     def describe(self) -> dict[str, str]:

@@ -8,8 +8,8 @@ The life of a transfer::
 
 A transfer is a list of parts. A thread takes the oldest transfer's next part, so that several threads share a large
 one; and with it, where a medium moves many blocks better than one (`Batch`), those of the transfers right behind it, so
-that many small ones cost what a large one does. Whatever happens, a transfer is reported only when no thread is in any
-of its parts any more: until then its blocks are read or written.
+that many small ones cost no more than a large one. Whatever happens, a transfer is reported only when no thread is in
+any of its parts any more: until then its blocks are read or written.
 
 A call that is ended in its middle, or a thread that has no memory for its next step, leaves a queue that refuses every
 later call; so does a fork in the child, where no thread of the queue runs.
@@ -120,7 +120,7 @@ class JobQueue:
         """
         if self._is_forked:
             raise UnsupportedError(
-                "handler: it belongs to the process that made it, whose threads do not run in this one"
+                "handler: it belongs to the process that made it, and its threads do not run in this one"
             )
         return self._lock
 
@@ -172,9 +172,9 @@ class JobQueue:
             return True
 
     def _work(self) -> None:
-        """Move parts until the queue is closed: what a thread does.
+        """Move parts until the queue is closed: the work of a thread.
 
-        One that cannot go on, for want of memory, leaves a queue that says so.
+        A thread that runs out of memory leaves a queue that reports it.
         """
         try:
             while self._work_once():
@@ -203,7 +203,7 @@ class JobQueue:
         return bool(taken)
 
     def _take(self) -> list[tuple[Job, Part]]:
-        """Take the next part, and those after it that can be moved with it; none if the queue is closed."""
+        """Take the next part, and those after it that can be moved with it; an empty list if the queue is closed."""
         with self._own_lock():
             while True:
                 with self._whole:
@@ -230,7 +230,7 @@ class JobQueue:
         return job, part
 
     def _expire(self) -> None:
-        """Drop what is out of time, whether or not a thread is free to notice."""
+        """Drop transfers that are out of time, whether or not a thread is free to notice."""
         now = self._clock()
         while self._pending and self._pending[0].deadline <= now:
             self._drop(self._pending[0], Outcome.TIMED_OUT)
@@ -351,7 +351,7 @@ def _moved(taken: Sequence[tuple[Job, Part]]) -> list[int | BaseException]:
 
 
 def _outcome(part: Part) -> int | BaseException:
-    """Return what a part has moved, or why it failed."""
+    """Return the blocks that a part has moved, or why it failed."""
     try:
         return int(part())
     except BaseException as error:

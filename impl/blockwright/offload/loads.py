@@ -13,7 +13,7 @@ from blockwright.offload.results import LoadResult
 
 @dataclass(frozen=True)
 class FoundHit:
-    """An external hit as it was last told."""
+    """An external hit as it was last reported."""
 
     num_computed: int
     num_external: int
@@ -25,7 +25,7 @@ class Load:
     """A load under way, or one that never began (`job_id` None).
 
     Attributes:
-        needed: what it brings, in order of the tokens.
+        needed: the blocks that it brings, in order of the tokens.
         num_arrived: how many of the first tokens have come.
         reason: why not all of them have.
         spare: blocks of the pool that take the parts of offloaded blocks which the request has no place for.

@@ -1,4 +1,4 @@
-"""Where blocks lie below the host, and what a medium of bytes has to do.
+"""Where blocks lie below the host, and the duties of a medium of bytes.
 
 A `ByteStore` keeps whole blocks by their key: a directory on a disk, or a store that several engines share. It knows
 nothing of tiers, readers or eviction, which are the managers' part.
@@ -82,16 +82,16 @@ Each piece is contiguous, of format ``"B"`` and one dimension; those that a `get
 class ByteStore(Protocol):
     """Keeps whole blocks of bytes by their key. Safe to call from several threads at once.
 
-    Derive from it to have the defaults of `put_many`, `get_many` and `close`. One that other processes read says in an
-    attribute `identity` whose blocks it keeps.
+    Derive from it to have the defaults of `put_many`, `get_many` and `close`. A store that other processes read has an
+    attribute `identity`, that of its blocks.
     """
 
     def put(self, key: bytes, place: int | None, parts: Sequence[memoryview]) -> None:
         """Write a block; when this returns, the medium has acknowledged all of it.
 
         Args:
-            key: of the block; what the place held before is gone.
-            place: where; None for a medium without places.
+            key: of the block; the previous content of the place is gone. place: where; None for a medium without
+                places.
             parts: the block's bytes, one piece after the other; not read after the return.
 
         Raises:
@@ -128,7 +128,7 @@ class ByteStore(Protocol):
         return [_done(self.get, item) for item in items]
 
     def close(self) -> None:
-        """Give back what the medium holds open; no call comes after this one."""
+        """Close all that the medium holds open; no call comes after this one."""
         return
 
 
@@ -139,13 +139,13 @@ def identities_of(*stores: ByteStore) -> tuple[CacheIdentity, ...]:
 
 
 def check_told(done: Sequence[bool], blocks: Sequence[object]) -> None:
-    """Check that a store told of every block.
+    """Check that a store reported every block.
 
     Raises:
-        OffloadError: it told of fewer, or of more.
+        OffloadError: it reported fewer, or more.
     """
     if len(done) != len(blocks):
-        raise OffloadError(f"the store told of {len(done)} of {len(blocks)} blocks")
+        raise OffloadError(f"the store reported {len(done)} of {len(blocks)} blocks")
 
 
 class _Call(Protocol):
@@ -183,8 +183,8 @@ class StoreHandler(ThreadedHandler):
 
     Register it for (`CPULoadStoreSpec`, the medium's spec) and the other way round. A transfer of which any block is
     not written, or not found, fails as a whole. Writes that wait, such as of blocks that come down one by one, are made
-    together, up to a batch, and each fails for itself; reads are not, since somebody waits for each. The store stays
-    open when the handler is closed.
+    together, up to a batch, and each fails for itself. Reads are not batched, since a request waits for each. The store
+    stays open when the handler is closed.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ Pair = tuple[str, str]
 
 
 class Outcome(Enum):
-    """How a transfer ends; all but the first are failures to whoever asked for it."""
+    """How a transfer ends; all except the first are failures for its caller."""
 
     FINISHED = "finished"
     FAILED = "failed"
@@ -30,7 +30,7 @@ class TransferStats(NamedTuple):
     Attributes:
         started: accepted.
         finished: of which all arrived.
-        failed: ended by an error of their own.
+        failed: ended by their errors.
         timed_out: out of time before all was moved.
         cancelled: by `cancel`, or since the handler was closed.
         refused: not accepted; not among `started`.

@@ -1,4 +1,4 @@
-"""Handlers whose transfers are moved by worker threads, from a queue that is bounded."""
+"""Handlers that move transfers by worker threads, from a bounded queue."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from blockwright.offload.worker import OffloadingHandler, TransferResult, Transf
 
 
 class ThreadedHandler(OffloadingHandler):
-    """Moves blocks by worker threads; subclasses say in `parts` what a transfer consists of.
+    """Moves blocks by worker threads; a subclass splits a transfer into parts in `parts`.
 
-    All methods may be called from any thread, but not from within a part. A handler that is collected cancels what is
-    under way; so does the end of the program, which waits for the threads.
+    All methods may be called from any thread, but not from within a part. A handler that is garbage-collected cancels
+    its transfers; so does the end of the program, which waits for the threads.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ThreadedHandler(OffloadingHandler):
         return self._queue.take_results()
 
     def cancel(self, job_id: int) -> bool:
-        """Drop what is left of a transfer; `get_finished` reports it as a failure. False if it is not under way."""
+        """Drop the rest of a transfer; `get_finished` reports it as a failure. False if it is not under way."""
         return self._queue.cancel(job_id)
 
     def wait(self, job_ids: Collection[int]) -> None:
@@ -95,7 +95,7 @@ class ThreadedHandler(OffloadingHandler):
         return self._queue.stats()
 
     def close(self) -> None:
-        """Cancel what is under way, and return when no thread runs any more; from then on transfers are refused."""
+        """Cancel all transfers, and return when no thread runs any more; later transfers are refused."""
         self._queue.stop()
         self._queue.join()
 

@@ -1,4 +1,4 @@
-"""Transfers between two media below the host, such as a disk and a shared store, through memory of their own."""
+"""Transfers between two media below the host, such as a disk and a shared store, through buffers in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a connector tells its engine: how loads ended, and what it has counted."""
+"""The reports of a connector to its engine: how loads ended, and its counts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class LoadResult(NamedTuple):
 
     Attributes:
         request_id: of the request.
-        num_tokens: tokens loaded; 0 if not all came: the request holds no blocks any more, and waits again. What came
-            before the first block that did not is found on the device then.
-        num_computed_tokens: what the engine sets the request's own count to.
+        num_tokens: tokens loaded; 0 if not all came: the request holds no blocks any more, and waits again. The blocks
+            before the first one that did not come are then found on the device.
+        num_computed_tokens: the value to which the engine sets the request's own count.
     """
 
     request_id: str
@@ -31,7 +31,7 @@ class ConnectorStats(NamedTuple):
         stored_blocks: offloaded blocks whose store landed.
         known_blocks: to be stored, and present already.
         refused_blocks: not stored since the chain had no room, and the device gave them up.
-        failed_blocks: whose store failed.
+        failed_blocks: offloaded blocks with a failed store.
         refused_transfers: transfers that the worker would not begin.
         loads_in_part: of `loads_failed` those whose first part came, and was kept.
         load_failures: `loads_failed` by reason. ``"gone"``: found no more when the load began; ``"no room"`` in the

@@ -1,9 +1,9 @@
 """Stores of device blocks: of those that a step has filled, or of those that the device is about to lose.
 
 Where the chain has no room for all blocks of a step, the first of each request are stored: without them the others are
-never found. The rest waits: a running request's is stored by a later step, and what a request leaves on the device
-once there is room, if the device has not given it up by then. Blocks that the device is about to lose cannot wait
-longer than the step does.
+never found. The rest waits. Blocks of a running request are stored by a later step. Blocks that a request leaves on the
+device are stored once there is room, if the device has not given them up by then. Blocks that the device is about to
+lose cannot wait longer than the step does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LONGEST_WAIT: Final = 1.0
 
 
 class _Block(NamedTuple):
-    """An offloaded block to be stored: its key, the device's blocks that hold it, and what is said of it."""
+    """An offloaded block to be stored: its key, the device's blocks that hold it, and its hint."""
 
     key: bytes
     ids: list[int]
@@ -39,7 +39,7 @@ class _Block(NamedTuple):
 
 
 class _Late(NamedTuple):
-    """A block that waits for room, and what the device's blocks of it carried when it was computed."""
+    """A block that waits for room, and the keys of its device blocks when it was computed."""
 
     block: _Block
     marks: list[bytes | None]
@@ -54,7 +54,7 @@ class Stores:
     """
 
     def __init__(self, manager: KVCacheManager, chain: OffloadChain, desk: TransferDesk, is_early: bool) -> None:
-        """Store what steps fill if `is_early`, else what is evicted."""
+        """Store the blocks that steps fill if `is_early`, else those that are evicted."""
         self._manager = manager
         self._chain = chain
         self._desk = desk
@@ -72,7 +72,7 @@ class Stores:
 
     @property
     def under_way(self) -> bool:
-        """Whether a store has not been told to have ended."""
+        """Whether the end of some store has not been reported yet."""
         return bool(self._held or self.copies)
 
     @property
@@ -103,7 +103,7 @@ class Stores:
     # ------------------------------------------------------------------ what is stored when
 
     def store_evicted(self) -> None:
-        """Store what the device has taken for other content; of equal content the first, which a step has written."""
+        """Store the contents that the device has evicted; of equal contents the first, which a step has written."""
         if self._is_early:
             return
         self._pass_time()
@@ -124,7 +124,7 @@ class Stores:
         self.num_refused += len(blocks)
 
     def _pass_time(self) -> None:
-        """Tell the tiers what time it is, if it has been said: hints end there as on the device."""
+        """Set the tiers' time, if the engine has reported one: hints end there as on the device."""
         now = self._manager.block_pool.now
         if now > self._now:
             self._chain.advance_time(now)
@@ -179,7 +179,7 @@ class Stores:
         return [GroupBlocks(each, at, request, self._per_block) for at, each in enumerate(self._manager.managers)]
 
     def _touch(self, request: Request, stops: list[int]) -> None:
-        """Count all blocks of a request as used, the first last: as often as it has grown by an eighth."""
+        """Count all blocks of a request as used, the first last, each time that it has grown by an eighth."""
         found = [
             ((index + 1) * blocks.tokens, blocks.number, blocks.key(index))
             for blocks, stop in zip(self._groups(request), stops, strict=True)
@@ -209,7 +209,7 @@ class Stores:
     def _are_readable(self, blocks: GroupBlocks, index: int, parts: list[int]) -> bool:
         """Return whether an offloaded block is of use to a hit and all its parts are there; a state may be jumped over.
 
-        What no hit needs is not published, but as full as what it stands beside.
+        A block that no hit needs is not published, but it is as full as its neighbours.
         """
         pool, first = self._manager.block_pool, index * self._per_block
         useful = [block for at, block in enumerate(parts) if blocks.manager.is_useful(first + at)]
@@ -218,7 +218,7 @@ class Stores:
     # ------------------------------------------------------------------ one store
 
     def _store(self, blocks: list[_Block]) -> int:
-        """Store blocks, or as many of the first as there is room for; hold what is being read. Return how many."""
+        """Store blocks, or the first ones that there is room for; hold those that are being read. Return how many."""
         count = len(blocks)
         start = self._begin(blocks) if blocks else None
         if start is None:
@@ -270,7 +270,7 @@ class Stores:
 
 
 def capacity_of(tiers: Sequence[OffloadingManager]) -> int:
-    """Return how many blocks the tiers hold together; of one that does not tell, more than there are."""
+    """Return how many blocks the tiers hold together; a tier of unknown size counts as more than there are."""
     counts = [
         tier.backend.num_blocks if isinstance(tier, TierBooks) and isinstance(tier.backend, SlotBackend) else 1 << 60
         for tier in tiers

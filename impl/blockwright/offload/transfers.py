@@ -1,4 +1,4 @@
-"""Hands the chain's transfers to the worker, in order, and tells the chain how they ended.
+"""Hands the chain's transfers to the worker, in order, and reports their ends to the chain.
 
 A transfer that the worker refuses is tried again once others have ended, since their end may make room; while nothing
 is under way a refusal is final, and the transfer has failed. Those between other media go on meanwhile.
@@ -45,7 +45,7 @@ class TransferDesk:
         return not self._waiting and not self._under_way
 
     def submit(self) -> None:
-        """Begin every transfer that may start, but for those that the worker refuses for now."""
+        """Begin every transfer that may start, except those that the worker refuses for now."""
         while True:
             self._waiting.extend(self._chain.take_transfers())
             kept: deque[Transfer] = deque()
@@ -66,8 +66,8 @@ class TransferDesk:
     def run_first(self, job_ids: Collection[int]) -> Exception | None:
         """Begin these transfers before all that wait, and have what comes later on the device come after them.
 
-        One that cannot be begun has failed: what it is to read will be gone. Returns what a handler has raised when it
-        was waited for.
+        One that cannot be begun has failed, because its source will be overwritten. Returns the error that a handler
+        has raised during the wait.
         """
         failure = None
         for transfer in self.take(job_ids):

@@ -22,7 +22,7 @@ DEVICE = GPULoadStoreSpec.medium()
 def check_wiring(num_blocks: int, tiers: Sequence[OffloadingManager], worker: OffloadingWorker) -> None:
     """Check that a worker can make every transfer of a chain, to and from every place that is given out.
 
-    What a handler does not tell, and tiers of other makes, are passed over.
+    Properties that a handler does not report, and tiers of other makes, are not checked.
 
     Raises:
         InvalidArgumentError: a pair of media without a handler, or fewer places than are given out; names the remedy.
@@ -66,7 +66,7 @@ def medium_of(tier: OffloadingManager) -> str | None:
 
 
 def identity_of(worker: OffloadingWorker) -> CacheIdentity | None:
-    """Return the identity under which blocks leave the process; None where they do not, or where no store tells.
+    """Return the identity under which blocks leave the process; None where they do not, or where no store reports it.
 
     Raises:
         InvalidArgumentError: two stores have different ones.
@@ -78,9 +78,9 @@ def identity_of(worker: OffloadingWorker) -> CacheIdentity | None:
 
 
 def check_hasher(identity: CacheIdentity, request: Request) -> None:
-    """Check that what a request stores can be found by another process of the same identity.
+    """Check that another process of the same identity can find the blocks that a request stores.
 
-    A hasher of the caller's own is taken to be right.
+    A caller's hasher is trusted.
 
     Raises:
         InvalidArgumentError: it is hashed under a secret of this process, or under another seed than the identity's.
@@ -93,6 +93,6 @@ def check_hasher(identity: CacheIdentity, request: Request) -> None:
     else:
         return
     raise InvalidArgumentError(
-        f"request: {request.request_id!r} is hashed {how}, so nobody would find its blocks again; make it with "
+        f"request: {request.request_id!r} is hashed {how}, so that its blocks would not be found again; make it with "
         "hasher=Sha256Hasher(identity.hash_seed) (OffloadingConnector.hasher)"
     )

@@ -51,15 +51,15 @@ class OffloadingHandler(ABC):
         return {}
 
     def places_of(self, medium: str) -> int | None:
-        """Return how many blocks of a medium it reaches, counted from 0; None if it does not tell."""
+        """Return how many blocks of a medium it reaches, counted from 0, or None if it does not report this."""
         return None
 
     def identities(self) -> Collection[CacheIdentity]:
-        """Return the identities of the stores that it moves blocks to, as far as these tell."""
+        """Return the identities of the stores that it moves blocks to, as far as they report them."""
         return ()
 
     def close(self) -> None:
-        """End what is under way, and give back what the handler holds."""
+        """End all transfers, and release the handler's resources."""
         return
 
 
@@ -69,10 +69,10 @@ class PairStats(NamedTuple):
     Attributes:
         submitted: given to `transfer_async`.
         refused: for which that returned False, whatever the reason; those in the next field among them.
-        raised: for which the handler raised an error instead of an answer.
+        raised: transfers for which the handler raised an error.
         succeeded: reported as a success.
         failed: reported as a failure.
-        transfers: what the handler itself counts; None if it does not.
+        transfers: the handler's own counts, or None.
     """
 
     submitted: int = 0
@@ -223,15 +223,15 @@ class OffloadingWorker:
         Jobs that are not under way are passed over; `get_finished` still reports the others.
 
         Raises:
-            whatever a handler's `wait` raises, when those of the others are through: what the caller means to do next
-            would meet blocks under transfer, so that this is no error to keep quiet about.
+            any error of a handler's `wait`, once all handlers were waited for. The caller must see it, because its next
+            action could meet blocks under transfer.
         """
         failure = self.waited(job_ids)
         if failure is not None:
             raise failure
 
     def waited(self, job_ids: Collection[int]) -> Exception | None:
-        """Do as `wait`, and return what a handler has raised."""
+        """Wait as `wait` does, and return the error that a handler has raised."""
         self._whole.require()
         under_way = {job_id: self._jobs[job_id] for job_id in job_ids if job_id in self._jobs}
         failure: Exception | None = None
@@ -272,6 +272,6 @@ class OffloadingWorker:
         return self._counts.setdefault(pair, _Counts())
 
     def _blame(self, what: str, error: BaseException | None = None) -> None:
-        """Log and count what a handler did wrong."""
+        """Log and count a handler's fault."""
         self._num_handler_errors += 1
         _log.warning("a handler %s%s", what, "" if error is None else f": {name_of(error)}")

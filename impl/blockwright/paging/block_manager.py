@@ -77,7 +77,7 @@ class SelfAttnBlockSpaceManager:
             num_gpu_blocks: at least 1.
             num_cpu_blocks: 0 or more.
             watermark: share of the GPU's blocks that allocation leaves free, 0 to 1.
-            sliding_window: tokens that a token reads, itself included; None: all.
+            sliding_window: tokens that a token reads, itself included; None for all.
             enable_caching: whether full blocks are found by their content.
 
         Complexity: O(blocks).
@@ -365,8 +365,8 @@ class SelfAttnBlockSpaceManager:
     def _can_swap(self, seqs: list[Sequence], target: Device, num_lookahead_slots: int) -> AllocStatus:
         """Count what moving some sequences and then appending to them touches.
 
-        The distinct full blocks that take one there; and of each sequence what appending touches, or what it has
-        beyond its full blocks if that is more: lookahead slots move as well.
+        The distinct full blocks that take a block there, and for each sequence the blocks that appending touches or, if
+        there are more, those beyond its full blocks: lookahead slots move as well.
         """
         touched = self._null_to_come() if target is Device.GPU else 0
         for seq in seqs:
@@ -415,13 +415,14 @@ class SelfAttnBlockSpaceManager:
     def mark_blocks_as_computed(self, seq_group: SequenceGroup, token_chunk_size: int) -> None:
         """Note that a step computes the next tokens of a group's sequences, of all those on the GPU.
 
-        A sequence's chunks add up, what was cached included; where `get_num_computed_tokens` says more, that counts.
-        Only full blocks within them are cached from now on. Call it for each group of each step, as a scheduler does:
-        before the next step is made up. Without prefix caching nothing happens. O(sequences + blocks computed).
+        A sequence's chunks add up, cached tokens included; a larger value of `get_num_computed_tokens` takes
+        precedence. Only full blocks within them are cached from now on. Call it for each group of each step, as a
+        scheduler does: before the next step is made up. Without prefix caching nothing happens. O(sequences + blocks
+        computed).
 
         Args:
             seq_group: what the step computes.
-            token_chunk_size: how many tokens of each of its sequences, cached ones included.
+            token_chunk_size: tokens of each of its sequences, cached ones included.
 
         Raises:
             InvalidArgumentError: the number is out of range.
@@ -443,9 +444,8 @@ class SelfAttnBlockSpaceManager:
             raise
 
     def _num_computed(self, seq: Sequence, table: BlockTable, num_more: int) -> int:
-        """Return how many tokens of a sequence on the GPU are computed: some more, or as many as it says.
-
-        0 where that is not kept, without prefix caching or on the CPU. law: PAGE-16.
+        """Return how many tokens of a sequence on the GPU are computed, at least the number that it reports; 0 where
+        this is not recorded, without prefix caching or on the CPU. law: PAGE-16.
         """
         if not self.enable_caching or not self.block_allocator.is_on(table._blocks[-1], Device.GPU):
             return 0
@@ -468,7 +468,7 @@ class SelfAttnBlockSpaceManager:
         """Return how many leading tokens of a sequence need not be computed; 0 without prefix caching. law: PAGE-16.
 
         Those in full blocks of the GPU that are computed. From `allocate` until all its tokens have been computed it
-        stays what it was at `allocate`, however many chunks that takes. Needs no table. Its hashes are kept until
+        keeps its value of `allocate`, however many chunks that takes. Needs no table. Its hashes are kept until
         `remove_seq_from_computed_blocks_tracker`. O(new tokens + blocks).
         """
         self.block_allocator.require_whole()
@@ -483,11 +483,11 @@ class SelfAttnBlockSpaceManager:
         self._computed.forget(seq.seq_id)
 
     def get_num_free_gpu_blocks(self) -> int:
-        """Return how many blocks of the GPU nobody holds. O(1)."""
+        """Return how many blocks of the GPU are free. O(1)."""
         return self.block_allocator.get_num_free_blocks(Device.GPU)
 
     def get_num_free_cpu_blocks(self) -> int:
-        """Return how many blocks of the CPU nobody holds. O(1)."""
+        """Return how many blocks of the CPU are free. O(1)."""
         return self.block_allocator.get_num_free_blocks(Device.CPU)
 
     def get_prefix_cache_hit_rate(self, device: Device) -> float:

@@ -89,7 +89,7 @@ class BlockTable:
         return -((len(token_ids) + num_lookahead_slots) // -block_size)
 
     def allocate(self, token_ids: Sequence[int], device: Device = Device.GPU, extra_hash: int | None = None) -> None:
-        """Hold blocks for the first tokens; full blocks whose content is known are shared. O(tokens).
+        """Hold blocks for the first tokens; full blocks with known content are shared. O(tokens).
 
         Raises:
             InvalidArgumentError: it holds blocks already, there are no tokens, or one is out of range.
@@ -171,7 +171,7 @@ class BlockTable:
         Args:
             token_ids: the new tokens.
             num_lookahead_slots: slots to have beyond them.
-            num_computed_slots: tokens whose KV data is there; needed under a window.
+            num_computed_slots: tokens with KV data; needed under a window.
             extra_hash: for new blocks, as in `allocate`.
 
         Raises:
@@ -279,7 +279,7 @@ class BlockTable:
 
     @property
     def num_computed_tokens(self) -> int:
-        """Tokens that `mark_computed` was told of."""
+        """Tokens reported by `mark_computed`."""
         return int(self._num_computed)
 
     @property
@@ -288,7 +288,9 @@ class BlockTable:
         return None if self._num_found < 0 else int(self._num_found)
 
     def ensure_num_empty_slots(self, num_empty_slots: int, extra_hash: int | None = None) -> None:
-        """Have so many slots after the last token; new blocks are taken for those missing, all or none. O(new blocks).
+        """Make sure of `num_empty_slots` slots after the last token; missing blocks are taken, all or none.
+
+        O(new blocks).
 
         Raises:
             InvalidArgumentError: the table is not allocated or not on the GPU, or the number is out of range.
@@ -362,7 +364,7 @@ class BlockTable:
     def physical_block_ids(self) -> list[int]:
         """Absolute ids of the blocks; null entries have the null block's.
 
-        Complexity: O(blocks), about 1 ns for each whose id is as it was at the last call.
+        Complexity: O(blocks), about 1 ns for each with the same id as at the last call.
         """
         blocks = self._blocks
         moves = self._allocator.num_moves()
@@ -398,8 +400,8 @@ class BlockTable:
     def get_num_blocks_touched_by_append_slots(self, token_ids: Sequence[object], num_lookahead_slots: int) -> int:
         """Return how many blocks an append writes or takes at most. O(1).
 
-        ``1 + ceil((n + lookahead - first_chunk) / block_size)``, where the first chunk is what is left of the block
-        that the next token goes to.
+        ``1 + ceil((n + lookahead - first_chunk) / block_size)``, where the first chunk is the rest of the block of the
+        next token.
         """
         count_of("num_lookahead_slots", num_lookahead_slots)
         return int(self.num_touched(len(token_ids), num_lookahead_slots))
@@ -417,7 +419,7 @@ class BlockTable:
     def copy_onto(self, block_allocator: DeviceAwareBlockAllocator) -> BlockTable:
         """Return a copy on a copy of the allocator: equal blocks, independent of this table. O(blocks).
 
-        For blocks of `CpuGpuBlockAllocator`, whose copies know which of the two devices a block is on.
+        For blocks of `CpuGpuBlockAllocator`: its copies know on which of the two devices a block is.
 
         Raises:
             InvalidArgumentError: the blocks are an engine's own.
@@ -526,7 +528,7 @@ class BlockTable:
             raise InvalidArgumentError("table: it holds no blocks: never allocated, or freed")
 
     def _require_growing(self, num_slots: int) -> None:
-        """Raise `InvalidArgumentError` unless the table can grow by so many slots."""
+        """Raise `InvalidArgumentError` unless the table can grow by that many slots."""
         self._require_allocated()
         count_of("num_lookahead_slots", num_slots)
         # law: PAGE-10

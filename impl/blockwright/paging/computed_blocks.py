@@ -23,7 +23,7 @@ class SequenceHashes:
 
 @final
 class ComputedBlocksTracker:
-    """Remembers the hashes of sequences by id, until it is told to forget one.
+    """Remembers the hashes of sequences by id, until `remove_seq`.
 
     Tokens are only ever appended to a sequence; one that got shorter, or another extra hash, is hashed anew.
     """

@@ -183,7 +183,7 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         return self.on(device).get_num_total_blocks()
 
     def get_num_free_blocks(self, device: Device) -> int:
-        """Return how many blocks of a device nobody holds. O(1)."""
+        """Return how many blocks of a device are free. O(1)."""
         return self.on(device).get_num_free_blocks()
 
     def get_physical_block_id(self, device: Device, absolute_id: int) -> int:
@@ -198,7 +198,8 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         """Move blocks; return the ids that were and the ids that are, for the content that has to be copied. O(blocks).
 
         Each distinct block moves once, and blocks that shared an id share the new one; null blocks stay. A full block
-        whose content is known at the destination adopts it, without a pair. A source that others hold stays as it is.
+        with content that is known at the destination adopts it, without a pair. A source that others hold stays as it
+        is.
 
         Raises:
             InvalidArgumentError: both devices are one.
@@ -217,10 +218,10 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
             raise
 
     def swap_out(self, blocks: list[Block], device: Device) -> None:
-        """Release blocks of a device whose content has a new place. O(blocks).
+        """Release blocks of a device after their content was moved. O(blocks).
 
         Raises:
-            BlockError: one is foreign, freed, given twice, or an end of a copy to come; none is released.
+            BlockError: one is foreign, freed, given twice, or an end of a copy to come. No block is released then.
         """
         try:
             self.on(device).swap_out(blocks)
@@ -323,7 +324,7 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         self._gpu.mark_blocks_as_computed(block_ids)
 
     def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:
-        """Return the ids that all sequences begin with; none where content is not looked up. O(ids)."""
+        """Return the ids that all sequences begin with; empty where content is not looked up. O(ids)."""
         return self._gpu.get_common_computed_block_ids(computed_seq_block_ids)
 
     def get_num_full_blocks_touched(self, blocks: list[Block], device: Device = Device.GPU) -> int:
@@ -346,7 +347,7 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         return self._gpu.reset_prefix_cache() and self._cpu.reset_prefix_cache()
 
     def find_cached_blocks_prefix(self, block_hashes: list[bytes], device: Device = Device.GPU) -> list[bytes]:
-        """Return the leading hashes whose blocks are there and computed. O(hashes returned).
+        """Return the leading hashes with computed blocks. O(hashes returned).
 
         Raises:
             InvalidArgumentError: a hash is not 16 bytes.
@@ -369,7 +370,7 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
     # ------------------------------------------------------------------ what tables count before they act
 
     def require_block_size(self, block_size: int) -> None:
-        """Raise `InvalidArgumentError` unless blocks have so many slots. O(1)."""
+        """Raise `InvalidArgumentError` unless blocks have this many slots. O(1)."""
         if i64(block_size) != self._gpu._size:
             raise InvalidArgumentError(
                 f"block_size: the blocks of this allocator have {self._gpu._size} slots, not {block_size}"
@@ -468,8 +469,8 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         """Recompute the invariants of both pools from scratch. O(blocks).
 
         Args:
-            blocks: every block that anybody holds, as often as held; None: not known, so that counts are only checked
-                against each other.
+            blocks: every held block, once for each holder, or None if unknown: counts are then only checked against
+                each other.
 
         Raises:
             InvariantError: names the law and shows both sides.

@@ -1,4 +1,4 @@
-"""The blocks of one device: the pool that all managers stand on, under absolute ids, one block at a time.
+"""The blocks of one device: the pool below all managers, with absolute ids, one block at a time.
 
 Counters, free queue, prefix index, copies to come and eviction order are `BlockStore`'s. Its blocks 1..n are shown as
 ``first_id .. first_id + n - 1``. A `Block` keeps its *mark*, its absolute id plus one (0: it has none), so that blocks
@@ -27,7 +27,7 @@ class DevicePool(BlockStore):
 
     Attributes:
         first_id: absolute id of its first block.
-        null: the block set aside as the null block; 0: none yet.
+        null: the block set aside as the null block; 0 before there is one.
     """
 
     def __init__(self, num_blocks: i64, first_id: i64, by_access: bool) -> None:
@@ -57,7 +57,7 @@ class DevicePool(BlockStore):
         return self._count - 1
 
     def num_free(self) -> i64:
-        """Return how many blocks nobody holds. O(1)."""
+        """Return how many blocks are free. O(1)."""
         return self._num_free
 
     def take_mark(self) -> i64:
@@ -84,12 +84,12 @@ class DevicePool(BlockStore):
         return int(self.null + self.first_id - 1)
 
     def is_held(self, mark: i64) -> bool:
-        """Return whether a mark is that of a block here that somebody holds, the null block left out. O(1)."""
+        """Return whether a mark is that of a held block here, the null block left out. O(1)."""
         block: i64 = mark - self.first_id
         return 0 < block < self._count and block != self.null and self._ref[block] > 0
 
     def is_free(self, mark: i64) -> bool:
-        """Return whether nobody holds a block of this pool. O(1)."""
+        """Return whether a block of this pool is free. O(1)."""
         return self._ref[mark - self.first_id] == 0
 
     def sharers(self, mark: i64) -> i64:
@@ -152,11 +152,11 @@ class DevicePool(BlockStore):
         return self._filled_in[mark - self.first_id] < self._epoch
 
     def has_data(self, mark: i64) -> bool:
-        """Return whether a step has computed some of what a block holds. O(1)."""
+        """Return whether a step has computed some data of a block. O(1)."""
         return self.is_whole(mark) or self._begun[mark - self.first_id] != 0
 
     def note_computed(self, mark: i64, is_whole: bool) -> None:
-        """Note that a step has computed some of what a block holds, or all of a full one. O(1)."""
+        """Note that a step has computed some data of a block, or all of a full one. O(1)."""
         self._begun[mark - self.first_id] = 1
         if is_whole:
             self._filled_in[mark - self.first_id] = 0
@@ -193,7 +193,7 @@ class DevicePool(BlockStore):
     # ------------------------------------------------------------------ self-check
 
     def check_holders(self, entries: list[int] | None) -> None:
-        """Recompute the counts, given the absolute ids in the entries of all tables (None: not known). O(n).
+        """Recompute the counts, given the absolute ids in the entries of all tables, or None if unknown. O(n).
 
         Raises:
             InvariantError: PAGE-1, PAGE-2 or a law of the pool is broken.

@@ -1,4 +1,4 @@
-"""What a block and an allocator of blocks are: the abstract classes that block tables work through.
+"""The abstract classes of blocks and allocators, through which block tables work.
 
 Engines may bring their own; `DeviceAwareBlockAllocator` is all that `BlockTable` knows of one. The classes are no
 `abc.ABC`: compiled ones would share one cache of `isinstance` among all subclasses, and so be taken for each other by
@@ -68,7 +68,7 @@ class Block:
 
     @block_id.setter
     def block_id(self, value: int | None) -> None:
-        """Set it; a block whose state is not to be set from outside need not offer it."""
+        """Set it; optional for blocks that manage their own state."""
         raise NotImplementedError
 
     @property
@@ -108,17 +108,17 @@ class Block:
 
     @computed.setter
     def computed(self, value: bool) -> None:
-        """Set it; a block whose state is not to be set from outside need not offer it."""
+        """Set it; optional for blocks that manage their own state."""
         raise NotImplementedError
 
     @property
     def last_accessed(self) -> float:
-        """When it was last accessed, as the engine says it; negative: never."""
+        """When it was last accessed, on the engine's clock; negative if never."""
         raise NotImplementedError
 
     @last_accessed.setter
     def last_accessed(self, value: float) -> None:
-        """Set it; a block whose state is not to be set from outside need not offer it."""
+        """Set it; optional for blocks that manage their own state."""
         raise NotImplementedError
 
     @property
@@ -162,7 +162,7 @@ class BlockAllocator:
         raise NotImplementedError
 
     def get_num_free_blocks(self) -> int:
-        """Return how many blocks nobody holds."""
+        """Return how many blocks are free."""
         raise NotImplementedError
 
     def get_physical_block_id(self, absolute_id: int) -> int:
@@ -170,7 +170,7 @@ class BlockAllocator:
         raise NotImplementedError
 
     def swap_out(self, blocks: list[Block]) -> None:
-        """Release blocks whose content has a new place elsewhere."""
+        """Release blocks after their content was moved elsewhere."""
         raise NotImplementedError
 
     def swap_in(self, blocks: list[Block]) -> None:
@@ -219,7 +219,7 @@ class BlockAllocator:
         raise NotImplementedError
 
     def find_cached_blocks_prefix(self, block_hashes: list[bytes]) -> list[bytes]:
-        """Return the leading hashes whose blocks are there and computed."""
+        """Return the leading hashes with computed blocks."""
         raise NotImplementedError
 
 
@@ -264,7 +264,7 @@ class DeviceAwareBlockAllocator:
         raise NotImplementedError
 
     def get_num_free_blocks(self, device: Device) -> int:
-        """Return how many blocks of a device nobody holds."""
+        """Return how many blocks of a device are free."""
         raise NotImplementedError
 
     def get_physical_block_id(self, device: Device, absolute_id: int) -> int:
@@ -309,23 +309,23 @@ class DeviceAwareBlockAllocator:
         raise NotImplementedError
 
     def find_cached_blocks_prefix(self, block_hashes: list[bytes], device: Device = Device.GPU) -> list[bytes]:
-        """Return the leading hashes whose blocks are there and computed."""
+        """Return the leading hashes with computed blocks."""
         raise NotImplementedError
 
     def allocate_or_get_null_block(self) -> Block:
-        """Return the block that stands for entries nobody reads; there is one at most."""
+        """Return the null block, for entries that no token reads; there is one at most."""
         raise NotImplementedError
 
     def cow_block_if_not_appendable(self, block: Block) -> int | None:
-        """Return the id to write to; an allocator whose blocks do this themselves need not offer it."""
+        """Return the id to write to; optional if the blocks do this themselves."""
         raise UnsupportedError("cow_block_if_not_appendable: not offered by this allocator")
 
     def promote_to_immutable_block(self, block: Block) -> int:
-        """Make a full block findable; an allocator whose blocks do this themselves need not offer it."""
+        """Make a full block findable; optional if the blocks do this themselves."""
         raise UnsupportedError("promote_to_immutable_block: not offered by this allocator")
 
     def swap_out(self, blocks: list[Block], device: Device) -> None:
-        """Release blocks whose content has a new place; `swap` does both halves."""
+        """Release blocks after their content was moved; `swap` does both halves."""
         raise UnsupportedError("swap_out: not offered by this allocator; use swap")
 
     def swap_in(self, blocks: list[Block], device: Device) -> None:
@@ -335,7 +335,7 @@ class DeviceAwareBlockAllocator:
     # What tables ask to count before they act. The answers here are safe for any allocator; exact ones refuse less.
 
     def require_block_size(self, block_size: int) -> None:  # any size suits
-        """Raise `InvalidArgumentError` unless blocks have so many slots; an engine's own may have any."""
+        """Raise `InvalidArgumentError` unless blocks have this many slots; an engine's blocks may have any."""
 
     def release_blocks(self, blocks: list[Block]) -> None:
         """Release the blocks of a table, last first."""

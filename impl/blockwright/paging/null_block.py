@@ -1,4 +1,4 @@
-"""The null block: what stands in a table where a sliding window has left an entry behind."""
+"""The null block: the entry of a table that a sliding window has left behind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from blockwright.paging.interfaces import Block
 
 @final
 class NullBlock(Block):
-    """A block that nobody reads and nobody may write; it stands in any number of tables at once."""
+    """A block that is never read or written; it may be in any number of tables at once."""
 
     def __init__(self, block_id: int) -> None:
         """Take the id of the physical block that is set aside."""

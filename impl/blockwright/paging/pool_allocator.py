@@ -1,7 +1,7 @@
-"""Blocks and allocators of one device, over the pool that all managers stand on.
+"""Blocks and allocators of one device, over the pool below all managers.
 
-What the two kinds share: a full block is never written again; a block that others hold is copied before it is written;
-whoever releases a block loses its id. They differ in whether full blocks are found by their content.
+Both kinds share three rules: a full block is never written again; a block that others hold is copied before it is
+written; a released block loses its id. They differ in whether full blocks are found by their content.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def read_hash(content_hash: bytes) -> tuple[i64, i64]:
 
 
 def hash_tokens(parent: bytes | None, token_ids: list[int], extra_hash: int | None) -> bytes:
-    """Return the content hash of a full block with these tokens after the block with the hash `parent` (None: first).
+    """Return the content hash of a full block with these tokens after the block with the hash `parent`, or first.
 
     Complexity: O(tokens).
 
@@ -333,7 +333,7 @@ class PoolAllocator(BlockAllocator):
         return 0
 
     def settle(self, block: PoolBlock) -> None:
-        """Do what has to be done when a block here has become full."""
+        """Publish or share a block that has become full."""
 
     def count_query(self, hit: bool) -> None:
         """Note that a full block was asked for by its content."""
@@ -408,7 +408,7 @@ class PoolAllocator(BlockAllocator):
         return made
 
     def _num_to_take(self, blocks: list[PoolBlock]) -> i64:
-        """Return how many free blocks these full ones take: all but those known and held. O(blocks)."""
+        """Return how many free blocks these full ones take: all except those known and held. O(blocks)."""
         count: i64 = 0
         for block in blocks:
             if self.takes_one(block):
@@ -507,7 +507,7 @@ class PoolAllocator(BlockAllocator):
         return int(own._mark - 1)
 
     def make_writable(self, block: PoolBlock) -> None:
-        """Give a block that others hold too a place of its own, with a copy to come. O(1)."""
+        """Give a shared block a new place, with a copy to come. O(1)."""
         own = self.own(block)
         pool = self.pool
         if pool.sharers(own._mark) > 1:
@@ -541,10 +541,10 @@ class PoolAllocator(BlockAllocator):
     # ------------------------------------------------------------------ moving
 
     def swap_out(self, blocks: list[Block]) -> None:
-        """Release blocks whose content has a new place elsewhere; null ones are passed over. O(blocks).
+        """Release blocks after their content was moved elsewhere; null ones are passed over. O(blocks).
 
         Raises:
-            BlockError: one is foreign, freed, given twice, or an end of a copy to come; none is released.
+            BlockError: one is foreign, freed, given twice, or an end of a copy to come. No block is released then.
         """
         moving = self.moving(blocks)
         if len({id(block) for block in moving}) != len(moving):
@@ -626,7 +626,7 @@ class PoolAllocator(BlockAllocator):
         return int(self.pool.num_total())
 
     def get_num_free_blocks(self) -> int:
-        """Return how many blocks nobody holds. O(1)."""
+        """Return how many blocks are free. O(1)."""
         return int(self.pool.num_free())
 
     def get_num_full_blocks_touched(self, blocks: list[Block]) -> int:
@@ -685,7 +685,7 @@ class PoolAllocator(BlockAllocator):
         raise BlockError(f"block: {block!r} is not a block of this allocator")
 
     def require_free(self, count: i64) -> None:
-        """Raise `NoFreeBlocksError` unless so many blocks are free."""
+        """Raise `NoFreeBlocksError` unless `count` blocks are free."""
         if count > self.pool.num_free():
             raise NoFreeBlocksError(f"{count} blocks are needed, {self.pool.num_free()} are free")
 

@@ -1,8 +1,7 @@
 """Blocks that are found by their content: full blocks with equal prefixes are one physical block.
 
-mutable    being filled; held by its one writer
-immutable  full, found by its content, held by all sequences that have it
-candidate  held by nobody, still found; evicted least recently accessed first, then by the most tokens
+mutable being filled; held by its one writer immutable full, found by its content, held by all sequences that have it
+candidate free, still found; evicted least recently accessed first, then by the most tokens
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class PrefixCachingBlock(PoolBlock):
 
     @staticmethod
     def hash_block_tokens(parent: bytes | None, token_ids: list[int], extra_hash: int | None = None) -> bytes:
-        """Return the content hash of a full block with these tokens after one with the hash `parent` (None: first).
+        """Return the content hash of a full block with these tokens after one with the hash `parent`, or first.
 
         Complexity: O(tokens). Equal within one process only: the hash is keyed.
 
@@ -221,7 +220,7 @@ class PrefixCachingBlockAllocator(PoolAllocator):
         return True
 
     def find_cached_blocks_prefix(self, block_hashes: list[bytes]) -> list[bytes]:
-        """Return the leading hashes whose blocks are computed: marked so, or freed by themselves. O(hashes returned).
+        """Return the leading hashes with blocks that are computed: marked so, or freed one by one. O(hashes returned).
 
         Raises:
             InvalidArgumentError: a hash is not 16 bytes.

@@ -65,7 +65,7 @@ class SequenceGroup(Protocol):
 
 
 class SimpleSequence:
-    """A sequence for engines that have none of their own.
+    """A sequence for engines without a class for it.
 
     Attributes:
         token_ids: its tokens, to be appended to.
@@ -120,7 +120,7 @@ class SimpleSequence:
 
 
 class SimpleSequenceGroup:
-    """A group for engines that have none of their own.
+    """A group for engines without a class for it.
 
     Attributes:
         request_id: its id.

@@ -1,4 +1,4 @@
-"""The sub-command `blockwright replay`: its arguments, and what it does with them."""
+"""The sub-command `blockwright replay`: its arguments, and the run they describe."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def _positive(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay as the arguments say; return the exit code.
+    """Replay by the arguments; return the exit code.
 
     Raises:
         BlockwrightError: bad arguments, a bad trace, or a failed self-check.
@@ -250,7 +250,7 @@ def _replay(args: argparse.Namespace, start: float, note: Callable[[Fact], objec
 
 
 def _keeping(args: argparse.Namespace, trace: Trace) -> Keeping:
-    """Return what decides what is kept."""
+    """Return the policy or hints that decide which blocks are kept."""
     if args.policy is not None and args.hints != "none":
         raise InvalidArgumentError("--policy: with hints the client decides; leave --policy or --hints out")
     if args.hints != "none" and args.kind != "full":
@@ -309,7 +309,7 @@ def _spec(args: argparse.Namespace) -> kinds.KVCacheSpec:
 
 
 def _offload(args: argparse.Namespace) -> OffloadOptions | None:
-    """Return what stands behind the device, if anything does."""
+    """Return the options of the host tier, if there is one."""
     if args.host_blocks is not None:
         return OffloadOptions(args.host_blocks, args.store_on or "publish", args.on_load)
     for option in ("store_on", "on_load"):

@@ -1,7 +1,7 @@
-"""What a trace says of its own future: which conversations go on, and the most that any policy could have hit.
+"""The future of a trace: which conversations go on, and the most hits that any policy could have.
 
-Blocks are numbered once, by what they hold; a reference is a full block of a prompt. All of it is of layers that read
-every earlier token.
+Blocks are numbered once, by content; a reference is a full block of a prompt. All of it is of layers that read every
+earlier token.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def mistaken(bits: list[bool], error: float, seed: int = 0) -> list[bool]:
 
 
 def most_hits(references: References, num_blocks: int) -> int:
-    """Return the hits of MIN, in blocks: whose next use is farthest goes first, of equal ones the deepest.
+    """Return the hits of MIN, in blocks: the block with the farthest next use is evicted first, then the deepest.
 
     No policy hits more that serves one request after another and takes only what it needs (Belady, 1966).
     Complexity: O(references log num_blocks).

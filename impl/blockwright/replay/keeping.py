@@ -1,4 +1,4 @@
-"""Who says what to keep in a replay: a policy, or the trace itself as a client that knows its own future.
+"""What decides which blocks a replay keeps: a policy, or the trace itself as a client that knows its future.
 
 The policies are those of `blockwright.policies`.
 """
@@ -17,7 +17,7 @@ from blockwright.replay.records import Trace
 
 
 class Told:
-    """A client that says of each request whether its conversation goes on."""
+    """A client that reports of each request whether its conversation goes on."""
 
     def __init__(self, goes_on: Sequence[bool]) -> None:
         self.goes_on = iter(goes_on)
@@ -33,14 +33,13 @@ MAX_TENANTS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """What decides what a replay keeps.
+    """The policy or hints that decide which blocks a replay keeps.
 
     Attributes:
         name: for people: the policy, or the hints.
         make: makes the policy of one pool.
-        shares: part of the pool that is each tenant's own, by name.
-        tenant: the tenant of a request, by its number from 0 on; None: nobody's.
-        guard: part of the pool that hints are not about.
+        shares: part of the pool reserved for each tenant, by name. tenant: the tenant of a request, by its number from
+            0 on, or None. guard: part of the pool that hints do not affect.
     """
 
     name: str
@@ -51,12 +50,11 @@ class Keeping:
 
 
 def told_by(hints: str, references: References) -> Callable[[], Policy]:
-    """Return the factory of a client: ``oracle``, or ``oracle:ERROR`` of whose bits that part is wrong.
+    """Return the factory of a client: ``oracle``, or ``oracle:ERROR`` with that part of its bits wrong.
 
     ``oracle:ERROR:SEED`` draws other errors.
 
-    Raises:
-        InvalidArgumentError: none of these.
+    Raises: InvalidArgumentError: neither of these.
     """
     name, _, text = hints.partition(":")
     part, _, seed = text.partition(":")

@@ -18,10 +18,11 @@ from blockwright.offload.worker import OffloadingHandler, OffloadingWorker, Tran
 
 @dataclass(frozen=True, slots=True)
 class OffloadOptions:
-    """Say what stands behind the device: a host tier of `host_blocks` blocks.
+    """Describe a host tier of `host_blocks` blocks behind the device.
 
-    `store_on`: ``"publish"`` or ``"evict"``. `on_load`: whether the host ``"keep"``s what is loaded, or ``"free"``s it;
-    None for what keeps more different blocks: free with evict (the device has it, and will give it back), else keep.
+    `store_on`: ``"publish"`` or ``"evict"``. `on_load`: whether the host ``"keep"``s loaded blocks, or ``"free"``s
+        them; None for the choice that keeps more different blocks: free with evict (the device has it, and will give it
+        back), else keep.
 
     Raises:
         InvalidArgumentError: an option is none of these.
@@ -39,13 +40,13 @@ class OffloadOptions:
 
     @property
     def frees(self) -> bool:
-        """Whether the host frees what is loaded."""
+        """Whether the host frees loaded blocks."""
         return self.on_load == "free" or (self.on_load is None and self.store_on == "evict")
 
 
 @dataclass(frozen=True, slots=True)
 class TierResult:
-    """Hold what a host tier made of a trace.
+    """The result of a trace on a host tier.
 
     Attributes:
         host_blocks, store_on, on_load: the options.
@@ -119,7 +120,7 @@ class HostTier:
         return num_external if request.num_computed_tokens else 0
 
     def step(self, request: Request, num_computed: int) -> None:
-        """Count a step as run: what was evicted for it is copied before, what it filled is stored after."""
+        """Count a step as run: evicted blocks are copied before it, full blocks are stored after it."""
         self._connector.start_step()
         request.num_computed_tokens = num_computed
         self._connector.finish_step([request])
@@ -134,7 +135,7 @@ class HostTier:
         self._connector.check()
 
     def result(self, hit_blocks: int, host_hit_blocks: int, references: int) -> TierResult:
-        """Return what was counted, for so many hits in all and on the host."""
+        """Return the result, given the hits in all and on the host."""
         stats, options = self._connector.stats(), self._options
         return TierResult(
             options.host_blocks,

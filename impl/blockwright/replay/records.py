@@ -1,7 +1,7 @@
-"""What every trace format is read into: requests whose prompts are runs of named content.
+"""The common form of all trace formats: requests with prompts that are runs of named content.
 
-A public trace does not hold token ids. It says which stretches of two prompts are the same, by naming blocks of tokens.
-So a prompt here is a sequence of *runs*, and a run is a number of tokens that all carry one *content* number:
+A public trace does not hold token ids. Equal names mark equal stretches of two prompts. So a prompt here is a sequence
+of *runs*, and a run is a number of tokens that all carry one *content* number:
 
     contents   7        7        9
     lengths    512      512      100
@@ -73,7 +73,7 @@ class Trace:
 
 
 class ContentNumbers:
-    """Number contents from zero: one number for each distinct name, and a new one for content shared with nobody."""
+    """Number contents from zero: one number for each distinct name, and a new one for content that is not shared."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}

@@ -25,13 +25,13 @@ _HOST_COLUMNS: Final = ("device hits", "host hits", "stored", "loaded", "no room
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """Hold everything there is to say about a replay.
+    """The complete report of a replay.
 
     Attributes:
-        headline: the pool whose figures stand at the top of the data.
+        headline: the pool with the figures at the top of the data.
         curve: the pools of the curve, by size; empty if none was asked for.
         seconds: the whole run, reading included.
-        keeping: who decides what is kept.
+        keeping: the policy or hints that decide which blocks are kept.
         bounds: per size of pool, the hit rate of MIN, and for size 0 of a pool that never evicts; empty if not asked.
     """
 
@@ -142,7 +142,7 @@ def _percentile_cells(pool: PoolResult) -> tuple[tuple[tuple[int, ...], int], ..
 
 
 def _host_cells(tier: TierResult | None) -> tuple[str, ...]:
-    """Return the cells of a host tier, as `_HOST_COLUMNS` names them; none without one."""
+    """Return the cells of a host tier, as `_HOST_COLUMNS` names them; empty without one."""
     if tier is None:
         return ()
     counts = (tier.stored_blocks, tier.loaded_blocks, tier.refused_blocks)
@@ -161,7 +161,7 @@ def _rate(report: ReplayReport, pool: PoolResult) -> float:
 
 
 def _plain(spec: KVCacheSpec) -> dict[str, object]:
-    """Return those fields of a kind that say which tokens share a block and which are read."""
+    """Return those fields of a kind that decide which tokens share a block and which are read."""
     names = ("block_size", "sliding_window", "attention_chunk_size")
     own = {name: getattr(spec, name) for name in names if hasattr(spec, name)}
     return own | ({"sink_len": sinks} if (sinks := getattr(spec, "sink_len", 0)) else {})

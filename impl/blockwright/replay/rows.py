@@ -23,7 +23,7 @@ class Place:
         self.requests: list[TraceRequest] = []
 
     def error(self, fault: str, remedy: str) -> TraceError:
-        """Return an error that says where, what is wrong and what to do."""
+        """Return an error with the place, the fault and the remedy."""
         where = f"{self.path}, line {self.line}" if self.line else f"{self.path}"
         return TraceError(f"{where}: {fault}; {remedy}")
 
@@ -37,7 +37,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A JSON object of a trace whose fields are checked as they are read."""
+    """A JSON object of a trace, with fields that are checked as they are read."""
 
     fields: dict[str, object]
     place: Place

@@ -1,4 +1,4 @@
-"""Replay a trace through the real manager, and count what the prefix cache saved.
+"""Replay a trace through the real manager, and count the savings of the prefix cache.
 
 Requests are served one after another, through the calls an engine makes: look up the cached prefix, allocate slots for
 the rest (adopting the hit), and release once the prompt is computed. Output tokens are not replayed. Several pool sizes
@@ -29,7 +29,7 @@ PERCENTILES: Final = (50, 90, 95, 99)
 
 @dataclass(frozen=True, slots=True)
 class PoolResult:
-    """Hold what one pool made of a trace.
+    """The result of a trace on one pool.
 
     Attributes:
         blocks: usable blocks of the pool; the null block comes on top.
@@ -38,14 +38,14 @@ class PoolResult:
         token_hit_rate: share of its prompt tokens that were hits.
         hit_blocks: the hits.
         evictions: cached blocks that were taken for other content.
-        refused: requests that did not fit into the empty pool, and were passed over.
+        refused: requests that did not fit into the empty pool, and were skipped.
         mean_used, peak_used: blocks held by the request being served, at its end and at most.
         checks: self-checks passed.
         seconds: time within the manager's calls.
         uncached: tokens that were not cached, of the request at the 50th, 90th, 95th and 99th percentile of all.
         uncached_continuing: the same of requests that go on from an earlier one.
         tenants: per tenant, the share of its own block references that were hits.
-        offload: what a host tier added, None where there is none; the hits above then include the host's.
+        offload: what a host tier added, or None; the hits above then include the host's.
     """
 
     blocks: int
@@ -92,9 +92,9 @@ def replay(
 
     `step_tokens` bounds the tokens computed per step (default: the whole prompt in one step). Recurrent layers end a
     step at the last block boundary besides, since only a state at a boundary can be found again. With `check_every`,
-    every pool checks itself after so many requests and at the end. With `offload`, a host tier stands behind each pool.
-    `note` is given the journal of the calls, of one pool without a host tier. `advance` is called after each request.
-    `keeping` decides what is kept; without, the least recently used goes first.
+    every pool checks itself each time after that many requests, and at the end. With `offload`, there is a host tier
+    behind each pool. `note` is given the journal of the calls, of one pool without a host tier. `advance` is called
+    after each request. `keeping` decides which blocks are kept; without it, the least recently used is evicted first.
 
     Complexity: O(tokens) to prepare and O(blocks) per pool to serve.
 
@@ -268,7 +268,7 @@ class _Pool:
         self._checks += 1
 
     def result(self, trace: Trace, block_size: int, continuing: Sequence[bool]) -> PoolResult:
-        """Return what was counted."""
+        """Return the counts."""
         host, references = self._host, trace.num_references(block_size)
         return PoolResult(
             blocks=self._num_blocks,

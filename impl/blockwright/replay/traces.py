@@ -47,7 +47,7 @@ def load_trace(
 ) -> Trace:
     """Read a trace file, or for `weka` also a folder of session files, in the order its requests are to be served.
 
-    `limit` keeps only the first requests; `unit` overrides the tokens that one id stands for. O(size of the file).
+    `limit` keeps only the first requests; `unit` overrides the tokens per id. O(size of the file).
 
     Raises:
         TraceError: no such file, unreadable, or of no known format; a truncated or malformed line (the message names
@@ -99,7 +99,7 @@ def _detect(place: Place) -> str:
 
 
 def column(path: Path, name: str, count: int) -> Callable[[int], str | None]:
-    """Return what stands in a column of the first requests of a trace, a request per line: JSON lines or CSV.
+    """Return a column of the first requests of a trace with one request per line: JSON lines or CSV.
 
     Raises:
         TraceError: a row lacks the column.
@@ -120,12 +120,12 @@ def column(path: Path, name: str, count: int) -> Callable[[int], str | None]:
 
 
 def _read_mooncake(place: Place, unit: int | None) -> Iterator[TraceRequest]:
-    """Read lines whose times are in milliseconds."""
+    """Read lines with times in milliseconds."""
     return _read_request_lines(place, unit or 512, seconds_per_tick=1e-3)
 
 
 def _read_bailian(place: Place, unit: int | None) -> Iterator[TraceRequest]:
-    """Read lines whose times are in seconds; all conversations share one space of ids."""
+    """Read lines with times in seconds; all conversations share one space of ids."""
     return _read_request_lines(place, unit or 16, seconds_per_tick=1.0)
 
 
@@ -150,7 +150,7 @@ def _read_request_lines(place: Place, unit: int, seconds_per_tick: float) -> Ite
 
 
 def _read_azure(place: Place, unit: int | None) -> Iterator[TraceRequest]:
-    """Read the columns TIMESTAMP, ContextTokens, GeneratedTokens; every prompt is a content of its own."""
+    """Read the columns TIMESTAMP, ContextTokens, GeneratedTokens; every prompt is a separate content."""
     numbers, first = ContentNumbers(), None
     with place.path.open(encoding="utf-8-sig", newline="") as file:
         rows = csv.reader(file)
@@ -198,8 +198,8 @@ def _unshared(numbers: ContentNumbers, num_tokens: int, arrival: float, num_outp
 def _read_weka(place: Place, unit: int | None) -> Iterator[TraceRequest]:
     """Read sessions that all start at time 0, and serve their requests by time.
 
-    Ids are local to their session unless it says ``"hash_id_scope": "global"``. The tokens past the last id are shared
-    with nobody.
+    Ids are local to their session unless it has ``"hash_id_scope": "global"``. The tokens past the last id are not
+    shared.
     """
     numbers = ContentNumbers()
     requests: list[TraceRequest] = []
@@ -219,7 +219,7 @@ def _read_weka(place: Place, unit: int | None) -> Iterator[TraceRequest]:
 
 
 def _weka_sessions(place: Place) -> Iterator[tuple[str, Row]]:
-    """Yield each session with a name of its own: per file, or per line of a JSON lines file."""
+    """Yield each session with a distinct name: per file, or per line of a JSON lines file."""
     folder = place.path
     files = sorted(folder.glob("*.json")) if folder.is_dir() else [folder]
     for place.path in files:

@@ -94,7 +94,7 @@ def _conversation(
 
 
 class _Draw:
-    """Draw numbers from a seed through `Random.random` alone, whose sequence Python promises to keep."""
+    """Draw numbers from a seed through `Random.random` alone, because Python promises to keep its sequence."""
 
     def __init__(self, seed: int) -> None:
         self._uniform = Random(seed).random

@@ -1,1 +1,1 @@
-"""The worker's side: a replica of the block tables, and what a step's kernels read off it; compiled."""
+"""The worker's side: a replica of the block tables, and the inputs of a step's kernels made from it; compiled."""

@@ -1,6 +1,6 @@
-"""What a step's kernels need to know of each token, read off a worker's block tables.
+"""The inputs of a step's kernels for each token, made from a worker's block tables.
 
-The scheduler's manager says once what a request holds and from then on only what changes (`BatchAllocation`). The
+The scheduler's manager sends a request's blocks once, and from then on only the changes (`BatchAllocation`). The
 replica keeps the tables from that, and writes for each token of a step its slot; for recurrent layers, the blocks of
 the states that are read and written.
 
@@ -96,7 +96,7 @@ class TableReplica(TableRows):
     # ------------------------------------------------------------------ what changed
 
     def apply(self, requests: list[object], allocation: Any) -> None:
-        """Change the rows as a `BatchAllocation` of these requests says. See `InputBatch.apply`."""
+        """Apply a `BatchAllocation` of these requests to the rows. See `InputBatch.apply`."""
         self._begin_call()
         mark = self.num_changes
         try:
@@ -138,7 +138,7 @@ class TableReplica(TableRows):
         while at < i64(len(changed)) and i64(changed[at]) < served * groups:
             table: i64 = i64(changed[at])
             if table <= last:
-                raise InvalidArgumentError(f"allocation: table {table} stands behind table {last}; they must ascend")
+                raise InvalidArgumentError(f"allocation: table {table} comes after table {last}; they must ascend")
             last = table
             if table // groups != i:
                 i = table // groups
@@ -158,7 +158,7 @@ class TableReplica(TableRows):
         return applied
 
     def _number_of(self, allocation: Any) -> i64:
-        """Return the number of an allocation, of one that comes after those that were applied; 0: it has none."""
+        """Return the number of an allocation, checked to come after those that were applied; 0 if it has none."""
         number = item_count("allocation.number", getattr(allocation, "number", 0))
         if 0 < number <= self._applied:
             raise InvalidArgumentError(
@@ -168,7 +168,7 @@ class TableReplica(TableRows):
         return number
 
     def _check_name(self, names: Sequence[object] | None, i: i64, row: i64) -> None:
-        """Check that request i of an allocation is the one whose row is to be changed."""
+        """Check that request i of an allocation is the one of the row to be changed."""
         if names is None:
             return
         name = names[int(i)]
@@ -284,9 +284,9 @@ class TableReplica(TableRows):
         num_draft_tokens: object,
         allocation: Any,
     ) -> None:
-        """Apply an allocation (None: nothing has changed), bring the rows in order, and write the step's inputs.
+        """Apply an allocation, if there is one, bring the rows in order, and write the step's inputs.
 
-        See `InputBatch.step`. Everything is checked first, and what was applied by then is undone if that fails.
+        See `InputBatch.step`. Everything is checked first, and changes made by then are undone if a check fails.
         """
         size: i64 = len(requests)
         news, drafts = self._news, self._drafts
@@ -341,14 +341,14 @@ class TableReplica(TableRows):
             if seen[i] is not request or request is None:
                 row = self._look_up(request)
             if named[row] == call:
-                raise DuplicateRequestError(f"requests: {self._ids[row]!r} stands twice")
+                raise DuplicateRequestError(f"requests: {self._ids[row]!r} is given twice")
             named[row] = call
             order[row] = i
             rows[i] = row
             i += 1
 
     def _look_up(self, request: object) -> i64:
-        """Return the row of a request by its id, and remember the object that stands for it."""
+        """Return the row of a request by its id, and remember the request object."""
         name: object = getattr(request, "request_id", None)
         row = self._rows.get(name) if isinstance(name, str) else None
         if row is None:
@@ -380,7 +380,7 @@ class TableReplica(TableRows):
             if drafts[i] > 0 and drafts[i] >= news[i]:
                 raise InvalidArgumentError(
                     f"num_draft_tokens: {drafts[i]} drafts among {news[i]} new tokens of {self._ids[self._at[i]]!r}; "
-                    "a step computes at least one token that is none"
+                    "a step computes at least one token that is no draft"
                 )
             total += news[i]
             i += 1
@@ -467,14 +467,14 @@ class TableReplica(TableRows):
             i += 1
 
     def _state_index(self, group: GroupRows, row: i64, num_tokens: i64) -> i64:
-        """Return where in the tables the block with the state after some tokens stands."""
+        """Return the index in the tables of the block with the state after some tokens."""
         return group.first + row * group.width + group.state_entry(num_tokens)
 
     def _state_read(self, group: GroupRows, row: i64, begin: i64) -> i64:
-        """Return the block with the state that a step reads which begins after some tokens; 0: none. law: MAMBA-3.
+        """Return the block with the state that a step after some tokens reads; 0 if there is none. law: MAMBA-3.
 
-        After accepted drafts that is the block of the last of them; a step that begins where the last one did reads
-        what that one read.
+        After accepted drafts that is the block of the last of them. A step that begins where the last one did reads the
+        same block again.
         """
         if begin == 0:
             return 0
@@ -620,7 +620,7 @@ def _names_of(allocation: Any, served: i64) -> Sequence[object] | None:
 
 
 def _changed_tables(allocation: Any, served: i64, groups: i64) -> vec[i32]:
-    """Return what `BatchAllocation.changed_tables` says, from the offsets where those were given.
+    """Return the numbers of `BatchAllocation.changed_tables`, made from the offsets if those were given.
 
     Raises:
         InvalidArgumentError: the allocation has fewer tables than the requests that it served.

@@ -2,9 +2,9 @@
 
     group 0: row 0, row 1, ... | group 1: row 0, ... | ... | entries of each row, per group |
 
-What is written to it is remembered, with what stood there. So a call that fails is undone, and a copy of the vector on
-another device is brought up to date with what has changed, whatever the length of the tables. Whole rows are written
-without where there is no such copy, as nothing can fail any more.
+Each write is remembered with the value before it. So a call that fails is undone, and a copy of the vector on another
+device is updated with the changes alone, whatever the length of the tables. Whole rows are written without where there
+is no such copy, as nothing can fail any more.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class GroupRows:
     """
 
     def __init__(self, number: int, spec: object, block_size: int, width: int, layout: int, num_states: int) -> None:
-        """Take what the group's kind says; the replica sets the places."""
+        """Take the properties of the group's kind; the replica sets the places."""
         self.number: i64 = number
         self.block_size: i64 = block_size
         self.shift: i64 = block_size.bit_length() - 1 if block_size & (block_size - 1) == 0 else -1
@@ -82,7 +82,7 @@ class GroupRows:
 
 
 class TableRows:
-    """Block tables of up to `max_num_requests` requests, and what is known of each of them.
+    """Block tables of up to `max_num_requests` requests, and the record of each of them.
 
     Attributes:
         groups: where each group's part lies.
@@ -148,7 +148,7 @@ class TableRows:
     # ------------------------------------------------------------------ entries
 
     def _put(self, index: i64, value: i32) -> None:
-        """Write one entry and remember what stood there. O(1)."""
+        """Write one entry and remember the value before it. O(1)."""
         before = self.tables[index]
         if before == value:
             return
@@ -160,14 +160,14 @@ class TableRows:
         self.tables[index] = value
 
     def _begin_run(self, index: i64) -> None:
-        """Say that what is written next is a run of neighbours from an index on; there is room. O(1)."""
+        """Begin a run of writes to neighbours from an index on; there is room. O(1)."""
         at = 2 * self._num_runs
         self._runs[at] = index
         self._runs[at + 1] = self.num_changes
         self._num_runs += 1
 
     def _make_room(self, count: i64) -> None:
-        """Let so many changes more be remembered without taking memory. O(1), amortized."""
+        """Make room for `count` more changes, to be remembered without taking memory. O(1), amortized."""
         more = self.num_changes + count - i64(len(self._before))
         if more > 0:
             more = max(more, i64(len(self._before)))
@@ -175,12 +175,12 @@ class TableRows:
             self._before, self._runs = room
 
     def _begin_call(self) -> None:
-        """Forget what the call before changed, unless it is kept."""
+        """Forget the changes of the call before, unless they are kept."""
         if not self._keeps:
             self.forget_changes()
 
     def _undo(self, mark: i64) -> None:
-        """Put back what was changed after the first `mark` changes, last run first."""
+        """Undo all changes after the first `mark`, last run first."""
         if self.num_changes > mark:
             self._forget_blocks()
         while self.num_changes > mark:
@@ -195,9 +195,9 @@ class TableRows:
             self.num_changes = first
 
     def changes(self) -> tuple[vec[i64], vec[i32]]:
-        """Return the indices in `tables` that were written since `forget_changes`, and what stands there now.
+        """Return the indices in `tables` that were written since `forget_changes`, and their values now.
 
-        An index may stand twice, with one value. Complexity: O(changes), whatever the length of the tables.
+        An index may appear twice, with one value. Complexity: O(changes), whatever the length of the tables.
         """
         indices, values = zeros64(self.num_changes), zeros32(self.num_changes)
         number: i64 = 0
@@ -281,7 +281,7 @@ class TableRows:
             if i64(len(state_blocks)) > group.num_states:
                 raise InvalidArgumentError(
                     f"draft_block_ids: {len(state_blocks)} blocks for drafts of {request_id!r} in group "
-                    f"{group.number}, whose kind has {group.num_states}"
+                    f"{group.number}, but its kind has {group.num_states}"
                 )
         most = max([0] + [int(group.width * group.block_size) for group in self.groups if group.is_encoder])
         # law: CROSS-2
@@ -359,7 +359,7 @@ class TableRows:
         )
 
     def _set_row(self, group: GroupRows, row: i64, blocks: vec[i32]) -> None:
-        """Make `blocks` the entries of a row, and zeros what was behind them."""
+        """Make `blocks` the entries of a row, followed by zeros."""
         index = group.first + row * group.width
         length: i64 = len(blocks)
         size = max(length, self._length(group.number, row))

@@ -1,4 +1,4 @@
-"""Part two, chapter 4: what a scheduler asks before it calls: how many blocks, and whether they are there.
+"""Part two, chapter 4: the questions of a scheduler before it calls: how many blocks, and whether they are free.
 
 The counts are those of the block manager; that they are never too small is a law of steps (PAGE-13).
 """
@@ -32,13 +32,13 @@ def missing(config: PagedConfig, table: PagedTable, slots: int) -> int:
 
 
 def taking(state: Paged, device: Device, contents: Iterable[tuple[int | None, Prefix | None]]) -> int:
-    """Count the free blocks that these contents take, each with its block now: all but those known and held there."""
+    """Count the free blocks that these contents take, each with its block now: those known and held there take none."""
     found = tuple(adoptable(state, device, prefix, source) for source, prefix in contents)
     return sum(block is None or block in state.free for block in found)
 
 
 def prefixes_of(config: PagedConfig, prefix: Prefix) -> tuple[Prefix, ...]:
-    """Return what the blocks of some tokens hold, one after another."""
+    """Return the contents of the blocks of some tokens, one after another."""
     size, length = config.block_size, len(prefix[1])
     return tuple(cut(prefix, min(start + size, length)) for start in range(0, length, size))
 
@@ -93,8 +93,8 @@ def can_swap(state: Paged, unseen: tuple[tuple[int, int], ...], to: Device, ahea
 def swapping(state: Paged, unseen: tuple[tuple[int, int], ...], to: Device, ahead: int) -> int:
     """Count what moving some tables and then appending touches (PAGE-13).
 
-    The full blocks that take one there, each once; and per table what appending touches, or what it has beyond its full
-    blocks, if that is more: lookahead slots move as well.
+    The full blocks that take one there, each once; and per table the blocks that appending touches, or those beyond its
+    full blocks, if there are more: lookahead slots move as well.
     """
     full, size = moved(state, tuple(slot for slot, _ in unseen)), state.config.block_size
     tables = ((table, new) for slot, new in unseen if (table := state.tables[slot]) is not None)

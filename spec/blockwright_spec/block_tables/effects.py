@@ -1,7 +1,7 @@
 """Part two, chapter 3: the parts that the transitions on tables are made of.
 
 A device's blocks change hands in four ways: one is taken and forgets what it held, one is adopted for its content, one
-is written by its only holder, and those that nobody holds any more are let go.
+is written by its only holder, and those without a holder are released.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ def placed(state: Paged, slot: int, table: PagedTable | None) -> Paged:
 
 
 def took(state: Paged, device: Device, choice: Choice) -> tuple[Paged, int]:
-    """Take a free block, of which there is one; what it held and was found by is gone."""
+    """Take a free block, which must exist; its content and key are gone."""
     block = min(may_go(state, device), key=choice)
     return emptied(replace(state, free=state.free - {block}), frozenset((block,))), block
 
@@ -41,7 +41,7 @@ def let_go(state: Paged, blocks: Iterable[int]) -> Paged:
 
 
 def emptied(state: Paged, blocks: frozenset[int]) -> Paged:
-    """Forget what blocks hold, what they are found by, what of it is computed, and when they were accessed."""
+    """Forget the contents of blocks, their keys, their computed slots, and their accesses."""
     if not blocks:
         return state
     contents, keys = (
@@ -79,7 +79,7 @@ def adoptable(state: Paged, device: Device, prefix: Prefix | None, source: int |
 
 
 def computed(state: Paged, block: int, count: int) -> Paged:
-    """Note that steps have computed so many leading slots of a block; a found one is cached once all are."""
+    """Note that steps have computed the first `count` slots of a block; a found one is cached once all are."""
     count = max(count, state.done[block])
     done = (*state.done[:block], count, *state.done[block + 1 :])
     return replace(state, done=done, fresh=state.fresh - {block} if count == state.config.block_size else state.fresh)
@@ -88,8 +88,8 @@ def computed(state: Paged, block: int, count: int) -> Paged:
 def filled(state: Paged, block: int, prefix: Prefix, before: Prefix | None) -> Paged:
     """Write to a block that holds `before`; if that makes it full, it can be found from now on: it is immutable.
 
-    Unless another block is found by this content, which could not be adopted.
-    If it holds anything else it holds nothing that counts from now on: what was to be there already is not written.
+    Unless another block is found by this content, which could not be adopted. If it holds anything else, its content
+    does not count from now on: tokens that should be there already are not written.
     """
     after = replace(state, contents=changed(state.contents, block, prefix if state.contents[block] == before else None))
     if not state.config.caching or len(prefix[1]) % state.config.block_size:
@@ -111,7 +111,7 @@ def entered(
 
 
 def content_at(config: PagedConfig, table: PagedTable, entry: int) -> Prefix | None:
-    """Return what the block of an entry holds for the table: nothing where only lookahead slots are."""
+    """Return the content of an entry's block for the table: empty where only lookahead slots are."""
     end = tokens_before(config, table, entry)
     return cut(table.prefix, end) if end > entry * config.block_size else None
 
@@ -145,7 +145,7 @@ def own(state: Paged, slot: int, entry: int, choice: Choice) -> Paged:
 
 
 def written(state: Paged, slot: int, entry: int, before: PagedTable) -> Paged:
-    """Write the tokens that a table had not `before` to a block of its own.
+    """Write the tokens that a table had not `before` to a block that only it holds.
 
     One that fills with content that is known gives way (PAGE-6).
     """

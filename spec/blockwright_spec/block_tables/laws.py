@@ -44,7 +44,7 @@ def law_sequence_reads_its_own(state: Paged) -> bool:
 
 
 def law_found_is_what_it_holds(state: Paged) -> bool:
-    """PAGE-5: a block is found by exactly what it holds, and holds no more than it is found by: it is full."""
+    """PAGE-5: a block is found by exactly its content, and it is full."""
     return all(
         key is None
         or (state.config.caching and state.contents[block] == key and len(key[1]) % state.config.block_size == 0)
@@ -55,7 +55,7 @@ def law_found_is_what_it_holds(state: Paged) -> bool:
 def law_content_has_one_block(state: Paged) -> bool:
     """PAGE-6: with caching, content has one block of a device at most, and a full block of a table is that block.
 
-    Or it had been computed in part when it filled, and the block of that content had not: it keeps what it has.
+    Or it had been computed in part when it filled, and the block of that content had not: it keeps its content.
     """
     config = state.config
     found = [(device_of(config, block), key) for block, key in enumerate(state.keys) if key is not None]
@@ -76,7 +76,7 @@ def law_free_block_is_found_or_empty(state: Paged) -> bool:
 
 
 def law_cached_is_computed(state: Paged) -> bool:
-    """PAGE-16: what is called cached is computed: found blocks but the fresh ones, and what a prompt found."""
+    """PAGE-16: cached blocks are computed: found blocks except the fresh ones, and those that a prompt found."""
     size = state.config.block_size
     blocks = frozenset(block for block, key in enumerate(state.keys) if key is not None) - state.fresh
     found = (block for table in paged_tables(state) for block in table.entries[: (table.found or 0) // size])
@@ -84,7 +84,7 @@ def law_cached_is_computed(state: Paged) -> bool:
 
 
 def law_computed_stays_with_its_table(state: Paged) -> bool:
-    """PAGE-17: what steps have computed of a table's tokens is in the blocks that it holds, wherever they moved."""
+    """PAGE-17: the computed data of a table's tokens is in the blocks that it holds, wherever they moved."""
     size = state.config.block_size
     return all(
         block == state.null or state.done[block] >= min(size, max(table.ready, table.found or 0) - entry * size)
@@ -114,7 +114,7 @@ def law_table_covers_its_slots(state: Paged) -> bool:
 
 
 def law_table_is_on_one_device(state: Paged) -> bool:
-    """PAGE-10: but for null entries a table is on its device, and holds no block twice."""
+    """PAGE-10: except for null entries a table is on its device, and holds no block twice."""
     return all(
         len(set(blocks)) == len(blocks) and all(device_of(state.config, block) is device for block in blocks)
         for device, blocks in (

@@ -1,7 +1,6 @@
-"""Part two, chapter 5: the calls by which an engine says what its steps did, and the one that forgets it.
-
-What a call on tables writes is computed later, in one step or chunk by chunk. Whoever wants to skip tokens asks what is
-computed; sharing a block asks for no more than that its content is known.
+"""Part two, chapter 5: the calls by which an engine reports the work of its steps, and the one that forgets it. The
+tokens that a call on tables writes are computed later, in one step or chunk by chunk. To skip tokens, an engine asks
+which are computed; to share a block, only its content must be known.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Part two, chapter 2: what a call on tables asks and answers, and what it leaves open.
+"""Part two, chapter 2: the arguments, answers and free choices of a call on tables.
 
 Open is which of the blocks that may go next is taken; a choice cannot be illegal. What may go is pinned: blocks without
 content before all others, then the least recently accessed, among those the one with the most tokens up to its end.
@@ -13,7 +13,7 @@ from .state import Device, Paged, Pair, free_on
 
 
 class PagedReason(Enum):
-    """Why a call is refused; each reason says when it could happen."""
+    """Why a call is refused; each reason includes when it could happen."""
 
     NO_FREE_BLOCKS = (When.NOT_NOW, "the device has fewer free blocks than the call takes")
     BLOCKS_IN_USE = (When.NOT_NOW, "a table or a pending copy holds blocks, so the cache cannot be reset")
@@ -30,7 +30,10 @@ class PagedReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PagedRefusal:
-    """A call that did not happen: nothing has changed. Where blocks are short, `counted` says for how many."""
+    """A call that did not happen: nothing has changed.
+
+    Where blocks are short, `counted` is the number that the call needed.
+    """
 
     reason: PagedReason
     counted: int = 0
@@ -39,7 +42,7 @@ class PagedRefusal:
 
 @dataclass(frozen=True, slots=True)
 class PagedDone:
-    """A call that happened: the new state, the pairs that it returned, and what it was counted at (PAGE-13)."""
+    """A call that happened: the new state, the pairs that it returned, and its counted blocks (PAGE-13)."""
 
     state: Paged
     pairs: tuple[Pair, ...] = ()

@@ -2,10 +2,10 @@
 
 A table is a sequence's own list of block ids. Tables share blocks: a fork shares all of them, and a full block is
 shared by all sequences with its prefix. A block is *mutable* until it is full; a write to one that others hold goes to
-a copy. Ids are absolute: those of the GPU first, then those of the CPU. Ghosts are `contents`, what was written to each
-block in the order of the calls (a pending copy counts as made), `done`, how much of it steps have computed, and in a
-table `computed` and `reserved`. What was written is the allocator's business from the call on; what is computed comes
-later, chunk by chunk, and the engine says so.
+a copy. Ids are absolute: those of the GPU first, then those of the CPU. Ghosts are `contents`, the tokens written to
+each block in the order of the calls (a pending copy counts as made), `done`, how much of it steps have computed, and in
+a table `computed` and `reserved`. Written tokens concern the allocator from the call on; computed tokens come later,
+chunk by chunk, as the engine reports.
 """
 
 from dataclasses import dataclass
@@ -23,9 +23,10 @@ class Device(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PagedConfig:
-    """What is fixed: slots per block, blocks per device, whether full blocks are found by content, and the window.
+    """The fixed options: slots per block, blocks per device, whether full blocks are found by content, and the window.
 
-    A window of w blocks keeps what the newest block's slots read: entries more than w blocks behind it are dead.
+    A window of w blocks keeps the entries that the newest block's slots read: entries more than w blocks behind it are
+    dead.
     """
 
     block_size: int
@@ -40,9 +41,9 @@ class PagedTable:
     """A sequence's blocks: extra key and tokens written, its block ids, and the device that they are on.
 
     `computed` tokens were done at some append under a window, the most ever told; `reserved` slots were asked for, the
-    most ever: what is asked for beyond the tokens are lookahead slots, in blocks of their own or the rest of the last.
-    `ready` tokens were computed by steps, as far as they were told of; `found` were computed already when the table was
-    allocated on the GPU, until all its tokens are ready: None.
+    most ever: those beyond the tokens are lookahead slots, in separate blocks or the rest of the last. `ready` tokens
+    were computed by steps, as far as reported; `found` were computed already when the table was allocated on the GPU;
+    it becomes None once all its tokens are ready.
     """
 
     prefix: Prefix
@@ -62,9 +63,9 @@ Pair = tuple[int, int]
 class Paged:
     """Everything the tables and their allocator know, per block by absolute id; `tables` has a slot for each sequence.
 
-    `keys` is what a full block can be found by; `fresh` the found ones that are not known to be computed; `done` how
-    many leading slots of a block are computed; `times` the last access, 0 where there was none; `copies` the pairs that
-    nobody has taken yet; `null` the block that stands for entries which nobody reads, once there is one.
+    `keys` are the keys of full blocks; `fresh` the found ones that are not known to be computed; `done` how many
+    leading slots of a block are computed; `times` the last access, 0 where there was none; `copies` the pairs that are
+    not taken yet; `null` the block of entries that no token reads, once there is one.
     """
 
     config: PagedConfig

@@ -12,7 +12,7 @@ def after(before: Paged, outcome: PagedOutcome) -> Paged:
 
 
 def law_writer_is_alone(before: Paged, outcome: PagedOutcome) -> bool:
-    """PAGE-11: what a call writes was free before, or held by one entry alone, and no other has joined it."""
+    """PAGE-11: a written block was free before, or held by one entry alone, and no other has joined it."""
     state = after(before, outcome)
     return all(
         block in before.free or entries_of(before, block) == 1 == entries_of(state, block)
@@ -46,7 +46,7 @@ def law_counted_is_enough(before: Paged, outcome: PagedOutcome) -> bool:
 
 
 def law_oldest_goes_first(before: Paged, outcome: PagedOutcome) -> bool:
-    """PAGE-14: no block that is found was taken while one stayed free that had to go before it.
+    """PAGE-14: no findable block was taken while one stayed free that had to be taken before it.
 
     A block that was taken and given up for known content is among the free ones without content.
     """

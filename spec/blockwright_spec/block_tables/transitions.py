@@ -1,6 +1,6 @@
 """Part two, chapter 6: the transitions of block tables, one for each call, in the shape of `manager.transitions`.
 
-A call that would run out of blocks is refused before anything changes: what it takes is counted first.
+A call that would run out of blocks is refused before anything changes: its blocks are counted first.
 """
 
 from dataclasses import replace
@@ -71,7 +71,7 @@ def wrong_append(state: Paged, slot: int, ahead: int, computed: int | None) -> P
 
 
 def windowed(state: Paged, slot: int, computed: int, choice: Choice) -> Paged | None:
-    """Null what the window has left behind, and let it go; the null block is taken when it is first needed (PAGE-2).
+    """Null the entries behind the window, and release their blocks; the null block is taken when first needed (PAGE-2).
 
     Gives None where no block is free to become it.
     """
@@ -97,7 +97,7 @@ def written_entries(state: Paged, slot: int, tokens: int) -> tuple[tuple[int, in
 
 
 def covered(state: Paged, slot: int, slots: int, choice: Choice) -> Paged:
-    """Append entries to a table until so many slots are there after its tokens (PAGE-9)."""
+    """Append entries to a table until `slots` slots are there after its tokens (PAGE-9)."""
     table = table_in(state, slot)
     for _ in range(missing(state.config, table, slots)):
         state = widened(state, slot, None, choice)
@@ -119,7 +119,7 @@ def filled_in(state: Paged, slot: int, tokens: tuple[int, ...], choice: Choice) 
 
 
 def ensure(state: Paged, slot: int, slots: int, choice: Choice) -> PagedOutcome:
-    """Make sure that so many slots are there after the tokens: ``BlockTable.ensure_num_empty_slots``."""
+    """Make sure of `slots` slots after the tokens: ``BlockTable.ensure_num_empty_slots``."""
     # REFUSE
     if refusal := wrong_append(state, slot, slots, 0):
         return refusal
@@ -155,7 +155,7 @@ def free(state: Paged, slot: int) -> PagedOutcome:
 
 
 def swap(state: Paged, slots: tuple[int, ...], to: Device, choice: Choice) -> PagedOutcome:
-    """Move tables to the other device, and return what is to be copied: ``CpuGpuBlockAllocator.swap`` (PAGE-15)."""
+    """Move tables to the other device, and return the copies to run: ``CpuGpuBlockAllocator.swap`` (PAGE-15)."""
     # REFUSE
     tables = tuple(state.tables[slot] for slot in slots)
     if None in tables:

@@ -1,4 +1,4 @@
-"""Part three, chapter 8: the transitions of the chain, one for each call, and what the engine does.
+"""Part three, chapter 8: the transitions of the chain, one for each call, and the engine's own steps.
 
 They have the shape of `manager.transitions`. Which transfers land when, and whether they fail, is open:
 `finish` may name any that was handed out.
@@ -33,7 +33,7 @@ def chain_touch(state: Chain, keys: tuple[Key, ...]) -> ChainDone:
 def store(state: Chain, keys: tuple[Key, ...], device: tuple[int, ...], said: Saying = UNSAID) -> ChainOutcome:
     """Begin to copy blocks of the device to tier 0, those that are not present there: ``OffloadChain.store``.
 
-    What is said of them goes with them wherever they go (CHAIN-13). The first of them goes last.
+    Their hints move with them (CHAIN-13). The first of them is evicted last.
     """
     # REFUSE
     if wrong := wrong_blocks(state, keys, device):
@@ -89,7 +89,7 @@ def raising(done: ChainDone, at: int, keys: tuple[Key, ...]) -> ChainDone:
 
 
 def make_room(state: Chain, count: int) -> ChainDone:
-    """Send idle blocks of tier 0 down, as they go, until so many places will be free: ``OffloadChain.make_room``.
+    """Send idle blocks of tier 0 down until `count` places will be free: ``OffloadChain.make_room``.
 
     Where all is written through they are below already.
     """
@@ -147,7 +147,7 @@ def cancel(state: Chain, at: int) -> ChainOutcome:
 
 
 def overwrite(state: Chain, block: int, part: Part | None) -> ChainOutcome:
-    """Write a block of the device, or give it up: what the engine does, and may not while a transfer uses it."""
+    """Write a block of the device, or give it up: a step of the engine, forbidden while a transfer uses the block."""
     # REFUSE
     if pins(state, block):
         return ChainRefusal(ChainReason.PINNED)

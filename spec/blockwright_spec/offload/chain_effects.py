@@ -1,6 +1,6 @@
 """Part three, chapter 7: the parts that the transitions of the chain are made of.
 
-Each takes what has come of a call so far, and returns it with one thing added.
+Each takes the outcome of a call so far, and returns it with one thing added.
 """
 
 from dataclasses import replace
@@ -12,7 +12,7 @@ from .tier_state import Key, Phase, idle, num_free, phase_of, places, said_of
 
 
 class UnexpectedRefusalError(Exception):
-    """A tier has refused what the chain had made sure of."""
+    """A tier has refused a call that the chain had made sure of."""
 
 
 def on_tier(done: ChainDone, at: int, outcome: calls.TierOutcome) -> ChainDone:
@@ -35,7 +35,7 @@ def begun(done: ChainDone, each: Transfer) -> ChainDone:
 
 
 def over(done: ChainDone, each: Transfer, success: bool) -> ChainDone:
-    """Take a transfer away, and tell how it ended."""
+    """Take a transfer away, and report how it ended."""
     transfers = tuple(other for other in done.state.transfers if other is not each)
     return replace(done, state=replace(done.state, transfers=transfers), ended=(*done.ended, (each, success)))
 
@@ -50,12 +50,12 @@ def onto_device(state: Chain, blocks: tuple[int, ...], parts: tuple[Part | None,
 
 
 def parts_of(state: Chain, key: Key | None) -> tuple[Part | None, ...]:
-    """Return what the blocks of the device hold that hold the content of a key."""
+    """Return the contents of the device's blocks that together hold a key's content."""
     return tuple(None if key is None else (key, part) for part in range(state.config.span))
 
 
 def content_of(state: Chain, each: Transfer, at: int) -> Key | None:
-    """Return what a transfer reads of its block of this number; None for what is no key's content."""
+    """Return the content that a transfer reads of its block of this number; None if it is no key's."""
     if each.source is not None:
         tier = state.tiers[each.source]
         return tier.contents[places(tier, each.keys)[at]]
@@ -93,7 +93,7 @@ def losing(state: Chain, at: int, evicted: tuple[Key, ...]) -> tuple[Key, ...]:
 def lowered(done: ChainDone, at: int, key: Key) -> ChainDone:
     """Begin to copy a block to the tier below, unless it is there; if that has no room it is dropped.
 
-    To make room above (not when all is written through) what is readable below, and what is dropped, goes at once.
+    To make room above (not when all is written through), blocks that are readable below, or dropped, leave at once.
     What would be lost below for it is sent further down first, and the block itself stays for now.
     """
     state, through = done.state, done.state.config.through
@@ -111,7 +111,7 @@ def lowered(done: ChainDone, at: int, key: Key) -> ChainDone:
 
 
 def offered(done: ChainDone, at: int, keys: tuple[Key, ...]) -> ChainDone:
-    """Offer what has come to a tier to the next one, where all is written through; there too the first goes last."""
+    """Offer new blocks of a tier to the next one if all is written through; the first is evicted last there too."""
     if not done.state.config.through or at + 1 == len(done.state.tiers):
         return done
     for key in keys:
@@ -120,7 +120,7 @@ def offered(done: ChainDone, at: int, keys: tuple[Key, ...]) -> ChainDone:
 
 
 def reserved(done: ChainDone) -> ChainDone:
-    """Send idle blocks down, as they go, in each tier whose free places are, or will be, fewer than its reserve."""
+    """Send idle blocks down in each tier that has, or will have, fewer free places than its reserve."""
     last = 0 if done.state.config.through else len(done.state.tiers) - 1
     for at, reserve in enumerate(done.state.config.reserve[:last]):
         done = sent_down(done, at, reserve)
@@ -128,7 +128,7 @@ def reserved(done: ChainDone) -> ChainDone:
 
 
 def sent_down(done: ChainDone, at: int, reserve: int) -> ChainDone:
-    """Send idle blocks of a tier down, as they go, until so many places are free or will be."""
+    """Send idle blocks of a tier down, in the order of eviction, until enough places are free or will be."""
     for key in idle(done.state.tiers[at]):
         if num_free(done.state.tiers[at]) + leaving(done.state, at) < reserve:
             done = lowered(done, at, key)

@@ -30,7 +30,7 @@ from .tier_state import Key, Phase, idle, num_free, ready, said_of
 
 
 def law_users_are_transfers(state: Chain) -> bool:
-    """CHAIN-1: as many transfers under way read a block of a tier as it has readers, and one writes what is writing."""
+    """CHAIN-1: a block of a tier has one reader for each transfer that reads it, and one writer while it is written."""
     return all(
         (entry.readers, entry.phase is Phase.WRITING)
         == (readers(state, at, entry.key), writers(state, at, entry.key) > 0)
@@ -40,7 +40,7 @@ def law_users_are_transfers(state: Chain) -> bool:
 
 
 def law_writer_shares_nothing(state: Chain) -> bool:
-    """CHAIN-2: what a transfer writes no other writes, and no other reads from the moment it was handed out."""
+    """CHAIN-2: no other transfer writes the target of a transfer, or reads it once that was handed out."""
     written = Counter(spot for each in state.transfers for spot in writes(state, each))
     writing = frozenset(spot for each in state.transfers if each.started for spot in writes(state, each))
     read = frozenset(spot for each in state.transfers for spot in reads(state, each))
@@ -48,7 +48,7 @@ def law_writer_shares_nothing(state: Chain) -> bool:
 
 
 def law_nothing_under_way_is_quiet(state: Chain) -> bool:
-    """CHAIN-3: with no transfer under way every block present can be read, and nobody reads it."""
+    """CHAIN-3: with no transfer under way every block present can be read, and has no reader."""
     return bool(state.transfers) or all(
         entry.phase is Phase.READY and not entry.readers for tier in state.tiers for entry in tier.entries
     )
@@ -90,7 +90,7 @@ def law_landed_load_is_there(before: Chain, outcome: ChainDone) -> bool:
 
 
 def law_failure_leaves_nothing(before: Chain, outcome: ChainDone) -> bool:
-    """CHAIN-7: a transfer that failed leaves nothing present at its target, and what was read wrongly is not found.
+    """CHAIN-7: a failed transfer leaves nothing present at its target, and a block that was read wrongly is not found.
 
     Blocks that failed together to come up are tried again one by one.
     """
@@ -105,7 +105,7 @@ def law_failure_leaves_nothing(before: Chain, outcome: ChainDone) -> bool:
 
 
 def present(state: Chain, tier: int | None) -> frozenset[Key]:
-    """Return the blocks present in a tier; none of the device's have keys here."""
+    """Return the blocks present in a tier; those of the device have no keys here."""
     return frozenset() if tier is None else frozenset(entry.key for entry in state.tiers[tier].entries)
 
 
@@ -155,7 +155,7 @@ def unready(state: Chain, tier: int) -> frozenset[Key]:
 
 
 def reserve_of(config: ChainConfig, tier: int) -> int:
-    """Return the places to be kept free in a tier: none in the last, nor in any where all is written through."""
+    """Return the places to be kept free in a tier: 0 in the last, and in all where all is written through."""
     asked = () if config.through else config.reserve[: len(config.capacities) - 1]
     return asked[tier] if tier < len(asked) else 0
 
@@ -172,7 +172,7 @@ def law_written_through_goes_on(before: Chain, outcome: ChainDone) -> bool:
 
 
 def law_loaded_goes_if_loads_free(before: Chain, outcome: ChainDone) -> bool:
-    """CHAIN-12: what a load has read well stays in tier 0, unless loads free and nobody else reads it: then it goes."""
+    """CHAIN-12: a loaded block stays in tier 0, unless loads free it and it has no other reader: then it leaves."""
     state = outcome.state
     return all(
         (key in present(state, 0)) == (not state.config.frees or readers(state, 0, key) > 0)
@@ -183,7 +183,7 @@ def law_loaded_goes_if_loads_free(before: Chain, outcome: ChainDone) -> bool:
 
 
 def law_what_is_said_goes_along(before: Chain, outcome: ChainDone) -> bool:
-    """CHAIN-13: a block that is sent to another tier is there whose it was, and kept as long."""
+    """CHAIN-13: a block that is sent to another tier keeps its tenant and its hint there."""
     tiers, known = outcome.state.tiers, frozenset((each.target, each.keys) for each in before.transfers)
     return all(
         said_of(tiers[each.source], key) == said_of(tiers[each.target], key)

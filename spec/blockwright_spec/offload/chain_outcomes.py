@@ -9,7 +9,7 @@ from .tier_state import Event, Key
 
 
 class ChainReason(Enum):
-    """Why a call on the chain is refused; each reason says when it could happen."""
+    """Why a call on the chain is refused; each reason includes when it could happen."""
 
     NO_ROOM_TO_STORE = (When.NOT_NOW, "tier 0 has no room for what would be stored")
     NO_ROOM_TO_LOAD = (When.NOT_NOW, "tier 0 has no room for what has to come up from below")
@@ -32,10 +32,9 @@ class ChainRefusal:
 
 @dataclass(frozen=True, slots=True)
 class ChainDone:
-    """A call that happened: the new state, and in the order in which it came about
-
-    which blocks are to be stored (`keys`), which were evicted and what is announced (by tier), which were `dropped`
-    since the tier below had no room, which transfers were `handed` out, and which `ended`, well or not.
+    """A call that happened: the new state and, each in order, the blocks to be stored (`keys`), the evicted ones and
+    the announcements (by tier), those `dropped` since the tier below had no room, which transfers were `handed` out,
+    and which `ended`, well or not.
     """
 
     state: Chain

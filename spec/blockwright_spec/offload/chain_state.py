@@ -13,7 +13,7 @@ from .tier_state import Key, Phase, Tier, idle, num_free, phase_of, places, tier
 
 
 class Kind(Enum):
-    """What a transfer does."""
+    """The kind of a transfer."""
 
     STORE = "from the device to tier 0"
     LOAD = "from tier 0 to the device"
@@ -23,10 +23,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChainConfig:
-    """What is fixed.
+    """The fixed options of a chain.
 
     `span` blocks of the device make a block; `reserve` places are kept free in each tier but the last, by demotion;
-    `through` writes every block to all tiers instead, and demotes none; `frees` takes what was loaded out of tier 0;
+    `through` writes every block to all tiers instead, and demotes none; `frees` takes loaded blocks out of tier 0;
     under `most` transfers a store may begin.
     """
 
@@ -41,7 +41,7 @@ class ChainConfig:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A transfer under way: which blocks, between which tiers (None: the device), and which blocks of the device.
+    """A transfer under way: which blocks, between which tiers (None is the device), and which blocks of the device.
 
     It is under way from the call that begins it to its landing; `started` once it has been handed out.
     """
@@ -98,7 +98,7 @@ def readable_count(state: Chain, keys: tuple[Key, ...]) -> int:
 def chain_lookup(state: Chain, keys: tuple[Key, ...]) -> int:
     """Count the first keys, in a row, that one load can bring to the device now: tier 0 has room for those from below.
 
-    While a block of tier 0 has to go down before it may be evicted, that room is what is free.
+    While a block of tier 0 has to move down before it may be evicted, only free places are room.
     """
     nearest, count = state.tiers[0], readable_count(state, keys)
     free, candidates = num_free(nearest), frozenset(idle(nearest))
@@ -155,8 +155,8 @@ def pins(state: Chain, block: int) -> int:
 
 
 def may_start(state: Chain, each: Transfer) -> bool:
-    """Return whether a transfer may be handed out: a load not before what it reads is there, and is written to no block
-    of the device that a store under way still reads.
+    """Return whether a transfer may be handed out: a load not before its blocks are there, and not to a block of the
+    device that a store under way still reads.
     """
     stores = (other for other in state.transfers if other.kind is Kind.STORE)
     return each.kind is not Kind.LOAD or not (
@@ -169,12 +169,12 @@ Spot = tuple[int | None, int]
 
 
 def reads(state: Chain, each: Transfer) -> Iterator[Spot]:
-    """Return what a transfer reads: nothing yet of what it waits for."""
+    """Return the blocks that a transfer reads, without those that it waits for."""
     source = each.source
     return ((source, at) for at in (each.device if source is None else places(state.tiers[source], held(state, each))))
 
 
 def writes(state: Chain, each: Transfer) -> Iterator[Spot]:
-    """Return what a transfer writes."""
+    """Return the blocks that a transfer writes."""
     target = each.target
     return ((target, at) for at in (each.device if target is None else places(state.tiers[target], each.keys)))

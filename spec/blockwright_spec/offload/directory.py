@@ -1,11 +1,11 @@
-"""Part three, chapter 4: a tier's blocks in a directory, which a restart finds again: what it gives back, and its laws.
+"""Part three, chapter 4: a tier's blocks in a directory, which a restart finds again: its answers, and its laws.
 
-A directory has a header, which says whose it is, and numbered places. A place has a record, which names its block, and
-the block's bytes. When each block was last used stands in a file of its own: a hint, whose loss costs an order and
+A directory has a header with its identity, and numbered places. A place has a record, which names its block, and the
+block's bytes. A separate file records when each block was last used: a hint, the loss of which costs an order and
 nothing else. The process may end at any moment, and before the next one opens the directory its files may become
-anything; what that may cost depends on the file (`Altered`).
+anything; the cost depends on the file (`Altered`).
 
-No manager is asked to repair anything. It serves right bytes or none, forgets what it cannot trust, and goes on.
+No manager is asked to repair anything. It serves right bytes or none, forgets blocks that it cannot trust, and goes on.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from .tier_state import Key
 
 
 class Altered(Enum):
-    """What became of a directory while nobody had it open: the value is what that may cost."""
+    """The change of a directory while it was closed; the value is the cost it may have."""
 
     HEADER = "a refusal to open the directory"
     KIND = "likewise: a link, or a file that others own, may write to or know by another name, in place of a file"
@@ -27,7 +27,7 @@ class Altered(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What is known of a place: the blocks of which one may be there, and the one that must be, if one must.
+    """The knowledge of a place: the blocks of which one may be there, and the one that must be, if one must.
 
     A block that was acknowledged must be there, until it is being overwritten, or the place was altered.
     """
@@ -38,7 +38,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A block that was found: its place, the key it was asked for by, and whose bytes came; None for nobody's."""
+    """A block that was found: its place, the requested key, and the key of the bytes that came, or None."""
 
     place: int
     key: Key
@@ -51,8 +51,8 @@ class Reopened:
 
     `used` is the order in which the blocks of unaltered places were last used, as it was noted, `order` the one in
     which all blocks would leave now. A directory is `renewed` if a block could be written to every place and read back,
-    then and after the next opening, and `private` if nobody else can read or write it. `outside` says whether anything
-    changed that is not in the directory.
+    then and after the next opening, and `private` if no other user can read or write it. `outside` is whether anything
+    outside the directory changed.
     """
 
     places: tuple[Place, ...]
@@ -85,10 +85,9 @@ def law_nothing_comes_back(after: Reopened) -> bool:
 
 
 def law_hint_is_an_order(after: Reopened) -> bool:
-    """DISK-4: what is noted of the use of blocks decides the order in which they leave, and nothing else.
+    """DISK-4: the record of the use of blocks decides the order in which they leave, and nothing else.
 
-    Noted rightly it is that order. What else it could change, what is served and what can be written, has laws that
-    do not excuse it: DISK-2 and DISK-5.
+    Noted rightly it is that order. DISK-2 and DISK-5, on served and written blocks, hold whatever it contains.
     """
     known = tuple(key for key in after.used if key in after.order)
     ordered = tuple(key for key in after.order if key in known)
@@ -110,7 +109,7 @@ class Resized:
     """A directory that was opened with another number of places.
 
     `used` is the order in which its blocks were last used, `found` the blocks that are there now, in that order, and
-    `wrong` says whether a byte is another key's.
+    `wrong` whether a byte is another key's.
     """
 
     used: tuple[Key, ...]
@@ -120,7 +119,7 @@ class Resized:
 
 
 def law_other_size_keeps_blocks(after: Resized) -> bool:
-    """DISK-7: opened with another number of places, a directory keeps as many blocks, those used last, in order."""
+    """DISK-7: opened with another number of places, a directory keeps those used last that fit, in order."""
     kept = after.used[max(0, len(after.used) - after.places) :]
     return not after.wrong and after.found[len(after.found) - len(kept) :] == kept
 

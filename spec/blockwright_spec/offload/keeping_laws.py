@@ -1,4 +1,4 @@
-"""Part three, chapter 9: what a chain keeps: laws of what may be lost, and of which part of a request stays.
+"""Part three, chapter 9: laws of the blocks that a chain keeps: which may be lost, and which part of a request stays.
 
 A cached block is of use only with all blocks before it. So the first blocks of a request are the ones to keep, on every
 tier and of every load.
@@ -34,7 +34,7 @@ def is_full(state: Chain, at: int) -> bool:
 
 
 def law_found_can_be_loaded(state: Chain) -> bool:
-    """CHAIN-15: what a lookup finds one load brings to the device: it is not refused for want of room."""
+    """CHAIN-15: one load brings all found blocks to the device: it is not refused for want of room."""
     known = sorted({entry.key for tier in state.tiers for entry in tier.entries})
     return all(
         load(state, keys, spare_blocks(state, len(keys))) != ChainRefusal(ChainReason.NO_ROOM_TO_LOAD)
@@ -45,7 +45,7 @@ def law_found_can_be_loaded(state: Chain) -> bool:
 
 
 def spare_blocks(state: Chain, count: int) -> tuple[int, ...]:
-    """Name blocks of the device that nothing uses, for so many blocks of a tier."""
+    """Name blocks of the device that nothing uses, for `count` blocks of a tier."""
     return tuple(range(len(state.device), len(state.device) + count * state.config.span))
 
 

@@ -1,8 +1,8 @@
 """Part three, chapter 2: the transitions of one tier, one for each call, in the shape of `manager.transitions`.
 
 Open is which idle blocks are evicted. A transition takes that choice and rejects an illegal one; `oldest` settles it by
-use, below hints and shares. The bytes are others' business: between `prepare_store` and `complete_store` somebody
-writes (`written`).
+use, below hints and shares. A tier does not move bytes: a worker writes them between `prepare_store` and
+`complete_store` (`written`).
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from .tier_state import Entry, Event, Key, Phase, Tier, distinct, entry_of, goin
 
 
 class TierReason(Enum):
-    """Why a call on a tier is refused; each reason says when it could happen."""
+    """Why a call on a tier is refused; each reason includes when it could happen."""
 
     NO_ROOM = (When.NOT_NOW, "too few places are free, and too few blocks may go")
     NOT_PRESENT = (When.INVALID, "no block has this key: never stored, evicted, or dropped after a failure")
@@ -33,7 +33,7 @@ class TierRefusal:
 
 @dataclass(frozen=True, slots=True)
 class TierDone:
-    """A call that happened: the new state, the blocks it is about with their places, who went, what is announced.
+    """A call that happened: the new state, its blocks with their places, the evicted blocks, and the announcements.
 
     `named` are all blocks that a store names, none of which goes for it.
     """
@@ -54,7 +54,7 @@ Victims = Callable[[tuple[Key, ...], int], tuple[Key, ...]]
 
 
 class IllegalVictimsError(ValueError):
-    """A choice named blocks that may not go, or not as many as are needed."""
+    """A choice named blocks that may not be evicted, or too few or too many."""
 
 
 Saying = Mapping[Key, Said]
@@ -92,13 +92,13 @@ def entered(state: Tier, key: Key) -> Tier:
 
 
 def hinted(state: Tier, said: Saying) -> Tier:
-    """Join what is said of blocks to what was."""
+    """Join new hints for blocks to the old ones."""
     entries = (replace(own, said=joined(own.said, said.get(own.key, own.said), state.now)) for own in state.entries)
     return replace(state, entries=tuple(entries))
 
 
 def written(state: Tier, place: int, content: Key | None) -> Tier:
-    """Write a place: what whoever moves the bytes does, and no call of the tier's."""
+    """Write a place: a step of the worker that moves the bytes, and no call of the tier."""
     return replace(state, contents=(*state.contents[:place], content, *state.contents[place + 1 :]))
 
 
@@ -112,7 +112,7 @@ def announcing(state: Tier, keys: tuple[Key, ...], removed: bool) -> tuple[Tier,
 
 
 def lookup(state: Tier, keys: tuple[Key, ...]) -> int:
-    """Count the first keys, in a row, whose blocks can be read."""
+    """Count the first keys, in a row, with blocks that can be read."""
     return next((at for at, key in enumerate(keys) if phase_of(state, key) is not Phase.READY), len(keys))
 
 
@@ -126,7 +126,7 @@ def touch(state: Tier, keys: tuple[Key, ...]) -> TierDone:
 
 
 def prepare_load(state: Tier, keys: tuple[Key, ...]) -> TierOutcome:
-    """Begin to read blocks, each as often as it is named; none of them goes until that has ended."""
+    """Begin to read blocks, once for each time it is named; they cannot be evicted until the end."""
     # REFUSE
     if wrong := wrong_keys(state, keys, lambda entry: entry.phase is Phase.READY, TierReason.NOT_READY):
         return wrong
@@ -148,7 +148,7 @@ def wrong_keys(
 
 
 def complete_load(state: Tier, keys: tuple[Key, ...], success: bool) -> TierOutcome:
-    """End reading; blocks whose reader failed are found no more, and go with their last reader."""
+    """End reading; blocks with a failed reader are found no more, and leave with their last reader."""
     # REFUSE
     times = Counter(keys)
     if wrong := wrong_keys(state, keys, lambda entry: entry.readers >= times[entry.key], TierReason.NOT_PREPARED):
@@ -167,9 +167,8 @@ def complete_load(state: Tier, keys: tuple[Key, ...], success: bool) -> TierOutc
 
 
 def prepare_store(state: Tier, keys: tuple[Key, ...], victims: Victims = oldest, said: Saying = UNSAID) -> TierOutcome:
-    """Begin to write the blocks that are not present; what has to go for them is idle, and not named in the call.
-
-    Something may be said of any of the blocks named; it counts from now on, and new blocks already for their tenants.
+    """Begin to write the blocks that are not present; blocks evicted for them are idle, and not named in the call.
+    Hints for the named blocks count from now on, and new blocks count for their tenants at once.
     """
     # REFUSE
     new = tuple(key for key in distinct(keys) if entry_of(state, key) is None)
@@ -227,6 +226,6 @@ def drop(state: Tier, keys: tuple[Key, ...]) -> TierOutcome:
 
 
 def readable(state: Tier, keys: Iterable[Key]) -> tuple[Key, ...]:
-    """Return those of some keys whose blocks can be read."""
+    """Return those of some keys with blocks that can be read."""
     there = ready(state)
     return tuple(key for key in keys if key in there)

@@ -20,7 +20,7 @@ def law_place_is_of_one_block(state: Tier) -> bool:
 
 
 def law_phase_has_its_readers(state: Tier) -> bool:
-    """TIER-3: what is being written nobody reads, and what has been found bad is there only as long as it is read."""
+    """TIER-3: a block that is being written has no reader, and a bad block is present only as long as it has one."""
     least, most = {Phase.DOOMED: 1}, {Phase.WRITING: 0}
     return all(
         least.get(entry.phase, 0) <= entry.readers <= most.get(entry.phase, entry.readers) for entry in state.entries
@@ -34,7 +34,7 @@ def law_key_is_present_once(state: Tier) -> bool:
 
 
 def law_events_tell_the_index(state: Tier) -> bool:
-    """TIER-5: whoever replays the events knows exactly the blocks that can be read."""
+    """TIER-5: a replay of the events gives exactly the blocks that can be read."""
     return state.announced == ready(state)
 
 

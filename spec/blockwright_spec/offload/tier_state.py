@@ -3,8 +3,7 @@
 A tier keeps blocks in numbered places of one medium. Its keys are opaque, and equal ones name equal contents. A block
 is *writing* until it is there, *ready* with a number of readers, *doomed* when a reader has found it bad while others
 still read it, and then gone. Hints and shares answer which idle block goes (`going`), and nothing else. Ghosts are
-`contents`, what was really written to each place, and `announced`, what whoever replays the tier's events knows to be
-ready.
+`contents`, the real content of each place, and `announced`, the blocks that are ready by a replay of the tier's events.
 """
 
 from collections import Counter
@@ -19,7 +18,7 @@ Key = bytes
 
 
 class Phase(Enum):
-    """Where a block of a tier stands; one that is gone has no entry."""
+    """The phase of a block in a tier; a block that is gone has no entry."""
 
     WRITING = "a transfer writes it"
     READY = "completely written: it can be found, and read"
@@ -28,7 +27,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A block that is present: its key, its place, its phase, how many read it, and what is said of it."""
+    """A block that is present: its key, its place, its phase, its number of readers, and its hint."""
 
     key: Key
     place: int
@@ -49,7 +48,7 @@ class Event:
 class Tier:
     """Everything that one tier knows.
 
-    `entries` stand in order of use, the least recently used first. `freed` are places that were in use and are not, the
+    `entries` are in order of use, the least recently used first. `freed` are places that were in use and are not, the
     last to be freed at the end; all other places from ``len(entries) + len(freed)`` on were never used. `shares` are
     the blocks that tenants may count on, `now` is the engine's time.
     """
@@ -63,7 +62,7 @@ class Tier:
 
 
 def tier(capacity: int, recovered: tuple[Key, ...] = (), shares: tuple[tuple[Hashable, int], ...] = ()) -> Tier:
-    """Return the state of a tier of so many places, with what an earlier run left there: ready, the oldest first."""
+    """Return the state of a tier of `places` places, with the blocks of an earlier run: ready, the oldest first."""
     entries = tuple(Entry(key, place, Phase.READY) for place, key in enumerate(recovered))
     return Tier(entries, (), (*recovered, *((None,) * (capacity - len(recovered)))), frozenset(recovered), shares)
 
@@ -80,21 +79,21 @@ def phase_of(state: Tier, key: Key) -> Phase | None:
 
 
 def said_of(state: Tier, key: Key) -> Said:
-    """Return what is said of a key's block; nothing, if it is not present."""
+    """Return the hint for a key's block; an empty one if it is not present."""
     return next((entry.said for entry in state.entries if entry.key == key), NOTHING_SAID)
 
 
 def idle(state: Tier) -> tuple[Key, ...]:
-    """Return the blocks that may go, the next one first: ready, and nobody reads them."""
+    """Return the blocks that may be evicted, the next one first: ready, and without readers."""
     return going(state, (), ())
 
 
 def going(state: Tier, named: tuple[Key, ...], coming: tuple[Hashable, ...]) -> tuple[Key, ...]:
     """Return the idle blocks that are not named in the order in which they go while blocks of some tenants come.
 
-    A block counts for its tenant as long as it is present. Blocks of tenants with more than their share go before
-    others; of these the lowest rank first, and of equal ones the least recently used. So of a tenant's blocks as many
-    go before others as it has above its share.
+    A block counts for its tenant as long as it is present. Blocks of tenants with more than their share are evicted
+    before others; of these the lowest rank first, and of equal ones the least recently used. So a tenant's blocks above
+    its share are evicted before others.
     """
     free = (each for each in state.entries if each.phase is Phase.READY and not each.readers and each.key not in named)
     ranked = sorted(free, key=lambda each: rank_of(each.said, state.now))

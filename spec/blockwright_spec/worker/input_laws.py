@@ -1,4 +1,4 @@
-"""Part four, chapter 3: the laws of a worker's rows and of what a step hands to the kernels.
+"""Part four, chapter 3: the laws of a worker's rows and of the inputs of a step's kernels.
 
 They are stated from the manager's side: from its tables, from what its steps write, and from the ghosts. So they hold
 no less of inputs that were made in another way than chapter `inputs` defines them.
@@ -60,7 +60,7 @@ def slots_of(handed: Handed, at: int, i: int) -> tuple[int | None, ...]:
 
 
 def law_row_is_the_table(handed: Handed) -> bool:
-    """ROW-1: the row of a request of the step is the manager's table in each group; whoever is given inputs runs."""
+    """ROW-1: the row of a request of the step is the manager's table in each group; every request with inputs runs."""
     return all(isinstance(handed.state.requests[work.slot], Running) for work in handed.works) and all(
         handed.inputs.groups[at].tables[i] == request.tables[at] for at, i, _, request in parts(handed)
     )
@@ -113,8 +113,8 @@ def law_slot_is_of_one_token(handed: Handed) -> bool:
 def law_reads_have_slots(handed: Handed) -> bool:
     """READ-2: every position that a token of a step reads lies, through the row, in a block with exactly that prefix.
 
-    So it is once the step has written; for the token itself too, and for what others of the step compute, since a layer
-    writes what it is given before it reads.
+    This holds once the step has written, for the token itself too and for the step's other tokens, since a layer writes
+    before it reads.
     """
     config, contents = handed.state.config, handed.state.contents
     return all(
@@ -141,7 +141,7 @@ def law_state_is_of_the_tokens_before(handed: Handed) -> bool:
 def before(handed: Handed, at: int, i: int, work: Work, request: Running) -> bool:
     """Return whether the state that is read was there before the step: in its block, or in that it is copied from.
 
-    A state after tokens that are not known yet cannot be told from another.
+    A state after tokens that are not known yet cannot be distinguished from another.
     """
     copied_from = {copy: source for source, copy in handed.inputs.groups[at].copies}
     block = handed.inputs.groups[at].states_read[i]
@@ -150,7 +150,7 @@ def before(handed: Handed, at: int, i: int, work: Work, request: Running) -> boo
 
 
 def law_states_are_written_apart(handed: Handed) -> bool:
-    """STATE-2: a step writes the state after its certain tokens, and after each draft, where the manager says."""
+    """STATE-2: a step writes the state after its certain tokens, and after each draft, to the manager's blocks."""
     config = handed.state.config
     return all(
         handed.inputs.groups[at].states_written[i]
@@ -174,7 +174,7 @@ def law_state_is_not_written_by_another(handed: Handed) -> bool:
 
 
 def law_tokens_are_in_line(handed: Handed) -> bool:
-    """LEN-2: tokens follow one another, request after request, from what is computed to what the lengths count."""
+    """LEN-2: tokens follow one another, request after request, from the computed tokens up to the lengths."""
     inputs, works = handed.inputs, handed.works
     ends = zip(inputs.starts, inputs.starts[1:], strict=False)
     tokens = tuple(inputs.positions[first:last] for first, last in ends)
@@ -207,7 +207,7 @@ def law_encoder_has_slots(handed: Handed) -> bool:
 
 
 def covering(table: Table, count: int) -> bool:
-    """Return whether a table has so many entries, and no null among them."""
+    """Return whether a table has at least this number of entries, and no null among them."""
     return len(table) >= count and NULL not in table[:count]
 
 

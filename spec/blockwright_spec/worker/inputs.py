@@ -1,4 +1,4 @@
-"""Part four, chapter 2: what a step hands to the kernels, defined by rows and by what a token reads and writes.
+"""Part four, chapter 2: the inputs of a step's kernels, by rows and by the positions that a token reads and writes.
 
 A kernel knows no requests, only numbers: the slot in which the key and value of each token are kept, the block with the
 state that a recurrent layer goes on from, and the row through which all earlier positions are found.
@@ -13,7 +13,7 @@ from .rows import Row, RowRefusal, Rows, row_of
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a step computes for one request: `new` tokens from `begin` on, the last `drafts` of them drafts."""
+    """The part of a step for one request: `new` tokens from `begin` on, the last `drafts` of them drafts."""
 
     slot: int
     begin: int
@@ -23,7 +23,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class GroupInputs:
-    """What the layers of one group are given: the `tables` of the step's requests, in order, and where to write.
+    """The inputs of one group's layers: the `tables` of the step's requests, in order, and where to write.
 
     `slots` has one for each token of the step, None where the group keeps none; `states_read` one block for each
     request, null where there is no state; `states_written` the blocks for the state after a request's last certain
@@ -39,7 +39,7 @@ class GroupInputs:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a step hands to the kernels: the tokens of all its requests in one line.
+    """The inputs of a step's kernels: the tokens of all its requests in one line.
 
     Those of request i are the tokens starts[i] .. starts[i + 1] - 1; `computed` positions are before them, and
     `lengths` up to their end. `encoder` tokens are read by cross-attention.
@@ -87,7 +87,7 @@ def states_of_drafts(row: Row, at: int, first: int, count: int) -> Table:
 def state_read(kind: Kind, size: int, row: Row, at: int, begin: int) -> int:
     """Return the block with the state that is read at `begin`, null at the start (STATE-1).
 
-    It stands in the entry of the last token before, and that of an accepted draft in the draft's own block (MAMBA-3).
+    It is in the entry of the last token before, and that of an accepted draft in the draft's own block (MAMBA-3).
     """
     accepted = 0 if row.certain is None else begin - row.certain
     if accepted > 0:
@@ -102,7 +102,7 @@ def states_written(kind: Kind, size: int, row: Row, at: int, work: Work) -> Tabl
 
 
 def share(config: Config, at: int, row: Row, work: Work) -> GroupInputs:
-    """Return what the layers of a group are given for one request."""
+    """Return the inputs of a group's layers for one request."""
     group, table = config.groups[at], row.tables[at]
     kind, size, tokens = group.kind, span(config, group), range(work.begin, end(work))
     slots = tuple(slot_at(size, table, position) if keeps_slots(kind) else None for position in tokens)
@@ -121,7 +121,7 @@ def lacks(config: Config, at: int, row: Row, work: Work) -> bool:
 
 
 def unfit(config: Config, rows: Rows, works: tuple[Work, ...]) -> RowRefusal | None:
-    """Refuse a step whose inputs are not defined."""
+    """Refuse a step without defined inputs."""
     mine = tuple((row_of(rows, work.slot), work) for work in works)
     if len({work.slot for work in works}) < len(works):
         return RowRefusal.REPEATED
@@ -135,7 +135,7 @@ def unfit(config: Config, rows: Rows, works: tuple[Work, ...]) -> RowRefusal | N
 
 
 def inputs(config: Config, rows: Rows, works: tuple[Work, ...], copies: tuple[Copy, ...]) -> Inputs | RowRefusal:
-    """Return what a step hands to the kernels, the manager's copies with it: ``step``."""
+    """Return the inputs of a step's kernels, with the manager's copies: ``step``."""
     # REFUSE
     if refusal := unfit(config, rows, works):
         return refusal
@@ -153,7 +153,7 @@ def inputs(config: Config, rows: Rows, works: tuple[Work, ...], copies: tuple[Co
 
 
 def joined(config: Config, at: int, mine: tuple[tuple[Row, Work], ...], copies: tuple[Copy, ...]) -> GroupInputs:
-    """Return what the layers of a group are given for all requests of a step, one after another."""
+    """Return the inputs of a group's layers for all requests of a step, one after another."""
     shares = tuple(share(config, at, row, work) for row, work in mine)
     return GroupInputs(
         tables=tuple(table for each in shares for table in each.tables),

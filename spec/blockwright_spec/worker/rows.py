@@ -1,8 +1,8 @@
 """Part four, chapter 1: the worker's replica of the block tables: a row for each request.
 
-A worker never sees the manager. It keeps a row for each request, from what the calls of `manager.transitions` tell, and
-hands the rows to the kernels, which find request i of a step in row i. So rows change places: when requests end, and
-when a step takes its requests in another order.
+A worker never sees the manager. It keeps a row for each request, from the outcomes of `manager.transitions`, and hands
+the rows to the kernels, which find request i of a step in row i. So rows change places: when requests end, and when a
+step takes its requests in another order.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from ..manager.step_laws import table_after
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a worker keeps of the request in a slot: its tables and the blocks for states of drafts, per group.
+    """A worker's record of the request in a slot: its tables and the blocks for states of drafts, per group.
 
     `encoder` tokens are read by cross-attention. `certain` is known once the request was in a step: the tokens behind
     it that were no drafts. If more count as computed by the next step, they are drafts that were accepted.
@@ -92,7 +92,7 @@ def remove(rows: Rows, slot: int) -> RowsOutcome:
 
 
 def apply(rows: Rows, steps: tuple[tuple[int, Done], ...]) -> RowsOutcome:
-    """Follow what a batch tells of its requests: appended, nulled and copied entries: ``apply`` (ROW-1, STEP-1)."""
+    """Follow the report of a batch on its requests: appended, nulled and copied entries: ``apply`` (ROW-1, STEP-1)."""
     # REFUSE
     slots = tuple(slot for slot, _ in steps)
     if len(set(slots)) < len(slots):
@@ -106,7 +106,7 @@ def apply(rows: Rows, steps: tuple[tuple[int, Done], ...]) -> RowsOutcome:
 
 
 def followed(row: Row, done: Done) -> Row:
-    """Return a row after a step, from what the step's outcome tells alone."""
+    """Return a row after a step, from the step's outcome alone."""
     return replace(row, tables=tuple(table_after(table, done, at) for at, table in enumerate(row.tables)))
 
 

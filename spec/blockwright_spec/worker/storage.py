@@ -1,8 +1,8 @@
-"""Part four, chapter 4: how a device's memory becomes blocks: which plans there are, and what they come to.
+"""Part four, chapter 4: how a device's memory becomes blocks: the possible plans, and their results.
 
 A block is one page on each of several tensors and belongs to one group at a time. The j-th layer of every group lies on
 tensor j, so that groups of different kinds share one space of block ids. A plan chooses the groups, how many tokens a
-block of each holds, the pages, and the number of blocks; its laws say which choices are right.
+block of each holds, the pages, and the number of blocks; its laws define the right choices.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from ..reads import Chunked, Cross, Group, Kind, Mamba, entries, peak
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What a layer declares: its kind, its tokens per block, and the bytes of a token, or of a state that it keeps."""
+    """The declaration of a layer: its kind, its tokens per block, and the bytes of a token or of a state."""
 
     kind: Kind
     block_size: int
@@ -69,14 +69,14 @@ class StoragePlan:
 
 
 def page(layer: Layer, block_size: int) -> int:
-    """Return the bytes of a layer in a block of so many tokens; a state takes as many after any number of them."""
+    """Return the bytes of a layer in a block of `tokens` tokens; those of a state do not depend on them."""
     return layer.width if isinstance(layer.kind, Mamba) else layer.width * block_size
 
 
 def may_hold(layer: Layer, block_size: int) -> bool:
-    """Return whether a layer can do with so many tokens per block: whole blocks of its own, whole blocks to a chunk.
+    """Return whether a layer works with this number of tokens per block: whole blocks, whole blocks to a chunk.
 
-    A recurrent layer keeps a state where a block of its own ends, so its blocks stay as they are.
+    A recurrent layer keeps a state where its block ends, so its blocks stay as they are.
     """
     match layer.kind:
         case Mamba():
@@ -88,7 +88,7 @@ def may_hold(layer: Layer, block_size: int) -> bool:
 
 
 def config_of(plan: StoragePlan) -> Config:
-    """Return the manager's configuration that a plan comes to."""
+    """Return the manager's configuration of a plan."""
     groups = tuple(Group(plan.layers[each.layers[0]].kind, each.block_size) for each in plan.groups)
     return Config(groups, plan.num_blocks, plan.limits.tokens, plan.limits.caching)
 
@@ -104,7 +104,8 @@ def most_held(config: Config, group: Group, slots: int, step: int, encoder: int)
 def held(config: Config, group: Group, limits: Limits) -> int:
     """Count the most blocks of a group that a request of the maximum length holds (PLAN-2).
 
-    With steps in flight, what the oldest of them reads is kept, and a recurrent layer keeps the state of each.
+    With steps in flight, all blocks that the oldest of them reads are kept, and a recurrent layer keeps the state of
+    each.
     """
     slots = limits.step + limits.lookahead
     if not isinstance(group.kind, Mamba):
@@ -130,9 +131,9 @@ def used_bytes(plan: StoragePlan, group: PlannedGroup) -> int:
 
 
 def plain_plans(plan: StoragePlan) -> Iterator[tuple[int, int]]:
-    """Return what plain plans of the same layers come to: the bytes of a block, and the most blocks of a request.
+    """Return the results of plain plans of the same layers: the bytes of a block, and the most blocks of a request.
 
-    Blocks are as declared, and the layers of each kind go to groups in order, as many to a group as there are tensors.
+    Blocks are as declared, and the layers of each kind go to groups in order, one for each tensor of a group.
     """
     kinds = tuple(dict.fromkeys(Group(layer.kind, layer.block_size) for layer in plan.layers))
     pages = tuple(tuple(page(layer, layer.block_size) for layer in plan.layers if like(layer, kind)) for kind in kinds)

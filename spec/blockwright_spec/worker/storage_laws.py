@@ -8,7 +8,7 @@ from .storage import StoragePlan, block_bytes, held_in_all, may_hold, page, plai
 
 
 def law_layer_has_one_place(plan: StoragePlan) -> bool:
-    """LAYOUT-1: every layer stands in exactly one group, once, and on a tensor of its own there."""
+    """LAYOUT-1: every layer is in exactly one group, once, and on its own tensor there."""
     placed = sorted(layer for group in plan.groups for layer in group.layers)
     return placed == list(range(len(plan.layers))) and all(
         0 < len(group.layers) <= len(plan.pages) for group in plan.groups
@@ -61,7 +61,7 @@ def law_page_is_whole(plan: StoragePlan) -> bool:
 
 
 def law_no_plain_plan_holds_more(plan: StoragePlan) -> bool:
-    """LAYOUT-9: no plain plan of the layers holds more of the longest requests at once, but for what may be lost."""
+    """LAYOUT-9: no plain plan of the layers holds more of the longest requests at once, beyond the permitted loss."""
     share = Fraction(plan.num_blocks - 1, plan.request_blocks)
     return all(
         blocks < request_blocks + 1 or share >= (1 - plan.loss) * Fraction(blocks - 1, request_blocks)

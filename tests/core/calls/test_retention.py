@@ -54,8 +54,8 @@ def test_guards_are_parts(part: float) -> None:
         ("retain", (4, 101, 20), "priority: must be within 1..100, not 101"),
         ("retain", (-1, 1, 20), "num_tokens"),
         ("release_prefix", (-1,), "first_token"),
-        ("advance_time", (9,), r"now: time has come to 10(\.0)? and does not go back to 9"),
-        ("advance_time", (nan,), "now: time has come to 10"),
+        ("advance_time", (9,), r"now: must be at least 10(\.0)?, the last time given, not 9"),
+        ("advance_time", (nan,), "now: must be at least 10"),
     ],
 )
 def test_what_cannot_be_said_changes_nothing(call: str, arguments: tuple[Any, ...], named: str) -> None:

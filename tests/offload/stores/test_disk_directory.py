@@ -262,7 +262,7 @@ def test_a_directory_that_others_may_write_to_is_refused(path: Path, mode: int) 
     path.mkdir()
     for _ in range(2):
         path.chmod(mode)
-        refused(path, r"others may write to it \(mode \d+\).*name another directory.*chmod go-w")
+        refused(path, r"other users may write to it \(mode \d+\).*name another directory.*chmod go-w")
         path.chmod(0o700)
         opened(path).close()
 
@@ -271,7 +271,7 @@ def test_a_directory_that_others_may_write_to_is_refused(path: Path, mode: int) 
 def test_a_file_that_others_may_write_to_is_refused(path: Path, name: str) -> None:
     opened(path).close()
     (path / name).chmod(0o620)
-    refused(path, rf"{name}: others may write to it \(mode 620\).*chmod go-w")
+    refused(path, rf"{name}: other users may write to it \(mode 620\).*chmod go-w")
 
 
 def test_another_users_directory_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

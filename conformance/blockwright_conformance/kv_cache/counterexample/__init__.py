@@ -1,1 +1,1 @@
-"""What is printed of a violation: the calls that lead to it, and what they break."""
+"""The printed form of a violation: the calls that lead to it, and the laws they break."""

@@ -1,8 +1,8 @@
-"""Counterexamples as tests: the calls of a manager's adapter, run as they are printed, that fail on what is wrong.
+"""Counterexamples as tests: the calls of a manager's adapter, run as they are printed; they fail on the fault.
 
-The actions are performed once more on a new manager, and every call of the adapter is written down with what it
-answered. Where the answer of the last action's calls is not the specification's, the line asserts what it must be. The
-test passes once the manager is mended, if it chooses the same blocks up to there.
+The actions are performed once more on a new manager, and every call of the adapter is written down with its answer.
+Where the answer of the last action's calls is not the specification's, the line asserts the right one. The test passes
+once the manager is mended, if it chooses the same blocks up to there.
 """
 
 import tomllib
@@ -65,7 +65,7 @@ class Made(NamedTuple):
 
 
 def way(world: Any, actions: Sequence[Any], fault: str) -> str:
-    """Return a test that performs a history on a new manager of a world and asserts what the specification says."""
+    """Return a test that performs a history on a new manager of a world and asserts the specification's answers."""
     factory, config = world.factory, world.scope.config
     written = Written()
     lines = [f"adapter = {written.maker(factory)}({written.text(config)})"]
@@ -92,7 +92,7 @@ def way(world: Any, actions: Sequence[Any], fault: str) -> str:
 
 
 def due(world: Any, state: State, action: Any, outcome: Any, call: Made) -> Any:
-    """Return what the specification has a call of an action answer."""
+    """Return the specification's answer to a call of an action."""
     reason = outcome.refusal.reason if outcome.refusal else None
     if call.name == "find":
         return ANYTHING if outcome.hit is None else found_as(outcome.hit)
@@ -116,7 +116,7 @@ def found_as(hit: Hit) -> Found:
 
 
 def asked(state: State, call: Made) -> Any:
-    """Return what a question must answer in a state."""
+    """Return the right answer to a question in a state."""
     if call.name == "find" and call.prefix is not None:
         return found_as(found(state, call.prefix, LRU))
     if call.name == "common_prefix" and call.answer is not None:
@@ -127,7 +127,7 @@ def asked(state: State, call: Made) -> Any:
 
 
 class Recorder:
-    """An adapter whose calls are written down."""
+    """An adapter that writes down its calls."""
 
     def __init__(self, adapter: Any, written: "Written") -> None:
         self._adapter, self._written = adapter, written
@@ -210,7 +210,7 @@ class Written:
         return called
 
     def judged(self, due: Callable[[Made], Any]) -> list[str]:
-        """Return the lines of the calls up to now, with an assertion where one did not come to what is due."""
+        """Return the lines of the calls up to now, with an assertion where an answer is wrong."""
         lines = [line for each in self.calls for line in self.lines(each, due(each))]
         self.calls = []
         return lines
@@ -243,7 +243,7 @@ class Written:
         return list(lines)
 
     def asserted(self, call: Made, wanted: Any) -> Iterator[str]:
-        """Yield the lines that assert what an answer must be, if it is not."""
+        """Yield the lines that assert the right answer, if it differs."""
         line, answer, follows = call.line, call.answer, self.adapter.follows_policy
         if call.name == "observe":
             yield from self.shown(line, comparable(wanted, follows), comparable(answer, follows))

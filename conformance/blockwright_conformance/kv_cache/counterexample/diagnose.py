@@ -1,4 +1,4 @@
-"""What a fault of a manager breaks: `symptoms` of its last action, and of what it answers to questions.
+"""The laws that a manager's fault breaks: `symptoms` of its last action, and of its answers to questions.
 
 Beside the laws of states and steps, asked of what the manager *shows* (its tables, queue and keys; the ghost contents
 follow its own tables), these are laws of the kit:
@@ -12,7 +12,8 @@ follow its own tables), these are laws of the kit:
     LIVE-1         a request that fits is served where nobody holds a block
     FENCE-1        what waited behind a fence is back when the step or load has ended, and not before
 
-Steps in flight and fences are the specification's: no manager shows them. What they may touch is judged by them.
+Steps in flight and fences are the specification's: no manager shows them. They are judged only on blocks that they may
+touch.
 """
 
 from collections.abc import Callable, Iterator
@@ -54,7 +55,7 @@ from ..running import GrowEach
 
 
 def symptoms(adapter: ManagerAdapter, before: State, action: Any, compared: Compared) -> Broken:
-    """Yield what the last action broke."""
+    """Yield the laws that the last action broke."""
     outcome: Any = compared.outcome
     reply, shown = compared.reply or Reply(), compared.shown
     if compared.reply is not None:
@@ -72,7 +73,7 @@ def symptoms(adapter: ManagerAdapter, before: State, action: Any, compared: Comp
 
 
 def misanswered(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ...]) -> Broken:
-    """Yield what the lookups of a manager break, and whether one changed something."""
+    """Yield the laws that a manager's lookups break, and whether one changed something."""
     before = adapter.observe(names_of(state))
     for prefix in prompts if state.config.caching else ():
         adapter.send(OTHER, prefix)
@@ -101,7 +102,7 @@ def of_hit(state: State, prefix: Prefix, hit: Found) -> Broken:
 
 
 def content_at(state: State, table: Table, entry: int) -> Content | None:
-    """Yield what the block at an entry holds; nothing where a table is too short."""
+    """Yield the content of the block at an entry; nothing where a table is too short."""
     return state.contents[table[entry]] if entry < len(table) else None
 
 
@@ -153,7 +154,7 @@ def prefix_of(before: State, action: Any) -> Prefix:
 
 
 def shown_state(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, shown: Observation) -> State:
-    """Make a state of what a manager shows after an action; contents follow the tables that it shows."""
+    """Make a state from a manager's observation after an action; contents follow the observed tables."""
     happened = outcome.state if reply.served or not (reply.refused or reply.error) else before
     keys = outcome.state.keys
     if shown.keys is not None:
@@ -181,7 +182,7 @@ def shown_state(before: State, action: Any, reply: Reply, outcome: ManagerOutcom
 
 
 def shown_request(before: State, happened: State, action: Any, reply: Reply, shown: Observation, slot: int) -> Request:
-    """Make one request of what a manager shows of it; what it does not show is as the specification has it."""
+    """Make one request from its observation; fields that are not observed are the specification's."""
     was, now, tables = before.requests[slot], happened.requests[slot], shown.tables[slot]
     if tables is None:
         return Waiting(now.prefix) if isinstance(now, Running) else now
@@ -197,7 +198,7 @@ def shown_request(before: State, happened: State, action: Any, reply: Reply, sho
 
 
 def writing(config: Config, was: Request, request: Running) -> Iterator[tuple[int, Content | None]]:
-    """Yield what a step writes into the blocks that a request shows: its new computed tokens, and states of drafts."""
+    """Yield the contents that a step writes into a request's blocks: its new computed tokens, and draft states."""
     start = was.computed if isinstance(was, Running) else request.settled
     before = was.written if isinstance(was, Running) else request.settled
     if request.written > before:
@@ -210,7 +211,7 @@ def writing(config: Config, was: Request, request: Running) -> Iterator[tuple[in
 
 
 def assumed(before: State, action: Any, reply: Reply) -> Running:
-    """Make the request that a manager holds against the specification: it was admitted, as far as the call tells."""
+    """Make the request that a manager holds against the specification: it was admitted, as far as the call shows."""
     prefix, length = prefix_of(before, action), reply.hit.length if reply.hit is not None else 0
     written = length + getattr(action, "new", 0)
     none = tuple(0 for _ in before.config.groups)
@@ -238,7 +239,7 @@ def of_state(state: State, shown: Observation) -> Broken:
 
 
 def of_step(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, state: State) -> Broken:
-    """Yield the laws of steps that a shown step breaks; what it told of each table must rebuild that table."""
+    """Yield the laws of steps that a shown step breaks; its report on each table must rebuild that table."""
     new = tuple(table for served in reply.served for table in served.new)
     demand = sum(step.demand for step, _ in zip(outcome.done, reply.served, strict=False))
     copied = (0,) * max(0, len(state.copies) - len(before.copies))  # which entries they are does not matter here

@@ -1,1 +1,1 @@
-"""Requests and the keys of their blocks: what a block holds, as a number that names it."""
+"""Requests, and the keys that name the contents of their blocks."""

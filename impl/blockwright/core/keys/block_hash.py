@@ -1,8 +1,8 @@
 """The key of a block: a hash of the whole prefix up to the block's end.
 
-Inside one process the key is SipHash-1-3-128 under a secret drawn at start: nobody outside can construct two prefixes
-with one key. Where keys leave the process (events, offload, shared stores) use `Sha256Hasher` with an explicit seed, so
-that processes agree. Both chain: a block's key covers its parent's key, so equal keys mean equal prefixes.
+Inside one process the key is SipHash-1-3-128 under a secret drawn at start, so that no outsider can construct two
+prefixes with one key. Where keys leave the process (events, offload, shared stores) use `Sha256Hasher` with an explicit
+seed, so that processes agree. Both chain: a block's key covers its parent's key, so equal keys mean equal prefixes.
 
 Bytes that are hashed, all little-endian (a fixed layout, so that no two different inputs look alike):
 
@@ -208,9 +208,9 @@ class HashChain:
         raise NotImplementedError
 
     def recall(self, data: bytes, words: vec[i64], stop: i64) -> vec[i64]:
-        """Return the keys of more of the blocks that `data` begins with, `stop` at most, or `words`: none is known.
+        """Return the keys of more of the blocks that `data` begins with, `stop` at most; `words` if no more are known.
 
-        `words` holds those of the first ones. What is known are the keys of prompts hashed before with equal tokens.
+        `words` holds those of the first ones. The keys come from prompts with equal tokens that were hashed before.
         """
         return words
 
@@ -242,7 +242,7 @@ class BlockHasher:
     """A way to hash blocks; requests of one manager share one.
 
     Attributes:
-        is_collision_resistant: nobody can construct two prefixes with one key. Without it a manager demands
+        is_collision_resistant: no attacker can construct two prefixes with one key. Without it a manager demands
             ``verify_tokens=True``.
         is_portable: equal in every process with the same seed, so keys may leave this one.
     """
@@ -268,7 +268,7 @@ class _Prompt:
         self.size: i64 = i64(len(data)) + i64(len(data)) // (4 * block_size) * _KEY + OVERHEAD
 
     def forget(self) -> None:
-        """Keep nothing of it any longer, though it may still stand in places where it was found."""
+        """Drop its contents; slots may still refer to it."""
         self.data = b""
         self.words = vec[i64]()
 
@@ -278,11 +278,11 @@ class _Memory:
     """The prompts that were hashed last, so that the blocks of one that begins alike are compared, not hashed again.
 
     Comparing is several times faster. A prompt is looked for by the key of a prefix, which is as good as the prefix:
-    other content or another identity has another key. What was forgotten, or overwritten, is hashed again.
+    other content or another identity has another key. Forgotten or overwritten prompts are hashed again.
     """
 
     def __init__(self, limit: i64) -> None:
-        """Make an empty one, for so many bytes."""
+        """Make an empty one for `limit` bytes."""
         self._limit: i64 = limit
         self._slots: list[_Prompt | None] = []
         self._kept: deque[_Prompt] = deque()
@@ -335,12 +335,12 @@ def _end_of_equal(data: bytes, other: bytes, start: i64, stop: i64) -> i64:
 class _SipChain(HashChain):
     """Chain of keyed 128-bit PRF values: a block's key comes from its tokens and its parent's key.
 
-    Copies share one object, because the keys depend only on what the constructor was given. `remember` may set
-    `_prompt`, which changes the cost of later calls and never their keys.
+    Copies share one object, because the keys depend only on the constructor's arguments. `remember` may set `_prompt`,
+    which changes the cost of later calls and never their keys.
     """
 
     def __init__(self, key: _SipKey, memory: _Memory, low: i64, high: i64, block_size: i64) -> None:
-        """Take the key that stands for the parent of a first block."""
+        """Take the key that serves as the parent of a first block."""
         self._key = key
         self._memory = memory
         self._prompt: _Prompt | None = None  # as the memory has it
@@ -464,7 +464,7 @@ class SipHasher(BlockHasher):
     def next_words(self, low: i64, high: i64, data: bytes, extra: bytes) -> tuple[i64, i64]:
         """Return the key, as two words, of one block with these packed tokens after the one with the key (low, high).
 
-        Zeros stand for no block before. Complexity: O(tokens).
+        Zeros mean that there is no block before. Complexity: O(tokens).
         """
         words = vec[i64]([0, 0])
         _SipChain(self._key, self._memory, low, high, i64(len(data)) // 4).extend(data, 0, 1, extra, words, 0)
@@ -561,8 +561,8 @@ class _FunctionChain(HashChain):
 class FunctionHasher(BlockHasher):
     """Any function of (parent digest, block bytes) to a digest, of which the first 16 bytes count.
 
-    For tests that force collisions, and for engines that have block hashes of their own. With `is_portable` it promises
-    that other processes get the same digests, so that events may tell them.
+    For tests that force collisions, and for engines that bring their own block hashes. `is_portable` promises that
+    other processes get the same digests, so that events may carry them.
     """
 
     def __init__(
@@ -571,7 +571,7 @@ class FunctionHasher(BlockHasher):
         is_collision_resistant: bool = False,
         is_portable: bool = False,
     ) -> None:
-        """Take the function and what it promises."""
+        """Take the function and its promises."""
         super().__init__(is_collision_resistant, is_portable)
         self._function = function
 
@@ -582,7 +582,7 @@ class FunctionHasher(BlockHasher):
 
 @final
 class _GivenChain(HashChain):
-    """Keys that stand in a list already; the chain itself has no state."""
+    """Keys that are in a list already; the chain itself has no state."""
 
     def __init__(self, block_hashes: list[bytes]) -> None:
         self._hashes = block_hashes
@@ -618,7 +618,7 @@ class GivenHasher(BlockHasher):
     def __init__(
         self, block_hashes: list[bytes], is_collision_resistant: bool = True, is_portable: bool = True
     ) -> None:
-        """Take the list itself, which grows before the request is told of the tokens, and what the engine promises."""
+        """Take the list, which must grow before the request gets the tokens, and the engine's promises."""
         super().__init__(is_collision_resistant, is_portable)
         self._hashes = block_hashes
 

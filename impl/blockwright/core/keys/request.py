@@ -50,7 +50,7 @@ class MultiModalItem(NamedTuple):
 
 
 def exact_text(text: str) -> str:
-    """Return the same text as an exact `str`, whose hash and comparison are Python's own and cannot fail. O(1).
+    """Return the same text as an exact `str`: Python's own hash and comparison cannot fail. O(1).
 
     A subclass may bring its own, which would run, and might raise, in the middle of later calls.
     """
@@ -93,7 +93,7 @@ def pack_tokens(name: str, token_ids: object) -> bytes:
 
 
 def _viewed(token_ids: object) -> memoryview | None:
-    """Return the buffer of an object, or None: it has none."""
+    """Return the buffer of an object, or None if it has no buffer."""
     try:
         return memoryview(token_ids)  # type: ignore[arg-type]
     except TypeError:
@@ -176,7 +176,7 @@ class BlockKeys:
     """The keys of a request's full blocks as one group of layers sees them.
 
     Attributes:
-        words: two words per hashed unit of the request whose key has been made; `ensure_keys` makes more.
+        words: two words for each key of the request that has been made; `ensure_keys` makes more.
         units: hashed units per block of the group; a block's key is that of its last unit, which covers the prefix.
         request: the request, for its content; None where only hashes are known.
         num_units: hashed units that are full.
@@ -217,7 +217,7 @@ class BlockKeys:
 
 
 class ManagerTables:
-    """What a request remembers of the manager that serves it: the base of its block tables.
+    """The base of a request's block tables, through which it finds the manager that serves it.
 
     Attributes:
         owner: number of the manager; 0 once the request is released.
@@ -233,7 +233,7 @@ class Request:
     """A request as the KV-cache manager sees it.
 
     Attributes:
-        block_size: tokens per hashed block; None: there are no keys, or none yet.
+        block_size: tokens per hashed block; None while the request has no keys.
         num_prompt_tokens: tokens of the prompt.
         cache_salt, lora_name: parts of the identity; requests that differ in them never share blocks.
         prompt_logprobs: the engine needs log-probabilities of the prompt, so a cached prefix cannot be skipped.
@@ -262,12 +262,12 @@ class Request:
             request_id: a non-empty string.
             prompt_token_ids: at least one integer within 0 .. 2**31 - 1; a list, ``array``, numpy array or CPU tensor.
             block_size: tokens per hashed block: ``"manager"``, those of the manager that the request is first brought
-                to, if that caches, or a number that divides its blocks; None: it is never cached.
+                to, if that caches, or a number that divides its blocks. With None the request is never cached.
             cache_salt: keeps the prefix private to requests with the same salt.
             lora_name: the adapter.
             mm_items: multimodal items, each within the prompt; blocks that overlap one carry its identity.
-            hasher: how blocks are hashed; by default keyed SipHash with this process's secret. A hasher of the caller's
-                own is asked here and when tokens are appended, not later.
+            hasher: how blocks are hashed; by default keyed SipHash with this process's secret. A caller's hasher is
+                called here and when tokens are appended, not later.
             prompt_logprobs: see above.
 
         Complexity: O(tokens + items). Compiled, 16 tokens take about 20 ns from a list and 4 from an array, and 30 more
@@ -380,7 +380,7 @@ class Request:
     def fork(self, request_id: str) -> Request:
         """Return another request with the same tokens, keys and computed tokens, for `KVCacheManager.fork`.
 
-        What has been hashed is not hashed again. Complexity: O(output tokens + blocks).
+        Blocks that have been hashed are not hashed again. Complexity: O(output tokens + blocks).
 
         Raises:
             InvalidArgumentError: the id is not a non-empty string.
@@ -421,10 +421,10 @@ class Request:
 
     @property
     def num_computed_tokens(self) -> int:
-        """Tokens whose KV data is computed; the engine sets it after each step.
+        """Tokens with computed KV data; the engine sets it after each step.
 
         Raises:
-            InvalidArgumentError: what is set is no integer, or has more than 63 bits.
+            InvalidArgumentError: the value is no integer, or has more than 63 bits.
         """
         return self._num_computed
 
@@ -516,7 +516,7 @@ class Request:
             raise
 
     def num_full_blocks(self) -> i64:
-        """Return how many hashed blocks the known tokens fill; none without a block size. O(1)."""
+        """Return how many hashed blocks the known tokens fill; 0 without a block size. O(1)."""
         return (self._num_prompt + i64(len(self._output))) // self._block_size if self._block_size > 0 else 0
 
     def _hash_early(self) -> None:

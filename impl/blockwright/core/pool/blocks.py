@@ -14,7 +14,7 @@ from blockwright.errors import InvalidArgumentError, UnsupportedError
 
 @final
 class KVCacheBlocks:
-    """Blocks of one request, a list per group; they are of one pool, so what is sent elsewhere is `get_block_ids()`.
+    """Blocks of one request, a list per group; they belong to one pool, so send `get_block_ids()` to other processes.
 
     Attributes:
         ids: one buffer of block ids per group (``vec[i32]``; numpy and torch view it without a copy). Do not write.

@@ -17,7 +17,7 @@ def demand(law: str, what: str, expected: object, actual: object) -> None:
 
 
 def demand_each(facts: list[tuple[str, str, object, object]]) -> None:
-    """Raise `InvariantError` for the first fact (law, what it is, expected, actual) of which the sides differ."""
+    """Raise `InvariantError` for the first fact (law, subject, expected, actual) with different sides."""
     for law, what, expected, actual in facts:
         demand(law, what, expected, actual)
 

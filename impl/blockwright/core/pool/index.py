@@ -2,13 +2,13 @@
 
 Open addressing with linear probing over packed arrays; half of the slots are always empty, so a probe ends after one or
 two steps. A slot holds a block id (0: empty, since the null block is never published) and a tag, 32 bits of key and
-group. The tag says where a search begins, so that the groups of one prefix lie apart and a search is as short with 64
-groups as with one. Blocks with equal keys form a ring, oldest first; only the oldest stands in the slots and serves
-hits. Deletion closes the gap by moving later entries back, so there are no tombstones and no rebuilds.
+group. A search begins at the slot that the tag gives, so that the groups of one prefix lie apart and a search is as
+short with 64 groups as with one. Blocks with equal keys form a ring, oldest first; only the oldest is in the slots and
+serves hits. Deletion closes the gap by moving later entries back, so there are no tombstones and no rebuilds.
 
 A block's key lies in `_words`, and is read only where a tag is right. Its mark is the block before it in its ring, with
 the tag, in the form of a slot: that of a block alone in its ring equals its slot, so its key is dropped without being
-read. The group is not kept: key and tag say it.
+read. The group is not kept, because it follows from key and tag.
 
 In a large index a slot is seldom in the processor's caches. So a run of keys that are added or dropped reads all its
 slots first: reads that wait for nothing else are made many at a time.
@@ -46,7 +46,7 @@ def _put(
     high: i64,
     tag: i64,
 ) -> bool:
-    """Do as `PrefixIndex.add`, which says what these are; no field is looked up for each block of a run.
+    """Add a block as `PrefixIndex.add` does; arguments spare a lookup of fields for each block of a run.
 
     Keys with the same low word and tag are of the same group.
     """
@@ -74,7 +74,7 @@ def _put(
 
 
 def _take(slots: vec[i64], words: vec[i64], marks: vec[i64], younger: vec[i32], mask: i64, block: i64) -> bool:
-    """Do as `PrefixIndex.drop`."""
+    """Drop a block's key as `PrefixIndex.drop` does."""
     mark = marks[block]
     marks[block] = 0
     tag: i64 = mark & _TAG
@@ -234,7 +234,7 @@ class PrefixIndex:
         return i
 
     def match_run(self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64) -> i64:
-        """Return the first entry from `start` on whose block is not published under its key; len(ids) if none."""
+        """Return the first entry from `start` on with a block that is not published under its key, or len(ids)."""
         own, marks = self._words, self.marks
         shift = group * _APART
         i = start
@@ -274,7 +274,7 @@ class PrefixIndex:
         return _put(self._slots, self._words, self.marks, self._younger, self._mask, block, low, high, tag)
 
     def add_each(self, low: i64, high: i64, blocks: vec[i32], count: i64) -> None:
-        """Give the first of some blocks the key in group 0, the next in group 1, ...; but for those with a key."""
+        """Give the first of some blocks the key in group 0, the next in group 1, ..., except blocks that have a key."""
         slots, own, marks, younger, mask = self._slots, self._words, self.marks, self._younger, self._mask
         group: i64 = 0
         while group < count:
@@ -367,7 +367,7 @@ class PrefixIndex:
         return found
 
     def rings(self) -> list[tuple[int, int, list[int], bool]]:
-        """Return, for each block that stands in a slot, what the self-check compares. O(slots + published blocks).
+        """Return, for each block in a slot, the facts that the self-check compares. O(slots + published blocks).
 
         That is: the block, the one that is found under its key, its ring from the oldest on, cut off if it has no end,
         and whether all of the ring carry that key.

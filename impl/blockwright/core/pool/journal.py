@@ -1,5 +1,5 @@
-"""What a pool remembers of published blocks beyond their keys: events and evictions to tell, contents to verify, losses
-to explain.
+"""A pool's records of published blocks beyond their keys: events and evictions to report, contents to verify, losses to
+explain.
 
 Most pools need none of them and have no journal.
 """
@@ -27,7 +27,7 @@ RESET: Final = 3
 
 
 class Eviction(NamedTuple):
-    """A block was taken for other content, and with it the last copy of what it held.
+    """The last block with some content was taken for other content.
 
     The bytes stay in the block until the step runs, or the load begins, for which it was taken.
 
@@ -35,7 +35,7 @@ class Eviction(NamedTuple):
         group: number of the group whose data it held.
         block_id: the block.
         block_hash: digest of the request's block, in full length.
-        hint: whose it was (the cache salt), and until when it was to be kept; None if neither was said.
+        hint: its tenant (the cache salt), and until when it was to be kept; None if neither is known.
     """
 
     group: int
@@ -46,9 +46,10 @@ class Eviction(NamedTuple):
 
 @final
 class Losses:
-    """Remembers the last losses, as many as the pool has blocks but the null block. All in O(1) per key.
+    """Remembers the last losses: at most one for each block of the pool except the null block. All in O(1) per key.
 
-    A key that is published again is found before anybody asks here; lost again, it counts as lost then.
+    A key that is published again is found by the lookup, which then asks nothing here. If it is lost again, that loss
+    counts.
 
     Attributes:
         counts: keys lost since the counts were last taken, by ``3 * group + cause - 1``.
@@ -128,7 +129,7 @@ class Journal:
     """Events since they were last taken, the exact prefix of each published block, and what became of lost keys.
 
     Attributes:
-        events: what to tell, None if nothing is told.
+        events: events to report, None if events are not recorded.
         contents: prefix by block id, None if hits are not verified.
         losses: keys lost, None if they are not remembered.
         evictions: contents lost to a taking, None if they are not reported.
@@ -168,7 +169,7 @@ class Journal:
         return new
 
     def stored(self, block: i64, keys: BlockKeys, index: i64, group: i64, block_size: i64, is_new: bool) -> None:
-        """Note that a block was published as the request's block `index`; tell of a prefix that is new. O(prefix)."""
+        """Note that a block was published as the request's block `index`; record an event if it is new. O(prefix)."""
         contents = self.contents
         if contents is not None:
             contents[block] = keys.content(index, block_size)
@@ -194,7 +195,7 @@ class Journal:
             events.append(tuple.__new__(BlockStored, fields))
 
     def told(self, block: i64, digest: bytes, event: BlockStored, is_new: bool) -> None:
-        """Note that a block was published as an event says, which is told again if the prefix is new. O(1)."""
+        """Note that a block was published from an event, and record the event if the prefix is new. O(1)."""
         events = self.events
         if events is None and self.evictions is None:
             return
@@ -205,7 +206,7 @@ class Journal:
             events.append(event)
 
     def released(self, ids: vec[i32], start: i64, stop: i64, cause: i64) -> None:
-        """Note how a range of a table was released; of each block, what is noted last counts. O(entries)."""
+        """Note how a range of a table was released; the last note on each block counts. O(entries)."""
         losses = self.losses
         if losses is not None:
             i = start
@@ -214,7 +215,7 @@ class Journal:
                 i += 1
 
     def forgot(self, block: i64, low: i64, high: i64, group: i64, was_last: bool) -> None:
-        """Note that a block lost its key; tell if no other block has it. O(1)."""
+        """Note that a block lost its key; record an event if no other block has it. O(1)."""
         losses = self.losses
         if losses is not None and was_last:
             losses.lose(block, low, high, group)

@@ -29,7 +29,7 @@ class BlockPool(BlockStore):
     """Who holds which block, which is taken next, which prefix it carries, over `num_blocks` blocks.
 
     A manager's requests take and release blocks through the manager alone. From outside, a connector or an engine may
-    hold blocks (`touch`, `get_new_blocks`), publish what only it holds (`cache_full_blocks`), and let go of its own
+    hold blocks (`touch`, `get_new_blocks`), publish blocks that only it holds (`cache_full_blocks`), and release its
     holds (`free_blocks`).
 
     Example:
@@ -64,9 +64,9 @@ class BlockPool(BlockStore):
                 a hasher that is not collision resistant. Costs memory in the order of the prefixes.
             explain_evictions: remember how keys were lost, the last ``num_blocks - 1`` of them; older losses are
                 forgotten. Costs about 50 bytes per block, and time at each loss.
-            track_evictions: record what is taken for other content, for `take_evictions`. Costs about 150 bytes per
+            track_evictions: record the contents that are evicted, for `take_evictions`. Costs about 150 bytes per
                 published block.
-            order: in which order eviction candidates go; None: least recently released first.
+            order: the order of eviction; with None the least recently released goes first.
 
         Complexity: O(num_blocks).
 
@@ -117,13 +117,13 @@ class BlockPool(BlockStore):
     # ------------------------------------------------------------------ whose blocks, and what is said of them
 
     def _set_shares(self, shares: Mapping[str, int]) -> None:
-        """Give each tenant blocks of its own, in a pool that nothing has been taken from. O(num_blocks + shares).
+        """Give each tenant its share, in a pool from which nothing has been taken. O(num_blocks + shares).
 
         Raises:
             InvalidArgumentError: no number of blocks, or more than there are. law: SHARE-1.
         """
         if not self.enable_caching:
-            raise InvalidArgumentError("shares: are of what is cached, and enable_caching is off; leave one out")
+            raise InvalidArgumentError("shares: requires enable_caching=True")
         given: Any = shares
         check_shares(given, int(self._count) - 1)
         self._order = RetentionOrder(self._count, shares, self._guard)
@@ -142,18 +142,18 @@ class BlockPool(BlockStore):
 
     @property
     def eviction_policy(self) -> EvictionPolicy | None:
-        """What chooses the candidates that go; None: this pool itself."""
+        """The policy that chooses the blocks to evict, or None if the pool does."""
         order = self._order
         return order.policy if isinstance(order, ChosenOrder) else None
 
     @property
     def now(self) -> float:
-        """The engine's time, as it was last said. O(1)."""
+        """The engine's time, as it was last reported. O(1)."""
         order = self._order
         return order.now if isinstance(order, RetentionOrder) else 0.0
 
     def _enable_hints(self) -> RetentionOrder:
-        """Return the order of candidates by what is said of them, made now if there is none. O(num_blocks) once.
+        """Return the order of candidates by hints, made now if there is none. O(num_blocks) once.
 
         Raises:
             UnsupportedError: candidates go by another policy, which knows no hints.
@@ -193,7 +193,7 @@ class BlockPool(BlockStore):
             order.serving = tenant
 
     def _begin_release(self, wish: Wish | None, block_size: i64) -> None:
-        """Note what was said of a group's table that is released whole, next. O(1)."""
+        """Note the hint for a group's table that is released whole next. O(1)."""
         order = self._order
         if not isinstance(order, RetentionOrder):
             return
@@ -204,7 +204,7 @@ class BlockPool(BlockStore):
             order.say((wish.tokens + block_size - 1) // block_size, wish.priority, wish.until, first)
 
     def _end_release(self) -> None:
-        """Note that what is released next is no request's whole table. O(1)."""
+        """Note that the next release is not of a request's whole table. O(1)."""
         order = self._order
         if isinstance(order, RetentionOrder):
             order.tells = False
@@ -273,7 +273,7 @@ class BlockPool(BlockStore):
 
     @property
     def tracks_evictions(self) -> bool:
-        """Whether it is recorded what is taken for other content."""
+        """Whether evicted contents are recorded."""
         return self._journal is not None and self._journal.evictions is not None
 
     @property
@@ -322,8 +322,8 @@ class BlockPool(BlockStore):
     ) -> None:
         """Publish ``blocks[num_cached_blocks:num_full_blocks]`` of a request's table; null and published ones are kept.
 
-        Of blocks that are not published, only those that are held from outside and by no request: whoever holds them
-        has written them. What a manager's requests fill, the manager publishes. Complexity: O(blocks published).
+        Unpublished blocks must be held from outside and by no request, because then their holder has written them. The
+        manager publishes the blocks that its requests fill. Complexity: O(blocks published).
 
         Raises:
             InvalidArgumentError: a count is out of range, or the request has no keys for them.
@@ -350,7 +350,7 @@ class BlockPool(BlockStore):
             if block != 0 and self._ref[i64(block)] == 0:
                 raise BlockError(f"blocks: block {block} is not held; only held blocks are published")
             if not self._index.has_key(i64(block)) and self._ref[i64(block)] != self.num_external_holders(i64(block)):
-                raise BlockError(f"blocks: block {block} is held by a request, whose manager publishes it")
+                raise BlockError(f"blocks: block {block} is held by a request, and its manager publishes it")
         keys.ensure_keys(num_full_blocks)
         try:
             self._publish(ids, request, units, kv_cache_group_id, block_size, num_cached_blocks, num_full_blocks)
@@ -395,7 +395,8 @@ class BlockPool(BlockStore):
         Complexity: O(blocks).
 
         Raises:
-            BlockError: a block is foreign, or free without content, so that there is nothing to hold; none is touched.
+            BlockError: a block is foreign, or free without content, so that there is nothing to hold. No block is
+                touched then.
         """
         self.require_whole()
         ids = self.ids_of(blocks)
@@ -414,8 +415,8 @@ class BlockPool(BlockStore):
     def free_blocks(self, ordered_blocks: Iterable[object]) -> None:
         """Let go of one hold from outside of each block, in this order; the first one left unheld is evicted first.
 
-        Null blocks are passed over; a block may be in the batch as often as it is held from outside. What a manager's
-        request holds, only the manager releases. Complexity: O(blocks). law: OUTSIDE-1.
+        Null blocks are passed over; a block may be in the batch once for each of its holds from outside. Only the
+        manager releases the blocks of its requests. Complexity: O(blocks). law: OUTSIDE-1.
 
         Raises:
             BlockError: a block is foreign, or not held from outside that often; none is released.
@@ -436,8 +437,8 @@ class BlockPool(BlockStore):
                 own = self.num_external_holders(i64(block))
                 if times > own:
                     raise BlockError(
-                        f"ordered_blocks: block {block} is held {own} times through get_new_blocks and touch, and let "
-                        "go of more often; what a request holds, its manager releases"
+                        f"ordered_blocks: block {block} is held {own} times through get_new_blocks and touch, and "
+                        "released more often; only the manager releases a request's blocks"
                     )
         try:
             self._add_external_holders(ids, -1)
@@ -529,7 +530,7 @@ class KVCacheBlock:
         return self._pool is pool
 
     def __eq__(self, other: object) -> bool:
-        """Compare pool and id; what else a block equals, the other side says."""
+        """Compare pool and id; leave other types to the other side."""
         if not isinstance(other, KVCacheBlock):
             return NotImplemented
         return other._pool is self._pool and other._id == self._id

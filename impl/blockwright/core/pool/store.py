@@ -9,19 +9,19 @@ The life of a block (ids start at 1; block 0 is the null block and takes part in
     1 -> 2 take    2 -> 3 publish    3 -> 4 release    4 -> 3 touch (a hit)    4 -> 2 take (the key is dropped)
     2 -> 1 release
 
-A block that several hold and one of them is to write is copied on write: the writer gets a new block, and both ends of
-the copy stay held until the engine has been told of it.
+A block with several holders is copied when one of them is to write: the writer gets a new block, and both ends of the
+copy stay held until the engine has taken it.
 
-Eviction candidates go as they were released (a queue), unless a `CandidateOrder` stands beside the queue, which then
-holds only blocks without content: by access (`AccessOrder`), by what the engine says (`RetentionOrder`), or as a policy
-of somebody's own chooses (`ChosenOrder`).
+Eviction candidates are evicted in the order of their release (a queue), unless there is a `CandidateOrder`: by access
+(`AccessOrder`), by hints of the engine (`RetentionOrder`), or by an engine's policy (`ChosenOrder`). The queue then
+holds only blocks without content.
 
 `BlockStore` is the only writer of the counters, the free queue and the prefix index. All of them are packed arrays:
 about 70 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
 that engine developers know.
 
-What changes several fields takes all its memory first, so that a `MemoryError` leaves everything as it was. Where that
-cannot be (events to tell, an interrupt in uncompiled code), the store is torn, and no later call is served.
+A change of several fields takes all its memory first, so that a `MemoryError` leaves everything as it was. Where this
+is not possible (events to record, an interrupt in uncompiled code), the store is torn, and no later call is served.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from blockwright.events import BlockStored
 class BlockStore:
     """Counters, free queue and prefix index over `count` blocks, the null block included.
 
-    What changes it is private to this package: a block has the holders that its tables and copies say, and those from
-    outside (`BlockPool`), which are counted apart.
+    Methods that change it are private to this package. The holders of a block are the tables and copies that contain
+    it, and those from outside (`BlockPool`), which are counted apart.
     """
 
     def __init__(self, count: i64, journal: Journal | None, order: CandidateOrder | None = None) -> None:
@@ -108,8 +108,8 @@ class BlockStore:
         """Raise `InterruptedCallError` if a call has ended in the middle of a change. law: CALL-1."""
         if self._is_torn:
             raise InterruptedCallError(
-                "an earlier call ended in the middle of a change (no memory, an interrupt), so that nothing can be "
-                "said of the blocks; make a new manager or pool, and compute again what it held"
+                "an earlier call ended in the middle of a change (no memory, an interrupt), so that the state of "
+                "the blocks is unknown; make a new manager or pool, and compute again what it held"
             )
 
     # ------------------------------------------------------------------ what it says of itself
@@ -133,7 +133,7 @@ class BlockStore:
         return [None if key is None else word_bytes(key[0], key[1]) for key in self._index.all_keys()]
 
     def block_groups(self) -> list[int | None]:
-        """Return the group whose prefix each block carries, by id; None where it is not published. O(num_blocks)."""
+        """Return the group of each block's prefix, by id; None where it is not published. O(num_blocks)."""
         return [None if key is None else key[2] for key in self._index.all_keys()]
 
     def published(self) -> list[bool]:
@@ -161,7 +161,7 @@ class BlockStore:
         return word_bytes(low, high)
 
     def block_group(self, block: i64) -> int | None:
-        """Return the group whose prefix one block carries, or None where it is not published. O(1)."""
+        """Return the group of one block's prefix, or None where it is not published. O(1)."""
         if not self._index.has_key(block):
             return None
         return int(self._index.key(block)[2])
@@ -195,7 +195,7 @@ class BlockStore:
         return ids
 
     def _fill(self, ids: vec[i32], at: i64, stop: i64) -> None:
-        """Do so, for the entries of a range, which are null so far; takes no memory."""
+        """Write blocks from the queue's head to the null entries of a range. Takes no memory."""
         assert stop - at <= self._num_free, "blocks are counted before they are taken"
         order = self._order
         if order is not None:
@@ -223,7 +223,7 @@ class BlockStore:
         self._num_free -= count
 
     def _fill_ranked(self, order: CandidateOrder, ids: vec[i32], at: i64, stop: i64) -> None:
-        """Do so where candidates do not stand in the queue: blocks without content first. law: POLICY-2."""
+        """Fill a range where candidates are not in the queue: blocks without content first. law: POLICY-2."""
         following = self._next
         ref = self._ref
         start = at
@@ -252,7 +252,7 @@ class BlockStore:
         self._num_free -= stop - start
 
     def _take_one(self) -> i64:
-        """Do as `take` for one block, and return it. O(1), O(log n) by access."""
+        """Take one block, and return it. O(1), O(log n) by access."""
         order = self._order
         if order is not None:
             ids = zeros32(1)
@@ -323,10 +323,10 @@ class BlockStore:
             self._journal.released(ids, start, stop, EVICTED)
 
     def _let_go(self, ids: vec[i32], start: i64, stop: i64) -> None:
-        """Do so, and note nothing.
+        """Give up one holder of each entry in a range without noting the cause.
 
-        Blocks that nobody holds any more go to the queue: behind the eviction candidates if published, to the head if
-        not. law: REF-1, QUEUE-1.
+        Blocks without a holder go to the queue: behind the eviction candidates if published, to the head if not. law:
+        REF-1, QUEUE-1.
         """
         order = self._order
         if order is not None:
@@ -372,7 +372,7 @@ class BlockStore:
         self._num_free += freed
 
     def _let_go_ranked(self, order: CandidateOrder, ids: vec[i32], start: i64, stop: i64) -> None:
-        """Do so where candidates do not stand in the queue."""
+        """Give up one holder of each entry where candidates are not in the queue."""
         ref = self._ref
         marks = self._index.marks
         i = stop
@@ -414,7 +414,7 @@ class BlockStore:
         self._prev[i64(head)] = i32(block)
 
     def _forget_double(self, order: CandidateOrder, block: i64) -> None:
-        """Drop the key of a free block that others carry as well; they keep what was said of it. law: SHARE-4."""
+        """Drop the key of a free block that others carry as well; they keep its hints. law: SHARE-4."""
         index = self._index
         other = index.next_duplicate(block, block)
         while other != 0:
@@ -426,7 +426,7 @@ class BlockStore:
             self._journal.forgot(block, low, high, group, was_last)
 
     def _leave_alone(self, order: CandidateOrder, ids: vec[i32], start: i64, stop: i64) -> None:
-        """Take their content from the candidates that carry what a range of held blocks does now. law: SHARE-4."""
+        """Take the content from candidates with the same content as a range of held blocks. law: SHARE-4."""
         index, ref = self._index, self._ref
         while start < stop:
             block: i64 = i64(ids[start])
@@ -516,7 +516,7 @@ class BlockStore:
         return new
 
     def _reserve_copies(self, count: i64) -> None:
-        """Take the memory that so many more copies to come need; nothing else changes."""
+        """Take the memory for `count` more copies to come; nothing else changes."""
         if len(self._ends) == 0:
             # Most engines never fork, so that the four bytes per block are taken with the first copy.
             self._ends = zeros32(self._count)
@@ -532,7 +532,7 @@ class BlockStore:
         return copies
 
     def _end_copies(self) -> None:
-        """Let go of both ends of the copies to come, which have been told. O(copies)."""
+        """Release both ends of the copies to come, which the engine has taken. O(copies)."""
         pending = self._copies
         size: i64 = len(pending)
         if size == 0:
@@ -617,7 +617,10 @@ class BlockStore:
         return i
 
     def loss(self, keys: BlockKeys, index: i64, group: i64) -> i64:
-        """Return how the key of the request's block `index` was lost; 0: not, as far as known, -1: not noted. O(1)."""
+        """Return how the key of the request's block `index` was lost; 0 if no loss is known, -1 if none are noted.
+
+        O(1).
+        """
         journal = self._journal
         if journal is None:
             return -1
@@ -680,7 +683,7 @@ class BlockStore:
     ) -> None:
         """Make the full, non-null blocks of a range of a table findable. law: PUB-1, PUB-2.
 
-        Takes no memory but for events if the caller has had the keys made.
+        Takes no memory, except for events, if the caller has had the keys made.
         """
         request.hash_until(stop * units)
         index = self._index
@@ -705,7 +708,7 @@ class BlockStore:
             self._leave_alone(order, ids, start, stop)
 
     def _publish_told(self, block: i64, event: BlockStored) -> None:
-        """Make a held block findable under the key of an event, which another process told. O(1). law: PUB-1."""
+        """Make a held block findable under the key of an event of another process. O(1). law: PUB-1."""
         digest = cast("bytes", event.block_hash)
         low, high = hash_words(digest)
         is_new = self._index.add(block, low, high, event.group_id)

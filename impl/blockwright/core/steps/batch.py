@@ -5,8 +5,8 @@ Slots take two passes over the requests, so that a step that changes only counts
     count each     check every request; one whose step only counts on (see `is_in_place`) is counted at once
     serve each     the others, in order: count, prepare, and act, as a single call does (`effects`)
 
-Where a request is wrong, or the batch ends early, what was counted is taken back. Either call does what the same calls
-of single requests do, one after another.
+Where a request is wrong, or the batch ends early, the counts are taken back. A batch has the same effect as calls of
+single requests, one after another.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def grow_each(
 ) -> BatchAllocation:
     """Grow requests in order until one does not fit; those before it keep their slots: ``allocate_slots_batch``.
 
-    Where counts are empty, all ask for as many: `each` new tokens, no lookahead, no drafts.
+    Empty counts mean the same for all: `each` new tokens, no lookahead, no drafts.
     """
     size: i64 = len(batch)
     changes = state.changes
@@ -66,7 +66,7 @@ def count_each(
     aheads: vec[i64],
     drafts: vec[i64],
 ) -> None:
-    """Check every request of a batch, and count those that go on from what is written, in place."""
+    """Check every request of a batch, and count in place those that only append to their written tokens."""
     state.num_batches += 1
     number, owner = state.num_batches, state.owner
     config = state.config
@@ -127,12 +127,12 @@ def check_one(
     is_new = tables is None
     if tables is None:
         if request._request_id in fresh:
-            raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
+            raise DuplicateRequestError(f"requests: {request.request_id!r} is twice in the batch")
         fresh.add(request._request_id)
     else:
         # A number per batch finds repetitions without a set of all requests.
         if tables.batch == state.num_batches:
-            raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
+            raise DuplicateRequestError(f"requests: {request.request_id!r} is twice in the batch")
         tables.batch = state.num_batches
         if drafts == 0 and is_in_place(state, request, tables, new, ahead):
             state.changes.any_in_place = True
@@ -147,7 +147,7 @@ def check_one(
 
 
 def take_back(state: State, batch: list[Request], start: i64) -> None:
-    """Take back what was counted of the requests from one on."""
+    """Take back the counts of the requests from index `start` on."""
     try:
         pending = state.changes.pending
         turn: i64 = 0
@@ -284,7 +284,7 @@ def append_output_token_ids_batch(
     num_computed_tokens: int | Sequence[int] = 0,
     num_tokens: int | Sequence[int] = 1,
 ) -> None:
-    """Count what a step has computed of each request, and append the tokens that it brought, in one call.
+    """Count the computed tokens of each request of a step, and append its new tokens, in one call.
 
     Does what ``num_computed_tokens += ...`` and `Request.append_output_token_ids` do for one request after another; for
     all of them, or none. Complexity: O(requests + tokens), compiled about 10 ns each.
@@ -293,7 +293,7 @@ def append_output_token_ids_batch(
         requests: the requests of the step, in order.
         token_ids: the tokens of the first request, of the second, ...: a list, ``array``, numpy array or CPU tensor.
         num_computed_tokens: tokens to count as computed, one count for all or one per request.
-        num_tokens: how many of the tokens are whose, likewise; 0 for a request within its prompt.
+        num_tokens: how many of the tokens belong to each request, in the same way; 0 for one within its prompt.
 
     Raises:
         InvalidArgumentError: a count or a token is out of range, or there are more or fewer tokens than counted.
@@ -338,7 +338,7 @@ def append_output_token_ids_batch(
                 request._num_computed += computed[i - 1]
         if i < size or total < given:
             counted = sum(counts) if len(counts) > 0 else int(each) * len(batch)
-            raise InvalidArgumentError(f"token_ids: {given} tokens, num_tokens counts {counted}; give as many")
+            raise InvalidArgumentError(f"token_ids: {given} tokens, num_tokens counts {counted}; give equal numbers")
     except BaseException:
         while i > 0:
             i -= 1

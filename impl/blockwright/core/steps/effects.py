@@ -65,7 +65,7 @@ def serve_in_place(state: State, request: Request, tables: RequestTables, new: i
 
 
 def serve(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> KVCacheBlocks:
-    """Do what was counted, and return the new blocks."""
+    """Carry out a step that was counted, and return the new blocks."""
     changes = state.changes
     changes.clear()
     changes.begin(tables, state.uniform_groups)
@@ -115,7 +115,7 @@ def filled(given: KVCacheBlocks, ready: RequestTables, changes: StepScratch) -> 
 def prepare(
     state: State, request: Request, tables: RequestTables | None, ask: StepRequest, changes: StepScratch
 ) -> RequestTables:
-    """Take all the memory that doing what was counted needs; what a caller can see does not change.
+    """Take all the memory that the step needs; a caller sees no change yet.
 
     Appends null entries for the blocks to come, and to `changes`, which the caller has begun with these tables, the
     entries that trimming will null. `undo` takes all of it back.
@@ -221,7 +221,7 @@ def undo(state: State, request: Request, tables: RequestTables | None, changes: 
 def act(
     state: State, request: Request, tables: RequestTables, ask: StepRequest, is_new: bool, changes: StepScratch
 ) -> None:
-    """Do what was counted and prepared: trim or adopt in all groups, and then take and publish. Takes no memory.
+    """Carry out a prepared step: trim or adopt in all groups, then take and publish. Takes no memory.
 
     Appends the entries that are copied to `changes`.
     """
@@ -312,7 +312,7 @@ def count_lookup(lookups: Lookups, request: Request, hits: i64) -> None:
 
 
 def unshare(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
-    """Copy what the step writes to and others hold too, all groups before any grows. law: WRITE-2, COPY-1."""
+    """Copy shared blocks that the step writes to, in all groups before any grows. law: WRITE-2, COPY-1."""
     num_groups = state.config.num_groups
     at: i64 = 0
     while at < num_groups:
@@ -374,7 +374,7 @@ def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None
 def vacate(state: State, tables: RequestTables, computed: i64) -> None:
     """Release all a request holds; behind a fence while a step or a load still touches it. law: REF-1, FENCE-1.
 
-    A state of its last step is published only if that has run: it is not in flight, and `computed` says so.
+    A state of its last step is published only if the step has run: it is not in flight, and `computed` covers it.
     """
     in_flight = len(state.steps) > 0 and tables.last_step >= state.steps[0].number
     # law: FLIGHT-1
@@ -426,7 +426,7 @@ def release_batch(state: State, batch: list[vec[i32]], wish: Wish | None) -> Non
 
 
 def waiting(state: State) -> dict[int, int]:
-    """Return how often blocks wait for steps in flight whose request is gone, or for loads. O(requests + blocks)."""
+    """Return how often blocks wait for steps in flight of released requests, or for loads. O(requests + blocks)."""
     batches: list[vec[i32]] = []
     for step in state.steps:
         for given_up in step.fenced:

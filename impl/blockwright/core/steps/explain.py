@@ -1,8 +1,8 @@
-"""Why a hit is as long as it is: for each group of layers, what a longer hit lacks, and what became of it.
+"""Why a hit is as long as it is: for each group of layers, the block that a longer hit lacks, and its fate.
 
 A hit of several groups is explained by one *candidate*, a longer length that is a multiple of the common alignment:
-each group either has all blocks that a hit of that length needs, or names the first one it lacks. The candidate is what
-the hit would be, had no key been lost, where losses are remembered and made a difference; else the next multiple.
+each group either has all blocks that a hit of that length needs, or names the first one it lacks. The candidate is the
+hit without any lost key, where losses are remembered and made a difference; otherwise it is the next multiple.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ class HitExplanation(NamedTuple):
         num_tokens: tokens of the hit, common to all groups.
         max_length: tokens that it may have at most: one is left to compute.
         alignment: tokens that every common hit is a multiple of.
-        candidate: the longer length whose blocks were looked for; None where nothing longer can be, or was asked.
-        num_tokens_without_losses: what the hit would be, had no remembered key been lost; None if none is remembered.
+        candidate: the longer length that was compared; None where no longer hit is possible, or no lookup was made.
+        num_tokens_without_losses: the length of the hit without the remembered losses; None if losses are not
+            remembered.
         limiting_groups: numbers of the groups that lack a block of the candidate; with all of their missing blocks
             published, the candidate is a hit.
         groups: one each.
@@ -196,7 +197,7 @@ def start(groups: list[GroupTables], request: Request, max_length: i64, use_eagl
 def explain_group(
     number: int, group: GroupTables, probe: Probe, length: i64, candidate: i64, max_length: i64
 ) -> GroupHit:
-    """Return what a group lacks of a candidate, a longer length than the common hit."""
+    """Return the first block that a group lacks of a candidate, a longer length than the common hit."""
     size = group._block_size
     alone = common_hit([group.rule], [probe], size, max_length)
     end: int | None = None

@@ -19,7 +19,7 @@ from blockwright.errors import DuplicateRequestError, InvalidArgumentError, Unkn
 
 
 def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
-    """Start `child` on the blocks of `parent`; None: not now. See `KVCacheManager.fork`. law: WRITE-1, REF-1."""
+    """Start `child` on the blocks of `parent`, or return None. See `KVCacheManager.fork`. law: WRITE-1, REF-1."""
     tables = tables_running(state, parent)
     computed: i64 = check_fork(state, parent, tables, child)
     demand: i64 = 0
@@ -107,7 +107,7 @@ def check_copied(state: State, name: str, tables: RequestTables) -> None:
     """Check that no copy to a block of a request is still to come."""
     pool = state.pool
     if any([pool.is_destination(i64(block)) for table in tables.by_group for block in table.blocks]):
-        raise InvalidArgumentError(f"parent: the last step of {name!r} needs copies; run what take_copies tells first")
+        raise InvalidArgumentError(f"parent: the last step of {name!r} needs copies; run those of take_copies first")
 
 
 def take_copies(state: State) -> list[list[tuple[int, int]]]:

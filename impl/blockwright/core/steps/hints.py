@@ -1,4 +1,4 @@
-"""What an engine says of blocks to keep; it answers one free choice, which candidate goes first, and nothing else.
+"""An engine's hints on blocks to keep. They decide one free choice, which candidate is evicted first, and nothing else.
 
 A wish is noted with the request, and counts when that lets go of its blocks (see `retained`). law: HINT-1.
 """
@@ -34,7 +34,7 @@ def retain(state: State, request: Request, num_tokens: int, priority: int, until
 
 
 def release_prefix(state: State, request: Request, first_token: int) -> None:
-    """Note that a running request's blocks from a token on are to go first: ``release_prefix``."""
+    """Note that a running request's blocks from a token on are evicted first: ``release_prefix``."""
     tables = tables_running(state, request)
     first = count_of("first_token", first_token)
     if not state.config.caching:
@@ -55,7 +55,7 @@ def advance_time(state: State, now: float) -> None:
     order = state.pool._enable_hints()
     # Written so that a NaN is refused as well.
     if not now >= order.now:
-        raise InvalidArgumentError(f"now: time has come to {order.now} and does not go back to {now!r}")
+        raise InvalidArgumentError(f"now: must be at least {order.now}, the last time given, not {now!r}")
     try:
         order.pass_time(now)
     except BaseException:
@@ -64,7 +64,7 @@ def advance_time(state: State, now: float) -> None:
 
 
 def hint_of(state: State, request: Request, first_token: int) -> BlockHint | None:
-    """Return what is said of a running request's block that begins at a token; None: nothing: ``hint_of``."""
+    """Return the hint for a running request's block that begins at a token, or None: ``hint_of``."""
     wish = tables_running(state, request).wish
     salt = request.cache_salt
     if wish is not None and count_of("first_token", first_token) < wish.tokens and wish.until > state.pool.now:

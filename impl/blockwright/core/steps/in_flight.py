@@ -1,8 +1,9 @@
 """Steps that are in flight until they are settled, and tokens that are loaded from elsewhere.
 
 A step is started, requests are given slots in it, and it runs while the next is prepared. It is settled when it is
-known to be done, and which of its drafts were rejected: later steps then move back by as much. What a step in flight or
-a load still touches is never free (law: FLIGHT-1): the blocks of a request that ends meanwhile wait behind a fence.
+known to be done and its rejected drafts are known: later steps then move back by their number. Blocks that a step in
+flight or a load still touches are never free (law: FLIGHT-1). If their request ends meanwhile, they wait behind a
+fence.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a step asks for, and what it comes to: the plan of it, the blocks it was given, what a batch changed.
+"""The outcomes of a step: its plan, the blocks it was given, and the changes of a batch.
 
-Planning counts and changes nothing; what it counted is exactly what the step then takes (law: PLAN-1). `allocate_slots`
+Planning counts and changes nothing; the step then takes exactly the counted blocks (law: PLAN-1). `allocate_slots`
 plans and commits in one go; `KVCacheManager.plan` hands the answer out. Blocks are handed out as packed buffers, and
 views are made only when asked for.
 """
@@ -40,7 +40,7 @@ class Fits(Plan):
     def __init__(
         self, request: Request, ask: StepRequest, owner: i64, version: i64, request_version: tuple[int, ...]
     ) -> None:
-        """Keep what was counted, and the state it was counted in."""
+        """Keep the counts, and the version of the state in which they were made."""
         super().__init__(request.request_id)
         self.num_blocks: int = ask.demand
         self._request = request
@@ -65,7 +65,8 @@ class NotNow(Plan):
         num_free_blocks: blocks that are free now.
         blocks_behind_steps: blocks that become free when a step in flight is settled, by the number of the step: their
             requests have been released, and the step still touches them.
-        blocks_behind_loads: likewise, by the id of the request that was released while its tokens were loaded.
+        blocks_behind_loads: blocks that become free when a load ends, by the id of the request that was released
+            meanwhile.
         num_held_externally: blocks held from outside, as a connector does with `BlockPool.touch`.
     """
 
@@ -92,7 +93,7 @@ class NotNow(Plan):
         return sum(self.blocks_behind_steps.values()) + sum(self.blocks_behind_loads.values())
 
     def __repr__(self) -> str:
-        """Show what is missing, and where blocks may come from."""
+        """Show the missing blocks, and where blocks may come from."""
         where = f"NotNow({self.request_id!r}, num_missing_blocks={self.num_missing_blocks}"
         where += f", num_free_blocks={self.num_free_blocks}"
         if self.num_returning_blocks > 0:
@@ -111,7 +112,7 @@ class Never(Plan):
     """The step cannot happen with this pool or this model, however many blocks are free.
 
     Attributes:
-        reason: what is too long or too small, with both numbers.
+        reason: the length or size that does not fit, with both numbers.
     """
 
     def __init__(self, request_id: str, reason: str) -> None:
@@ -126,7 +127,7 @@ class Never(Plan):
 
 @final
 class BatchAllocation:
-    """What one step's batch changed in the block tables, as flat buffers.
+    """The changes of one step's batch in the block tables, as flat buffers.
 
     For request i (in the order given) and group g of G, ``offsets[i * G + g] : offsets[i * G + g + 1]`` is its slice. A
     replica of the tables stays equal to them by: append the new block ids (0 where a recurrent layer jumped over an
@@ -138,11 +139,11 @@ class BatchAllocation:
         refused: index of the first request that did not fit, None if all were served.
         new_block_ids, new_block_offsets: ids appended to the tables; the offsets are made when they are first read.
         nulled_entries, nulled_offsets: table indices that became null, because no later token reads them; they ascend
-            within a request's group. Likewise.
-        num_tables: tables of the batch's requests, as many as slices; -1 where the offsets were given.
-        replaced_entries: four numbers each: index of the request, group, table index, and the block that stands there
-            now, because the one before is shared with a fork.
-        number: a later batch of the manager, or of a copy of it, has a greater one; 0: not known.
+            within a request's group. The offsets are made when they are first read.
+        num_tables: tables of the batch's requests, one per slice; -1 where the offsets were given.
+        replaced_entries: four numbers each: index of the request, group, table index, and the block that is there now,
+            because the one before is shared with a fork.
+        number: a later batch of the manager, or of a copy of it, has a greater one; 0 if it is not known.
         request_ids: of the requests of the batch, in order, "" where a step changed only counts. One that published,
             or was looked through for entries to null, is named though its table may be as it was. Empty: not known.
     """
@@ -192,7 +193,7 @@ class BatchAllocation:
 
     @property
     def changed_tables(self) -> vec[i32]:
-        """What the offsets say, in the order of the slices, of those tables alone that changed. O(changes).
+        """The offsets of the tables that changed, in the order of the slices. O(changes).
 
         Three numbers each: the number of its slice, and where its part of the new blocks ends, and of the nulled
         entries; each part begins where the one before ends. Empty where the offsets were given (`num_tables`).

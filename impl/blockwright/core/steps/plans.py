@@ -23,7 +23,7 @@ from blockwright.kinds import KVCacheSpec
 
 
 def fits(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> bool:
-    """Count what a checked ask takes, and say whether the pool has it; nothing changes. law: PLAN-1."""
+    """Count the blocks of a checked request for slots; return whether they are free. law: PLAN-1."""
     config = state.config
     state.pool.require_whole()
     ask.slots = min(ask.stop + ask.ahead, config.max_len)
@@ -149,7 +149,7 @@ def count_running(state: State, tables: RequestTables, ask: StepRequest) -> None
 
 
 def planned(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> Plan:
-    """Return whether a checked ask fits, and what it takes; nothing changes. law: PLAN-1, PLAN-2, LIVE-1."""
+    """Return whether a checked request for slots fits, and its demand. law: PLAN-1, PLAN-2, LIVE-1."""
     name = request.request_id
     if ask.is_too_long:
         return Never(name, f"{ask.stop} tokens, max_model_len is {state.config.max_len}")
@@ -187,7 +187,7 @@ def returning_blocks(state: State) -> tuple[dict[int, int], dict[str, int]]:
 
 
 def freed_by(state: State, batch: list[vec[i32]], held: dict[int, int]) -> int:
-    """Return how many blocks nobody holds once a batch is released too; note it in `held`."""
+    """Return how many blocks become free once a batch is released too; note it in `held`."""
     count = 0
     for blocks in batch:
         for each in blocks:
@@ -220,7 +220,7 @@ def refuse_never(state: State, request: Request, tables: RequestTables | None, a
 
 
 def can_load(state: State, request: Request, num_new_computed_tokens: int, num_external_computed_tokens: int) -> bool:
-    """Return whether a new request could ever load so many tokens after a hit. See `KVCacheManager.can_load`."""
+    """Return whether a new request could ever load tokens after a hit. See `KVCacheManager.can_load`."""
     state.pool.require_whole()
     ask = StepRequest()
     ask.hit_length = count_of("num_new_computed_tokens", num_new_computed_tokens)
@@ -235,7 +235,7 @@ def can_load(state: State, request: Request, num_new_computed_tokens: int, num_e
 
 
 def request_version(state: State, request: Request, tables: RequestTables | None) -> tuple[int, ...]:
-    """Return what a plan leans on beside the pool."""
+    """Return the facts beside the pool on which a plan depends."""
     if tables is None:
         return (int(request._num_computed), request.num_tokens, int(state.num_steps), len(state.steps))
     counts = (
@@ -271,8 +271,8 @@ def most_blocks(
     """Return the most blocks of one group that a request holds until `num_tokens` tokens are computed.
 
     Its steps may begin anywhere, so this is at least what ``allocate_slots(..., full_sequence_must_fit=True)`` counts
-    for steps of one size. With more steps in flight, windows and chunks keep what the oldest of them reads, and a
-    recurrent layer one more state for each.
+    for steps of one size. With more steps in flight, windows and chunks keep all blocks that the oldest of them reads,
+    and a recurrent layer one more state for each.
 
     Complexity: O(block_size) for windows, O(1) for the others. law: PLAN-2.
 

@@ -25,7 +25,7 @@ from blockwright.errors import (
 
 
 def tables_of(state: State, request: Request) -> RequestTables | None:
-    """Return what a request holds here, or None.
+    """Return a request's tables here, or None.
 
     Raises:
         DuplicateRequestError: another request runs under its id.
@@ -40,7 +40,7 @@ def tables_of(state: State, request: Request) -> RequestTables | None:
 
 
 def looked_up(state: State, request: Request) -> RequestTables | None:
-    """Do as `tables_of`, by name; the request then remembers it."""
+    """Find a request's tables by its id; the request then remembers them."""
     state.pool.require_whole()
     tables = state.running.get(request.request_id)
     if tables is None:
@@ -54,7 +54,7 @@ def looked_up(state: State, request: Request) -> RequestTables | None:
 
 
 def give_keys(state: State, request: Request) -> None:
-    """Hash a request that was made without a block size of its own, where that is worth something.
+    """Hash a request that was made without a block size, if prefixes are cached.
 
     Raises:
         InvalidArgumentError: it is no request.
@@ -66,7 +66,7 @@ def give_keys(state: State, request: Request) -> None:
 
 
 def tables_named(state: State, request_id: str) -> RequestTables:
-    """Return what the request of an id holds, or raise `UnknownRequestError`."""
+    """Return the tables of the request with an id, or raise `UnknownRequestError`."""
     state.pool.require_whole()
     tables = state.running.get(request_id)
     if tables is None:
@@ -75,7 +75,7 @@ def tables_named(state: State, request_id: str) -> RequestTables:
 
 
 def tables_running(state: State, request: Request) -> RequestTables:
-    """Return what a request holds, or raise `UnknownRequestError`."""
+    """Return a request's tables, or raise `UnknownRequestError`."""
     state.pool.require_whole()
     tables = tables_of(state, request)
     if tables is None:
@@ -107,13 +107,13 @@ def is_in_place(state: State, request: Request, tables: RequestTables, new: i64,
 
 
 def check_ask(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> None:
-    """Check what a request asks for against what it has, and fill in where the step begins and ends."""
+    """Check a step against the request's state, and fill in where the step begins and ends."""
     written: i64 = 0 if tables is None else tables.num_written
     computed = request._num_computed
     if computed < 0 or computed > written:
         raise InvalidArgumentError(
-            f"num_computed_tokens: request {request.request_id!r} says {computed}, but has slots written for "
-            f"{written} tokens; a request that was freed starts again at 0"
+            f"num_computed_tokens: request {request.request_id!r} has {computed} computed tokens, but slots "
+            f"written for only {written} tokens; a request that was freed starts again at 0"
         )
     ask.begin = computed + ask.hit_length
     ask.stop = ask.begin + ask.external + ask.new
@@ -197,7 +197,7 @@ def check_drafts(state: State, request: Request, ask: StepRequest) -> None:
     if ask.drafts > 0 and (ask.drafts >= ask.new or ask.certain < known):
         raise InvalidArgumentError(
             f"num_draft_tokens: {ask.drafts} of {ask.new} new tokens cannot be drafts: {request.request_id!r} "
-            f"knows {known} tokens, and a step computes at least one token that is none"
+            f"knows {known} tokens, and a step computes at least one token that is no draft"
         )
     most = state.config.most_drafts
     if most < 0:
@@ -211,7 +211,7 @@ def check_drafts(state: State, request: Request, ask: StepRequest) -> None:
     if ask.certain > known and not (state.config.overlaps and ask.new - ask.drafts == 1):
         raise InvalidArgumentError(
             f"num_new_tokens: a recurrent state must not run ahead of the {known} known tokens of "
-            f"{request.request_id!r}; say how many are drafts by num_draft_tokens"
+            f"{request.request_id!r}; pass the number of drafts as num_draft_tokens"
         )
 
 

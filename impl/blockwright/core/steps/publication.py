@@ -1,8 +1,8 @@
 """Which blocks become findable, as what, and when.
 
-Blocks are published with the step that fills them, for engines that run steps in order: whoever hits them computes
-later, or in the same step, in which every layer writes what all tokens need before any of them reads it. A recurrent
-layer does not, so a state that a step leaves is *due* until the step has run (law: MAMBA-5).
+Blocks are published with the step that fills them, for engines that run steps in order. A request that hits them
+computes later, or in the same step, in which every layer writes the data of all tokens before any of them reads it. A
+recurrent layer does not, so a state that a step leaves is *due* until the step has run (law: MAMBA-5).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def make_keys(state: State, request: Request, count: i64) -> None:
 
 
 def publish_to(group: GroupTables, table: GroupTable, request: Request, count: i64, stopped: i64) -> None:
-    """Publish what the first `count` tokens filled, all of them known and written.
+    """Publish the blocks that the first `count` tokens fill, all of them known and written.
 
     A recurrent layer's state only if a step that has run stopped there, after `stopped` tokens.
     """
@@ -108,7 +108,7 @@ def publish_alike(state: State, request: Request, tables: RequestTables, ask: St
 
 
 def publish_filled(state: State, tables: RequestTables, request: Request, count: i64, stopped: i64) -> None:
-    """Do so in every group."""
+    """Publish, in every group, the blocks that the first `count` tokens fill."""
     for group, table in zip(state.groups, tables.by_group):
         publish_to(group, table, request, count, stopped)
 
@@ -117,7 +117,7 @@ def publish_due(state: State, tables: RequestTables, request: Request) -> None:
     """Publish the state that a request's last step left, if any, now that the step has run. law: MAMBA-5.
 
     Not before: a request that hit it in the same step would read it while it is written. Other layers may be hit at
-    once, since each writes what the step computes in it before it reads.
+    once, since each writes the step's data before it reads.
     """
     if not state.due.remove(tables):
         return

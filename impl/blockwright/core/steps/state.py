@@ -1,4 +1,4 @@
-"""What a manager knows: how it was made, what each request holds, and which steps are in flight.
+"""A manager's state: its configuration, the tables of each request, and the steps in flight.
 
 Plain records: the functions of the other modules read and write them, and the pool's counters follow (law: REF-1).
 """
@@ -26,17 +26,17 @@ _owners = [0]
 class StepInFlight:
     """One step: who computes how many tokens in it, and the batches of blocks that return when it is settled.
 
-    A step is started, requests are given slots in it, and it is settled when it is known to be done. What a request
-    held when it was released meanwhile stays behind a fence until the last step that touches it is settled (laws:
+    A step is started, requests are given slots in it, and it is settled when it is known to be done. The blocks of a
+    request that was released meanwhile stay behind a fence until the last step that touches them is settled (laws:
     FLIGHT-1, FENCE-1, SETTLE-1).
 
     Attributes:
         number: the step's number, from 1.
-        tables: one per request served; one whose request has been released since has no owner.
+        tables: one per request served; the tables of a request that has been released since have no owner.
         news: tokens that each computes, drafts included.
         drafts: how many of them are drafts.
         fenced: batches of blocks, per group, in the order in which they were given up.
-        wishes: what was said of each batch.
+        wishes: the hint for each batch.
     """
 
     def __init__(self, number: i64) -> None:
@@ -57,7 +57,7 @@ class StepInFlight:
         self.drafts = noted
 
     def strike(self, tables: RequestTables | None) -> None:
-        """Take back what was recorded last, if it was of these tables, however far it came. O(1)."""
+        """Take back the last record if it is of these tables, even if it is incomplete. O(1)."""
         if len(self.tables) > 0 and self.tables[-1] is tables:
             self.tables.pop()
         while len(self.news) > len(self.tables):
@@ -84,7 +84,7 @@ class StepInFlight:
 
 @final
 class DueStates:
-    """Requests whose last step leaves a recurrent state, which is published once that has run. law: MAMBA-5.
+    """Requests with a last step that leaves a recurrent state, published once the step has run. law: MAMBA-5.
 
     The chain goes through the requests' own records, so that it takes no memory.
     """
@@ -145,7 +145,7 @@ class Config:
         num_groups: groups of layers.
         max_len: tokens that a request may have at most.
         alignment: tokens that every hit is a multiple of; least_size: tokens of the smallest block.
-        hash_size: tokens in which requests are hashed that were made without a size of their own.
+        hash_size: tokens per hashed block of requests that were made without a size.
         most_drafts: drafts that every recurrent layer can take back, -1 where there is no such layer.
         caching, eagle, logs: whether prefixes are shared, a draft head recomputes a block, lookups are counted.
         overlaps, settles: whether steps are kept apart, and whether publication waits for their settlement.
@@ -224,11 +224,11 @@ class State:
         pool, groups: the blocks, and the tables of each group of layers.
         uniform_groups: all groups grow by, and publish, the same entries at the same tokens; they may trim others.
         owner: number of the manager, by which a request knows its own tables; -1 once a call ended in mid-change.
-        running: what each request holds, oldest first.
+        running: the tables of each request, oldest first.
         num_batches, num_forks, num_steps: batches served, forks made, steps started so far.
         steps: those in flight, oldest first.
-        loads, load_wishes: blocks that wait for a load whose request is gone, and what was said of them.
-        due: requests whose last step leaves a recurrent state.
+        loads, load_wishes: blocks that wait for a load of a released request, and the hint for them.
+        due: requests with a last step that leaves a recurrent state.
         changes: of the step that is being made.
         nothing: the answer of a step that takes no block.
         lookups: those of requests that have been admitted, for `PrefixCacheStats`.

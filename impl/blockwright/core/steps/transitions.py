@@ -1,7 +1,7 @@
 """The transitions of the first reading, one for each call that an engine makes; its arguments are taken by the manager.
 
-Each checks, counts and acts in the order of the specification's chapter of the same name (see `effects`). What is added
-by steps in flight, loads and forks is in `in_time`.
+Each checks, counts and acts in the order of the specification's chapter of the same name (see `effects`). Steps in
+flight, loads and forks are in `in_flight` and `forks`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
 
 
 def commit(state: State, plan: Plan) -> KVCacheBlocks:
-    """Do what was planned and return the new blocks: ``commit``."""
+    """Carry out a plan and return the new blocks: ``commit``."""
     if not isinstance(plan, Fits):
         raise InvalidArgumentError(f"plan: {plan!r} cannot be committed, only one that fits")
     request = plan._request

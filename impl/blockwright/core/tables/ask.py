@@ -1,4 +1,4 @@
-"""What one request asks for in one step, and what counting that came to."""
+"""One request's demand for one step, and the counts made of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from blockwright.errors import InvalidArgumentError
 
 @final
 class StepRequest:
-    """One request's wishes for one step, and what counting them came to.
+    """One request's demand for one step, and the counts made of it.
 
     ::
 
@@ -59,7 +59,7 @@ class StepRequest:
 
 
 def counts_of(name: str, given: int | Sequence[int], size: i64) -> vec[i64]:
-    """Return one count per request, each within what 64 bits hold safely; nothing if nobody asks for any."""
+    """Return one count per request, each in the safe range of 64 bits; an empty vector means zero for all."""
     if isinstance(given, int):
         count: i64 = count_of(name, given)
         # An empty vector means zero for all, which spares the batch a read per request.

@@ -1,4 +1,4 @@
-"""What one step changes in the tables, noted before anything is changed, in memory that all steps share."""
+"""The changes of one step in the tables, noted before any is made, in memory that all steps share."""
 
 from __future__ import annotations
 
@@ -14,25 +14,34 @@ from blockwright.core.tables.table import RequestTables
 
 @final
 class StepScratch:
-    """What a step changes in the tables, beside the blocks it takes. One record serves all steps of a manager in turn.
+    """The changes of a step in the tables, except the blocks it takes.
+
+    One record serves all steps of a manager in turn.
 
     Attributes:
-        held_each: entries that every table had before the step, the hit included, if groups are even; -1 otherwise.
-        held: per group, how many it had if they are not even; see `held_in`.
-        nulled: the entries that trimming nulls, group after group; those of a batch's steps follow one another.
-        nulled_ends: per group, where its own end; only of a step that trims.
-        num_nulled: the entries nulled before the step, by those before it in a batch.
-        trimmed: per group, the leading entries that trimming will have passed; only of a step that trims.
-        trim_at: settled tokens at which the next entry dies then.
-        blocks: room for the blocks that all groups give back, take or publish at once; for one of each, and more.
-        replaced: the entries that are copied, four numbers each: index of the request, group, entry, new block.
-        request: index of the request in its batch.
-        grown: entries that the step appends, in all groups.
-        has_begun: something that cannot be taken back has changed in this call.
-        pending, num_pending: the requests of a batch whose step is not counted in place, by index, in order.
-        num_seen: how many requests of a batch were looked at; those without a turn were counted, but perhaps the last.
-        any_in_place: among those with a turn there may be one whose step changes only counts.
-        ask: what a request of a batch asks for, one after another.
+        held_each: entries of every table before the step, the hit included, for groups that grow alike; -1 for other
+            groups. `held_in` reads both kinds.
+        held: the same per group, valid only while `held_each` is -1. `undo` cuts the tables back to these lengths.
+        nulled: the entries that trimming nulls, group after group. The steps of a batch append to it, so it becomes the
+            answer's `nulled_entries`; it is never written again.
+        nulled_ends: per group, the end of its part in `nulled`. Valid only in a step that trims, that is, if `nulled`
+            has grown.
+        num_nulled: the length of `nulled` before the step, so that the step's own part begins there.
+        trimmed: per group, the leading entries that trimming will have passed. Valid only in a step that trims.
+        trim_at: settled tokens at which the next entry dies after the trim. Valid only in a step that trims.
+        blocks: scratch for block ids that all groups give back, take or publish at once. It has room for one per group
+            at least, and for all nulled entries of the step.
+        replaced: the entries that are copied, four numbers each: index of the request, group, entry, new block. Each
+            block is also in the pool's list of copies.
+        request: index of the request in its batch; 0 outside a batch.
+        grown: entries that the step appends, in all groups together: an upper bound of the blocks that it takes.
+        has_begun: the call has made a change that cannot be taken back. An error before that is undone; one after it
+            tears the manager.
+        pending, num_pending: the requests of a batch with a step that is not counted in place, by index, ascending.
+        num_seen: how many requests of a batch were checked. Those that are not pending were counted, except perhaps the
+            last.
+        any_in_place: whether some pending step may still change only counts.
+        ask: the demand of the batch's request that is being served.
     """
 
     def __init__(self, num_groups: i64) -> None:
@@ -57,7 +66,7 @@ class StepScratch:
         self.request: i32 = 0
 
     def clear(self) -> None:
-        """Start again, with memory of its own: what was told before stays as it is."""
+        """Start again with new memory, because the last answer may still be read."""
         # The last answer may still be read by the engine, so its vectors are never written to again.
         self.nulled = vec[i32]()
         self.replaced = vec[i32]()
@@ -65,7 +74,7 @@ class StepScratch:
         self.has_begun = False
 
     def start_batch(self, size: i64) -> None:
-        """Start with room for the pending of so many requests."""
+        """Start with room for `size` pending requests."""
         self.pending = self.zeros(size)
         self.num_pending = 0
         self.num_seen = 0
@@ -79,7 +88,7 @@ class StepScratch:
         return self._zeros[:count]
 
     def begin(self, tables: RequestTables | None, uniform_groups: bool) -> None:
-        """Note what is held before a step, as much in all groups if they are even; None before a request is entered."""
+        """Note the entries held before a step; `tables` is None for a new request."""
         self.grown = 0
         self.num_nulled = i64(len(self.nulled))
         self.held_each = -1

@@ -47,9 +47,9 @@ class GroupTables:
     Attributes:
         spec: the kind of its layers.
         block_pool: the pool, shared with other groups.
-        rule: what the kind keeps, and how long a hit is.
+        rule: which entries the kind keeps, and how long a hit is.
         sinks: leading entries that never die.
-        is_encoder: the tables cover the encoder's tokens instead of the request's own.
+        is_encoder: the tables cover the encoder's tokens, not the request's.
         keeps_all: no block is given back before the request ends.
         num_states: blocks that each request holds beside its table, for the states of draft tokens.
     """
@@ -118,7 +118,7 @@ class GroupTables:
         return (num_tokens + self._block_size - 1) // self._block_size
 
     def first_kept(self, num_tokens: i64) -> i64:
-        """Return the first entry, but for sinks, that is not dead at `num_tokens` settled tokens. O(1). law: TRIM-1."""
+        """Return the first entry, except sinks, that is not dead at `num_tokens` settled tokens. O(1). law: TRIM-1."""
         if self._layout == ONE_STATE:
             return 0
         return self.rule.first_needed(num_tokens) // self._block_size
@@ -191,7 +191,7 @@ class GroupTables:
         return self.rule.first_needed(num_tokens) >= (max(table.num_trimmed, self.sinks) + 1) * self._block_size
 
     def trim_at(self, num_trimmed: i64) -> i64:
-        """Return the settled tokens at which the next entry dies, after so many that trimming has passed. O(1)."""
+        """Return the settled tokens at which the next entry dies, after those that trimming has passed. O(1)."""
         if self._layout == ONE_STATE:
             return FOR_EVER
         return self.rule.last_needing((max(num_trimmed, self.sinks) + 1) * self._block_size) + 1
@@ -236,7 +236,7 @@ class GroupTables:
         return gain
 
     def note_dead(self, table: GroupTable, num_tokens: i64, changes: StepScratch) -> None:
-        """Note which entries trimming will null, and what it will have passed. O(entries that die). law: TRIM-1."""
+        """Note which entries trimming will null and will have passed. O(entries that die). law: TRIM-1."""
         blocks = table.blocks
         i = max(table.num_trimmed, self.sinks)
         # law: TRIM-2
@@ -400,7 +400,7 @@ class GroupTables:
         pool.check_hits(ids, keys, self._group, self._block_size, sinks, first)
 
     def dead_hits(self, ids: vec[i32], first_kept: i64) -> i64:
-        """Return how many free blocks of a checked hit lie before an entry, but for sinks. O(entries)."""
+        """Return how many free blocks of a checked hit lie before an entry, except sinks. O(entries)."""
         free: i64 = 0
         i = self.sinks
         while i < min(first_kept, i64(len(ids))):
@@ -467,8 +467,8 @@ class GroupTables:
     def num_common(self, table: GroupTable, running: int, waiting: dict[int, int]) -> int:
         """Return the leading blocks that are in the tables of exactly `running` requests. O(blocks). law: COMMON-1.
 
-        `waiting` says how often each block is in a table that computes nothing, of a load or behind a fence. These do
-        not count. Kinds that trim have no common blocks.
+        `waiting` gives how often each block is in a table of a load or behind a fence. These compute nothing and do not
+        count. Kinds that trim have no common blocks.
         """
         if not self.keeps_all:
             return 0
@@ -499,7 +499,7 @@ class GroupTables:
 
 
 def rule_for(spec: KVCacheSpec) -> WindowRule:
-    """Return what a kind keeps.
+    """Return the rule of a kind.
 
     Raises:
         UnsupportedError: the exact type is not a known kind.

@@ -1,4 +1,4 @@
-"""What one running request holds: a row of block ids in each group, and the counts that all groups share."""
+"""The tables of one running request: a row of block ids in each group, and the counts that all groups share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class GroupTable:
     Attributes:
         blocks: block ids in order of positions; 0 where nothing is held.
         num_published: leading entries that publication has passed (their full blocks carry a key).
-        num_trimmed: leading entries that trimming has passed (all of them are null, but for sinks).
+        num_trimmed: leading entries that trimming has passed (all of them are null, except sinks).
         num_covered: slots covered by the last growth; the tokens behind the state that a recurrent layer keeps.
         states: blocks for the states of draft tokens, of a recurrent layer only.
         in_place: slots up to which growth changes nothing: covered, and no block becomes full. A lower bound.
@@ -56,12 +56,13 @@ class RequestTables(ManagerTables):
         request_id: id of the request.
         uid: identity of the `Request` object and its copies, so that another request under the same id is noticed.
         request: the request as last seen, for publication on settlement.
-        num_written: tokens whose slots the last call handed out for writing (lookahead not counted).
-        num_certain: those of them that are no drafts or were said to be done; the engine's count cannot go below.
-        num_settled: tokens that are done; kept only where steps are in flight.
-        num_drafts: drafts that the last step was said to carry.
+        num_written: tokens with slots that were handed out for writing, lookahead not counted.
+        num_certain: the leading part of them that are no drafts, or were declared computed. The engine's count cannot
+            go below. At most `num_written`.
+        num_settled: tokens of steps that are done; kept only with overlapping steps. At most `num_written`.
+        num_drafts: drafts of the last step, as its call declared them.
         num_loading: tokens after the written ones that are on their way from elsewhere.
-        last_step: number of the last step in flight that computes tokens of it; 0: none.
+        last_step: number of the last step in flight that computes tokens of it; 0 before the first.
         trim_at: settled tokens at which the next entry dies in some group. A lower bound.
         in_place: slots up to which serving the request changes only counts, in all groups; 0 while it loads or shares.
         is_due, due_before, due_after: its last step leaves a recurrent state that is published once that has run, and
@@ -69,7 +70,8 @@ class RequestTables(ManagerTables):
         is_forked: it may share blocks that it has not filled, and has not written since.
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         was_certain: the certain tokens before that batch, if it counted them in place.
-        tenant, wish: whose the blocks are that it takes, by number, and what was said of them; a wish never changes.
+        tenant, wish: the number of the tenant for which it takes blocks, and the hint for them. A wish never changes,
+            so copies share it.
         by_group: the tables, one per group.
     """
 

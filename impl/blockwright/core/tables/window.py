@@ -1,8 +1,8 @@
-"""What a layer kind keeps, and how long a hit is.
+"""Which entries a layer kind keeps, and how long a hit is.
 
-Each rule answers: from which position on does a token at position n or later still read (`first_needed`), and what is
-the longest hit up to a length (`longest`). The specification defines both as sets (chapter `reads`); that
-these closed forms equal the sets is proved for all integers by the conformance kit.
+Each rule answers: from which position on does a token at position n or later still read (`first_needed`), and how long
+is the longest hit up to a length (`longest`). The specification defines both as sets (chapter `reads`); that these
+closed forms equal the sets is proved for all integers by the conformance kit.
 
     full      0                 every block of the prefix must be cached
     sliding   n - W + 1         the last ceil((W - 1) / block_size) blocks; with sinks the first blocks as well
@@ -66,7 +66,7 @@ class Probe:
         return block > 0
 
     def _served(self) -> vec[i32]:
-        """Return what is known of each block."""
+        """Return the known state of each block."""
         if len(self._ids) == 0:
             self._ids = zeros32(self._limit)
         return self._ids
@@ -76,7 +76,7 @@ class Probe:
         return self._store.loss(self._keys, index, self._group)
 
     def restore(self) -> None:
-        """Count blocks whose keys were lost as cached from now on. O(blocks)."""
+        """Count blocks with lost keys as cached from now on. O(blocks)."""
         self.run_end = 0
         i: i64 = 0
         while i < self._limit:
@@ -136,7 +136,7 @@ class WindowRule:
         self.sinks: i64 = sinks
 
     def first_needed(self, num_tokens: i64) -> i64:
-        """Return the first position but for sinks that a token at `num_tokens` or later reads. O(1). law: TRIM-1."""
+        """Return the first position, except sinks, that a token at `num_tokens` or later reads. O(1). law: TRIM-1."""
         return 0
 
     def last_needing(self, position: i64) -> i64:

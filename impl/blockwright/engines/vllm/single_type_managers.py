@@ -101,7 +101,7 @@ class SingleTypeKVCacheManager(GroupReader):
                 )
             if block != 0 and (block in seen or not self.block_pool.is_published(i64(block))):
                 raise InvalidArgumentError(
-                    f"new_computed_blocks: block {block} is not published, or stands twice; look the hit up again"
+                    f"new_computed_blocks: block {block} is not published, or given twice; look the hit up again"
                 )
             seen.add(block)
 

@@ -26,14 +26,14 @@ __all__ = ["DiskBackend", "DiskCounts", "DiskStore"]
 
 
 class DiskBackend(SlotBackend):
-    """The slots of a `DiskStore` as places; those whose blocks the directory held when it was opened are taken."""
+    """The slots of a `DiskStore` as places; slots with blocks from before it was opened are taken."""
 
     def __init__(self, block_size: int, store: DiskStore) -> None:
-        """Take the places of a store that has just been opened; nobody else may give them out.
+        """Take the places of a store that has just been opened; no other backend may give them out.
 
         Args:
             block_size: tokens in an offloaded block.
-            store: whose slots they are.
+            store: the store with these slots.
 
         Raises:
             InvalidArgumentError: the block size is not positive.
@@ -53,7 +53,7 @@ class DiskBackend(SlotBackend):
 
 
 def _ready(place: int) -> PlacedBlockStatus:
-    """Return the status of a block that may be read and that nobody reads."""
+    """Return the status of a block that may be read and has no reader."""
     status = PlacedBlockStatus(place)
     status.ref_cnt = 0
     return status

@@ -1,9 +1,9 @@
 """The calls to the file system that the disk medium makes, and no others: a test puts a disk that fails in their place.
 
-What is written is durable after `sync`: of the file for its bytes, of the folder for names. Calls raise `OSError`.
+Written bytes are durable after `sync` of the file, and names after `sync` of the folder. Calls raise `OSError`.
 
 A directory and its files are their owner's alone. All names are looked up in the directory that was opened, no link is
-followed, and what others own, might have written or reach by another name is refused. law: DISK-6.
+followed, and files that other users own, may have written or reach by another name are refused. law: DISK-6.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 class BlockFile:
     """A file of fixed size, read and written at offsets by any number of threads.
 
-    Nobody else may read it: the bytes of a cache tell what was asked.
+    No other user may read it, because the bytes of a cache reveal the prompts.
 
     Attributes:
         name: in its directory.
@@ -83,14 +83,14 @@ class BlockFile:
 
         Raises:
             OSError: it may be lost.
-            StoreUnavailableError: it may be lost, since the disk failed at this earlier. It tells so only once, and
-                drops what it could not write, so that only a new `BlockFile` may be trusted.
+            StoreUnavailableError: it may be lost, since the disk failed at this earlier. The system reports a failure
+                only once, and drops the unwritten data, so that only a new `BlockFile` may be trusted.
         """
         with self._asking:
             self._syncs_asked = ticket = self._syncs_asked + 1
         with self._syncing:
             if self._is_broken:
-                raise StoreUnavailableError("the disk failed to keep what was written; open the directory anew")
+                raise StoreUnavailableError("the disk failed to keep written data; open the directory anew")
             if self._syncs_done >= ticket:
                 return  # another thread's call began after this thread had written
             covered = self._syncs_asked
@@ -115,12 +115,12 @@ class BlockFile:
         return os.pwritev(self._fd, parts, offset)
 
     def sync_now(self) -> None:
-        """Let the disk keep what was written."""
+        """Make the written bytes durable."""
         _sync(self._fd)
 
 
 class Folder:
-    """The directory of a store, which must belong to the user that runs, and to nobody else.
+    """The directory of a store, which must belong to the current user alone.
 
     Attributes:
         path: where it is.
@@ -149,7 +149,7 @@ class Folder:
             raise
 
     def keep_private(self, *names: str) -> None:
-        """Let nobody else read the directory and these files of it: an older version or a copy may have let them."""
+        """Take other users' access to the directory and its files, which an older version or a copy may have given."""
         if os.fstat(self._fd).st_mode & _OTHERS:
             _log.warning("%s: others could look into it; it is private now", self.path)
             os.fchmod(self._fd, 0o700)
@@ -178,7 +178,7 @@ class Folder:
         """Return the content of a file, or its first bytes if there are more; None if there is none.
 
         Raises:
-            StoreDirectoryError: what has this name is not the store's own file.
+            StoreDirectoryError: the file with this name is not the store's.
         """
         try:
             fd = self._opened(name, os.O_RDONLY)
@@ -217,7 +217,10 @@ class Folder:
         return Lock(self)
 
     def create(self, name: str, content: bytes) -> None:
-        """Write a new file whose bytes, but not whose name, are durable; what had the name is gone, and not touched."""
+        """Write a new file with durable bytes; its name is not durable yet.
+
+        An older file of this name is replaced, not changed.
+        """
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._fd)
         with self.file(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, "wb") as file:
@@ -266,7 +269,7 @@ class Folder:
         return fd
 
     def _check_owned(self, path: Path, found: os.stat_result) -> None:
-        """Refuse what another user owns, or may have written.
+        """Refuse a file that another user owns, or may have written.
 
         Raises:
             StoreDirectoryError: so it is.
@@ -278,9 +281,9 @@ class Folder:
             )
         if found.st_mode & _OTHERS_WRITE:
             raise StoreDirectoryError(
-                f"{path}: others may write to it (mode {stat.S_IMODE(found.st_mode):o}), so that it cannot be trusted; "
-                "name another directory, or, if this one is the store's alone and nobody else has written to it, take "
-                "their permission away (chmod go-w)"
+                f"{path}: other users may write to it (mode {stat.S_IMODE(found.st_mode):o}), so it cannot be trusted; "
+                "name another directory, or, if this one is the store's alone and no other user has written to it, "
+                "take their permission away (chmod go-w)"
             )
 
 
@@ -291,7 +294,7 @@ class Lock:
         """Take the lock.
 
         Raises:
-            StoreDirectoryError: somebody has it.
+            StoreDirectoryError: another process has it.
         """
         self._file = folder.file(LOCK, os.O_RDWR | os.O_CREAT, "r+b")
         try:
@@ -299,7 +302,7 @@ class Lock:
         except BlockingIOError:
             self._file.close()
             raise StoreDirectoryError(
-                f"{folder.path}: in use by another store; end it, or give each store a directory of its own"
+                f"{folder.path}: in use by another store; end it, or give each store a separate directory"
             ) from None
 
     def close(self) -> None:
@@ -325,7 +328,7 @@ def _sync_directory(path: Path) -> None:
 
 
 def _after(parts: Sequence[memoryview], done: int) -> list[memoryview]:
-    """Return what is left of the parts after so many bytes."""
+    """Return the rest of the parts after `count` bytes."""
     for index, part in enumerate(parts):
         if done < part.nbytes:
             return [part[done:], *parts[index + 1 :]]

@@ -1,9 +1,8 @@
-"""Opening a directory of blocks: is it ours, or may it become ours, and does nobody else use it?
+"""Opening a directory of blocks: is it ours, or may it become ours, and is it not in use?
 
-A directory becomes a store's when its header is published, before any other file is made. Until then it is empty but
-for a lock and a header that was not completed, so that whatever else is there is somebody else's and is left alone.
-
-Nothing is written to a directory before it has been found to be this store's, or nobody's.
+A directory becomes a store's when its header is published, before any other file is made. Until then it is empty except
+for a lock and an incomplete header, so that any other file in it is foreign and is left alone. Nothing is written to a
+directory before it has been found to be this store's, or unused.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ _HEADER_MORE: Final = 1 << 16
 
 @dataclass(frozen=True)
 class Header:
-    """What a directory says of itself.
+    """A directory's description of itself.
 
     Attributes:
         block_bytes: bytes in a slot, the largest block.
         num_blocks: slots.
         checksum: name of the checksum of all its records and blocks.
-        identity_digest: whose blocks they are, in hexadecimal.
+        identity_digest: the identity of the blocks, in hexadecimal.
         identity: the same for people to read; it holds no secret.
     """
 
@@ -59,7 +58,7 @@ class Header:
 def opened(folder: Folder, wanted: Header) -> tuple[Header, Lock]:
     """Return the header of a directory, which is made if the directory is empty, and the lock that is now held on it.
 
-    It is the one wanted, but for the checksum and the number of slots that the directory has.
+    It is the one wanted, with the checksum and the number of slots of the directory.
 
     Raises:
         StoreDirectoryError: it is not this store's, or is in use; it was left as it is.

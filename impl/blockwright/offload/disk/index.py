@@ -1,7 +1,7 @@
-"""The index of a directory of blocks: for each slot a record that says which block lies there.
+"""The index of a directory of blocks: for each slot a record of the block in it.
 
-A record has a fixed size and place, so that the index never grows, and a checksum that covers the number of its slot:
-one that is torn, or that lies where it does not belong, says nothing. Zeros are a slot without a block.
+A record has a fixed size and place, so that the index never grows, and a checksum that covers the number of its slot: a
+record that is torn or misplaced is ignored. Zeros are a slot without a block.
 
     bytes  0..15  checksum of the slot's number and of all that follows
           16..31  checksum of the block
@@ -80,7 +80,7 @@ def encoded_recency(uses: Iterable[tuple[int, int]]) -> bytes:
 
 
 def decoded_recency(data: bytes | None, num_slots: int) -> tuple[list[tuple[int, int]], int]:
-    """Return that list, and how many entries cannot be true; zeros stand for them, and for a list that is not there.
+    """Return that list, and how many entries cannot be true; they are replaced by zeros, as is a missing list.
 
     It is a hint: of one of another size nothing is true.
     """

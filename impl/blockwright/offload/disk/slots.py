@@ -13,16 +13,16 @@ from blockwright.offload.disk.index import Record
 
 @dataclass
 class DiskCounts:
-    """What has happened since a store was opened.
+    """Counts since a store was opened.
 
     Attributes:
         hits: reads that gave the block.
         misses: reads of a place that holds no block, another one, or one of another size.
-        corrupt: reads whose bytes were not those that were written; the block is gone since.
+        corrupt: reads with other bytes than were written; the block is gone since.
         writes: blocks written and acknowledged.
         failures: blocks that could not be written.
         recovered: blocks found on opening.
-        damaged_records: records passed over on opening, since they were torn or otherwise damaged.
+        damaged_records: torn or damaged records ignored on opening.
         damaged_hints: entries of the order of use passed over on opening, since they could not be true.
     """
 
@@ -43,7 +43,7 @@ class SlotTable:
     it.
 
     Attributes:
-        counts: what has happened.
+        counts: events since the store was opened.
     """
 
     def __init__(self, num_slots: int) -> None:
@@ -56,9 +56,9 @@ class SlotTable:
         self._lock = threading.Lock()
 
     def recover(self, found: Sequence[tuple[int, Record]], uses: Sequence[tuple[int, int]]) -> None:
-        """Take over what a directory holds.
+        """Take over the blocks in a directory.
 
-        No count is taken from `uses`, only an order: what it says wrongly costs no more. law: DISK-4.
+        Only an order is taken from `uses`, so that a wrong entry costs no more than a worse order. law: DISK-4.
 
         Args:
             found: slot and record of each block; of two with one key the one that was written later counts.
@@ -85,7 +85,7 @@ class SlotTable:
         self._records[slot] = None
 
     def shorten(self, num_slots: int) -> None:
-        """Forget the slots after the first so many, and count the blocks that are left."""
+        """Forget the slots after the first `count`, and count the blocks that are left."""
         del self._records[num_slots:], self._used[num_slots:]
         self.counts.recovered = len(self.blocks())
 
@@ -158,7 +158,7 @@ class SlotTable:
             self.counts.misses += 1
 
     def damaged(self, slot: int, record: Record) -> bool:
-        """Forget a block whose bytes are wrong; False, a miss, if the slot was written while they were read."""
+        """Forget a block with wrong bytes; False, a miss, if the slot was written while they were read."""
         with self._lock:
             if self._records[slot] is not record:
                 self.counts.misses += 1

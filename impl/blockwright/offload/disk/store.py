@@ -14,12 +14,12 @@ acknowledged:
 A crash anywhere on this way loses no acknowledged block but the one that was being overwritten. No wrong byte is served
 even if the disk keeps writes in another order: a read checks all bytes against the record's checksum.
 
-What is assumed of a disk: what was synced stays, and a write changes no byte beside it. Where that fails, blocks are
-lost that lie there, and no more: whatever the files hold, the store serves no wrong byte and goes on to write, or, for
-a header that is damaged, is refused. That nobody else writes to the directory is seen to when it is opened; checksums
-would not keep out somebody who can.
+Assumed of a disk: synced data stays, and a write changes no byte beside it. Where that fails, blocks are lost that lie
+there, and no more: whatever the files hold, the store serves no wrong byte and goes on to write, or, for a header that
+is damaged, is refused. Opening the directory makes sure that no other process writes to it; checksums would not keep
+out an attacker who can.
 
-Source: section 6 of the named systems. That a failed sync tells so only once, and drops what it could not write:
+Source: section 6 of the named systems. For a failed sync being reported only once, with the unwritten data dropped:
 Rebello et al., "Can applications recover from fsync failures?" (2020).
 """
 
@@ -75,7 +75,7 @@ class DiskStore(ByteStore):
     Attributes:
         block_bytes: bytes in a slot.
         num_blocks: slots.
-        identity: whose blocks they are.
+        identity: the identity of its blocks.
     """
 
     folder_class: ClassVar[type[Folder]] = Folder
@@ -87,15 +87,14 @@ class DiskStore(ByteStore):
 
         Args:
             path: the directory; empty, absent, or made by a store of the same identity and size of blocks.
-            identity: whose blocks they are.
-            block_bytes: bytes in a slot, the most that a block may have.
+            identity: the identity of its blocks. block_bytes: bytes in a slot, the most that a block may have.
             num_blocks: slots. Their room is taken as they are first written. A directory that had fewer or more keeps
                 its blocks, of more than there are slots now those used last; these are copied, which takes a while.
 
         Raises:
             InvalidArgumentError: a number is too low, the path is none, or the identity.
             StoreDirectoryError: the directory is not this store's or not this user's alone, is in use, or cannot be
-                read and written; the message says what to do. What is not this store's is left as it was.
+                read and written; the message names the remedy. Foreign files are left as they were.
         """
         for name, value, least in (("block_bytes", block_bytes, 1), ("num_blocks", num_blocks, 0)):
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -144,8 +143,7 @@ class DiskStore(ByteStore):
     def _resize(self, wanted: Header) -> None:
         """Copy the blocks used last from slots that are to go to those that stay, and give the directory its new size.
 
-        Until the header says so the directory has its old size: a block that was copied is there twice, alike.
-        law: DISK-7.
+        Until the header is written the directory has its old size, and a copied block is there twice. law: DISK-7.
         """
         kept = self.blocks()[max(0, len(self.blocks()) - self.num_blocks) :]
         there = {slot for _, slot in kept}
@@ -186,7 +184,7 @@ class DiskStore(ByteStore):
             _log.warning("%d damaged records were passed over", len(found) - len(sound))
 
     def _hint(self, num_blocks: int) -> bytes | None:
-        """Return what the file of the order of use holds; nothing that could be true if it cannot be read."""
+        """Return the content of the file of the order of use; invalid content if it cannot be read."""
         try:
             return self._folder.read(RECENCY, recency_size(num_blocks) + 1)
         except (OSError, StoreDirectoryError) as error:
@@ -195,7 +193,7 @@ class DiskStore(ByteStore):
 
     @property
     def counts(self) -> DiskCounts:
-        """Return what has happened since the store was opened; it goes on counting."""
+        """Return the counts since the store was opened; it goes on counting."""
         return self._slots.counts
 
     def blocks(self) -> list[tuple[bytes, int]]:
@@ -285,7 +283,7 @@ class DiskStore(ByteStore):
         self.close()
 
     def _close_files(self) -> None:
-        """Close what is open, the lock last."""
+        """Close all open files, the lock last."""
         for name in ("_data", "_index"):
             file: BlockFile | None = getattr(self, name, None)
             if file is not None:
@@ -343,7 +341,7 @@ class DiskStore(ByteStore):
 
 
 def _durable(file: BlockFile, outcomes: list[Record | OSError]) -> list[Record | OSError]:
-    """Sync what was written of the blocks, if anything was; where that fails, all of them have failed."""
+    """Sync the written blocks, if there are any; if that fails, all of them have failed."""
     if all(isinstance(outcome, OSError) for outcome in outcomes):
         return outcomes
     try:

@@ -18,12 +18,12 @@ __all__ = ["HostHandler", "HostPool"]
 class HostHandler(OffloadingHandler):
     """Moves blocks between the device and a `HostPool`, in both directions.
 
-    Register it for (`GPULoadStoreSpec`, `CPULoadStoreSpec`) and the other way round. A host block's device blocks stand
-    together in the device's spec, so that there are `device_blocks_per_block` ids for each id of the host's.
+    Register it for (`GPULoadStoreSpec`, `CPULoadStoreSpec`) and the other way round. A host block's device blocks are
+    neighbours in the device's spec, so that there are `device_blocks_per_block` ids for each id of the host's.
 
-    On a GPU the copies run on streams of their own, after what the current stream held at `transfer_async`, and `wait`
-    lets the current stream wait. Where the "device" is the CPU, threads copy, and `wait` lets the caller wait: what is
-    stored must have been computed when `transfer_async` is called.
+    On a GPU the copies run on separate streams, after the work that the current stream held at `transfer_async`, and
+    `wait` lets the current stream wait. Where the "device" is the CPU, threads copy, and `wait` blocks the caller: data
+    to store must have been computed when `transfer_async` is called.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class HostHandler(OffloadingHandler):
             device_caches: as for `blockwright.device.swap_blocks`; they stay where they are in memory.
             pool: made for caches like these.
             block_dim: the dimension that counts blocks, for all tensors or one for each.
-            threads: that copy on a CPU; None for as many as torch uses itself.
+            threads: that copy on a CPU; None for torch's own number.
             max_queued: how many transfers may wait (on a GPU: be under way); more are refused.
             timeout: seconds, as for `ThreadedHandler`; of no effect on a GPU, whose copies cannot be called back.
 
@@ -89,7 +89,7 @@ class HostHandler(OffloadingHandler):
         return self._handler.get_finished()
 
     def cancel(self, job_id: int) -> bool:
-        """Drop what is left of a transfer; False if it is not under way, or on a GPU."""
+        """Drop the rest of a transfer; False if it is not under way, or on a GPU."""
         return self._handler.cancel(job_id)
 
     def wait(self, job_ids: Collection[int]) -> None:
@@ -101,5 +101,5 @@ class HostHandler(OffloadingHandler):
         return self._handler.stats()
 
     def close(self) -> None:
-        """Cancel what is under way and can be, and wait for the rest; from then on transfers are refused."""
+        """Cancel all transfers that can be cancelled, and wait for the others; later transfers are refused."""
         self._handler.close()

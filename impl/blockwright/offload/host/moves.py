@@ -16,7 +16,7 @@ class Moves(NamedTuple):
 
     Attributes:
         to_host: the direction.
-        pairs: (block of the device, block of `HostPool.caches`); those of one block of the host stand together.
+        pairs: (block of the device, block of `HostPool.caches`); those of one block of the host are neighbours.
     """
 
     to_host: bool
@@ -24,7 +24,7 @@ class Moves(NamedTuple):
 
 
 def checked_moves(spec: TransferSpec, num_device_blocks: int, pool: HostPool) -> Moves:
-    """Return what a transfer moves. O(its blocks).
+    """Return the moves of a transfer. O(its blocks).
 
     Raises:
         InvalidArgumentError: not one side on the device and one on the host, or numbers that do not fit.

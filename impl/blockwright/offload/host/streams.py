@@ -1,4 +1,4 @@
-"""Blocks between a GPU and a `HostPool`: side streams that copy, and events that tell when they have."""
+"""Blocks between a GPU and a `HostPool`: side streams that copy, and events that mark the end of a copy."""
 
 from __future__ import annotations
 

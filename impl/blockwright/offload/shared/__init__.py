@@ -1,5 +1,5 @@
-"""A tier that several engines share: its stores, and the manager of what is being read and written there.
+"""A tier that several engines share: its stores, and the manager of reads and writes under way.
 
 `ValkeyStore` keeps blocks in a Valkey or Redis server, `FileSystemStore` on any file system of fsspec. Both are
-`ByteStore`s, for the handler that moves bytes, and tell `SharedStoreManager` what is there.
+`ByteStore`s, for the handler that moves bytes, and tell `SharedStoreManager` which blocks are there.
 """

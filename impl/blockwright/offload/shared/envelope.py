@@ -1,10 +1,10 @@
-"""A block as a shared store keeps it: a header that says whose and which block it is, then its bytes.
+"""A block as a shared store keeps it: a header with its identity and key, then its bytes.
 
     magic  version  algorithm  length of identity, of key, of the data | identity | key | checksum | data
 
 The checksum covers all that comes before it and the data. A reader knows everything but the algorithm and the bytes, so
 that it compares the header as a whole: another version, engine, layout, key or length differs somewhere. The checksum
-finds damage, not forgery: whoever can write to the store is trusted.
+finds damage, not forgery: all writers to the store are trusted.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Envelope:
         return b"".join([header, checksum(ALGORITHMS[self._algorithm], header, parts), *parts])
 
     def opened(self, key: bytes, value: bytes | memoryview, into: Sequence[memoryview]) -> Fault | None:
-        """Verify a stored value and copy its data into `into`; otherwise say what is wrong, and copy nothing."""
+        """Verify a stored value and copy its data into `into`; otherwise return the fault, and copy nothing."""
         length = sum(part.nbytes for part in into)
         view = memoryview(value)
         start = self.size(key, 0)

@@ -38,12 +38,12 @@ class FileSystemStore(SharedStore):
 
     Where the file system can rename, a file is written beside its place and moved there; elsewhere it is put there, and
     a torn one is found out when it is read, as any damage is. With `most_bytes` the files of the folder, all identities
-    together, are kept below it: those written, or on local disks read, longest ago go first. Several engines may each
-    be a sixteenth beyond it. A file whose name starts with a dot is a write under way, or, if it is older than ten
-    times `timeout`, what a killed writer has left: `sweep` takes these away, as does an engine's first write.
+    together, are kept below it: those written, or on local disks read, longest ago are removed first. Several engines
+    may each be a sixteenth beyond it. A file whose name starts with a dot is a write under way or, if it is older than
+    ten times `timeout`, the leftover of a killed writer: `sweep` removes leftovers, as does an engine's first write.
 
-    Who may read and write the files is the operator's choice, since other engines are to read them: on local disks they
-    are made as the umask says.
+    The operator chooses who may read and write the files, since other engines read them: on local disks they are made
+    by the umask.
 
     A call that does not end in time is left behind in its thread; while all threads hang, further calls fail in time. A
     process cannot end before its threads.
@@ -115,7 +115,7 @@ class FileSystemStore(SharedStore):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def sweep(self) -> int:
-        """Take away what killed writers have left, and with `most_bytes` what is too much; return how many files.
+        """Remove leftovers of killed writers and, with `most_bytes`, the excess; return how many files were removed.
 
         Raises:
             StoreUnavailableError: the file system fails, or does not answer within `timeout`.
@@ -176,7 +176,7 @@ class FileSystemStore(SharedStore):
             self._unswept = (self._unswept or 0) + num_bytes
 
     def _sweep(self, num_bytes: int) -> int:
-        """Take away leftovers, and the oldest blocks until so many bytes have room; return how many files."""
+        """Remove leftovers, and the oldest blocks until `room` bytes are free; return the number of files removed."""
         found = self._fs.find(self._root, detail=True) if self._fs.isdir(self._root) else {}
         now, gone, total = time.time(), 0, 0
         blocks: list[tuple[float, str, int]] = []
@@ -264,7 +264,7 @@ class FileSystemStore(SharedStore):
 
 
 def _changed(info: dict[str, Any]) -> float:
-    """Return when a file was last written, in seconds; now where the file system does not tell."""
+    """Return when a file was last written, in seconds; now where the file system does not record it."""
     for name in ("mtime", "modified", "LastModified", "last_modified", "updated", "created"):
         found = info.get(name)
         if isinstance(found, int | float):
@@ -282,7 +282,7 @@ def _in_time(seconds: float, future: Future[T]) -> T:
 
 
 def _value(read: object) -> Value:
-    """Sort what a read gave.
+    """Classify the result of a read.
 
     Raises:
         Exception: as the file system has returned it.

@@ -23,14 +23,14 @@ _MOST_BLAMED = 1 << 16
 
 
 class Presence(Protocol):
-    """What the manager asks of a store: `SharedStore` does it, without ever raising."""
+    """The interface of a store for the manager: `SharedStore` implements it, and never raises."""
 
     def leading(self, keys: Sequence[bytes]) -> int:
         """Return how many of the first blocks, in a row, seem to be there."""
         ...
 
     def contains(self, keys: Sequence[bytes]) -> list[bool] | None:
-        """Return which blocks seem to be there; None if the store cannot tell."""
+        """Return which blocks seem to be there, or None if the store does not know."""
         ...
 
     def remove(self, keys: Sequence[bytes]) -> bool:
@@ -39,17 +39,17 @@ class Presence(Protocol):
 
 
 class SharedStoreManager(OffloadingManager):
-    """Answers as the manager of any tier does, for a store whose blocks come and go without its doing.
+    """Answers as the manager of any tier does, for a store with blocks that come and go without its doing.
 
-    - A lookup asks the store, and is a hint: what it finds may be gone before it is read. Such a load fails, and that
-      is a miss. `prepare_load` does not ask again.
+    - A lookup asks the store, and is a hint: blocks that it finds may be gone before they are read. Such a load fails,
+      and that is a miss. `prepare_load` does not ask again.
     - There are no places and nothing is evicted from here: `prepare_store` refuses only while `max_writing` blocks are
       being written, or the store does not answer. Such a tier can be any but the nearest to the device.
-    - A block of which a transfer failed is *blamed*: it is not found here any more, whatever the store says, until it
+    - A block with a failed transfer is *blamed*: it is not found here any more, whatever the store answers, until it
       has been written anew. This also replaces damaged values, which the store would keep for ever.
-    - `touch` does nothing: a read is what the server counts as use, and the engine need not wait for another answer.
-    - Events tell of blocks that this engine has written, and of those that it blames; the store's own evictions and
-      what other engines do make none.
+    - `touch` does nothing: the server counts reads as use, and the engine need not wait for another answer. - Events
+      report blocks that this engine has written, and those that it blames; the store's evictions and other engines'
+      writes make none.
 
     Not for several threads at once, as all managers. A call takes time in proportion to the blocks named, and a lookup
     or `prepare_store` a bounded time of waiting for the store.
@@ -61,7 +61,7 @@ class SharedStoreManager(OffloadingManager):
         """Manage what this engine does with `store`.
 
         Args:
-            store: told by its keys; it must not raise.
+            store: the store, asked by keys; it must not raise.
             block_size: tokens in a block.
             max_writing: blocks that may be being written; None for no bound.
             enable_events: record events for `take_events`.
@@ -173,7 +173,7 @@ class SharedStoreManager(OffloadingManager):
             self._blame(hashes)
 
     def idle_blocks(self, count: int) -> list[bytes]:
-        """Return none: what goes first is the server's choice."""
+        """Return an empty list: the server chooses its victims."""
         return []
 
     def status_of(self, block_hash: bytes) -> int | None:

@@ -32,7 +32,7 @@ MOST_IN_BATCH = 1024
 
 @dataclass(frozen=True, slots=True)
 class SharedStoreStats:
-    """What a store has done since it was opened; every block asked for is counted once.
+    """Counts of a store since it was opened; every requested block is counted once.
 
     Attributes:
         found: blocks read and verified.
@@ -81,7 +81,7 @@ class SharedStore(ByteStore):
 
     Attributes:
         address: where the store is, without secrets.
-        identity: whose blocks it keeps.
+        identity: the identity of its blocks.
     """
 
     def __init__(self, address: str, identity: CacheIdentity, breaker: CircuitBreaker, batch_bytes: int) -> None:
@@ -112,18 +112,18 @@ class SharedStore(ByteStore):
             return SharedStoreStats(**self._counts)
 
     def ping(self) -> None:
-        """Ask the store whether it can be used, even if it counts as down; what it answers closes the breaker.
+        """Ask the store whether it can be used, even if it counts as down; an answer closes the breaker.
 
         Raises:
-            StoreUnavailableError: it cannot be reached in time, or refuses; the message says where and what kind of
-                error, and nothing that a server or library has said.
+            StoreUnavailableError: it cannot be reached in time, or refuses; the message gives the place and kind of the
+                error, and no text of a server or library.
         """
         _, kind = self._tried(self._probe)
         if kind:  # raised outside of the handler: no context, whose text might hold a secret
             raise StoreUnavailableError(f"the store at {self.address} cannot be used: {kind}")
 
     def put(self, key: bytes, place: int | None, parts: Sequence[memoryview]) -> None:
-        """Write a block; readers find all of it or what was there before.
+        """Write a block; readers find all of it or the previous content.
 
         Raises:
             InvalidArgumentError: an empty key, or one longer than `MOST_KEY_BYTES`.
@@ -175,13 +175,13 @@ class SharedStore(ByteStore):
         return done + [False] * (len(items) - len(done))
 
     def contains(self, keys: Sequence[bytes]) -> list[bool] | None:
-        """Return which blocks seem to be there, as a hint, since each may vanish; None if the store cannot tell."""
+        """Return which blocks seem to be there, as a hint, since each may vanish; None if it is unknown."""
         if not keys:
             return []
         return self._attempt(partial(self._present, [self._named(key) for key in keys]), len(keys))
 
     def leading(self, keys: Sequence[bytes]) -> int:
-        """Return how many of the first blocks, in a row, seem to be there, as a hint; 0 if the store cannot tell."""
+        """Return how many of the first blocks, in a row, seem to be there, as a hint; 0 if the store does not know."""
         if not keys:
             return 0
         return self._attempt(partial(self._run, [self._named(key) for key in keys]), len(keys)) or 0

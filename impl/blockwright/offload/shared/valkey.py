@@ -53,10 +53,10 @@ class ValkeyStore(SharedStore):
         Args:
             target: a URL, or a client of the `valkey` or `redis` library, of which address, credentials and TLS are
                 taken over (not the client itself, which may wait for ever).
-            identity: what engines that share blocks agree on; another identity's blocks are never found.
+            identity: agreed on by the engines that share blocks; blocks of another identity are never found.
             prefix: starts every name.
             username: instead of one in the URL.
-            password: likewise.
+            password: the same for the password.
             timeout: seconds that one batch of reads or writes may take in all.
             lookup_timeout: seconds that a lookup may take; it keeps the engine waiting.
             connect_timeout: seconds for a connection, within the other two.
@@ -131,7 +131,7 @@ class ValkeyStore(SharedStore):
         return len(names)
 
     def _counts_of(self, groups: Sequence[Sequence[str]]) -> list[int]:
-        """Return how many of the names in each group there are; 0 where the server will not tell."""
+        """Return how many of the names in each group exist; 0 where the server does not answer."""
         replies = self._ask([("EXISTS", *group) for group in groups], self._lookup_timeout)
         counts = [0 if isinstance(reply, self._refusal) else reply for reply in replies]
         self._check(

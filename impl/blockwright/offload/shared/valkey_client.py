@@ -1,4 +1,4 @@
-"""A client of a Valkey or Redis server whose every operation ends by a deadline, and which tells no secret.
+"""A client of a Valkey or Redis server: each operation ends by a deadline, and no secret is shown.
 
 The client library bounds each read of a socket, so that a server which sends a byte now and then holds a caller for as
 long as it likes. Here the sockets know until when the operation of their thread may take. Outside of that are only the
@@ -144,7 +144,7 @@ def address_of(settings: dict[str, Any]) -> str:
 
 
 def client_of(lib: Any, settings: dict[str, Any], deadline: Deadline, timeout: float, connect_timeout: float) -> Any:
-    """Return a client with a pool of its own, that retries nothing."""
+    """Return a client with a separate pool that retries nothing."""
     settings = dict(settings)
     bounded = _bounded(settings.pop("connection_class", lib.Connection), deadline)
     no_retry = importlib.import_module(f"{lib.__name__}.retry").Retry(
@@ -157,7 +157,7 @@ def client_of(lib: Any, settings: dict[str, Any], deadline: Deadline, timeout: f
 
 
 def _bounded(connection_class: Any, deadline: Deadline) -> Any:
-    """Derive a class of connections whose sockets keep to the deadline."""
+    """Derive a class of connections with sockets that keep to the deadline."""
 
     class Bounded(connection_class):  # type: ignore[misc]
         socket_timeout: float

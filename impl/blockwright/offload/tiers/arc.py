@@ -1,11 +1,11 @@
-"""The tier that weighs recency against frequency by what it regrets.
+"""The tier that weighs recency against frequency by its recent misses.
 
 ARC, as published: N. Megiddo and D. S. Modha, "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST 2003. A block
 seen once is in T1, a block seen more often in T2; keys evicted from them stay for a while in B1 and B2. When a key in
 B1 is asked for again, T1 was too small, and its target grows; with one in B2 it shrinks.
 
-The paper has one request that hits or fetches. Here an engine says what it looks for (`touch`) and later, perhaps, what
-it has (`prepare_store`); therefore:
+The paper has one request that hits or fetches. Here an engine names the blocks that it looks for (`touch`) and later,
+perhaps, those that it has (`prepare_store`); therefore:
 
 - `touch` of a ready block is the hit (T1 or T2 -> newest of T2); one that is not ready only becomes newest in its list.
 - `touch` of a key in B1 or B2 adapts the target, once for each touch, and makes the key the newest there.
@@ -98,7 +98,7 @@ class ARCOffloadingManager(TierManager):
                 self._hit(slot)
 
     def _hit(self, slot: i64) -> None:
-        """Move a block to the newest end: of T2 if it can be read, else of its own list."""
+        """Move a block to the newest end: of T2 if it can be read, else of the list that it is in."""
         if self._list[slot] == OFTEN:
             self._often.refresh(slot)
         elif self._entries.is_readable(slot):
@@ -161,7 +161,8 @@ class ARCOffloadingManager(TierManager):
     def _note_entered(self, slots: vec[i32]) -> None:
         """Put blocks that have come in T1, or in T2 if they were evicted lately; then keep the ghosts within bounds.
 
-        T1 and B1 hold at most as many as the tier, all four lists at most twice as many. Only what comes adds to them.
+        T1 and B1 hold at most the tier's number of blocks, all four lists at most twice that. Only what comes adds to
+        them.
         """
         ghosts = self._ghosts
         keys = self._entries.index.keys

@@ -25,7 +25,7 @@ def checked_tiers(tiers: object) -> list[OffloadingManager]:
     """Return the tiers of a chain.
 
     Raises:
-        InvalidArgumentError: there is none, one is no manager, or one stands there twice.
+        InvalidArgumentError: there is none, one is no manager, or one is given twice.
         UnsupportedError: the first has no places, so that the device's blocks cannot come to it or go from it.
     """
     chained: list[OffloadingManager] = []
@@ -33,7 +33,7 @@ def checked_tiers(tiers: object) -> list[OffloadingManager]:
         if not isinstance(tier, OffloadingManager):
             raise InvalidArgumentError(f"tiers: must be offloading managers, not {type(tier).__name__}")
         if any([tier is other for other in chained]):
-            raise InvalidArgumentError("tiers: one manager stands there twice")
+            raise InvalidArgumentError("tiers: one manager is given twice")
         chained.append(tier)
     if len(chained) == 0:
         raise InvalidArgumentError("tiers: a chain has at least one tier")
@@ -58,15 +58,15 @@ def checked_reserve(reserve: object, num_tiers: int) -> list[int]:
 
 
 def distinct_keys(block_hashes: object) -> list[bytes]:
-    """Return the hashes of a store or load, in a list of its own.
+    """Return the hashes of a store or load, in a new list.
 
     Raises:
-        InvalidArgumentError: a hash is not bytes, is empty, or stands there twice.
+        InvalidArgumentError: a hash is not bytes, is empty, or is given twice.
     """
     keys = keys_of(block_hashes).copy()
     if len(set(keys)) < len(keys):
         twice = [key for key in keys if keys.count(key) > 1]
-        raise InvalidArgumentError(f"block_hashes: block {shown(twice[0])} stands there twice")
+        raise InvalidArgumentError(f"block_hashes: block {shown(twice[0])} is given twice")
     return keys
 
 

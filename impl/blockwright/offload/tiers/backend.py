@@ -1,4 +1,4 @@
-"""Backends whose medium is a row of numbered places: fresh ones are given first, then freed ones, last in first out.
+"""Backends of a medium with numbered places: fresh ones are given first, then freed ones, last in first out.
 
 Source: section 6 of the named systems (`CPUBackend`).
 """
@@ -45,16 +45,16 @@ class SlotBackend(Backend):
         """Return an independent copy.
 
         Raises:
-            UnsupportedError: a subclass that does not say how it is copied.
+            UnsupportedError: a subclass that does not define its copy.
         """
         if type(self) is not SlotBackend:
-            raise UnsupportedError(f"copy: {type(self).__name__} does not say how it is copied")
+            raise UnsupportedError(f"copy: {type(self).__name__} does not define its copy")
         twin = SlotBackend(self.block_size, self.medium, self.num_blocks)
         self.copy_to(twin)
         return twin
 
     def copy_to(self, twin: SlotBackend) -> None:
-        """Give out the same places in another backend, which has as many."""
+        """Give out the same places in another backend of the same size."""
         twin._used = self._used[:]
         twin._freed = self._freed[: self._num_freed]
         twin._num_freed = self._num_freed
@@ -142,7 +142,7 @@ class SlotBackend(Backend):
             UnsupportedError: the medium is not the host's memory, and the subclass does not override this.
         """
         if self.medium != CPULoadStoreSpec.medium():
-            raise UnsupportedError(f"spec_of: a backend for {self.medium!r} must say what its specs are")
+            raise UnsupportedError(f"spec_of: a backend for {self.medium!r} must define its specs")
         return CPULoadStoreSpec(block_ids)
 
     # ------------------------------------------------------------------ places as statuses
@@ -198,10 +198,10 @@ class CPUBackend(SlotBackend):
         """Return an independent copy.
 
         Raises:
-            UnsupportedError: a subclass that does not say how it is copied.
+            UnsupportedError: a subclass that does not define its copy.
         """
         if type(self) is not CPUBackend:
-            raise UnsupportedError(f"copy: {type(self).__name__} does not say how it is copied")
+            raise UnsupportedError(f"copy: {type(self).__name__} does not define its copy")
         twin = CPUBackend(self.block_size, self.num_blocks)
         self.copy_to(twin)
         return twin

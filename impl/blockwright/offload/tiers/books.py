@@ -1,4 +1,4 @@
-"""The books of one tier: what they say of themselves, and the entries that every call makes in them.
+"""The books of one tier: their properties, and the entries that every call makes in them.
 
 The laws (TIER-1 to TIER-11) are those of the specification.
 """
@@ -74,7 +74,7 @@ class TierBooks(OffloadingManager):
     # ------------------------------------------------------------------ what a policy says
 
     def _victims(self, count: i64, new: list[bytes], call: i64) -> vec[i32]:
-        """Return up to `count` idle blocks that go before `new` ones come, none of them named by this call."""
+        """Return up to `count` idle blocks to evict before `new` ones come; this call names none of them."""
         raise NotImplementedError
 
     def _note_used(self, keys: list[bytes]) -> None:
@@ -131,7 +131,7 @@ class TierBooks(OffloadingManager):
         return [self._entries.index.keys[slot] for slot in self._entries.recency.members()]
 
     def take_events(self) -> list[OffloadingEvent]:
-        """Return the events since the last call, oldest first; none unless they were enabled. law: TIER-5."""
+        """Return the events since the last call, oldest first; empty unless they were enabled. law: TIER-5."""
         self._whole.require()
         events, self._events = self._events, []
         return events
@@ -151,7 +151,7 @@ class TierBooks(OffloadingManager):
         """Return a copy of the backend.
 
         Raises:
-            UnsupportedError: it gives statuses, which a copy could not tell apart, or cannot be copied.
+            UnsupportedError: it gives statuses, which a copy could not distinguish, or cannot be copied.
         """
         self._whole.require()
         if self._packed is None:
@@ -226,7 +226,7 @@ class TierBooks(OffloadingManager):
             self.backend.free(status)
 
     def _show_all(self, slots: vec[i32]) -> None:
-        """Let the backend's statuses, if there are any, say what holds now."""
+        """Update the backend's statuses, if there are any."""
         if self._packed is None:
             for slot in slots:
                 self._entries.show(i64(slot))

@@ -1,12 +1,12 @@
 """A chain of tiers below the device: host, disk, shared store.
 
 Tier 0 is the nearest to the device, the only one that stores come to and loads go from; blocks go down to make room and
-come up to be loaded. This module keeps the books and moves no byte: `take_transfers` says what a worker has to run, and
-`finish` how each ended.
+come up to be loaded. This module keeps the books and moves no byte: `take_transfers` returns the transfers for a worker
+to run, and `finish` reports how each ended.
 
-A block is counted once for each tier that it is in. What a transfer reads is held (it has a reader), what it writes is
-being written, on both sides and from the call that begins the transfer until the transfer ends; the device's blocks are
-pinned for as long. The laws (CHAIN-1 to CHAIN-17) are those of the specification.
+A block is counted once for each tier that it is in. From the call that begins a transfer until its end, the blocks that
+it reads have a reader, those that it writes are being written, and the device's blocks are pinned. The laws (CHAIN-1 to
+CHAIN-17) are those of the specification.
 
 Source: LMCache's and SGLang HiCache's tiers; vLLM's `OffloadingConnector` for the transfers.
 """
@@ -84,7 +84,7 @@ class OffloadChain:
             write: "back": blocks go to the next tier when room is needed; "through": as soon as they have landed.
             reserve: places to keep free in every tier but the last, or in each (with write="back").
             on_load: "keep" a block in tier 0 that was loaded, or "free" it.
-            max_transfers: refuse stores while so many transfers are under way.
+            max_transfers: refuse stores while this number of transfers is under way.
 
         Raises:
             InvalidArgumentError: an argument is not as described.
@@ -131,8 +131,8 @@ class OffloadChain:
     def lookup(self, block_hashes: Iterable[bytes]) -> int:
         """Return how many of the first blocks, in a row, one load could bring now: readable in a tier, or coming up.
 
-        A block that is present in tier 0 is judged by that alone: one being stored there cannot be loaded yet. Of
-        blocks in lower tiers as many count as tier 0 has room for (see `make_room`).
+        A block that is present in tier 0 is judged by that alone: one being stored there cannot be loaded yet. Blocks
+        in lower tiers count up to the room in tier 0 (see `make_room`).
 
         Raises:
             InvalidArgumentError: a hash is not bytes, or empty; so in every call.
@@ -172,12 +172,13 @@ class OffloadChain:
         sends such blocks down.
 
         Args:
-            block_hashes: each once, the first the last to go later; those in tier 0 are touched there.
+            block_hashes: each once, in the order of the prefix; those in tier 0 are touched there, and later evicted
+                last to first.
             device_ids: `device_blocks_per_block` blocks of the device for each hash, in order.
-            hints: what is said of each block, if anything is; it goes with the block from tier to tier.
+            hints: the hint for each block, or None; it moves with the block from tier to tier.
 
         Raises:
-            InvalidArgumentError: a hash stands there twice, or the number of blocks or hints is wrong.
+            InvalidArgumentError: a hash is given twice, or the number of blocks or hints is wrong.
             BlockError: a load under way writes one of the device's blocks.
         """
         self._moves._whole.require()
@@ -214,14 +215,14 @@ class OffloadChain:
 
         Args:
             block_hashes: each once.
-            device_ids: as for `store`; nobody else writes or reads them until the load has ended.
+            device_ids: as for `store`; nothing else may write or read them until the load has ended.
 
         Raises:
-            InvalidArgumentError: a hash stands there twice, or the number of blocks is wrong.
-            BlockError: a block of the device stands there twice, or a load under way writes it.
+            InvalidArgumentError: a hash is given twice, or the number of blocks is wrong.
+            BlockError: a block of the device is given twice, or a load under way writes it.
             UnknownBlockHashError: one of them is neither readable nor coming up.
-            NoFreeBlocksError: tier 0 has no room for what has to come up, or, written back, a block would have to go
-                for it that the tier below could keep.
+            NoFreeBlocksError: tier 0 has no room for the blocks that come up or, with write="back", would have to drop
+                a block for which the tier below has room.
         """
         self._moves._whole.require()
         keys = distinct_keys(block_hashes)
@@ -250,14 +251,14 @@ class OffloadChain:
         """Return whether `store` would find room for these blocks now; nothing changes. O(blocks).
 
         Raises:
-            InvalidArgumentError: a hash stands there twice, or the number of hints is wrong.
+            InvalidArgumentError: a hash is given twice, or the number of hints is wrong.
         """
         self._moves._whole.require()
         keys = distinct_keys(block_hashes)
         return self._can_take(keys, None if hints is None else checked_hints(keys, hints))
 
     def make_room(self, count: int) -> None:
-        """Send idle blocks of tier 0 down, as they go, until so many places are free, or will be when they have landed.
+        """Send idle blocks of tier 0 down, in the order of eviction, until `count` places are or will be free.
 
         For stores and loads that find no room. Where all is written through, or nothing is below, it does nothing.
 
@@ -291,7 +292,7 @@ class OffloadChain:
         return transfers
 
     def finish(self, job_id: int, success: bool) -> Finished:
-        """End a transfer that was handed out, when nothing touches its blocks any more; return what it was.
+        """End a transfer that was handed out, once nothing touches its blocks any more, and return its record.
 
         Raises:
             UnknownTransferError: it has ended, or was never handed out.
@@ -376,7 +377,7 @@ class OffloadChain:
         return chosen
 
     def _raise(self, keys: list[bytes], sources: list[int], missing: list[bytes], ready: list[bytes]) -> None:
-        """Begin to bring blocks up to tier 0; if that cannot be, release what the load holds. law: CHAIN-2.
+        """Begin to bring blocks up to tier 0; else release the blocks that the load holds. law: CHAIN-2.
 
         Raises:
             NoFreeBlocksError: tier 0 has no room for them.
@@ -412,7 +413,7 @@ class OffloadChain:
             self._moves._jobs.begin(PROMOTE, chosen, [], 0, number, spec, nearest.places_of(chosen), set())
 
     def _release(self, held: list[tuple[int, list[bytes], LoadStoreSpec]], ready: list[bytes]) -> None:
-        """Take back what a load that cannot be has held."""
+        """Release the blocks of a load that is not possible."""
         for number, chosen, _ in held:
             self.tiers[number].complete_load(chosen)
         self.tiers[0].complete_load(ready)

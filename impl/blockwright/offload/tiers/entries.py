@@ -2,7 +2,7 @@
 
 The life of a block:
 
-    1. WRITING    `prepare_store` gave it a place; nobody may read it yet
+    1. WRITING `prepare_store` gave it a place; it cannot be read yet
     2. READY      completely written; it may have readers, and without them it may be evicted
     3. DOOMED     a load of it failed, so that it is found no more; it stays until its last reader has ended
     1 -> 2, or 1 -> gone    `complete_store`, by success
@@ -31,7 +31,7 @@ DOOMED: Final = 3
 
 @final
 class Entries:
-    """What is known of each block that is present; all but `index` by its slots.
+    """The state of each block that is present; all fields except `index` are by slot.
 
     Attributes:
         index: the slots of the blocks.
@@ -41,7 +41,7 @@ class Entries:
         place: its number on the medium (with a packed backend only).
         named: the last call of `prepare_store` that named the block.
         has_statuses: whether the backend is another.
-        statuses: by slot, what it gave; empty with a packed one.
+        statuses: by slot, the statuses that it gave; empty with a packed one.
     """
 
     def __init__(self, has_statuses: bool) -> None:
@@ -109,14 +109,14 @@ class Entries:
         return places
 
     def status_of(self, slot: i64) -> BlockStatus:
-        """Return what the backend gave for a block."""
+        """Return the backend's status of a block."""
         status = self.statuses[slot]
         if status is None:
             raise InvariantError("TIER-2", f"the place of slot {slot}", "one of the backend's", None)
         return status
 
     def show(self, slot: i64) -> None:
-        """Let the backend's status of a block, if there is one, say what holds now."""
+        """Update the backend's status of a block, if there is one."""
         if self.has_statuses:
             self.status_of(slot).ref_cnt = NOT_READY if self.state[slot] == WRITING else int(self.readers[slot])
 
@@ -134,7 +134,7 @@ class Entries:
         return self.state[slot] == READY
 
     def is_idle(self, slot: i64) -> bool:
-        """Return whether a block is ready and nobody reads it."""
+        """Return whether a block is ready and has no reader."""
         return self.state[slot] == READY and self.readers[slot] == 0
 
     def drop_all(self, slots: vec[i32]) -> None:

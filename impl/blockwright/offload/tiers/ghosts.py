@@ -1,4 +1,4 @@
-"""Keys of blocks that were evicted lately, in two orders of eviction: what an adaptive policy learns from.
+"""Keys of blocks that were evicted lately, in two orders of eviction, from which an adaptive policy learns.
 
 Source: the lists B1 and B2 of ARC (Megiddo and Modha, FAST 2003).
 """

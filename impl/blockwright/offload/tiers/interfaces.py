@@ -1,4 +1,4 @@
-"""What an offloading manager, a backend and a place on a medium are.
+"""The interfaces of an offloading manager, a backend and a place on a medium.
 
 Engines may bring their own of each. The classes are no `abc.ABC`: compiled ones would share one cache of `isinstance`
 among all subclasses, and so be taken for each other by uncompiled code.
@@ -21,7 +21,7 @@ from blockwright.offload.status import BlockStatus
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LoadStoreSpec:
-    """Where blocks lie on a medium: what a worker needs to read or write them."""
+    """The places of blocks on a medium, from which a worker reads or writes them."""
 
     @staticmethod
     def medium() -> str:
@@ -68,7 +68,7 @@ class CPULoadStoreSpec(BlockIDsLoadStoreSpec):
 
 
 class PrepareStoreOutput(NamedTuple):
-    """What a store has to write, where, and what made room for it.
+    """The blocks that a store has to write, their places, and the blocks that were evicted for them.
 
     Attributes:
         block_hashes_to_store: those that are not there yet, in the order given; the others need no writing.
@@ -139,7 +139,7 @@ class Backend:
         Raises:
             UnsupportedError: this backend cannot be copied.
         """
-        raise UnsupportedError(f"copy: {type(self).__name__} does not say how it is copied")
+        raise UnsupportedError(f"copy: {type(self).__name__} does not define its copy")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -173,7 +173,7 @@ class OffloadingManager:
     def prepare_store_hinted(
         self, block_hashes: Iterable[bytes], hints: Iterable[BlockHint | None]
     ) -> PrepareStoreOutput | None:
-        """Do as `prepare_store`, with what is said of each block; a manager that keeps no hints passes it over."""
+        """Prepare a store with a hint for each block; a manager without hints ignores them."""
         return self.prepare_store(block_hashes)
 
     def would_evict(
@@ -188,7 +188,7 @@ class OffloadingManager:
         return idle[:lacking] if len(idle) >= lacking else None
 
     def hint_of(self, block_hash: bytes) -> BlockHint | None:
-        """Return what is said of a block that is present; None: nothing."""
+        """Return the hint for a block that is present, or None."""
         return None
 
     def advance_time(self, now: float) -> None:
@@ -207,7 +207,7 @@ class OffloadingManager:
 
     @property
     def num_free(self) -> int:
-        """How many places are free; a tier that counts none says 0."""
+        """How many places are free; 0 for a tier without places."""
         return 0
 
     def status_of(self, block_hash: bytes) -> int | None:
@@ -228,7 +228,7 @@ class OffloadingManager:
 
     def copy(self) -> OffloadingManager:
         """Return an independent copy, places included."""
-        raise UnsupportedError(f"copy: {type(self).__name__} does not say how it is copied")
+        raise UnsupportedError(f"copy: {type(self).__name__} does not define its copy")
 
     def check(self) -> None:
         """Recompute the invariants; raise `InvariantError` for one that is broken."""

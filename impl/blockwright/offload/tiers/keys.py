@@ -1,8 +1,8 @@
 """Numbers for keys: an index from opaque, non-empty bytes to small slots, on which everything else is packed.
 
 Chains through packed arrays: a key's hash chooses a bucket, the bucket names the first slot, `_following` the next one
-in the same bucket. There are twice as many buckets as slots, so a search hardly ever looks at a second key. The whole
-key is compared: equal hashes prove nothing.
+in the same bucket. There are two buckets for each slot, so a search hardly ever looks at a second key. The whole key is
+compared: equal hashes prove nothing.
 
 A Python dict would do, but its searches and deletions were measured to take two to three times as long (docs: bench).
 Which slot a key gets is not to be relied on; nothing that a caller sees depends on it.
@@ -74,7 +74,7 @@ def spread(key: bytes) -> i64:
 
 @final
 class KeyIndex:
-    """Gives each of its keys a slot, from 1 on; slot 0 is nobody's.
+    """Gives each of its keys a slot, from 1 on; slot 0 is never used.
 
     Attributes:
         keys: the key in each slot; empty where there is none. Only to be read.
@@ -153,7 +153,7 @@ class KeyIndex:
         return slots
 
     def put_after(self, last: i64, key: bytes) -> i64:
-        """Return the slot of a key, which gets one if it has none (`count` tells), in a walk as in `find_after`.
+        """Return the slot of a key, which gets one if it has none (`count` grows then), in a walk as in `find_after`.
 
         Complexity: O(1), now and then O(count).
         """
@@ -166,7 +166,7 @@ class KeyIndex:
         return slot
 
     def put(self, key: bytes) -> i64:
-        """Do as `put_after` without a walk."""
+        """Return the slot of a key, which gets one if it has none."""
         hashed = spread(key)
         bucket = hashed & self._mask
         following = self._following

@@ -74,10 +74,10 @@ class LRUOffloadingManager(TierManager):
     def prepare_store_hinted(
         self, block_hashes: Iterable[bytes], hints: Iterable[BlockHint | None]
     ) -> PrepareStoreOutput | None:
-        """Do as `prepare_store`, with what is said of each block, one that is present included.
+        """Prepare a store with a hint for each block, those that are present included.
 
-        What several have said of a block is joined: the higher priority, the later time. A time that is over is passed
-        over.
+        Hints of several callers for a block are joined: the higher priority, the later time. A time that is over is
+        passed over.
 
         Raises:
             InvalidArgumentError: a hash is not bytes, or empty; or there is not one hint for each.
@@ -113,7 +113,7 @@ class LRUOffloadingManager(TierManager):
             retention.coming = {}
 
     def hint_of(self, block_hash: bytes) -> BlockHint | None:
-        """Return what is said of a block that is present; None: nothing. O(1)."""
+        """Return the hint for a block that is present, or None. O(1)."""
         self._whole.require()
         slot = self._entries.index.find(keys_of([block_hash])[0])
         retention = self._retention
@@ -131,7 +131,7 @@ class LRUOffloadingManager(TierManager):
         self._now = max(self._now, now)
 
     def _retain(self, shares: Mapping[str, int]) -> TierRetention:
-        """Return what is remembered of hints and shares, from now on."""
+        """Return the record of hints and shares, kept from now on."""
         retention = self._retention
         if retention is None:
             retention = TierRetention(shares)
@@ -140,7 +140,7 @@ class LRUOffloadingManager(TierManager):
         return retention
 
     def _note_entered(self, slots: vec[i32]) -> None:
-        """Join what is said of the blocks of a store, these and those that were here."""
+        """Join the hints for the blocks of a store, new and present ones."""
         retention = self._retention
         if retention is not None:
             retention.grow(self._entries.index.size)
@@ -148,7 +148,7 @@ class LRUOffloadingManager(TierManager):
                 retention.join(self._entries.index.find(key), hint, self._now)
 
     def _note_leaving(self, slots: vec[i32], is_evicted: bool) -> None:
-        """Forget what was said of blocks that go."""
+        """Forget the hints for blocks that leave."""
         if self._retention is not None:
             self._retention.forget(slots)
 

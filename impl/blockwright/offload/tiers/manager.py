@@ -21,7 +21,7 @@ from blockwright.offload.tiers.keys import keys_of, shown
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class TierManager(TierBooks):
-    """Keeps track of the blocks of a backend; a subclass says which goes first.
+    """Keeps track of the blocks of a backend; a subclass chooses the next victim.
 
     Attributes:
         backend: where the places come from; this manager's alone.
@@ -109,7 +109,7 @@ class TierManager(TierBooks):
         self._whole.done()
 
     def _end_doomed(self, slots: vec[i32], success: bool) -> None:
-        """Doom what could not be read, and let go of doomed blocks that nobody reads any more. law: TIER-3."""
+        """Doom unreadable blocks, and drop doomed blocks without readers. law: TIER-3."""
         entries = self._entries
         state = entries.state
         doomed: list[bytes] = []
@@ -222,7 +222,7 @@ class TierManager(TierBooks):
 
         Raises:
             UnknownBlockHashError: a block is not present.
-            NotPreparedError: none of them is being written (some may be ready since before).
+            NotPreparedError: not one of them is being written (some may be ready already).
         """
         self._whole.require()
         entries = self._entries
@@ -239,7 +239,7 @@ class TierManager(TierBooks):
         if len(written) == 0:
             self._whole.done()
             if len(keys) > 0:
-                raise NotPreparedError(f"complete_store: none of the blocks is being written, as {shown(keys[0])}")
+                raise NotPreparedError(f"complete_store: not one of the blocks is being written, as {shown(keys[0])}")
             return
         if after == 0:
             self._let_go(written, False)

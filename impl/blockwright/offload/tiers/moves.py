@@ -63,9 +63,9 @@ class TierMoves:
                     leaving += 1
 
     def _lower(self, at: int, key: bytes) -> bool:
-        """Begin to copy a block to the tier below, and say so, unless it is there, or that has no room.
+        """Begin to copy a block to the tier below; return False if it is there already, or there is no room.
 
-        What is readable below, or is dropped for want of room, leaves at once to make room (not when all is written
+        Blocks that are readable below, or dropped for want of room, leave at once to make room (not when all is written
         through). What would be lost below for it is sent further down first, and the block itself stays for now.
         """
         upper = self.tiers[at]
@@ -94,7 +94,7 @@ class TierMoves:
         return False
 
     def _offer(self, at: int, hashes: list[bytes]) -> None:
-        """Offer what has come to a tier to the next one, where all is written through; the first goes last."""
+        """Offer blocks that came to a tier to the next one if all is written through; the first is evicted last."""
         # law: CHAIN-11
         if self._through and at + 1 < len(self.tiers):
             for key in hashes:
@@ -122,7 +122,7 @@ class TierMoves:
         return below.status_of(key) is not None or not (below.num_free > 0 or len(below.idle_blocks(1)) > 0)
 
     def _losing(self, at: int, evicted: list[bytes] | None) -> list[bytes]:
-        """Return those of some blocks of a tier that may not be evicted; none where there is no room anyway."""
+        """Return those of some blocks of a tier that may not be evicted; empty where there is no room anyway."""
         if evicted is None or self._through:
             return []
         return [key for key in evicted if not self._may_go(at, key)]
@@ -136,7 +136,7 @@ class TierMoves:
     def _fitting(self, keys: list[bytes], sources: list[int]) -> int:
         """Return how many of the first blocks one load can bring up: tier 0 has room for those from below.
 
-        While a block of tier 0 has to go down before it may be evicted, that room is what is free. law: CHAIN-15.
+        While a block of tier 0 has to move down before it may be evicted, only free places are room. law: CHAIN-15.
         """
         nearest = self.tiers[0]
         free = nearest.num_free
@@ -278,7 +278,7 @@ class TierMoves:
         self._left(0, rest)
 
     def _drop_load(self, load: Job) -> None:
-        """End a load that was not handed out: what it holds is released. law: CHAIN-3."""
+        """End a load that was not handed out, and release its blocks. law: CHAIN-3."""
         self._jobs.end(load)
         self.tiers[0].complete_load(load.held())
         self._left(0, load.hashes)

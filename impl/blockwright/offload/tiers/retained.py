@@ -1,8 +1,8 @@
-"""What a tier remembers of what was said of its blocks, and in which order they go by it.
+"""A tier's record of the hints for its blocks, and the order of eviction that follows from it.
 
 The order of candidates on the device (`core.pool.order`) is one of released blocks in a pool of fixed size. Here the
-order of use is the tier's own, whose blocks come, go and are passed over by name, so the next victims are found by
-reading it from its oldest end: once, where what goes has nothing said of it.
+order of use is the tier's own: its blocks come, leave and are passed over by name. So the next victims are found by
+reading it from its oldest end, once if the victims have no hints.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _as_float: Any = float
 
 
 def checked_hints(keys: list[bytes], hints: object) -> list[BlockHint]:
-    """Return what is said of blocks, one hint for each; None and an empty one say nothing.
+    """Return the hints for blocks, one for each; None and an empty hint are the same.
 
     Raises:
-        InvalidArgumentError: not as many hints as blocks, or one is no tenant, priority and time.
+        InvalidArgumentError: the number of hints differs from that of blocks, or one is no tenant, priority and time.
     """
     if not isinstance(hints, Iterable):
         raise InvalidArgumentError(f"hints: must be a sequence of BlockHint, not {type(hints).__name__}")
@@ -58,11 +58,11 @@ class TierRetention:
     """Whose each block of a tier is, and until when it is kept with which priority; all by slots.
 
     Attributes:
-        coming: what is said of the blocks of the store that is being prepared.
+        coming: the hints for the blocks of the store that is being prepared.
     """
 
     def __init__(self, shares: Mapping[str, int]) -> None:
-        """Begin with nothing said."""
+        """Begin without hints."""
         self.coming: dict[bytes, BlockHint] = {}
         self._numbers: dict[str, int] = {name: number for number, name in enumerate(shares, 1)}
         self._shares: vec[i64] = zeros64(len(shares) + 1)
@@ -87,7 +87,7 @@ class TierRetention:
         return twin
 
     def grow(self, size: i64) -> None:
-        """Make room for slots below `size`, of which nothing is said."""
+        """Make room for slots below `size`, without hints."""
         added = size - i64(len(self._tenant))
         if added > 0:
             self._tenant.extend([None] * added)
@@ -96,7 +96,7 @@ class TierRetention:
             self._until = extend(self._until, vec[float]([0.0] * added))
 
     def join(self, slot: i64, hint: BlockHint, now: float) -> None:
-        """Join a hint to what was said of a block: the higher priority, the later time; what is over counts no more."""
+        """Join a hint to that of a block: the higher priority, the later time. Expired hints do not count."""
         tenant, priority, until = hint
         if tenant is not None:
             self._counts[i64(self._number[slot])] -= 1
@@ -109,13 +109,13 @@ class TierRetention:
             self._until[slot] = until if over else max(until, self._until[slot])
 
     def hint_of(self, slot: i64) -> BlockHint | None:
-        """Return what is said of a block; None: nothing."""
+        """Return the hint for a block, or None."""
         if self._tenant[slot] is None and self._priority[slot] == 0:
             return None
         return BlockHint(self._tenant[slot], int(self._priority[slot]), self._until[slot])
 
     def forget(self, slots: vec[i32]) -> None:
-        """Forget what was said of blocks that go."""
+        """Forget the hints for blocks that leave."""
         for named in slots:
             slot: i64 = i64(named)
             self._counts[i64(self._number[slot])] -= 1
@@ -128,8 +128,8 @@ class TierRetention:
     def victims(self, entries: Entries, count: i64, new: list[bytes], call: i64, now: float) -> vec[i32]:
         """Return the idle blocks that go, up to `count`. law: TIER-10, TIER-11.
 
-        Blocks of tenants within their shares go last; before that the lowest priority goes first, and of one priority
-        the least recently used. O(blocks passed over), for each priority that is reached.
+        Blocks of tenants within their shares are evicted last. Of the others the lowest priority is evicted first, and
+        within a priority the least recently used. O(blocks passed over), for each priority that is reached.
         """
         above = self._counts[:]
         at: i64 = 0

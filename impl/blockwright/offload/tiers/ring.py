@@ -41,7 +41,7 @@ class Ring:
             self._older = extend(self._older, zeros32(added))
 
     def push_all(self, slots: vec[i32]) -> None:
-        """Add slots at the newest end, in order; none may be a member, and there must be room for them."""
+        """Add slots at the newest end, in order. They must not be members yet, and there must be room for them."""
         newer = self.newer
         older = self._older
         newest = older[0]

@@ -38,7 +38,7 @@ class Transfer(NamedTuple):
 
 
 class StoreStart(NamedTuple):
-    """What a store has begun.
+    """The outcome of the call that begins a store.
 
     Attributes:
         job_id: the transfer's number; None if every block is in tier 0 already.

@@ -9,13 +9,13 @@ from blockwright.errors import BlockwrightError, InterruptedCallError
 
 @final
 class Wholeness:
-    """Refuses calls after one that began a change and did not come to the end of it. law: CALL-1.
+    """Refuses calls after one that did not finish its change. law: CALL-1.
 
     As a context manager it is whole again after an error of this package, which comes before a change or after it.
     """
 
     def __init__(self, remedy: str = "make a new manager of an empty backend") -> None:
-        """Begin whole; `remedy` says what to do where it is not."""
+        """Begin whole; `remedy` is advice for the error."""
         self._is_changing: bool = False
         self._remedy = remedy
 

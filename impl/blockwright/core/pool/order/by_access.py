@@ -1,7 +1,7 @@
 """The other eviction order: least recently accessed first, then the most tokens, then the lowest id.
 
-An indexed binary heap over packed arrays: `_heap` holds the free published blocks, `_place` where each block stands in
-it, so that one in the middle can leave (a hit) or move (its access time is refreshed). Every operation is O(log n).
+An indexed binary heap over packed arrays: `_heap` holds the free published blocks, `_place` the position of each block
+in it, so that one in the middle can leave (a hit) or move (its access time is refreshed). Every operation is O(log n).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class AccessOrder(CandidateOrder):
         self._up(self.size - 1, block)
 
     def remove(self, block: i64) -> None:
-        """Take a candidate out, wherever it stands. O(log n)."""
+        """Take a candidate out of any position. O(log n)."""
         place: i64 = i64(self._place[block]) - 1
         assert place >= 0, "only a candidate is taken out"
         self._place[block] = 0
@@ -72,7 +72,7 @@ class AccessOrder(CandidateOrder):
             self._settle(last)
 
     def pop(self) -> i64:
-        """Take out the candidate that goes first, and forget its access; there must be one. O(log n)."""
+        """Take out the candidate that is evicted first, and forget its access; there must be one. O(log n)."""
         assert self.size > 0, "blocks are counted before they are taken"
         block: i64 = i64(self._heap[0])
         self.remove(block)
@@ -85,7 +85,7 @@ class AccessOrder(CandidateOrder):
         self._lengths[block] = 0
 
     def take(self, ids: vec[i32], start: i64, at: i64, stop: i64) -> None:
-        """Take out the candidates that go first, and forget their accesses. O(candidates taken * log n)."""
+        """Take out the candidates that are evicted first, and forget their accesses. O(candidates taken * log n)."""
         while at < stop:
             ids[at] = i32(self.pop())
             at += 1
@@ -152,7 +152,7 @@ class AccessOrder(CandidateOrder):
             self._down(i64(self._place[block]) - 1, block)
 
     def _up(self, place: i64, block: i64) -> None:
-        """Put a block at a place or, while it goes before its parent there, above."""
+        """Put a block at a place or, while it precedes its parent there, above."""
         heap = self._heap
         while place > 0:
             above: i64 = (place - 1) // 2
@@ -166,7 +166,7 @@ class AccessOrder(CandidateOrder):
         self._place[block] = i32(place + 1)
 
     def _down(self, place: i64, block: i64) -> None:
-        """Put a block at a place or, while a child goes before it there, below."""
+        """Put a block at a place or, while a child precedes it there, below."""
         heap = self._heap
         size = self.size
         while True:

@@ -1,4 +1,4 @@
-"""The order of candidates where somebody's own policy chooses: shown those that are there, it says which one goes."""
+"""The order of candidates under an engine's policy: it is shown the candidates and chooses the one to evict."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class CandidateIterator:
         return self
 
     def __next__(self) -> Candidate:
-        """Return the next one; none is left once the policy has chosen."""
+        """Return the next one; the iteration ends once the policy has chosen."""
         order = self._order
         # A policy may keep its iterator; once it has chosen, the ring changes under it.
         if order.question == self._question:
@@ -87,7 +87,7 @@ class ChosenOrder(CandidateOrder):
     """Has a policy choose each candidate that goes.
 
     Attributes:
-        policy: whose choice it is.
+        policy: the policy that chooses.
         question: changes whenever the policy begins or ends to choose.
     """
 
@@ -119,11 +119,11 @@ class ChosenOrder(CandidateOrder):
         return twin
 
     def after(self, block: i64) -> i64:
-        """Return the candidate released after one, or the first after 0; 0: none. O(1)."""
+        """Return the candidate released after one, or the first after 0; 0 if there is no other. O(1)."""
         return i64(self._after[block])
 
     def candidate(self, block: i64) -> Candidate:
-        """Return what a policy is shown of a candidate. O(1)."""
+        """Return a candidate as a policy sees it. O(1)."""
         return Candidate(int(block), word_bytes(self._low[block], self._high[block]), int(self._group[block]))
 
     def note(self, ids: vec[i32], at: i64, stop: i64, index: PrefixIndex, is_free: bool) -> None:

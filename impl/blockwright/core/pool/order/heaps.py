@@ -1,6 +1,6 @@
 """Pairing heaps over blocks, any number of them in the same packed arrays; a block is in one of them at most.
 
-Fredman, Sedgewick, Sleator, Tarjan: The pairing heap (1986). Block 0 stands for "none".
+Fredman, Sedgewick, Sleator, Tarjan: The pairing heap (1986). Block 0 means "none".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from blockwright.core.keys.packed import zeros32, zeros64
 
 @final
 class BlockHeaps:
-    """The links of heaps whose roots the caller keeps, and the keys by which blocks stand in them.
+    """The links of heaps, and the keys by which blocks are ordered in them; the caller keeps the roots.
 
     Attributes:
         keys: the key of each block; not to be changed while the block is in a heap.

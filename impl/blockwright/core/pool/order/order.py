@@ -12,11 +12,11 @@ from blockwright.core.pool.index import PrefixIndex
 
 @final
 class Wish:
-    """What was said of a request's blocks; it counts when they are released.
+    """A hint for a request's blocks; it takes effect when they are released.
 
     Attributes:
-        tokens, priority, until: the first so many tokens are kept with a priority, if it is not 0, until a time.
-        first: token from which on blocks go first; -1: none do.
+        tokens, priority, until: the first `tokens` tokens are kept with a priority until a time; priority 0 keeps none.
+        first: token from which on blocks are evicted first; -1 if none are.
     """
 
     def __init__(self, tokens: i64, priority: i64, until: float, first: i64) -> None:
@@ -28,11 +28,11 @@ class Wish:
 
 
 class BlockHint(NamedTuple):
-    """What is said of one block, as it leaves the device.
+    """The hint for one block that leaves the device.
 
     Attributes:
-        tenant: cache salt of whose it is; None if nobody's.
-        priority: 1..100 to keep it; 0 is not to say so.
+        tenant: cache salt of its tenant; None if it has none.
+        priority: 1..100 to keep it; 0 if it is not kept.
         until: when that ends, on the engine's clock.
     """
 
@@ -42,11 +42,13 @@ class BlockHint(NamedTuple):
 
 
 class CandidateOrder:
-    """What a store asks for its next victims; it tells of all that becomes a candidate, is held again or is taken.
+    """The order in which a store evicts.
+
+    The store reports each block that becomes a candidate, is held again or is taken.
 
     Attributes:
         size: how many candidates there are.
-        tells: whether it is to be told of what holders let go of (`note`).
+        tells: whether `note` is called for each published block that a holder releases.
         gone: of blocks that are being taken, the priorities and times with which they were still kept.
         keeps_doubles: whether a candidate may have the content of another published block.
     """
@@ -67,7 +69,7 @@ class CandidateOrder:
         raise NotImplementedError
 
     def take(self, ids: vec[i32], start: i64, at: i64, stop: i64) -> None:
-        """Take out the candidates that go first, and write them to the entries from `at` on.
+        """Take out the candidates that are evicted first, and write them to the entries from `at` on.
 
         Blocks without content have been taken into those from `start` on.
         """
@@ -90,7 +92,7 @@ class CandidateOrder:
         raise NotImplementedError
 
     def is_sound(self) -> bool:
-        """Return whether what is remembered agrees with itself, for the self-check."""
+        """Return whether the order's own records agree, for the self-check."""
         raise NotImplementedError
 
     def forget(self, block: i64) -> None:
@@ -100,7 +102,7 @@ class CandidateOrder:
         """Note that a block without key is held from outside alone: it is no tenant's."""
 
     def note(self, ids: vec[i32], at: i64, stop: i64, index: PrefixIndex, is_free: bool) -> None:
-        """Note that a holder lets go of the published block at an entry of a range; whether nobody holds it now."""
+        """Note that a holder releases the published block at an entry of a range; `is_free` if it was the last."""
 
     def merge(self, block: i64, double: i64) -> None:
-        """Let a block keep what is remembered of a duplicate that is about to lose its content."""
+        """Merge the records of a duplicate that is about to lose its content into those of a block."""

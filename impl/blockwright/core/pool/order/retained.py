@@ -1,10 +1,10 @@
-"""The order of candidates where the engine says what to keep, or where tenants have shares.
+"""The order of candidates under hints of the engine and shares of tenants.
 
-A candidate has a rank: it goes first, nobody said anything of it, it is kept with a priority until a time, or it is one
-of the last that were released, which no hint is about. The lowest rank goes first, and of one rank the least recently
-released. Of each tenant, candidates of plain rank stand in a list, as they were released; those that something was said
-of in a pairing heap by rank and age; and the last ones in a list of their own. A tournament of tenants knows whose
-candidate is the next, of those with more than their floor: O(log tenants) for each victim.
+The ranks of candidates are, in the order of eviction: released early by a hint, without a hint, kept with a priority
+until a time, and guarded (the last that were released, which no hint affects). Within a rank the least recently
+released is evicted first. Each tenant has a list of candidates without a hint, in the order of release, a pairing heap
+of those with a hint, by rank and age, and a list of guarded ones. A tournament among the tenants above their floors
+gives the next victim in O(log tenants).
 
 A tenant is a cache salt that was given a share; all others are one tenant without.
 """
@@ -41,13 +41,13 @@ _GUARDED: Final = 3
 
 @final
 class RetentionOrder(CandidateOrder):
-    """Orders candidates by what was said of them and by whose they are.
+    """Orders candidates by hints and tenants.
 
     Attributes:
         now: the engine's time.
         serving: the tenant that blocks are taken for, by number.
-        tells: whether anything may have been said of the blocks that are being released: a request's whole table.
-        hears: whether anything has ever been said; until then nothing is remembered of blocks but whose they are.
+        tells: whether a hint may apply to the blocks that are being released, that is, to a request's whole table.
+        hears: whether there has been any hint; before the first only the tenants of blocks are recorded.
     """
 
     def __init__(self, count: i64, shares: Mapping[str, int], guard: i64) -> None:
@@ -144,9 +144,9 @@ class RetentionOrder(CandidateOrder):
             self.add(candidate)
 
     def hear(self, index: PrefixIndex) -> None:
-        """Remember from now on what is said. O(count) once.
+        """Record hints from now on. O(count) once.
 
-        What is published by now is never among the first to go: it is not known what follows it.
+        Blocks that are published by now are never evicted early, because it is not known which blocks follow them.
         """
         if self.hears:
             return
@@ -161,9 +161,9 @@ class RetentionOrder(CandidateOrder):
     # ------------------------------------------------------------------ what is said
 
     def say(self, keep: i64, priority: i64, until: float, first_entry: i64) -> None:
-        """Note what was said of the table of a group that is released next. O(1).
+        """Note the hint for the table of a group that is released next. O(1).
 
-        Its first `keep` entries are kept with a priority until a time; those from `first_entry` on go first.
+        Its first `keep` entries are kept with a priority until a time; those from `first_entry` on are evicted first.
         """
         self.tells = self.hears
         self._keep = keep
@@ -173,7 +173,7 @@ class RetentionOrder(CandidateOrder):
         self._goes_on = True
 
     def note(self, ids: vec[i32], at: i64, stop: i64, index: PrefixIndex, is_free: bool) -> None:
-        """Mark the published block at an entry of a table, from its end on, by what was said of it. law: POLICY-1."""
+        """Mark the block at an entry of a table by its hint; called from the table's end on. law: POLICY-1."""
         block: i64 = i64(ids[at])
         follows = False
         if at + 1 < stop:
@@ -200,7 +200,7 @@ class RetentionOrder(CandidateOrder):
             self._until[block] = max(self._for_long, self._until[block])
 
     def merge(self, block: i64, double: i64) -> None:
-        """Let a block keep what was said of a duplicate, and what stood behind that. law: SHARE-4."""
+        """Let a block keep the hint for a duplicate, and the blocks that followed the duplicate. law: SHARE-4."""
         if self._priority[double] > 0 and self._until[double] > self.now:
             if self._until[block] <= self.now:
                 self._priority[block] = 0
@@ -215,9 +215,9 @@ class RetentionOrder(CandidateOrder):
             self._num_next[block] = 2
 
     def pass_time(self, now: float) -> None:
-        """Set the time; what was kept until then stands where it would if nothing had been said. law: HINT-2.
+        """Set the time; expired hints have no effect on the order any more. law: HINT-2.
 
-        Complexity: O(log n) for each block whose time has come.
+        Complexity: O(log n) for each hint that expires.
         """
         self.now = now
         ends = self._ends
@@ -235,7 +235,7 @@ class RetentionOrder(CandidateOrder):
     # ------------------------------------------------------------------ candidates
 
     def add(self, block: i64) -> None:
-        """Make a block a candidate, of which the notes have been taken. O(1), O(log n) where something was said."""
+        """Make a block a candidate, of which the notes have been taken. O(1), O(log n) with a hint."""
         assert self._where[block] == _HELD, "a candidate is added once"
         self.size += 1
         self._age += 1
@@ -345,7 +345,7 @@ class RetentionOrder(CandidateOrder):
         self._update(i64(self._owner[block]))
 
     def take(self, ids: vec[i32], start: i64, at: i64, stop: i64) -> None:
-        """Take out the candidates that go first for the tenant being served. law: SHARE-3.
+        """Take out the candidates that are evicted first for the tenant being served. law: SHARE-3.
 
         Complexity: O(log tenants) for each run of candidates of one tenant. Where only candidates within a floor are
         left, the first of them goes, found in O(tenants). law: POLICY-3.
@@ -411,7 +411,7 @@ class RetentionOrder(CandidateOrder):
             self._update(owner)
 
     def _next_owner(self) -> i64:
-        """Return the tenant whose candidate goes next; there must be one."""
+        """Return the tenant with the next victim; there must be one."""
         best = self._best
         top: i64 = best[1]
         if top < _NONE:
@@ -434,7 +434,7 @@ class RetentionOrder(CandidateOrder):
         return owner
 
     def _bound(self, owner: i64) -> i64:
-        """Return the key up to which a tenant's candidates go before all others'; 0 if none has one to give."""
+        """Return the key up to which a tenant's candidates precede all others; 0 if all are within their floors."""
         best = self._best
         bound: i64 = _NONE
         if best[1] == _NONE:
@@ -509,7 +509,7 @@ class RetentionOrder(CandidateOrder):
             self._update(owner)
 
     def _unmark(self, block: i64) -> None:
-        """Forget what was said of a block."""
+        """Forget the hint for a block."""
         self._priority[block] = 0
         self._until[block] = 0.0
         self._goes[block] = 0
@@ -570,10 +570,10 @@ class RetentionOrder(CandidateOrder):
 
 
 def check_shares(shares: object, most: int) -> None:
-    """Check the floors of tenants in a pool of so many blocks.
+    """Check the floors of tenants in a pool of `most` blocks.
 
     Raises:
-        InvalidArgumentError: names the tenant, or says that the floors sum to more than the pool. law: SHARE-1.
+        InvalidArgumentError: names the tenant, or the floors sum to more than the pool. law: SHARE-1.
     """
     if not isinstance(shares, Mapping):
         raise InvalidArgumentError(f"shares: must map cache salts to numbers of blocks, not be {shares!r}")
