@@ -17,6 +17,7 @@ from blockwright import build_info
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 settings.register_profile("blockwright-pr", derandomize=True, deadline=None, database=None)
+settings.register_profile("crosshair", settings.get_profile("blockwright-pr"), backend="crosshair", max_examples=50)
 settings.load_profile("blockwright-pr")
 
 

@@ -1,39 +1,23 @@
-"""Contracts on the specification's definitions, and on the core's closed forms, compared with the specification's sets.
+"""Contracts on the specification's definitions, and on the implementation's closed forms beside those definitions."""
 
-A contract is a function of integers: assertions at its head say for which integers it is made, those after them what
-holds. CrossHair runs the functions themselves, uncompiled, with integers that stand for all of those at once. Where a
-contract has ranges, there are too many paths for that: all integers of the ranges are tried, and others searched.
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
 from blockwright_spec import reads as book
+from blockwright_spec.block_tables import counts
+from blockwright_spec.manager import hits
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.plans import whole_demand
 from blockwright_spec.manager.preconditions import starting
-from blockwright_spec.manager.state import Config, Hit, Waiting, initial
+from blockwright_spec.manager.state import Config, Hit, Running, Waiting, initial
 from blockwright_spec.reads import Chunked, Full, Group, Kind, Mamba, Sinks, Sliding
 from blockwright_spec.worker import storage
 
 from ..known_bugs.variants import variant
-
-
-class Contract(NamedTuple):
-    """A statement about some part of the product, the function that says it, and the ranges to try, if any."""
-
-    part: str
-    layer: str
-    statement: str
-    function: Callable[..., None]
-    ranges: tuple[range, ...] = ()
-
-
-CONTRACTS: list[Contract] = []
-"""Every contract."""
+from .contract import CONTRACTS, Contract
 
 LAYERS: dict[str, Callable[[int, int], Kind]] = {
     "full": lambda width, sinks: Full(),
@@ -42,18 +26,17 @@ LAYERS: dict[str, Callable[[int, int], Kind]] = {
     "chunked": lambda width, sinks: Chunked(width),
     "mamba": lambda width, sinks: Mamba(),
 }
-"""The kinds by name, each with its width, the window or the chunk, and its sinks."""
-
-DEFINITIONS, FORMS = "the definitions", "the core"
-
+"""The kinds by name, made of a width, which is the window or the chunk, and a number of sinks."""
 
 OWN: Any = variant()
+"""A copy of the package that is not compiled: CrossHair follows Python only."""
 CORE: Any = OWN.core
-"""The core of a copy of the package that is not compiled: CrossHair reads Python."""
+
+READS, TABLES, PLANS = "spec: reads", "core: tables", "core: plans"
 
 
 def rule(kind: Kind, size: int) -> Any:
-    window = CORE.window
+    window = CORE.tables.window
     match kind:
         case Sliding(width):
             return window.SlidingRule(width, size)
@@ -66,55 +49,74 @@ def rule(kind: Kind, size: int) -> Any:
     return window.WindowRule()
 
 
-def tables(kind: Kind, size: int, layout: int = 0) -> Any:
-    """Return a group's tables with a block size that may stand for many; the constructor takes numbers alone."""
-    made = object.__new__(CORE.group.GroupTables)
-    made.rule, made._block_size, made._layout, made.is_encoder = rule(kind, size), size, layout, False
-    made.sinks, made.num_states = made.rule.sinks, 0
-    return made
-
-
-def table(**fields: Any) -> Any:
-    """Return a request's table of which only some fields are read."""
-    made = object.__new__(CORE.state.GroupTable)
+def bare(of: Any, **fields: Any) -> Any:
+    """Return an instance with some fields alone: constructors take numbers, not what stands for many."""
+    made = object.__new__(of)
     for name, value in fields.items():
         setattr(made, name, value)
     return made
 
 
-def contract(part: str, statement: str, *ranges: range) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add a contract about all kinds, or none."""
+def tables(kind: Kind, size: int, layout: int = 0) -> Any:
+    """Return a group's tables."""
+    own = rule(kind, size)
+    given = {"rule": own, "sinks": own.sinks, "_block_size": size, "_layout": layout}
+    return bare(CORE.tables.group.GroupTables, **given, is_encoder=False, num_states=0)
 
-    def add(function: Callable[..., None]) -> Callable[..., None]:
-        CONTRACTS.append(Contract(part, "all", statement, function, ranges))
+
+Function = Callable[..., None]
+
+
+def contract(part: str, statement: str, *tried: Iterable[int]) -> Callable[[Function], Function]:
+    """Add a contract that does not depend on the kind of layer."""
+
+    def add(function: Function) -> Function:
+        CONTRACTS.append(Contract(part, "all", statement, function, tried))
         return function
 
     return add
 
 
-Maker = Callable[[Callable[[int, int], Kind], int], Callable[..., None]]
+def to(most: int, least: int = 1) -> range:
+    return range(least, most + 1)
 
 
-def of_kinds(part: str, statement: str, layers: str = "full sliding sinks chunked mamba", **ranges: tuple[range, ...]) -> Callable[[Maker], Maker]:
-    """Add a contract for each of several kinds, which is given the kind, and the most sinks and window beside them.
+NO, FLAG, ALL = range(1), (False, True), "full sliding sinks chunked mamba"
+TRIED = {
+    "full": (to(1), NO),
+    "sliding": (to(6), NO),
+    "sinks": (to(4), to(3)),
+    "chunked": (to(4), NO),
+    "mamba": (to(1), to(2, 0)),
+}
+"""Widths, and numbers of sinks, or of drafts, where values are tried."""
 
-    What a token reads is a tuple under sinks, so that few of them, and narrow windows, are looked at.
+Maker = Callable[[Callable[[int, int], Kind], int], Function]
+
+
+def of_kinds(
+    part: str, statement: str, *rest: Iterable[int], layers: str = ALL, tried: str = ""
+) -> Callable[[Maker], Maker]:
+    """Add a contract for each of several kinds; for those in `tried`, values are, `rest` being the other arguments'.
+
+    What a token reads is a tuple under sinks, which is walked: so there are few of them, and narrow windows.
     """
 
     def add(make: Maker) -> Maker:
         for layer in layers.split():
+            values = (*TRIED[layer], *rest) if layer in tried.split() else ()
             function = make(LAYERS[layer], 3 if layer == "sinks" else 2**40)
-            CONTRACTS.append(Contract(part, layer, statement, function, ranges.get(layer, ())))
+            CONTRACTS.append(Contract(part, layer, statement, function, values))
         return make
 
     return add
 
 
-# --- definitions
+# --- the definitions
 
 
-@of_kinds(DEFINITIONS, "a token reads earlier positions, and later tokens read no others of them")
-def _(kind: Callable[[int, int], Kind], most: int) -> Callable[..., None]:
+@of_kinds(READS, "a token reads earlier positions, and later tokens read no others of them")
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
     def holds(width: int, sinks: int, length: int, later: int, position: int) -> None:
         assert 1 <= width <= most and 0 <= sinks <= most and 0 <= length <= later
         each = kind(width, sinks)
@@ -125,8 +127,8 @@ def _(kind: Callable[[int, int], Kind], most: int) -> Callable[..., None]:
     return holds
 
 
-@of_kinds(DEFINITIONS, "a dead entry is written, and no later token reads it")
-def _(kind: Callable[[int, int], Kind], most: int) -> Callable[..., None]:
+@of_kinds(READS, "a dead entry is written, and no later token reads it")
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
     def holds(width: int, sinks: int, size: int, entry: int, length: int, later: int, position: int) -> None:
         assert 1 <= width <= most and 0 <= sinks <= most and 1 <= size <= 3
         assert 0 <= entry and 0 <= length <= later and position // size == entry
@@ -137,23 +139,17 @@ def _(kind: Callable[[int, int], Kind], most: int) -> Callable[..., None]:
     return holds
 
 
-@contract(DEFINITIONS, "entries cover the slots, and one less does not")
+@contract(READS, "entries cover the slots, and one less does not")
 def _(size: int, length: int, entry: int) -> None:
     assert size >= 1 and length >= 0 and entry >= 0
     assert (entry < book.entries(size, length)) == (entry * size < length)
 
 
-@contract(DEFINITIONS, "a position lies in the entry of its quotient, and in no other")
-def _(size: int, position: int, entry: int) -> None:
-    assert size >= 1 and position >= 0
-    assert (position in book.positions(size, entry)) == (position // size == entry)
-
-
 # --- what a kind keeps
 
 
-@of_kinds(FORMS, "needed positions are those from first_needed on, and sinks")
-def _(kind: Callable[[int, int], Kind], most: int) -> Callable[..., None]:
+@of_kinds(TABLES, "needed positions are those from first_needed on, and sinks")
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
     def holds(width: int, sinks: int, size: int, length: int, position: int) -> None:
         assert 1 <= width <= most and 0 <= sinks <= most and size >= 1 and 0 <= position < length
         each = kind(width, sinks)
@@ -163,8 +159,8 @@ def _(kind: Callable[[int, int], Kind], most: int) -> Callable[..., None]:
     return holds
 
 
-@of_kinds(FORMS, "last_needing is the last length at which an earlier position is needed")
-def _(kind: Callable[[int, int], Kind], most: int) -> Callable[..., None]:
+@of_kinds(TABLES, "last_needing is the last length at which an earlier position is needed")
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
     def holds(width: int, sinks: int, size: int, length: int, position: int) -> None:
         assert 1 <= width <= most and 0 <= sinks <= most and size >= 1 and 0 <= length <= 2**40 and position >= 1
         each = rule(kind(width, sinks), size)
@@ -173,13 +169,13 @@ def _(kind: Callable[[int, int], Kind], most: int) -> Callable[..., None]:
     return holds
 
 
-@of_kinds(FORMS, "trims, trim_at and first_kept agree with the dead entries")
-def _(kind: Callable[[int, int], Kind], most: int) -> Callable[..., None]:
+@of_kinds(TABLES, "trims, trim_at and first_kept agree with the dead entries")
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
     def holds(width: int, sinks: int, size: int, length: int, trimmed: int) -> None:
         assert 1 <= width <= most and 0 <= sinks <= most and 1 <= size <= 3
         assert 0 <= trimmed and 0 <= length < 2**40
         each = kind(width, sinks)
-        group, own = tables(each, size), table(num_trimmed=trimmed)
+        group, own = tables(each, size), bare(CORE.tables.table.GroupTable, num_trimmed=trimmed)
         entry = max(trimmed, group.sinks)
         is_dead = book.dead(each, size, length, entry)
         assert is_dead == (entry < group.first_kept(length)) == group.trims(own, length)
@@ -188,7 +184,7 @@ def _(kind: Callable[[int, int], Kind], most: int) -> Callable[..., None]:
     return holds
 
 
-@contract(FORMS, "entries_for and missing count entries and new blocks in each layout")
+@contract(TABLES, "entries_for and missing count entries and new blocks in each layout")
 def _(layout: int, size: int, held: int, length: int) -> None:
     assert 0 <= layout <= 2 and size >= 1 and held >= 0 and length >= 0 and (layout < 2 or held <= 1)
     group, wanted = tables(Full(), size, layout), book.entries(length + 1 if layout == 2 else size, length)
@@ -196,10 +192,10 @@ def _(layout: int, size: int, held: int, length: int) -> None:
     assert group.missing(held, length) == (0 if wanted <= held else 1 if layout else wanted - held)
 
 
-@contract(FORMS, "growth changes nothing exactly up to in_place_slots")
+@contract(TABLES, "growth changes nothing exactly up to in_place_slots")
 def _(size: int, held: int, published: int, length: int, caching: bool) -> None:
     assert size >= 1 and held >= 0 and published >= 0 and 0 <= length < 2**40
-    group, own = tables(Full(), size), table(blocks=range(held), num_published=published)
+    group, own = tables(Full(), size), bare(CORE.tables.table.GroupTable, blocks=range(held), num_published=published)
     fills = published < length // size
     assert group.publishes(own, length) == fills
     changes = held < book.entries(size, length) or (caching and fills)
@@ -209,33 +205,42 @@ def _(size: int, held: int, published: int, length: int, caching: bool) -> None:
 # --- the most blocks held
 
 
-@of_kinds(FORMS, "peak is the most blocks that a step reads and fills")
-def _(kind: Callable[[int, int], Kind], most: int) -> Callable[..., None]:
+def whole_chunks(kind: Kind, size: int) -> Kind:
+    """Return a kind whose chunk is so many blocks long; others are refused."""
+    return Chunked(kind.chunk * size) if isinstance(kind, Chunked) else kind
+
+
+@of_kinds(
+    TABLES, "peak is the most blocks that a step reads and fills", to(3), to(8), to(4), tried="sliding sinks chunked"
+)
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
     def holds(width: int, sinks: int, size: int, slots: int, step: int) -> None:
-        assert 1 <= width <= 4 and 0 <= sinks <= min(most, 3) and 1 <= size <= 3 and 1 <= slots <= 5 and 1 <= step <= 4
-        each = kind(width, sinks)
-        if isinstance(each, Chunked):
-            each = Chunked(width * size)  # others are refused
+        assert 1 <= width <= 6 and 0 <= sinks <= 3 and 1 <= size <= 3 and 1 <= slots <= 8 and 1 <= step <= 4
+        each = whole_chunks(kind(width, sinks), size)
         assert rule(each, size).peak(slots, step, size, 0) == book.peak(each, size, slots, step)
 
     return holds
 
 
-@of_kinds(FORMS, "no step holds more than the peak", "full sliding sinks chunked")
-def _(kind: Callable[[int, int], Kind], most: int) -> Callable[..., None]:
+@of_kinds(
+    TABLES,
+    "no step holds more than the peak",
+    *(to(3), to(9, 9), to(5), to(8, 0)),
+    layers="full sliding sinks chunked",
+    tried="chunked",
+)
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
     def holds(width: int, sinks: int, size: int, slots: int, step: int, start: int) -> None:
-        assert 1 <= width and 0 <= sinks <= most and 1 <= size <= 3 and 0 <= start < slots and step >= 1
-        each = kind(width, sinks)
-        if isinstance(each, Chunked):
-            each = Chunked(width * size)  # others are refused
+        assert 1 <= width <= most and 0 <= sinks <= most and 1 <= size <= 3 and 0 <= start < slots and step >= 1
+        each = whole_chunks(kind(width, sinks), size)
         group, stop = tables(each, size), min(start + step, slots)
         assert group.held_in_step(start, stop, stop, 0) <= group.peak(slots, step, 0)
 
     return holds
 
 
-@of_kinds(FORMS, "a step holds the blocks that it reads and fills")
-def _(kind: Callable[[int, int], Kind], most: int) -> Callable[..., None]:
+@of_kinds(TABLES, "a step holds the blocks that it reads and fills", to(3), to(12, 0), to(3), tried="full sinks")
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
     def holds(width: int, sinks: int, size: int, start: int, count: int) -> None:
         assert 1 <= width <= 4 and 0 <= sinks <= 3 and 1 <= size <= 3 and start >= 0 and 1 <= count <= 3
         each = kind(width, sinks)
@@ -246,55 +251,123 @@ def _(kind: Callable[[int, int], Kind], most: int) -> Callable[..., None]:
     return holds
 
 
-class Cached:
-    """A lookup in which the blocks that are cached are given; its walk is that of `Probe`."""
+@of_kinds(PLANS, "most_blocks counts steps in flight, and drafts", to(8), to(3), to(3), FLAG, tried=ALL)
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
+    def holds(width: int, more: int, tokens: int, step: int, flights: int, caching: bool) -> None:
+        assert 1 <= width <= 6 and 0 <= more <= 3 and 1 <= tokens <= 8 and 1 <= step <= 3 and 1 <= flights <= 3
+        each = whole_chunks(kind(width, more), 2)
+        if isinstance(each, Mamba):
+            each = Mamba(more)
+        config = Config((Group(each, 2),), 8, tokens, caching)
+        wanted = storage.held(config, config.groups[0], storage.Limits(tokens, step, flights=flights, caching=caching))
+        spec = kv_cache_spec(each, 2, OWN)
+        assert CORE.steps.plans.most_blocks(spec, tokens, step, caching, steps_in_flight=flights) == wanted
 
-    def last_run(self, *arguments: int) -> Any:
-        return CORE.window.Probe.last_run(self, *arguments)
+    return holds
+
+
+PAIRS: dict[str, Callable[[int], tuple[Group, Group]]] = {
+    "full, full": lambda width: (Group(Full(), 2), Group(Full(), 3)),
+    "full, sliding": lambda width: (Group(Full(), 1), Group(Sliding(width), 2)),
+    "sinks, mamba": lambda width: (Group(Sinks(2, width), 2), Group(Mamba(2), 3)),
+    "chunked, sliding": lambda width: (Group(Chunked(2 * width), 2), Group(Sliding(4), 3)),
+}
+
+
+def of_pair(groups: Callable[[int], tuple[Group, Group]]) -> Function:
+    def holds(width: int, tokens: int, step: int, ahead: int) -> None:
+        assert 1 <= width <= 5 and 1 <= tokens <= 13 and 1 <= step <= 5 and 0 <= ahead <= 2
+        two, longest, new = groups(width), tokens + 1, min(step, tokens)
+        state = replace(initial(Config(two, 8, longest), 1), requests=(Waiting((0, (0,) * tokens)),))
+        start = starting(state, 0, Hit(), Step(new, ahead))
+        assert isinstance(start, Running)
+        pool, ask = CORE.pool.pool.BlockPool(8), CORE.tables.ask.StepRequest()
+        ask.new, ask.ahead = new, ahead
+        specs = [kv_cache_spec(group.kind, group.block_size, OWN) for group in two]
+        made = [CORE.tables.group.group_tables(spec, pool, at, 1) for at, spec in enumerate(specs)]
+        own = SimpleNamespace(groups=made, config=SimpleNamespace(max_len=longest))
+        assert CORE.steps.plans.most_in_steps(own, tokens, ask) == whole_demand(state, start, 0, Step(new, ahead))
+
+    return holds
+
+
+WHOLE = "a request holds the most blocks of all groups in one step"
+CONTRACTS += [
+    Contract(PLANS, layer, WHOLE, of_pair(groups), (to(5), to(13), to(5), to(2, 0))) for layer, groups in PAIRS.items()
+]
+
+
+# --- hits
+
+
+class Cached(CORE.tables.window.Probe):  # type: ignore[misc]
+    """A lookup in which the blocks that are cached are given."""
 
     def __init__(self, blocks: tuple[bool, ...], max_length: int, margin: int) -> None:
         self.block_size, self.margin, self.run_end = 1, margin, -1
-        self._limit = min(max_length, len(blocks))
-        self.blocks = blocks
+        self.blocks, self._limit = blocks, min(max_length, len(blocks))
 
     def cached(self, index: int) -> bool:
-        """Return whether a block is cached, within the length asked for."""
         return index < self._limit and self.blocks[index]
 
     def fill_run(self) -> int:
         return next((at for at in range(self._limit) if not self.blocks[at]), self._limit)
 
 
-@of_kinds(FORMS, "hits are the longest of which every needed block is cached")
-def _(kind: Callable[[int, int], Kind], most: int) -> Callable[..., None]:
-    def holds(width: int, sinks: int, tokens: int, eagle: bool, a: bool, b: bool, c: bool, d: bool) -> None:
-        assert 1 <= width <= 4 and 0 <= sinks <= 2 and 1 <= tokens <= 4
-        each, blocks = kind(width, sinks), (a, b, c, d)
-        use = eagle and not isinstance(each, Chunked | Mamba)
-        probe = Cached(blocks, tokens - 1 + use, int(use))
-        found = CORE.window.common_hit([rule(each, 1)], [probe], 1, tokens - 1)
-        assert found == book.longest_hit((Group(each, 1),), lambda at, prefix: blocks[len(prefix[1]) - 1], (0, (0,) * tokens), use)
+def check_hit(kinds: tuple[Kind, ...], tokens: int, eagle: bool, *cached: tuple[bool, ...]) -> None:
+    most = tokens - 1 + eagle  # as the core asks: a margin more
+    probes = [Cached(blocks, most, int(eagle)) for blocks in cached]
+    hit = CORE.tables.window.common_hit([rule(kind, 1) for kind in kinds], probes, 1, tokens - 1)
+    groups, prefix = tuple(Group(kind, 1) for kind in kinds), (0, (0,) * tokens)
+    assert hit == book.longest_hit(groups, lambda at, part: cached[at][len(part[1]) - 1], prefix, eagle)
+
+
+@of_kinds(TABLES, "a hit is the longest of which every needed block is cached", to(6), *(FLAG,) * 7, tried=ALL)
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
+    def holds(
+        width: int, sinks: int, tokens: int, eagle: bool, a: bool, b: bool, c: bool, d: bool, e: bool, f: bool
+    ) -> None:
+        assert 1 <= width <= 6 and 0 <= sinks <= 3 and 1 <= tokens <= 6
+        each = kind(width, sinks)
+        check_hit((each,), tokens, bool(eagle) and not isinstance(each, Chunked), (a, b, c, d, e, f))
 
     return holds
 
 
-@of_kinds(FORMS, "most_blocks counts steps in flight, and drafts", "full sliding chunked mamba")
-def _(kind: Callable[[int, int], Kind], most: int) -> Callable[..., None]:
-    def holds(width: int, drafts: int, tokens: int, step: int, flights: int, caching: bool) -> None:
-        assert 1 <= width <= 3 and 0 <= drafts <= 2 and 1 <= tokens <= 5 and 1 <= step <= 2 and 1 <= flights <= 3
-        each = kind(2 * width if kind(2, 0) == Chunked(2) else width, 0)
-        if isinstance(each, Mamba):
-            each = Mamba(drafts)
-        config = Config((Group(each, 2),), 8, tokens, caching)
-        wanted = storage.held(config, config.groups[0], storage.Limits(tokens, step, flights=flights, caching=caching))
-        spec = kv_cache_spec(each, 2, OWN)
-        assert CORE.plans.most_blocks(spec, tokens, step, caching, steps_in_flight=flights) == wanted
+@contract(TABLES, "a hit suits a leading run and a window at once", to(3), to(3), *(FLAG,) * 6)
+def _(width: int, tokens: int, a: bool, b: bool, c: bool, d: bool, e: bool, f: bool) -> None:
+    assert 1 <= width <= 3 and 1 <= tokens <= 3
+    check_hit((Full(), Sliding(width)), tokens, False, (a, b, c), (d, e, f))
+
+
+@of_kinds(TABLES, "is_useful says whether some hit can need a block (PUB-2)", to(3), to(4), to(9, 0), FLAG, tried=ALL)
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
+    def holds(width: int, sinks: int, size: int, times: int, entry: int, eagle: bool) -> None:
+        assert 1 <= width <= 7 and 0 <= sinks <= 3 and 1 <= size <= 3 and 1 <= times <= 4 and 0 <= entry <= 9
+        each = whole_chunks(kind(width, sinks), size)
+        use = eagle and not isinstance(each, Chunked)
+        config = Config((Group(each, size), Group(Full(), size * times)), 8, 99, eagle=use)
+        group = tables(each, size, 1 if isinstance(each, Mamba) else 0)
+        group.keeps_all = isinstance(each, Full)
+        group.align(size * times, use)
+        assert group.is_useful(entry) == hits.useful(config, 0, entry)
 
     return holds
 
 
-@of_kinds(FORMS, "a whole request holds the most blocks of all groups at once", "sliding sinks chunked", (RANGES := (to(5), to(13), to(5), to(2, 0))))
-def _(kind: Callable[[int, int], Kind], most: int) -> Callable[..., None]:
-    def holds(width: int, tokens: int, step: int, ahead: int) -> None:
-        assert 1 <= width <= 5 and 1 <= tokens <= 13 and 1 <= step <= 5 and 0 <= ahead <= 2
-        ...
+# --- keys, rows, block tables and plans
+
+
+@contract("core: keys", "a block is full exactly if all its units are")
+def _(units: int, full: int, index: int) -> None:
+    assert units >= 1 and full >= 0 and index >= 0
+    keys = bare(CORE.keys.request.BlockKeys, units=units, num_units=full)
+    assert (index < keys.num_blocks()) == (units * (index + 1) <= full)
+
+
+@contract("paging", "an append touches the blocks that the specification counts")
+def _(size: int, full: int, tokens: int, ahead: int) -> None:
+    assert 1 <= size <= 16 and 0 <= full <= 40 and tokens >= 0 and ahead >= 0
+    own = bare(OWN.paging.block_table.BlockTable, _size=size, _num_full=full)
+    prefix = SimpleNamespace(prefix=(0, range(full)))
+    assert own.num_touched(tokens, ahead) == counts.touched(SimpleNamespace(block_size=size), prefix, tokens, ahead)

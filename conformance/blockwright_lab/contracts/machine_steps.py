@@ -1,7 +1,7 @@
 """Contracts on the steps of the block machine: from any state that has the invariants, each leads to one that has them.
 
-The state need not be one that can be reached: of a pool of two blocks and the null block, three places hold what they
-may, blocks contain what they may, and a table with a window has tokens that are done or under way.
+The state need not be one that can be reached. Of a pool of two blocks and the null block, three places hold what they
+may, the blocks contain what they may, and a table with a window has tokens that are done or under way.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from blockwright_spec.block_machine import Block, Machine, Place, Table
 from blockwright_spec.manager.laws import BLOCK_LAWS
 from blockwright_spec.reads import Full, Sliding
 
-from .closed_forms import CONTRACTS, Contract
+from .contract import CONTRACTS, Contract
 
 PLACES: tuple[Place, ...] = (("window", 0), ("full", 0), ("pin", 0))
 FEW = range(3)
@@ -66,60 +66,33 @@ def lawful() -> list[Given]:
     return [given for given in every if given.is_small(2) and is_lawful(given.machine())]
 
 
-def keeps(given: Given, step: str, *arguments: Any) -> None:
-    now = given.machine()
-    if is_lawful(now):
-        after = getattr(block_machine, step)(now, *arguments)
-        assert after is None or is_lawful(after)
-
-
-def of_place(step: str) -> Callable[..., None]:
-    def holds(given: Given, place: int) -> None:
-        assert given.is_small(4) and 0 <= place <= 2
-        keeps(given, step, PLACES[place])
-
-    return holds
-
-
-def of_place_and_block(step: str) -> Callable[..., None]:
-    def holds(given: Given, place: int, block: int) -> None:
-        assert given.is_small(4) and 0 <= place <= 2 and 0 <= block <= 2
-        keeps(given, step, PLACES[place], block)
-
-    return holds
-
-
-def of_block(step: str) -> Callable[..., None]:
-    def holds(given: Given, block: int) -> None:
-        assert given.is_small(4) and 0 <= block <= 2
-        keeps(given, step, block)
-
-    return holds
-
-
-def write(given: Given, block: int, content: int) -> None:
-    assert given.is_small(4) and 0 <= block <= 2 and content > 0
-    keeps(given, "write", block, content)
-
-
-def advance(given: Given, done: int, more: int) -> None:
-    assert given.is_small(4) and 0 <= done <= 5 and 0 <= more <= 2
-    keeps(given, "advance", "window", done, done + more)
-
-
-STEPS: dict[str, tuple[Callable[..., None], tuple[Any, ...]]] = {
-    "take": (of_place_and_block("take"), (FEW, FEW)),
-    "hold": (of_place_and_block("hold"), (FEW, FEW)),
-    "write": (write, (FEW, (1, 2))),
-    "publish": (of_block("publish"), (FEW,)),
-    "drop": (of_place("drop"), (FEW,)),
-    "null": (of_place("null"), (FEW,)),
-    "forget": (of_block("forget"), (FEW,)),
-    "advance": (advance, (FEW, FEW)),
+ARGUMENTS: dict[str, Callable[[int, int], tuple[Any, ...]]] = {
+    "take": lambda one, two: (PLACES[one], two),
+    "hold": lambda one, two: (PLACES[one], two),
+    "write": lambda one, two: (one, two + 1),
+    "publish": lambda one, two: (one,),
+    "drop": lambda one, two: (PLACES[one],),
+    "null": lambda one, two: (PLACES[one],),
+    "forget": lambda one, two: (one,),
+    "advance": lambda one, two: ("window", one, one + two),
 }
-"""The contract of each step, and the arguments that are tried in every state."""
+"""The arguments of each step, made of two small numbers."""
+
+
+def of_step(step: str, arguments: Callable[[int, int], tuple[Any, ...]]) -> Callable[..., None]:
+    def keeps(given: Given, one: int, two: int) -> None:
+        assert given.is_small(4) and 0 <= one <= 2 and 0 <= two <= 2
+        now = given.machine()
+        if is_lawful(now):
+            after = getattr(block_machine, step)(now, *arguments(one, two))
+            assert after is None or is_lawful(after)
+
+    return keeps
+
 
 CONTRACTS += [
-    Contract("the block machine", step, "keeps the invariants, from any state that has them", function, (lawful, *more))
-    for step, (function, more) in STEPS.items()
+    Contract(
+        "spec: block_machine", step, "keeps the invariants, from any state that has them", keeps, (lawful, FEW, FEW)
+    )
+    for step, keeps in ((step, of_step(step, arguments)) for step, arguments in ARGUMENTS.items())
 ]
