@@ -35,7 +35,7 @@ CURRENT := PYTHONPATH=impl $(RUN)/python -c 'import sys, blockwright; sys.exit(b
 COMPILE := BLOCKWRIGHT_DEVELOPMENT=$(BLOCKWRIGHT_DEVELOPMENT) $(RUN)/python setup.py --quiet build_ext --inplace
 
 # The gates that check the checks (first = "nightly" in gates.toml): by night, and before a release.
-CHECKS := places damage mutants bent spec
+CHECKS := places damage mutants planted bent spec
 
 # The gates that ask compiled code run on both builds; the others read or change source, or ask the specification alone or
 # code that is not compiled: once. Profile 'pr' goes through every scope on the compiled core, which is what ships, and
@@ -65,7 +65,7 @@ $(READY): pyproject.toml conformance/pyproject.toml setup.py constraints-dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	@test -x $(RUN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing the compiler and what the quick gates need"
-	@$(INSTALL) setuptools mypy librt hypothesis z3-solver rich
+	@$(INSTALL) setuptools mypy librt hypothesis rich
 	@echo "compiling the core (a minute)"
 	@$(CURRENT) 2>/dev/null || BLOCKWRIGHT_REQUIRE_COMPILED=0 $(COMPILE)
 	@BLOCKWRIGHT_REQUIRE_COMPILED=0 $(INSTALL) --no-deps --no-build-isolation --editable . --editable conformance

@@ -131,7 +131,7 @@ def _(kind: Callable[[int, int], Kind], most: int) -> Function:
 def _(kind: Callable[[int, int], Kind], most: int) -> Function:
     def holds(width: int, sinks: int, size: int, entry: int, length: int, later: int, position: int) -> None:
         assert 1 <= width <= most and 0 <= sinks <= most and 1 <= size <= 3
-        assert 0 <= entry and 0 <= length <= later and position // size == entry
+        assert entry >= 0 and 0 <= length <= later and position // size == entry
         each = kind(width, sinks)
         if book.dead(each, size, length, entry):
             assert position < length and position not in book.reads(each, later)
@@ -173,7 +173,7 @@ def _(kind: Callable[[int, int], Kind], most: int) -> Function:
 def _(kind: Callable[[int, int], Kind], most: int) -> Function:
     def holds(width: int, sinks: int, size: int, length: int, trimmed: int) -> None:
         assert 1 <= width <= most and 0 <= sinks <= most and 1 <= size <= 3
-        assert 0 <= trimmed and 0 <= length < 2**40
+        assert trimmed >= 0 and 0 <= length < 2**40
         each = kind(width, sinks)
         group, own = tables(each, size), bare(CORE.tables.table.GroupTable, num_trimmed=trimmed)
         entry = max(trimmed, group.sinks)
@@ -369,5 +369,6 @@ def _(units: int, full: int, index: int) -> None:
 def _(size: int, full: int, tokens: int, ahead: int) -> None:
     assert 1 <= size <= 16 and 0 <= full <= 40 and tokens >= 0 and ahead >= 0
     own = bare(OWN.paging.block_table.BlockTable, _size=size, _num_full=full)
-    prefix = SimpleNamespace(prefix=(0, range(full)))
-    assert own.num_touched(tokens, ahead) == counts.touched(SimpleNamespace(block_size=size), prefix, tokens, ahead)
+    config: Any = SimpleNamespace(block_size=size)
+    known: Any = SimpleNamespace(prefix=(0, range(full)))
+    assert own.num_touched(tokens, ahead) == counts.touched(config, known, tokens, ahead)

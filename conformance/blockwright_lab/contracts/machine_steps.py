@@ -4,7 +4,7 @@ The state need not be one that can be reached. Of a pool of two blocks and the n
 may, the blocks contain what they may, and a table with a window has tokens that are done or under way.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cache
 from itertools import product, starmap
@@ -45,7 +45,10 @@ class Given:
             free += [] if count else [number]
             inside = content if content > 0 else None
             blocks.append(Block(count, inside, inside if is_found else None))
-        tables = {"window": Table(Sliding(self.window), 1, self.done, self.stop), "full": Table(Full(), 1)}
+        tables: dict[Hashable, Table] = {
+            "window": Table(Sliding(self.window), 1, self.done, self.stop),
+            "full": Table(Full(), 1),
+        }
         held = {place: block for place, block in zip(PLACES, own, strict=True) if block >= 0}
         return Machine(tuple(blocks), frozenset(free), tables, held)
 

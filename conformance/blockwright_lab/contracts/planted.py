@@ -32,7 +32,7 @@ def module_of(file: str) -> ModuleType:
 
 
 def refuted(statement: str, seconds: float) -> tuple[str, str]:
-    """Return the first contract that does not hold, of a statement or of all (""), and why; nothing if none is found."""
+    """Return the first contract that does not hold, of a statement or of all (""), and why; nothing if all hold."""
     for each in CONTRACTS:
         if each.statement.startswith(statement):
             fault = each.fault(seconds, min(seconds, SEARCH))
