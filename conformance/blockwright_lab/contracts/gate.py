@@ -10,7 +10,7 @@ from blockwright_conformance.gates import GateResult, Profile
 from . import closed_forms, machine_steps
 from .contract import CONTRACTS
 
-__all__ = ["closed_forms", "machine_steps", "run", "size"]
+__all__ = ["CONTRACTS", "closed_forms", "machine_steps", "run", "size"]
 
 LONGEST: Final = 900.0
 """Seconds in which a contract must be confirmed, on however busy a machine; each computes for a few at most."""
