@@ -48,6 +48,11 @@ PURE_PROFILE := $(if $(findstring --,$(CONFORM_ARGS)),$(PROFILE),$(patsubst pr,q
 # with the specification as it reads. 'make docs-check' compares the states and transitions that they counted.
 EXPLORER := $(if $(or $(filter 0,$(BLOCKWRIGHT_REQUIRE_COMPILED)),$(findstring --,$(CONFORM_ARGS))),,build/explorer)
 
+# Property tests of arithmetic, whose inputs CrossHair searches for by night instead of drawing them.
+ARITHMETIC := tests/core/keys/test_siphash.py::test_any_key_message_and_rounds \
+	tests/device/test_plan.py::test_every_plan_is_a_layout \
+	tests/offload/stores/test_identity.py::test_only_equal_fields_encode_equally
+
 # What the last 'make conform PROFILE=pr' found, if it was run: the documentation's numbers are compared with it, or taken from it.
 REPORTS = $(addprefix --report ,$(wildcard build/conform-compiled.json build/conform-pure.json build/conform-checks.json))
 
@@ -143,6 +148,7 @@ conform: build
 	$(RUN)/blockwright conform --profile $(PROFILE) $(if $(EXPLORER),--explorer $(EXPLORER)) --json build/conform-compiled.json $(CONFORM_ARGS)
 	$(PURE) $(RUN)/blockwright conform --profile $(PURE_PROFILE) $(GATES_PURE) --json build/conform-pure.json $(CONFORM_ARGS)
 	$(RUN)/blockwright replay $(REPLAY_ARGS)
+	$(if $(filter nightly,$(PROFILE)),$(PURE) $(RUN)/python -m pytest --hypothesis-profile=crosshair $(ARITHMETIC))
 endif
 
 conform-checks: build ## before a release: the gates that check the checks (known bugs in an engine, mutants of core and specification)
