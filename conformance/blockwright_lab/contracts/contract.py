@@ -3,7 +3,7 @@
 A contract is a function. The assertions at its head say for which values it is made, and those after them what holds.
 CrossHair runs the functions that it calls, uncompiled, with integers that stand for all of those values at once. It
 confirms a contract once it has seen every path. A contract that has too many paths for that lists values instead: all
-of them are tried, and CrossHair searches beyond them for a while, which proves nothing.
+of them are tried, and CrossHair searches within the bounds for a while, which proves nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ class Contract(NamedTuple):
     def fault(self, longest: float, search: float) -> str:
         """Return why it does not hold, or was not confirmed in so many seconds; nothing if it holds.
 
-        If values of it are tried, search beyond them for `search` seconds.
+        If values of it are tried, search its bounds for `search` seconds.
         """
         values = [each() if callable(each) else each for each in self.tried]
         for arguments in product(*values) if values else ():

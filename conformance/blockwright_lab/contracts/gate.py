@@ -16,7 +16,7 @@ LONGEST: Final = 900.0
 """Seconds in which a contract must be confirmed, on however busy a machine; each computes for a few at most."""
 
 SEARCH: Final = {"quick": 0.5, "pr": 1.0, "nightly": 60.0}
-"""Seconds for which a contract whose values are tried is searched beyond them, by profile."""
+"""Seconds for which a contract whose values are tried is searched within its bounds, by profile."""
 
 
 def size(profile: Profile) -> int:

@@ -101,7 +101,7 @@ def contracts() -> str:
         listed(confirmed),
         f"## Searched\n\nThese {count(len(searched), 'contract')} have too many paths. All values of the ranges that "
         "they list are tried; of a step of the block machine these are all states of two blocks that keep the "
-        "invariants, reachable or not. CrossHair then searches beyond the ranges: for a second in profile `pr`, for a "
+        "invariants, reachable or not. CrossHair then searches within the bounds: for a second in profile `pr`, for a "
         "minute by night. That is no proof.",
         listed(searched),
         "## Neither",
