@@ -1,7 +1,7 @@
-"""What all tests share: modules, however pytest was started, one Hypothesis profile, a rule on builds, serving traces.
+"""What all tests share: modules, however pytest was started, Hypothesis profiles, a rule on builds, serving traces.
 
 - The profile `blockwright-pr` draws the same examples every time, without a deadline and without a database: a failure
-  found here is found everywhere.
+  found here is found everywhere. By night `--hypothesis-profile=crosshair` has CrossHair search for examples.
 - A stale build is refused: tests that pass on libraries older than their sources say nothing.
 - The traces are large and not part of the repository: tests that read them skip, and say so, without them.
 """
@@ -17,6 +17,7 @@ from blockwright import build_info
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 settings.register_profile("blockwright-pr", derandomize=True, deadline=None, database=None)
+settings.register_profile("crosshair", settings.get_profile("blockwright-pr"), backend="crosshair", max_examples=50)
 settings.load_profile("blockwright-pr")
 
 

@@ -1,8 +1,7 @@
 """The conformance kit of Blockwright: shows that a manager behaves as the specification demands.
 
 `explore` visits every reachable transition of small scopes in lock-step, `machine` and `walk` run long random histories
-of large ones, `proofs` settles the arithmetic for all integers; `adapter` is the interface that a manager must offer
-for them, and `command` is ``blockwright conform``.
+of large ones; `adapter` is the interface that a manager must offer for them, and `command` is ``blockwright conform``.
 """
 
 from importlib import import_module

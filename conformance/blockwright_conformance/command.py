@@ -35,7 +35,7 @@ from .summary import cells as summary
 
 _COLUMNS: Final = ("gate", "manager", "scope", "states", "transitions", "violations", "seconds", "law")
 
-DISTRIBUTIONS: Final = {"z3": "z3-solver"}
+DISTRIBUTIONS: Final = {"crosshair": "crosshair-tool"}
 """What to install for a module, where the names differ."""
 
 MANY: Final = 20
@@ -52,7 +52,6 @@ examples:
   blockwright conform                                  some of the gates, a minute
   blockwright conform --profile pr                     all that can find a bug of the manager, minutes
   blockwright conform --gate lockstep --scope "full"   some scopes of one gate
-  blockwright conform --proofs                         every theorem and contract, each listed
   blockwright conform --impl mymodule:Adapter          another block manager, through an adapter of its own
   blockwright conform --impl exec:./manager            the same in a process of its own, in any language
   blockwright conform --policy mymodule:MyPolicy       an eviction policy, as replay takes it
@@ -66,7 +65,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser = subparsers.add_parser(
         "conform",
         help="show that the manager does what the specification says",
-        description="Run the conformance gates: exhaustive lock-step, state machines, proofs, mutants, known bugs.",
+        description="Run the conformance gates: exhaustive lock-step, state machines, contracts, mutants, known bugs.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -75,7 +74,6 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("--gate", choices=tuple(gates()), action="append", help="only this gate (may be repeated)")
     parser.add_argument("--skip", choices=tuple(gates()), action="append", help="all but this gate (may be repeated)")
-    parser.add_argument("--proofs", action="store_true", help="only the proofs, all of them, each listed")
     parser.add_argument("--scope", default="", metavar="TEXT", help="only scopes whose names contain TEXT")
     parser.add_argument(
         "--impl", default=OURS, metavar="MODULE:FACTORY", help="the manager to test, or exec:COMMAND (default: ours)"
@@ -106,14 +104,14 @@ def _positive(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Run the gates and report; 1 where a law is broken."""
-    is_part = args.gate or args.scope or args.proofs or args.impl != OURS or args.policy
+    is_part = args.gate or args.scope or args.impl != OURS or args.policy
     name = args.profile or ("pr" if is_part else "quick")
-    profile = Profile(name, args.jobs, args.impl, args.scope, args.proofs, args.policy, args.explorer)
+    profile = Profile(name, args.jobs, args.impl, args.scope, args.policy, args.explorer)
     _check(profile, args.json)
     if args.expected is not None and profile.is_ours:
         raise InvalidArgumentError("--expected: is of the manager that --impl names; name one, or leave --expected out")
     expected = _expected(args.expected)
-    names = wanted(["proofs"] if args.proofs else ["policies"] if args.policy else args.gate, args.skip, profile)
+    names = wanted(["policies"] if args.policy else args.gate, args.skip, profile)
     left, declared = _others(names, profile)
     _check_packages(names, profile)
     started, rows = time.perf_counter(), []
@@ -165,11 +163,9 @@ def _check(profile: Profile, file: Path | None) -> None:
         raise InvalidArgumentError(str(error)) from error
     if not profile.is_ours and (why := unusable(profile)):
         raise InvalidArgumentError(f"--impl: {profile.implementation}: {why}")
-    if profile.proofs and (profile.scope or not profile.is_ours):
-        raise InvalidArgumentError("--proofs: are of Blockwright's own code, all of it; leave --impl and --scope out")
     if profile.policy:
-        if profile.proofs or not profile.is_ours:
-            raise InvalidArgumentError("--policy: is asked by Blockwright's own manager; leave --impl and --proofs out")
+        if not profile.is_ours:
+            raise InvalidArgumentError("--policy: is asked by Blockwright's own manager; leave --impl out")
         chooser(policy_named(profile.policy)())
     if profile.explorer is not None and (why := trouble(profile.explorer)):
         raise InvalidArgumentError(
@@ -252,22 +248,19 @@ def _write(path: Path, report: dict[str, Any]) -> None:
 
 
 def folded(rows: list[GateResult]) -> list[GateResult]:
-    """Return the rows to print: the theorems that hold in one, and the contracts, since they name no states."""
-    ones = []
-    for kind, what in (("proof", "theorems"), ("contract", "contracts")):
-        held = [row for row in rows if row.kind == kind and row.law == row.detail == ""]
-        rows = [row for row in rows if row not in held]
-        seconds = sum(row.seconds for row in held)
-        ones += [GateResult(kind, f"{len(held)} {what}", "all", 0, 0, 0, seconds)] if held else []
-    return ones + rows
+    """Return the rows to print: the contracts that hold in one, since they name no states."""
+    held = [row for row in rows if row.kind == "contract" and not row.violations]
+    seconds = sum(row.seconds for row in held)
+    one = [GateResult("contract", f"{len(held)} contracts", "all", 0, 0, 0, seconds)] if held else []
+    return one + [row for row in rows if row not in held]
 
 
 def _print(
     profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]], declared: list[Met]
 ) -> None:
     """Print the rows (of many, only the notable ones), the shortest way to each broken law, and the totals."""
-    shown = rows if profile.proofs else folded(rows)
-    if len(shown) > MANY and not profile.proofs:
+    shown = folded(rows)
+    if len(shown) > MANY:
         shown = [row for row in shown if row.law or row.detail]
     cells = []
     for row in shown:

@@ -39,8 +39,6 @@ class Profile:
     """
     scope: str = ""
     """Only scopes whose names contain this."""
-    proofs: bool = False
-    """Make every proof; one that cannot be tried here is a failure."""
     policy: str = ""
     """The policy that gate `policies` is about: a name that replay knows, or ``module:factory``; all that it knows."""
     explorer: Path | None = None

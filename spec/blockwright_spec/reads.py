@@ -96,7 +96,7 @@ def needed(kind: Kind, length: int) -> Sequence[int]:
     """Return the positions below `length` that some token at a position >= `length` reads.
 
     A position that a token does not read is read by no later one, so the token at `length` reads all of them: this is
-    the union over all later tokens, which the tests form and the proofs establish for every integer.
+    the union over all later tokens, which the tests form and a contract confirms for every integer.
     """
     return reads(kind, length)
 

@@ -32,7 +32,7 @@ REPORT: dict[str, Any] = {
     "build": "pure",
     "scope": "",
     "gates": [
-        row("proof", "a theorem", states=0, transitions=0),
+        row("contract", "a statement", states=0, transitions=0),
         row("lockstep", "a world"),
         row("known-bugs", "B02 a bug", law="QUEUE-1", detail="caught by QUEUE-1 after 3 calls", trace=["a", "b"]),
         row("known-bugs", "unchanged, in 2 places"),

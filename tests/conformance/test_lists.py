@@ -8,12 +8,13 @@ from pathlib import Path
 
 import blockwright
 from blockwright_lab.book.law_tags import law_ids
+from blockwright_lab.contracts.gate import CONTRACTS
+from blockwright_lab.contracts.planted import FAULTS
 from blockwright_lab.known_bugs.bugs import BUGS, NOT_POSSIBLE
 from blockwright_lab.known_bugs.changes import edited
 from blockwright_lab.mutation import survivors
 from blockwright_lab.mutation.targets import MEDIA, TARGETS, all_mutations, target
 from blockwright_lab.numerics.shown import HARMLESS, SHOWN
-from blockwright_lab.refinement.mutants import mutants
 from blockwright_spec.block_machine import STEPS
 
 SOURCES = Path(blockwright.__path__[0])
@@ -55,8 +56,7 @@ def test_known_bugs_do_damage_or_are_said_not_to() -> None:
     assert all(HARMLESS.values())
 
 
-def test_every_step_of_the_block_machine_is_left_out_and_weakened() -> None:
-    names = [mutant.name for mutant in mutants() if mutant.where is None]
-    for step in STEPS:
-        assert f"no {step.__name__}" in names
-        assert any(name.startswith(f"{step.__name__}: ") for name in names)
+def test_contracts_and_planted_faults_name_each_other_and_every_step() -> None:
+    refuting = {fault["refuted_by"] for fault in FAULTS}
+    assert refuting <= {each.statement for each in CONTRACTS}
+    assert {step.__name__ for step in STEPS} <= {statement.split()[0] for statement in refuting}

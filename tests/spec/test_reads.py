@@ -3,7 +3,7 @@
 How: `needed` against the union over all later tokens it stands for; dead entries and hits against the examples that
 users of the known systems rely on, and against brute force over every cache content of small prefixes, of one group and
 of two.
-Not covered: other integers than those tried (the proofs settle all of them).
+Not covered: other integers than those tried (contracts confirm all of them).
 """
 
 from itertools import product

@@ -1,4 +1,4 @@
-"""The documentation's data on the gates: one row each, theorems, and known bugs."""
+"""The documentation's data on the gates: one row each, contracts, and known bugs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from ..known_bugs.bugs import BUGS
 
 Row = dict[str, Any]
 
-COMPARED = ("proof", "contract", "tie", "lockstep", "choices", "paged", "offload", "known-bugs")
+COMPARED = ("contract", "lockstep", "choices", "paged", "offload", "known-bugs")
 """Rows whose numbers are the same in every run of a profile: all but those of random histories, damage and mutants."""
 COVERED = {"all scopes": "lockstep", "all scopes of block tables": "paged", "all scopes of offloading": "offload"}
 """What was covered, by the gate whose numbers it repeats; the rest of coverage is of random histories."""
@@ -111,9 +111,9 @@ def misnamed(kept: Row, bugs: Row) -> Iterator[str]:
 
 
 def rows_of(rows: list[Row]) -> dict[tuple[str, str], Row]:
-    """Return the rows that are compared, by gate and scope; theorems of several layers share their words."""
+    """Return the rows that are compared, by gate and scope; contracts of several layers share their words."""
     return {
-        (gate_of(row), f"{row['manager']}, {row['scope']}" if row["kind"] == "proof" else row["scope"]): row
+        (gate_of(row), f"{row['manager']}, {row['scope']}" if row["kind"] == "contract" else row["scope"]): row
         for row in rows
         if gate_of(row) in COMPARED
     }

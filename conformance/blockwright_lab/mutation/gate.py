@@ -1,8 +1,8 @@
-"""Gate `mutants`: small wrong changes of the bookkeeping must be noticed by lock-step, unit tests or proofs.
+"""Gate `mutants`: small wrong changes of the bookkeeping must be noticed by lock-step, unit tests or contracts.
 
 Each mutant is put in place of the original, uncompiled, and the tests that execute its statement are run, scopes of
-lock-step among them; what no test notices is put before the theorems that read it. The unchanged implementation must
-pass wherever a mutant was killed: a test that always fails says nothing.
+lock-step among them; what no test notices is put before the contracts that run its file. The unchanged implementation
+must pass wherever a mutant was killed: a test that always fails says nothing.
 
 The profile ``pr`` draws a fixed sample; ``nightly`` takes all. What must hold is a rate: so many per cent of them are
 killed, or listed as survivors with a reason.

@@ -3,6 +3,8 @@
 import importlib
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -74,3 +76,14 @@ def replace(function: FunctionType, code: CodeType) -> None:
     if vars(owner)[name] is not function:
         raise ValueError(f"{function.__qualname__}: is no plain method")
     setattr(owner, name, new)
+
+
+@contextmanager
+def changed(module: ModuleType, code: CodeType) -> Iterator[None]:
+    """Give the functions of a module the code that another source has for them, and their own again afterwards."""
+    functions, path = functions_of(module), Path(module.__file__ or "")
+    try:
+        change(functions, code)
+        yield
+    finally:
+        change(functions, compile(path.read_text(encoding="utf-8"), str(path), "exec", dont_inherit=True))

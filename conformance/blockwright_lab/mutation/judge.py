@@ -26,12 +26,14 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from ..contracts.planted import FAULTS, refuted
+from ..contracts.planted import module_of as contracted
 from ..known_bugs.changes import ROOT, source_of
+from ..known_bugs.variants import PACKAGE
 from .forked import in_fork
-from .in_place import change, functions_of, module_of
+from .in_place import change, changed, functions_of, module_of
 from .mutator import Mutation
 from .mutator import functions as functions_in
-from .proofs import refuted
 from .survivors import KILLERS, TREE, known_killers
 from .targets import Target, parsed, target
 
@@ -57,7 +59,7 @@ class Result(NamedTuple):
 
 
 def judged(name: str, mutations: list[Mutation], tests: tuple[str, ...] = ()) -> list[Result]:
-    """Put mutants before tests of a target, in another process; what no test kills, before the theorems."""
+    """Put mutants before tests of a target, in another process; what no test kills, before contracts."""
     with tempfile.TemporaryDirectory() as folder:
         wanted, results = Path(folder, "keys"), Path(folder, "results")
         wanted.write_text(json.dumps([mutation.key for mutation in mutations]), encoding="utf-8")
@@ -68,14 +70,16 @@ def judged(name: str, mutations: list[Mutation], tests: tuple[str, ...] = ()) ->
     found = {key: rest for key, *rest in map(json.loads, lines)}
     if done.returncode or len(found) < len(mutations):
         raise RuntimeError(f"tests of {name}: {(done.stderr or done.stdout)[-2000:]}")
-    return [before_theorems(Result(mutation, *found[mutation.key])) for mutation in mutations]
+    return [before_contracts(Result(mutation, *found[mutation.key])) for mutation in mutations]
 
 
-def before_theorems(result: Result) -> Result:
-    """Put a mutant that no test killed before the theorems that read its function."""
-    if result.killer:
+def before_contracts(result: Result) -> Result:
+    """Put a mutant that no test killed before the contracts, if they run functions of its file."""
+    file = f"{PACKAGE}/{result.mutation.file}"
+    if result.killer or all(fault["file"] != file for fault in FAULTS):
         return result
-    statement, how = refuted(result.mutation)
+    with changed(contracted(file), parsed(result.mutation.file).compiled(result.mutation.key)):
+        statement, how = refuted("", 5.0)
     return result._replace(killer=statement, how=how)
 
 

@@ -36,8 +36,6 @@ Pair = tuple[Any, Any]
 class Refining:
     """Follows every transition of an explorer in the block machine, and compares which entries may be null."""
 
-    page: Any = block_machine
-    maps: Any = maps
     width: int | None = None
     """How many states of a level are left from, evenly chosen; all of them if there is no limit."""
 
@@ -68,7 +66,7 @@ class Refining:
         for before, reached in pairs:
             if before is not reached:
                 now = self.mapped(before) if before is start else self.machine(before)
-                found = refined(now, self.machine(reached), self.page)
+                found = refined(now, self.machine(reached))
                 self.followed += 1
                 self.moves.update(found.moves)
                 if found.fault:
@@ -81,7 +79,7 @@ class Refining:
             if not law.holds(now):
                 yield law.id, law.statement
         for (name, entry), may in self.trimmable(state):
-            if self.page.unread(now.tables[name], entry) is not may:
+            if block_machine.unread(now.tables[name], entry) is not may:
                 yield "BLOCK-4", f"entry {entry} of table {name}: {may} by the part's law, not by BLOCK-4"
 
 
@@ -117,7 +115,7 @@ class OfManager(RefiningExplorer):
     world_of = KVCacheWorld
 
     def machine(self, state: Any) -> Machine:
-        return self.maps.of_manager(state)  # type: ignore[no-any-return]
+        return maps.of_manager(state)
 
     def pairs(self, before: Any, reported: Any) -> Iterator[Pair]:
         """Return the steps of a call, one for each request that it serves."""
@@ -145,7 +143,7 @@ class OfTables(RefiningExplorer):
     world_of = TablesWorld
 
     def machine(self, state: Any) -> Machine:
-        return self.maps.of_tables(state)  # type: ignore[no-any-return]
+        return maps.of_tables(state)
 
     def trimmable(self, state: Any) -> Iterator[tuple[Place, bool]]:
         """Return what PAGE-3 lets be null."""
@@ -160,7 +158,7 @@ class OfTier(RefiningExplorer):
     world_of = TierWorld
 
     def machine(self, state: Any) -> Machine:
-        return self.maps.of_tier(getattr(state, "tier", state))  # type: ignore[no-any-return]
+        return maps.of_tier(getattr(state, "tier", state))
 
     def pairs(self, before: Any, outcome: Any) -> Iterator[Pair]:
         """Yield what somebody wrote before a call, and the call."""
@@ -175,7 +173,7 @@ class OfChain(RefiningExplorer):
     world_of = ChainWorld
 
     def machine(self, state: Any) -> Machine:
-        return self.maps.of_chain(state)  # type: ignore[no-any-return]
+        return maps.of_chain(state)
 
 
 class Part(NamedTuple):

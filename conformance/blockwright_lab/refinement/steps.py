@@ -98,21 +98,20 @@ def filled(change: Change, block: int) -> Iterator[Call]:
         yield "publish", (block,)
 
 
-def refined(before: Machine, after: Machine, page: Any = block_machine) -> Refined:
-    """Go from one state to the other by steps, of the page or of a wrong one; tell the first that may not happen."""
+def refined(before: Machine, after: Machine) -> Refined:
+    """Go from one state to the other by steps; tell the first that may not happen."""
     now = before
     moves: list[Move] = []
     for name, arguments in calls(Change(before, after)):
-        step = getattr(page, name, None)
-        reached = step(now, *arguments) if step is not None else None
+        reached = getattr(block_machine, name)(now, *arguments)
         if reached is None:
             return Refined(tuple(moves), f"{name}{arguments} may not happen")
-        moves.append(move(page, name, now, reached, arguments))
+        moves.append(move(name, now, reached, arguments))
         now = reached
     return Refined(tuple(moves), "" if now == after else difference(now, after))
 
 
-def move(page: Any, name: str, now: Machine, reached: Machine, arguments: tuple[Any, ...]) -> Move:
+def move(name: str, now: Machine, reached: Machine, arguments: tuple[Any, ...]) -> Move:
     """Return the move that a step makes: of the block that it names, or of the one in the place that it names."""
     if name == "advance":
         return Move(name, "", "")
@@ -120,7 +119,7 @@ def move(page: Any, name: str, now: Machine, reached: Machine, arguments: tuple[
     if name in ("drop", "null"):
         block = now.held.get(arguments[0], NULL)
     users = sum(held == block and each in now.tables for (each, _), held in now.held.items()) if name == "write" else 0
-    return Move(name, page.standing(now, block), page.standing(reached, block), users)
+    return Move(name, block_machine.standing(now, block), block_machine.standing(reached, block), users)
 
 
 def difference(now: Machine, after: Machine) -> str:

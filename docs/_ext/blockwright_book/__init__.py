@@ -1,4 +1,4 @@
-"""The part of the documentation that is made from the sources: chapters, laws, known bugs, proofs and figures.
+"""The part of the documentation that is made from the sources: chapters, laws, known bugs, contracts and figures.
 
 `sphinx-build docs OUT` writes pages to ``docs/book`` before it reads them (nothing there is kept in version control)
 and renders them like any other page. Measured numbers come from ``docs/data``, which

@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any
 
 from blockwright_lab.book.law_tags import UNCLAIMED, Place, claims
+from blockwright_lab.contracts.gate import CONTRACTS
 
 from . import data, known_bugs, spec
 from .chapters import TITLES
@@ -93,8 +94,8 @@ def of_part(part: int) -> str:
     """Return the page of a part: an entry for each law."""
     parts = [
         f"# Laws of part {titled(part)}",
-        "Laws are checked in every state or call of the scopes. The arithmetic they rest on is "
-        "[proved](/book/proofs.md) for all integers; where a law itself is proved, its entry says so.",
+        "Laws are checked in every state or call of the scopes. The arithmetic that they rest on is confirmed or "
+        "searched by [contracts](/book/contracts.md); where a law itself is, its entry says so.",
     ]
     parts += [entry(law) for law in by_id().values() if law.family.part == part]
     return "\n\n".join(parts) + "\n"
@@ -111,7 +112,7 @@ def entry(law: Law) -> str:
             lambda match: bug(match[0]), prose(law.source, spec.named(tuple(spec.PARTS)[law.family.part - 1]))
         ),
         "Checked": told_checked(law.family),
-        "Proof": proof(law),
+        "Contracts": contracts(law),
         "Known bugs": told_bugs(law),
         "Mutants only it notices": told_alone(law),
         "Upheld in": told_tags(law),
@@ -137,14 +138,9 @@ def bug(name: str) -> str:
     return f"[{name}](#{known_bugs.label(first.id)})" if first else name
 
 
-def proof(law: Law) -> str:
-    """Return what is proved of a law beyond the scopes."""
-    found = [
-        row for row in data.rows("proof", "contract", "tie") if law.id in f"{row['scope']} {row.get('detail', '')}"
-    ]
-    if not found:
-        return ""
-    return "; ".join(dict.fromkeys(prose(row["scope"]) for row in found))
+def contracts(law: Law) -> str:
+    """Return what contracts say of a law."""
+    return "; ".join(dict.fromkeys(prose(each.statement) for each in CONTRACTS if law.id in each.statement))
 
 
 def told_bugs(law: Law) -> str:

@@ -1,20 +1,25 @@
-"""Pages of what was measured: gates and scopes, proofs, mutants, law tags, other engines, sources, worked examples."""
+"""Pages of what was measured: gates, scopes, contracts, mutants, law tags, other engines, sources, worked examples."""
 
+import ast
+import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
 from blockwright.observe.picture import Picture, Row
 from blockwright_lab.book.law_tags import UNCLAIMED, Place, claims
+from blockwright_lab.contracts.contract import Contract
+from blockwright_lab.contracts.gate import CONTRACTS
+from blockwright_lab.contracts.planted import DATA
 
 from . import book_engines, book_laws, data, laws
 from .markdown import block, count, law, plain, prose, size, table
 
 NOT_MEASURED = "Not measured."
 ELSEWHERE = {
-    "proof": "the-proofs",
-    "contract": "the-proofs",
-    "tie": "the-proofs",
+    "contract": "the-contracts",
+    "planted": "the-contracts",
     "known-bugs": "the-known-bugs",
     "damage": "the-known-bugs",
     "mutants": "the-mutants",
@@ -31,7 +36,7 @@ def rows_label(kind: str) -> str:
 def pages() -> Iterator[tuple[str, str]]:
     """Yield the pages."""
     yield "gates", gates()
-    yield "proofs", proofs()
+    yield "contracts", contracts()
     yield "mutants", mutants()
     yield "examples", examples()
     yield "tags", tagged()
@@ -79,26 +84,52 @@ def scopes(kind: str) -> str:
     return f"({rows_label(kind)})=\n## {kind}\n\n" + table(heads, cells, frozenset((1, 2, 3)))
 
 
-def proofs() -> str:
-    """Return the page of the theorems."""
-    rows = data.rows("proof", "contract", "tie")
-    cells = [(plain(row["manager"]), prose(row["scope"]), reported(row)) for row in rows]
-    opening = (
-        "(the-proofs)=\n# Proofs\n\nScopes are small; arithmetic is proved for all integers. Each line is a theorem "
-        "whose negation z3 shows to have no solution, read from the sources that run: both the sets of the "
-        "specification and the closed forms of the implementation; or a contract, tried with all small numbers."
-    )
-    held = sum(not row.get("violations") for row in rows)
-    found = f"{held:,} of {count(len(rows), 'statement')} hold in the last report." if rows else NOT_MEASURED
-    return "\n\n".join([opening, found, table(("of", "theorem", ""), cells) if rows else ""]) + "\n"
+def contracts() -> str:
+    """Return the page of the contracts: what is confirmed, what is searched, and what neither."""
+    confirmed, searched = ([each for each in CONTRACTS if bool(each.tried) == tried] for tried in (False, True))
+    faults = [(f"`{each['line']}`", f"`{each['wrong']}`", prose(each["refuted_by"])) for each in DATA["fault"]]
+    parts = [
+        "(the-contracts)=\n# Contracts: what is confirmed, what is searched, what neither",
+        "A contract is a small function: it says for which values something holds, and what. "
+        "[CrossHair](https://crosshair.readthedocs.io) runs the specification's definitions, the implementation's "
+        "closed forms and the steps of the block machine themselves, uncompiled, with integers that stand for many. "
+        "The bounds of a contract are the assertion at its head; `most` is 3 under sinks and 2**40 elsewhere. The "
+        "sources are in `conformance/blockwright_lab/contracts`.",
+        f"## Confirmed\n\nCrossHair has seen every path of these {count(len(confirmed), 'contract')}. Where the head "
+        "names no upper bound, that is every integer. `blockwright conform --gate contracts` fails if one is no longer "
+        "confirmed.",
+        listed(confirmed),
+        f"## Searched\n\nThese {count(len(searched), 'contract')} have too many paths. All values of the ranges that "
+        "they list are tried; of a step of the block machine these are all states of two blocks that keep the "
+        "invariants, reachable or not. CrossHair then searches within the bounds: for a second in profile `pr`, for a "
+        "minute by night. That is no proof.",
+        listed(searched),
+        "## Neither",
+        table(
+            ("what no contract says", "who checks it"), [(prose(each["what"]), each["who"]) for each in DATA["neither"]]
+        ),
+        "## Faults that are refuted\n\nGate `planted` exchanges each of these lines, by night; the contract beside it "
+        "must be refuted.",
+        table(("line", "planted", "refuted by"), faults),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
-def reported(row: dict[str, Any]) -> str:
-    """Return what became of a theorem."""
-    if row.get("violations"):
-        return plain(row.get("detail", "")) or "does not hold"
-    held = {"proof": "proved", "contract": "confirmed", "tie": "tied to the specification"}[row["kind"]]
-    return f"{held}: {plain(row['detail'])}" if row.get("detail") else held
+def listed(some: list[Contract]) -> str:
+    """Return a row for each statement: what it is about, and the kinds of layer or the steps."""
+    layers: dict[tuple[str, str, str], list[str]] = {}
+    for each in some:
+        layers.setdefault((each.part, each.statement, head(each)), []).append(each.layer)
+    cells = [
+        (plain(part), prose(said), plain(", ".join(of)), f"`{bounds}`") for (part, said, bounds), of in layers.items()
+    ]
+    return table(("of", "contract", "for", "bounds"), cells)
+
+
+def head(each: Contract) -> str:
+    """Return the bounds of a contract: the assertion at its head."""
+    (function,) = ast.parse(textwrap.dedent(inspect.getsource(each.function))).body
+    return next(ast.unparse(node.test) for node in ast.walk(function) if isinstance(node, ast.Assert))
 
 
 def mutants() -> str:

@@ -13,7 +13,7 @@ PAGES |= {"benchmarks/README.md": "book/benchmarks", "spec/blockwright_spec": "b
 # What generated pages are made from: a link to it leads somewhere outside of the site, too.
 PAGES |= {
     "conformance/blockwright_lab/book/law_tags.py": "book/tags",
-    "conformance/blockwright_lab/proofs": "book/proofs",
+    "conformance/blockwright_lab/contracts": "book/contracts",
     "docs/data/examples.json": "book/examples",
     "docs/data/gates.json": "book/gates",
     "docs/data/known_bugs.json": "book/known-bugs/index",

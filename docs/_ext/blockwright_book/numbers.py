@@ -1,5 +1,7 @@
 """Numbers that pages quote: ``{{ states }}`` and others, from the measured data."""
 
+from blockwright_lab.contracts.gate import CONTRACTS
+
 from . import data, known_bugs, laws, spec
 
 
@@ -10,7 +12,8 @@ def substitutions() -> dict[str, str]:
         "transitions": f"{report['transitions']:,}" if report else "not measured",
         "scopes": f"{len(data.rows('lockstep', 'paged', 'offload')):,}",
         "states": f"{sum(row.get('states', 0) for row in data.rows('lockstep', 'paged', 'offload')):,}",
-        "theorems": f"{len(data.rows('proof')):,}",
+        "contracts": f"{len(CONTRACTS):,}",
+        "confirmed": f"{sum(not each.tried for each in CONTRACTS):,}",
         "known_bugs": f"{len(known_bugs.BUGS):,}",
         "laws": f"{len(laws.by_id()):,}",
         "chapters": f"{len(spec.chapters()):,}",

@@ -319,7 +319,10 @@ def test_run_conformance_fails_a_manager_that_no_scope_is_run_on() -> None:
         (("--impl", "faulty:unkind"), "the factory raised OSError when it was called with a Config: no memory"),
         (("--impl", "faulty:dict"), "--impl: 'faulty' has no factory 'dict'"),
         (("--impl", "json:loads"), "--impl: json:loads: the factory raised TypeError"),
-        (("--impl", "faulty:Faulty", "--gate", "proofs"), "--gate: proofs would not run the manager that --impl names"),
+        (
+            ("--impl", "faulty:Faulty", "--gate", "contracts"),
+            "--gate: contracts would not run the manager that --impl names",
+        ),
         (("--expected", "listed.toml"), "--expected: is of the manager that --impl names"),
     ],
 )

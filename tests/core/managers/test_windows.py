@@ -3,7 +3,7 @@
 How: each kind's rule against the sets that define it, over every set of cached blocks of a short prompt; what is odd of
 a kind, by hand.
 
-Not covered: what managers do with hits (test_managers.py), proofs for all integers (conformance).
+Not covered: what managers do with hits (test_managers.py), other integers (contracts).
 """
 
 from __future__ import annotations

@@ -1,0 +1,374 @@
+"""Contracts on the specification's definitions, and on the implementation's closed forms beside those definitions."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
+from blockwright_spec import reads as book
+from blockwright_spec.block_tables import counts
+from blockwright_spec.manager import hits
+from blockwright_spec.manager.outcomes import Step
+from blockwright_spec.manager.plans import whole_demand
+from blockwright_spec.manager.preconditions import starting
+from blockwright_spec.manager.state import Config, Hit, Running, Waiting, initial
+from blockwright_spec.reads import Chunked, Full, Group, Kind, Mamba, Sinks, Sliding
+from blockwright_spec.worker import storage
+
+from ..known_bugs.variants import variant
+from .contract import CONTRACTS, Contract
+
+LAYERS: dict[str, Callable[[int, int], Kind]] = {
+    "full": lambda width, sinks: Full(),
+    "sliding": lambda width, sinks: Sliding(width),
+    "sinks": lambda width, sinks: Sinks(sinks, width),
+    "chunked": lambda width, sinks: Chunked(width),
+    "mamba": lambda width, sinks: Mamba(),
+}
+"""The kinds by name, made of a width, which is the window or the chunk, and a number of sinks."""
+
+OWN: Any = variant()
+"""A copy of the package that is not compiled: CrossHair follows Python only."""
+CORE: Any = OWN.core
+
+READS, TABLES, PLANS = "spec: reads", "core: tables", "core: plans"
+
+
+def rule(kind: Kind, size: int) -> Any:
+    window = CORE.tables.window
+    match kind:
+        case Sliding(width):
+            return window.SlidingRule(width, size)
+        case Sinks(sinks, width):
+            return window.SlidingRule(width, size, sinks)
+        case Chunked(chunk):
+            return window.ChunkedRule(chunk)
+        case Mamba():
+            return window.MambaRule()
+    return window.WindowRule()
+
+
+def bare(of: Any, **fields: Any) -> Any:
+    """Return an instance with some fields alone: constructors take numbers, not what stands for many."""
+    made = object.__new__(of)
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def tables(kind: Kind, size: int, layout: int = 0) -> Any:
+    """Return a group's tables."""
+    own = rule(kind, size)
+    given = {"rule": own, "sinks": own.sinks, "_block_size": size, "_layout": layout}
+    return bare(CORE.tables.group.GroupTables, **given, is_encoder=False, num_states=0)
+
+
+Function = Callable[..., None]
+
+
+def contract(part: str, statement: str, *tried: Iterable[int]) -> Callable[[Function], Function]:
+    """Add a contract that does not depend on the kind of layer."""
+
+    def add(function: Function) -> Function:
+        CONTRACTS.append(Contract(part, "all", statement, function, tried))
+        return function
+
+    return add
+
+
+def to(most: int, least: int = 1) -> range:
+    return range(least, most + 1)
+
+
+NO, FLAG, ALL = range(1), (False, True), "full sliding sinks chunked mamba"
+TRIED = {
+    "full": (to(1), NO),
+    "sliding": (to(6), NO),
+    "sinks": (to(4), to(3)),
+    "chunked": (to(4), NO),
+    "mamba": (to(1), to(2, 0)),
+}
+"""Widths, and numbers of sinks, or of drafts, where values are tried."""
+
+Maker = Callable[[Callable[[int, int], Kind], int], Function]
+
+
+def of_kinds(
+    part: str, statement: str, *rest: Iterable[int], layers: str = ALL, tried: str = ""
+) -> Callable[[Maker], Maker]:
+    """Add a contract for each of several kinds; for those in `tried`, values are, `rest` being the other arguments'.
+
+    What a token reads is a tuple under sinks, which is walked: so there are few of them, and narrow windows.
+    """
+
+    def add(make: Maker) -> Maker:
+        for layer in layers.split():
+            values = (*TRIED[layer], *rest) if layer in tried.split() else ()
+            function = make(LAYERS[layer], 3 if layer == "sinks" else 2**40)
+            CONTRACTS.append(Contract(part, layer, statement, function, values))
+        return make
+
+    return add
+
+
+# --- the definitions
+
+
+@of_kinds(READS, "a token reads earlier positions, and later tokens read no others of them")
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
+    def holds(width: int, sinks: int, length: int, later: int, position: int) -> None:
+        assert 1 <= width <= most and 0 <= sinks <= most and 0 <= length <= later
+        each = kind(width, sinks)
+        if position in book.reads(each, later):
+            assert 0 <= position < later
+            assert position >= length or position in book.reads(each, length)
+
+    return holds
+
+
+@of_kinds(READS, "a dead entry is written, and no later token reads it")
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
+    def holds(width: int, sinks: int, size: int, entry: int, length: int, later: int, position: int) -> None:
+        assert 1 <= width <= most and 0 <= sinks <= most and 1 <= size <= 3
+        assert entry >= 0 and 0 <= length <= later and position // size == entry
+        each = kind(width, sinks)
+        if book.dead(each, size, length, entry):
+            assert position < length and position not in book.reads(each, later)
+
+    return holds
+
+
+@contract(READS, "entries cover the slots, and one less does not")
+def _(size: int, length: int, entry: int) -> None:
+    assert size >= 1 and length >= 0 and entry >= 0
+    assert (entry < book.entries(size, length)) == (entry * size < length)
+
+
+# --- what a kind keeps
+
+
+@of_kinds(TABLES, "needed positions are those from first_needed on, and sinks")
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
+    def holds(width: int, sinks: int, size: int, length: int, position: int) -> None:
+        assert 1 <= width <= most and 0 <= sinks <= most and size >= 1 and 0 <= position < length
+        each = kind(width, sinks)
+        kept = position >= rule(each, size).first_needed(length) or (isinstance(each, Sinks) and position < sinks)
+        assert (position in book.needed(each, length)) == kept
+
+    return holds
+
+
+@of_kinds(TABLES, "last_needing is the last length at which an earlier position is needed")
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
+    def holds(width: int, sinks: int, size: int, length: int, position: int) -> None:
+        assert 1 <= width <= most and 0 <= sinks <= most and size >= 1 and 0 <= length <= 2**40 and position >= 1
+        each = rule(kind(width, sinks), size)
+        assert (each.first_needed(length) < position) == (length <= each.last_needing(position))
+
+    return holds
+
+
+@of_kinds(TABLES, "trims, trim_at and first_kept agree with the dead entries")
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
+    def holds(width: int, sinks: int, size: int, length: int, trimmed: int) -> None:
+        assert 1 <= width <= most and 0 <= sinks <= most and 1 <= size <= 3
+        assert trimmed >= 0 and 0 <= length < 2**40
+        each = kind(width, sinks)
+        group, own = tables(each, size), bare(CORE.tables.table.GroupTable, num_trimmed=trimmed)
+        entry = max(trimmed, group.sinks)
+        is_dead = book.dead(each, size, length, entry)
+        assert is_dead == (entry < group.first_kept(length)) == group.trims(own, length)
+        assert is_dead == (length >= group.trim_at(trimmed))
+
+    return holds
+
+
+@contract(TABLES, "entries_for and missing count entries and new blocks in each layout")
+def _(layout: int, size: int, held: int, length: int) -> None:
+    assert 0 <= layout <= 2 and size >= 1 and held >= 0 and length >= 0 and (layout < 2 or held <= 1)
+    group, wanted = tables(Full(), size, layout), book.entries(length + 1 if layout == 2 else size, length)
+    assert group.entries_for(length) == wanted
+    assert group.missing(held, length) == (0 if wanted <= held else 1 if layout else wanted - held)
+
+
+@contract(TABLES, "growth changes nothing exactly up to in_place_slots")
+def _(size: int, held: int, published: int, length: int, caching: bool) -> None:
+    assert size >= 1 and held >= 0 and published >= 0 and 0 <= length < 2**40
+    group, own = tables(Full(), size), bare(CORE.tables.table.GroupTable, blocks=range(held), num_published=published)
+    fills = published < length // size
+    assert group.publishes(own, length) == fills
+    changes = held < book.entries(size, length) or (caching and fills)
+    assert (length <= group.in_place_slots(own, caching)) == (not changes)
+
+
+# --- the most blocks held
+
+
+def whole_chunks(kind: Kind, size: int) -> Kind:
+    """Return a kind whose chunk is so many blocks long; others are refused."""
+    return Chunked(kind.chunk * size) if isinstance(kind, Chunked) else kind
+
+
+@of_kinds(
+    TABLES, "peak is the most blocks that a step reads and fills", to(3), to(8), to(4), tried="sliding sinks chunked"
+)
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
+    def holds(width: int, sinks: int, size: int, slots: int, step: int) -> None:
+        assert 1 <= width <= 6 and 0 <= sinks <= 3 and 1 <= size <= 3 and 1 <= slots <= 8 and 1 <= step <= 4
+        each = whole_chunks(kind(width, sinks), size)
+        assert rule(each, size).peak(slots, step, size, 0) == book.peak(each, size, slots, step)
+
+    return holds
+
+
+@of_kinds(
+    TABLES,
+    "no step holds more than the peak",
+    *(to(3), to(9, 9), to(5), to(8, 0)),
+    layers="full sliding sinks chunked",
+    tried="chunked",
+)
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
+    def holds(width: int, sinks: int, size: int, slots: int, step: int, start: int) -> None:
+        assert 1 <= width <= most and 0 <= sinks <= most and 1 <= size <= 3 and 0 <= start < slots and step >= 1
+        each = whole_chunks(kind(width, sinks), size)
+        group, stop = tables(each, size), min(start + step, slots)
+        assert group.held_in_step(start, stop, stop, 0) <= group.peak(slots, step, 0)
+
+    return holds
+
+
+@of_kinds(TABLES, "a step holds the blocks that it reads and fills", to(3), to(12, 0), to(3), tried="full sinks")
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
+    def holds(width: int, sinks: int, size: int, start: int, count: int) -> None:
+        assert 1 <= width <= 4 and 0 <= sinks <= 3 and 1 <= size <= 3 and start >= 0 and 1 <= count <= 3
+        each = kind(width, sinks)
+        group, stop = tables(each, size, 1 if isinstance(each, Mamba) else 0), start + count
+        held = book.hit_entries(each, size, start) | book.filled(each, size, start, stop)
+        assert group.held_in_step(start, stop, stop, 0) == len(held)
+
+    return holds
+
+
+@of_kinds(PLANS, "most_blocks counts steps in flight, and drafts", to(8), to(3), to(3), FLAG, tried=ALL)
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
+    def holds(width: int, more: int, tokens: int, step: int, flights: int, caching: bool) -> None:
+        assert 1 <= width <= 6 and 0 <= more <= 3 and 1 <= tokens <= 8 and 1 <= step <= 3 and 1 <= flights <= 3
+        each = whole_chunks(kind(width, more), 2)
+        if isinstance(each, Mamba):
+            each = Mamba(more)
+        config = Config((Group(each, 2),), 8, tokens, caching)
+        wanted = storage.held(config, config.groups[0], storage.Limits(tokens, step, flights=flights, caching=caching))
+        spec = kv_cache_spec(each, 2, OWN)
+        assert CORE.steps.plans.most_blocks(spec, tokens, step, caching, steps_in_flight=flights) == wanted
+
+    return holds
+
+
+PAIRS: dict[str, Callable[[int], tuple[Group, Group]]] = {
+    "full, full": lambda width: (Group(Full(), 2), Group(Full(), 3)),
+    "full, sliding": lambda width: (Group(Full(), 1), Group(Sliding(width), 2)),
+    "sinks, mamba": lambda width: (Group(Sinks(2, width), 2), Group(Mamba(2), 3)),
+    "chunked, sliding": lambda width: (Group(Chunked(2 * width), 2), Group(Sliding(4), 3)),
+}
+
+
+def of_pair(groups: Callable[[int], tuple[Group, Group]]) -> Function:
+    def holds(width: int, tokens: int, step: int, ahead: int) -> None:
+        assert 1 <= width <= 5 and 1 <= tokens <= 13 and 1 <= step <= 5 and 0 <= ahead <= 2
+        two, longest, new = groups(width), tokens + 1, min(step, tokens)
+        state = replace(initial(Config(two, 8, longest), 1), requests=(Waiting((0, (0,) * tokens)),))
+        start = starting(state, 0, Hit(), Step(new, ahead))
+        assert isinstance(start, Running)
+        pool, ask = CORE.pool.pool.BlockPool(8), CORE.tables.ask.StepRequest()
+        ask.new, ask.ahead = new, ahead
+        specs = [kv_cache_spec(group.kind, group.block_size, OWN) for group in two]
+        made = [CORE.tables.group.group_tables(spec, pool, at, 1) for at, spec in enumerate(specs)]
+        own = SimpleNamespace(groups=made, config=SimpleNamespace(max_len=longest))
+        assert CORE.steps.plans.most_in_steps(own, tokens, ask) == whole_demand(state, start, 0, Step(new, ahead))
+
+    return holds
+
+
+WHOLE = "a request holds the most blocks of all groups in one step"
+CONTRACTS += [
+    Contract(PLANS, layer, WHOLE, of_pair(groups), (to(5), to(13), to(5), to(2, 0))) for layer, groups in PAIRS.items()
+]
+
+
+# --- hits
+
+
+class Cached(CORE.tables.window.Probe):  # type: ignore[misc]
+    """A lookup in which the blocks that are cached are given."""
+
+    def __init__(self, blocks: tuple[bool, ...], max_length: int, margin: int) -> None:
+        self.block_size, self.margin, self.run_end = 1, margin, -1
+        self.blocks, self._limit = blocks, min(max_length, len(blocks))
+
+    def cached(self, index: int) -> bool:
+        return index < self._limit and self.blocks[index]
+
+    def fill_run(self) -> int:
+        return next((at for at in range(self._limit) if not self.blocks[at]), self._limit)
+
+
+def check_hit(kinds: tuple[Kind, ...], tokens: int, eagle: bool, *cached: tuple[bool, ...]) -> None:
+    most = tokens - 1 + eagle  # as the core asks: a margin more
+    probes = [Cached(blocks, most, int(eagle)) for blocks in cached]
+    hit = CORE.tables.window.common_hit([rule(kind, 1) for kind in kinds], probes, 1, tokens - 1)
+    groups, prefix = tuple(Group(kind, 1) for kind in kinds), (0, (0,) * tokens)
+    assert hit == book.longest_hit(groups, lambda at, part: cached[at][len(part[1]) - 1], prefix, eagle)
+
+
+@of_kinds(TABLES, "a hit is the longest of which every needed block is cached", to(6), *(FLAG,) * 7, tried=ALL)
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
+    def holds(
+        width: int, sinks: int, tokens: int, eagle: bool, a: bool, b: bool, c: bool, d: bool, e: bool, f: bool
+    ) -> None:
+        assert 1 <= width <= 6 and 0 <= sinks <= 3 and 1 <= tokens <= 6
+        each = kind(width, sinks)
+        check_hit((each,), tokens, bool(eagle) and not isinstance(each, Chunked), (a, b, c, d, e, f))
+
+    return holds
+
+
+@contract(TABLES, "a hit suits a leading run and a window at once", to(3), to(3), *(FLAG,) * 6)
+def _(width: int, tokens: int, a: bool, b: bool, c: bool, d: bool, e: bool, f: bool) -> None:
+    assert 1 <= width <= 3 and 1 <= tokens <= 3
+    check_hit((Full(), Sliding(width)), tokens, False, (a, b, c), (d, e, f))
+
+
+@of_kinds(TABLES, "is_useful says whether some hit can need a block (PUB-2)", to(3), to(4), to(9, 0), FLAG, tried=ALL)
+def _(kind: Callable[[int, int], Kind], most: int) -> Function:
+    def holds(width: int, sinks: int, size: int, times: int, entry: int, eagle: bool) -> None:
+        assert 1 <= width <= 7 and 0 <= sinks <= 3 and 1 <= size <= 3 and 1 <= times <= 4 and 0 <= entry <= 9
+        each = whole_chunks(kind(width, sinks), size)
+        use = eagle and not isinstance(each, Chunked)
+        config = Config((Group(each, size), Group(Full(), size * times)), 8, 99, eagle=use)
+        group = tables(each, size, 1 if isinstance(each, Mamba) else 0)
+        group.keeps_all = isinstance(each, Full)
+        group.align(size * times, use)
+        assert group.is_useful(entry) == hits.useful(config, 0, entry)
+
+    return holds
+
+
+# --- keys, rows, block tables and plans
+
+
+@contract("core: keys", "a block is full exactly if all its units are")
+def _(units: int, full: int, index: int) -> None:
+    assert units >= 1 and full >= 0 and index >= 0
+    keys = bare(CORE.keys.request.BlockKeys, units=units, num_units=full)
+    assert (index < keys.num_blocks()) == (units * (index + 1) <= full)
+
+
+@contract("paging", "an append touches the blocks that the specification counts")
+def _(size: int, full: int, tokens: int, ahead: int) -> None:
+    assert 1 <= size <= 16 and 0 <= full <= 40 and tokens >= 0 and ahead >= 0
+    own = bare(OWN.paging.block_table.BlockTable, _size=size, _num_full=full)
+    config: Any = SimpleNamespace(block_size=size)
+    known: Any = SimpleNamespace(prefix=(0, range(full)))
+    assert own.num_touched(tokens, ahead) == counts.touched(config, known, tokens, ahead)
