@@ -13,9 +13,10 @@ leaves the device `Said` goes with it.
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-FIRST = -1
+FIRST = -2
+PASSING = -1
 PLAIN = 0
-"""The ranks of what goes before all other candidates, and of what nobody said anything of; priorities are above."""
+"""The ranks of blocks that go before all others, of passing ones, and of all others; priorities are above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,16 @@ class Mark:
 
     `nexts` are the contents that stood behind it in the tables of those who held it. A block that several things
     followed is never among the first to go. `recent` says that it is among the last to become a candidate, which no
-    hint is about (HINT-3).
+    hint is about (HINT-3). `passing` says that no hit that its last holder wanted needs it (chapter `keeping`), and
+    `spared` that it is one of the last such blocks, which go as all others do.
     """
 
     priority: int = 0
     until: int = 0
     first: bool = False
     recent: bool = False
+    passing: bool = False
+    spared: bool = False
     nexts: frozenset[Hashable] = frozenset()
 
 
@@ -75,7 +79,9 @@ def rank(mark: Mark, now: int) -> float:
         return float("inf")
     if mark.priority and now < mark.until:
         return mark.priority
-    return FIRST if mark.first else PLAIN
+    if mark.first:
+        return FIRST
+    return PASSING if mark.passing and not mark.spared else PLAIN
 
 
 @dataclass(frozen=True, slots=True)

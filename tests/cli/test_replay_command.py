@@ -90,6 +90,8 @@ def test_json_of_a_curve(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
         (["--kind", "sliding", "--window", "40"], {"sliding_window": 40}),
         (["--kind", "chunked", "--chunk", "64"], {"attention_chunk_size": 64}),
         (["--kind", "mamba"], {}),
+        (["--layers", "full+2*sliding:40", "--keep", "age"], {}),
+        (["--layers", "full+chunked:64+mamba", "--keep", "wanted"], {}),
     ],
 )
 def test_every_kind_replays_and_checks_itself(
@@ -186,6 +188,9 @@ def test_plot_without_the_library_names_it(capsys: pytest.CaptureFixture[str], m
         (["--hints", "oracle", "--policy", "lru"], "--policy: with hints the client decides"),
         (["--policy", "mru"], "--policy: expected lru, t-lru, workload-aware or module:factory, not 'mru'"),
         (["--policy", "builtins:object"], "--policy: must make something with a method choose(candidates) or ending("),
+        (["--layers", "full+sliding"], "--layers: 'sliding' is no group; write full, mamba, sliding:1024"),
+        (["--layers", "full", "--kind", "mamba"], "--layers: stands for all groups on the device; leave --kind"),
+        (["--keep", "wanted"], "keep_wanted: needs enable_caching and a group of layers with windows"),
         (["--hint-guard", "2"], "argument --hint-guard: must be a part from 0 to 1, not '2'"),
     ],
 )

@@ -4,6 +4,7 @@ This is trusted code: it decides what "the same state" means. It is short, it is
 the mutants of the kit include it.
 """
 
+from blockwright_spec.manager.retention import in_order
 from blockwright_spec.manager.state import NULL, Running, State, Table, held_tables
 
 from ..checker.lockstep import differing
@@ -32,10 +33,14 @@ def expected(state: State) -> Observation:
             references[block] += block != NULL
     for block, content in state.keys:
         keys[block] = content  # type: ignore[call-overload]
-    queue, overlaps = state.queue, state.config.added.overlaps
+    added = state.config.added
+    queue, overlaps = state.queue, added.overlaps
+    if added.keeps and not added.retains:  # as they will be taken; with hints, who goes depends on the taker
+        queue = in_order(state, None, len(queue))
     settled = tuple([each.settled if isinstance(each, Running) and overlaps else None for each in state.requests])
     shown = tuple(references), tuple(keys), tuple(published), len(queue), tuple(states), settled, state.copies
-    return Observation(tuple(tables), queue, *shown, outside=tuple(sorted(state.outside)))
+    passing = tuple([block for block, mark in enumerate(state.marks) if mark.passing])
+    return Observation(tuple(tables), queue, *shown, outside=tuple(sorted(state.outside)), passing=passing)
 
 
 def differences(wanted: Observation, shown: Observation, ordered: bool = True) -> list[str]:

@@ -82,6 +82,8 @@ class Observation(NamedTuple):
     """Where events are told: what somebody knows who joined at the first observation, the second, and so on."""
     outside: tuple[int, ...] | None = None
     """Blocks held from outside, each as often as it is held there, in ascending order."""
+    passing: tuple[int, ...] | None = None
+    """Passing blocks, where blocks are told apart so, in ascending order."""
 
 
 class ManagerAdapter(Protocol):

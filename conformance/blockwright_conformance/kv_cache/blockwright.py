@@ -94,7 +94,10 @@ def options_of(config: Config) -> dict[str, Any]:
         "publish_on_settlement": added.settles,
         "enable_kv_cache_events": added.tells,
         "watermark": config.watermark / config.num_blocks,
+        "keep_wanted": added.keeps,
     }
+    if added.keeps:
+        options["passing_spares"] = added.spares
     if not added.retains:
         return options
     shares = {EXTRAS[extra]["cache_salt"]: floor for extra, floor in added.floors if isinstance(extra, int)}
@@ -200,7 +203,8 @@ class BlockwrightAdapter:
         self.hits.pop(name, None)
 
     def find(self, name: str) -> Found:
-        hit, length = self.manager.get_computed_blocks(self.requests[name])  # a lookup changes nothing
+        request = self.owned(name)  # which a lookup tells its junction; of the manager it changes nothing
+        hit, length = self.manager.get_computed_blocks(request)
         self.hits[name] = hit
         return Found(length, tuple([tuple(ids) for ids in hit.ids]) if length else ())
 
@@ -389,6 +393,7 @@ class BlockwrightAdapter:
             self.evicted() if pool.tracks_evictions else None,
             None if self.stream is None else self.listeners(self.stream),
             tuple([block for block, times in enumerate(pool.holders_apart()) for _ in range(times)]),
+            tuple(pool.passing_block_ids()),
         )
 
     def listeners(self, stream: Any) -> tuple[Listener, ...]:

@@ -25,6 +25,7 @@ FEATURES: dict[str, Callable[[Scope], object]] = {
     "watermark": lambda scope: scope.config.watermark,
     "events": lambda scope: scope.config.added.tells,
     "retention": lambda scope: scope.config.added.retains,
+    "keeping": lambda scope: scope.config.added.keeps,
     "groups": lambda scope: len(scope.config.groups) > 1,
     "block sizes": lambda scope: len({group.block_size for group in scope.config.groups}) > 1,
     "drafts": lambda scope: scope.drafts or keeps_draft_states(scope),

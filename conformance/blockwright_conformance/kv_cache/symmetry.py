@@ -16,6 +16,7 @@ from hashlib import blake2b
 from itertools import permutations, product
 from typing import Any
 
+from blockwright_spec.hints import Mark
 from blockwright_spec.manager.state import Running, State, Waiting, certain, is_loading, owned, span
 from blockwright_spec.reads import Group, Prefix, dead, entries
 
@@ -64,11 +65,14 @@ def remembered(state: State, names: Names) -> list[int]:
     if not state.marks:
         return [0] * state.config.num_blocks
     return [
-        names.number(((mark.priority, mark.until - state.now, mark.first, mark.recent, mark.nexts), ()))
-        if mark.until > state.now
-        else names.number(((mark.first, mark.recent, mark.nexts), ()))
+        names.number((((mark.priority, mark.until - state.now) * (mark.until > state.now), *placed(mark)), ()))
         for mark in state.marks
     ]
+
+
+def placed(mark: Mark) -> tuple[Any, ...]:
+    """Return what is remembered of a block that no time ends."""
+    return mark.first, mark.recent, mark.passing, mark.spared, mark.nexts
 
 
 def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[Any, ...]:
@@ -82,12 +86,12 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
         added, wish = request.added, request.added.wish
         counts = request.computed, request.written, added.drafts, least, added.encoder, added.loading
         said = (wish.tokens, wish.priority, wish.until - state.now, wish.first if wish.first is not None else -1)
-        facts = trimmed, counts, request.published, slot in state.due, said if state.marks else ()
+        facts = trimmed, counts, request.published, slot in state.due, said if state.marks else (), added.wants
         return 2, names.number(request.prefix), *facts, blocks, timed(state, slot, request)
     loading = bool(state.fences) and is_loading(state, slot)
     if isinstance(request, Waiting):
         found = tuple([marks[block] for table in request.hit.tables for block in table])
-        return 1, names.number(request.prefix), found, loading
+        return 1, names.number(request.prefix), found, request.hit.junction, loading
     return (0, True) if loading else ABSENT
 
 
@@ -172,7 +176,8 @@ def ordered(
         owner = slots.index(fence.slot) if fence.step is None else -1
         blocks = [[labels.setdefault(block, len(labels)) for block in table] for table in fence.tables]
         said = (fence.extra, *astuple(fence.wish)[:2], fence.wish.until - state.now, fence.wish.first or 0)
-        time.append((-1 if fence.step is None else fence.step, owner, blocks, said if state.marks else ()))
+        passing = sorted([labels[block] for block in fence.passing])
+        time.append((-1 if fence.step is None else fence.step, owner, blocks, (said, passing) if state.marks else ()))
     time += [(group, *[labels.setdefault(block, len(labels)) for block in ends]) for group, *ends in state.copies]
     time += [slots.index(slot) for slot in state.due]
     times = Counter(state.outside)

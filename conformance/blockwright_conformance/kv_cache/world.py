@@ -70,7 +70,7 @@ class KVCacheWorld(World[State, ManagerAdapter]):
     ) -> None:
         super().__init__(scope)
         self.factory, self.laws, self.is_long = factory, laws, is_long
-        if scope.config.added.retains or hasattr(factory, "policy"):
+        if scope.config.added.retains or scope.config.added.keeps or hasattr(factory, "policy"):
             kept = "POLICY-" if hasattr(factory, "policy") else ""  # what a policy says of blocks, nobody else knows
             self.laws += tuple([law for law in POLICY_LAWS if law.id.startswith(kept)])
             if "outside" in scope.calls:  # who holds the end of a chain alone lets go of it after its beginning

@@ -14,13 +14,14 @@ from typing import Any, Final, NamedTuple, cast, final
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
-from blockwright.config import KVCacheConfig
+from blockwright.config import KVCacheConfig, KVCacheGroupSpec
 from blockwright.core.keys.block_hash import BlockHasher
 from blockwright.core.keys.request import MAX_LENGTH, Request, count_of
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.journal import Eviction
 from blockwright.core.pool.order.chosen import EvictionPolicy
 from blockwright.core.pool.order.order import BlockHint
+from blockwright.core.pool.order.passing import SHARE
 from blockwright.core.pool.pool import BlockPool
 from blockwright.core.steps.batch import grow_each
 from blockwright.core.steps.check import check_state
@@ -48,7 +49,7 @@ from blockwright.core.tables.group import group_tables, refuse_eagle
 from blockwright.core.tables.view import GroupView
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import KVCacheEvent
-from blockwright.kinds import CrossAttentionSpec, MambaSpec
+from blockwright.kinds import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec, SlidingWindowSpec
 
 ABOVE: Final[dict[str, Callable[..., Any]]] = {}
 """What shows, stores or records a manager, by the name of its method here: functions of `blockwright.observe`.
@@ -128,6 +129,8 @@ class KVCacheManager:
         shares: Mapping[str, int] | None = None,
         hint_guard: float = 0.0,
         eviction_policy: EvictionPolicy | None = None,
+        keep_wanted: bool | None = None,
+        passing_spares: int | None = None,
         raise_never_fits: bool = True,
     ) -> None:
         """Make a manager with an empty pool.
@@ -158,6 +161,14 @@ class KVCacheManager:
                 a pool of that size. law: HINT-3.
             eviction_policy: chooses the cached block that is evicted. Blocks without content are taken before any
                 cached block. Without a policy and without hints, the least recently used block is evicted.
+            keep_wanted: where layers forget (windows, recurrent states), evict those blocks first that no hit of a
+                wanted length needs: the prompt, the hit that a request began with, its `Request.junction`, and all that
+                it has published. None: True with windows and without recurrent layers. With recurrent layers give True
+                only if each prefill ends a step at the request's junction and at the prompt's last whole block. False
+                evicts the least recently used block, whatever it is for. law: POLICY-4.
+            passing_spares: how many of the last blocks that `keep_wanted` would evict first are evicted by age
+                instead, for prompts that part where no earlier one has. None: one in 32 of the pool. Hints and shares
+                spare none.
             raise_never_fits: raise `NeverFitsError` when a new request could not be served even alone; False: return
                 None for it, as vLLM's manager does, and so each time that it is asked for.
 
@@ -200,6 +211,9 @@ class KVCacheManager:
             pool._set_shares(shares)
         if eviction_policy is not None:
             pool._set_policy(eviction_policy)
+        if _keeps_wanted(keep_wanted, passing_spares, groups, pool):
+            spares: int = kv_cache_config.num_blocks // SHARE if passing_spares is None else passing_spares
+            pool._keep_wanted(spares)
         managers = [
             group_tables(group.kv_cache_spec, pool, number, dcp_world_size) for number, group in enumerate(groups)
         ]
@@ -895,3 +909,16 @@ class KVCacheManager:
             InvariantError: names the law and shows both sides.
         """
         check_state(self._state, held_elsewhere)
+
+
+def _keeps_wanted(asked: bool | None, spares: int | None, groups: list[KVCacheGroupSpec], pool: BlockPool) -> bool:
+    """Return whether passing blocks go first, as asked for, or as the kinds of layers suggest."""
+    if spares is not None and not 0 <= spares < pool.num_blocks:
+        raise InvalidArgumentError(f"passing_spares: must be within 0..{pool.num_blocks - 1} blocks, not {spares!r}")
+    kinds = [type(group.kv_cache_spec) for group in groups]
+    forgets = SlidingWindowSpec in kinds or ChunkedLocalAttentionSpec in kinds
+    if asked and not (pool.enable_caching and (forgets or MambaSpec in kinds)):
+        raise InvalidArgumentError(
+            "keep_wanted: needs enable_caching and a group of layers with windows or recurrent states; leave it out"
+        )
+    return pool.enable_caching and forgets and MambaSpec not in kinds if asked is None else asked

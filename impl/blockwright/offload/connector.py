@@ -58,6 +58,7 @@ class OffloadingConnector:
         worker: OffloadingWorker,
         *,
         store_on: str = "publish",
+        store_passing: bool = False,
         media: Sequence[ByteStore] = (),
     ) -> None:
         """Stand between these three.
@@ -68,6 +69,8 @@ class OffloadingConnector:
             worker: with a handler for each pair of neighbouring media; the connector is its only caller.
             store_on: ``"publish"``: blocks are stored once a step has computed them, and held until that has ended.
                 ``"evict"``: blocks are stored when the device takes them for other content.
+            store_passing: with ``"evict"``, also store blocks that no likely hit needs (`Eviction.is_passing`): the
+                windows that running requests have moved past.
             media: closed by `close`, after the handlers.
 
         Raises:
@@ -97,7 +100,7 @@ class OffloadingConnector:
         self._chain = chain
         self._per_block = chain.device_blocks_per_block
         self._desk = TransferDesk(chain, worker)
-        self._stores = Stores(manager, chain, self._desk, is_early=store_on == "publish")
+        self._stores = Stores(manager, chain, self._desk, store_on == "publish", store_passing)
         self._found: dict[str, FoundHit] = {}
         self._loads: dict[int, Load] = {}
         self._ended: list[Load] = []  # loads that never began, until the engine asks

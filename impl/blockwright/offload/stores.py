@@ -53,12 +53,18 @@ class Stores:
         num_stored, num_known, num_refused, num_failed: offloaded blocks, see `ConnectorStats`.
     """
 
-    def __init__(self, manager: KVCacheManager, chain: OffloadChain, desk: TransferDesk, is_early: bool) -> None:
-        """Store the blocks that steps fill if `is_early`, else those that are evicted."""
+    def __init__(
+        self, manager: KVCacheManager, chain: OffloadChain, desk: TransferDesk, is_early: bool, stores_passing: bool
+    ) -> None:
+        """Store the blocks that steps fill if `is_early`, else those that are evicted.
+
+        Of these, passing ones only if `stores_passing`.
+        """
         self._manager = manager
         self._chain = chain
         self._desk = desk
         self._is_early = is_early
+        self._stores_passing = stores_passing
         self._per_block = chain.device_blocks_per_block
         self._capacity = capacity_of(chain.tiers)
         self._next: dict[str, list[int]] = {}  # per request and group: the first offloaded block not looked at
@@ -109,6 +115,8 @@ class Stores:
         self._pass_time()
         victims: dict[bytes, Eviction] = {}
         for each in self._manager.take_evictions():
+            if each.is_passing and not self._stores_passing:
+                continue
             victims.setdefault(offload_key(each.block_hash, each.group), each)
         # The device gives up the last blocks of a prompt first: the first ones are the last of these.
         blocks = [_Block(key, [each.block_id], each.hint) for key, each in reversed(victims.items())]

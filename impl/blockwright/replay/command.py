@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import fields
@@ -48,6 +49,7 @@ examples:
   blockwright replay trace.jsonl --block-size 512 --blocks 5000 --host-blocks 20000 --store-on evict
   blockwright replay trace.jsonl --block-size 512 --blocks 5000 --hints oracle:0.2 --bound
   blockwright replay trace.jsonl --kind sliding --window 4096 --step-tokens 8192 --json -
+  blockwright replay trace.jsonl --layers full+5*sliding:1024 --step-tokens 2048 --keep wanted
 """
 
 
@@ -98,6 +100,10 @@ def _add_pool_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--sinks", type=_positive, metavar="TOKENS", help="first tokens that --kind sliding keeps")
     group.add_argument("--chunk", type=_positive, metavar="TOKENS", help="chunk of --kind chunked, whole blocks")
     group.add_argument(
+        "--layers", metavar="GROUPS", help="several groups of layers in one pool, instead of --kind: "
+        "full+5*sliding:1024 (windows of 1,024 tokens), full+3*mamba, full+chunked:8192",
+    )  # fmt: skip
+    group.add_argument(
         "--step-tokens", type=_positive, metavar="TOKENS", help="compute at most so many tokens per step (default: all)"
     )
 
@@ -107,6 +113,10 @@ def _add_keeping_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--policy", metavar="NAME", help=f"{', '.join(POLICIES)}, or module:factory of your own (default: lru)"
     )
+    group.add_argument(
+        "--keep", choices=("wanted", "age"), help="with windows or states: evict first what no likely hit needs, or by "
+        "age alone (default: wanted with windows alone; with recurrent layers, age)",
+    )  # fmt: skip
     group.add_argument(
         "--hints", default="none", metavar="HINTS", help="oracle: a client says of each request whether its "
         "conversation goes on; oracle:0.2: a fifth of that is wrong; oracle:0.2:7: another draw of it (default: none)",
@@ -217,7 +227,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _replay(args: argparse.Namespace, start: float, note: Callable[[Fact], object] | None) -> ReplayReport:
-    spec, trace, offload = _spec(args), _trace(args), _offload(args)
+    specs, trace, offload = _specs(args), _trace(args), _offload(args)
+    spec = specs[0]
     keeping = _keeping(args, trace)
     curve = args.curve or ()
     headline = args.blocks or (curve[-1] if curve else _DEFAULT_BLOCKS)
@@ -234,17 +245,19 @@ def _replay(args: argparse.Namespace, start: float, note: Callable[[Fact], objec
             note=note,
             advance=advance,
             keeping=keeping,
+            more=specs[1:],
+            keep_wanted=None if args.keep is None else args.keep == "wanted",
         )
     pools = {pool.blocks: pool for pool in result.pools}
     return ReplayReport(
         trace=trace,
-        kind=args.kind,
+        kind=args.layers or args.kind,
         spec=spec,
         result=result,
         headline=pools[headline],
         curve=tuple(pools[size] for size in curve),
         seconds=time.perf_counter() - start,
-        keeping=keeping.name,
+        keeping=keeping.name if args.keep is None else f"{keeping.name}, keep {args.keep}",
         bounds=_bounds(args, trace, sizes),
     )
 
@@ -253,7 +266,7 @@ def _keeping(args: argparse.Namespace, trace: Trace) -> Keeping:
     """Return the policy or hints that decide which blocks are kept."""
     if args.policy is not None and args.hints != "none":
         raise InvalidArgumentError("--policy: with hints the client decides; leave --policy or --hints out")
-    if args.hints != "none" and args.kind != "full":
+    if args.hints != "none" and (args.kind != "full" or args.layers):
         raise InvalidArgumentError("--hints: are of layers that keep all blocks; leave --kind out")
     name, make = args.policy or "lru", policy_named(args.policy or "lru")
     if args.hints != "none":
@@ -281,11 +294,33 @@ def _bounds(args: argparse.Namespace, trace: Trace, sizes: list[int]) -> dict[in
     """Return the hit rate of MIN for each size, and for size 0 of a pool that never evicts; nothing if not asked."""
     if not args.bound:
         return {}
-    if args.kind != "full" or args.tenants is not None:
+    if args.kind != "full" or args.layers or args.tenants is not None:
         raise InvalidArgumentError("--bound: is of layers that keep all blocks and of one tenant; leave the others out")
     references, total = references_of(trace, args.block_size), trace.num_references(args.block_size)
     whole = sum(-(-tokens // args.block_size) for tokens in references.tokens)
     return {size: most_hits(references, size or whole) / total for size in (*sizes, 0)}
+
+
+_GROUP: Final = re.compile(r"(?:([1-9][0-9]?)\*)?(full|sliding|chunked|mamba)(?::([1-9][0-9]{0,8}))?")
+
+
+def _specs(args: argparse.Namespace) -> list[kinds.KVCacheSpec]:
+    """Return the kind of each group of layers that the arguments declare."""
+    if args.layers is None:
+        return [_spec(args)]
+    if args.kind != "full" or args.host_blocks is not None:
+        raise InvalidArgumentError("--layers: stands for all groups on the device; leave --kind and --host-blocks out")
+    specs: list[kinds.KVCacheSpec] = []
+    for text in args.layers.split("+"):
+        match = _GROUP.fullmatch(text)
+        if match is None or (match[2] in ("sliding", "chunked")) != (match[3] is not None):
+            raise InvalidArgumentError(
+                f"--layers: {text!r} is no group; write full, mamba, sliding:1024 or 5*sliding:1024"
+            )
+        one = argparse.Namespace(block_size=args.block_size, kind=match[2], window=None, chunk=None, sinks=None)
+        setattr(one, "chunk" if match[2] == "chunked" else "window", None if match[3] is None else int(match[3]))
+        specs += [_spec(one)] * int(match[1] or 1)
+    return specs
 
 
 def _spec(args: argparse.Namespace) -> kinds.KVCacheSpec:

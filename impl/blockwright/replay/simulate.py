@@ -87,6 +87,8 @@ def replay(
     note: Callable[[Fact], object] | None = None,
     advance: Callable[[], None] = lambda: None,
     keeping: Keeping | None = None,
+    more: Sequence[KVCacheSpec] = (),
+    keep_wanted: bool | None = None,
 ) -> ReplayResult:
     """Serve all requests of `trace` on a pool of each size, for one group of layers of the kind `spec`.
 
@@ -95,6 +97,8 @@ def replay(
     every pool checks itself each time after that many requests, and at the end. With `offload`, there is a host tier
     behind each pool. `note` is given the journal of the calls, of one pool without a host tier. `advance` is called
     after each request. `keeping` decides which blocks are kept; without it, the least recently used is evicted first.
+    `more` are further groups of layers in the same pool, and `keep_wanted` is the manager's: with recurrent layers,
+    steps also end at each request's junction.
 
     Complexity: O(tokens) to prepare and O(blocks) per pool to serve.
 
@@ -107,7 +111,10 @@ def replay(
     if note is not None and (len(pool_sizes) > 1 or offload is not None):
         raise InvalidArgumentError("note: the journal is of one pool without a host tier")
     clock = _Clock()
-    pools = [_Pool(spec, size, longest, step_tokens, offload, note, clock, keeping) for size in pool_sizes]
+    specs = [spec, *more]
+    pools = [
+        _Pool(specs, size, longest, step_tokens, offload, note, clock, keeping, keep_wanted) for size in pool_sizes
+    ]
     continuing = references_of(trace, spec.block_size).continuing()
     whose = None if keeping is None else keeping.tenant
     # Keys never leave this process, so any collision-resistant hash gives the same result: take the faster one.
@@ -164,7 +171,7 @@ class _Pool:
 
     def __init__(
         self,
-        spec: KVCacheSpec,
+        specs: Sequence[KVCacheSpec],
         num_blocks: int,
         max_model_len: int,
         step_tokens: int | None,
@@ -172,8 +179,11 @@ class _Pool:
         note: Callable[[Fact], object] | None,
         clock: _Clock,
         keeping: Keeping | None,
+        keep_wanted: bool | None,
     ) -> None:
-        config = KVCacheConfig(num_blocks=num_blocks + 1, kv_cache_groups=[KVCacheGroupSpec(["layers"], spec)])
+        groups = [KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)]
+        config = KVCacheConfig(num_blocks=num_blocks + 1, kv_cache_groups=groups)
+        spec = specs[0]
         on_evict = offload is not None and offload.store_on == "evict"
         kept = keeping or Keeping("lru", Lru)
         policy: Any = kept.make()
@@ -185,6 +195,7 @@ class _Pool:
             shares={name: int(part * num_blocks) for name, part in kept.shares} or None,
             hint_guard=kept.guard,
             eviction_policy=chooser(policy),
+            keep_wanted=keep_wanted,
             raise_never_fits=False,
         )
         self._uncached = array("q")
@@ -194,7 +205,7 @@ class _Pool:
         self._host = None if offload is None else HostTier(self._manager, spec.block_size, offload)
         self._num_blocks = num_blocks
         self._step_tokens = step_tokens or max_model_len
-        self._boundary = spec.block_size if isinstance(spec, MambaSpec) else 1
+        self._boundary = spec.block_size if any(isinstance(each, MambaSpec) for each in specs) else 1
         self._hit_tokens = self._hit_blocks = self._host_tokens = self._refused = self._checks = 0
         self._served = self._sum_used = self._peak_used = 0
         self._seconds = 0.0
@@ -212,12 +223,12 @@ class _Pool:
             new = manager.allocate_slots(request, end - num_hit)
         else:
             hit, num_hit = manager.get_computed_blocks(request)
-            end = self._step_end(num_hit, request.num_tokens)
+            end = self._step_end(num_hit, request.num_tokens, request.junction)
             new = manager.allocate_slots(request, end - num_hit, num_hit, hit)
         used = self._used()
         while new is not None and end < request.num_tokens:
             self._compute(request, end)
-            end = self._step_end(end, request.num_tokens)
+            end = self._step_end(end, request.num_tokens, request.junction)
             new = manager.allocate_slots(request, end - request.num_computed_tokens)
             used = max(used, self._used())
         if new is not None:
@@ -250,9 +261,11 @@ class _Pool:
         self._clock.now += (end - request.num_computed_tokens) * _Clock.TOKEN_SECONDS
         request.num_computed_tokens = end
 
-    def _step_end(self, begin: int, num_tokens: int) -> int:
-        """Return where the step from `begin` ends: at most at the end of the prompt."""
+    def _step_end(self, begin: int, num_tokens: int, junction: int = 0) -> int:
+        """Return where the step from `begin` ends: at most at the end of the prompt, or where a state is wanted."""
         end = min(begin + self._step_tokens, num_tokens)
+        if self._boundary > 1 and begin < junction < end:
+            end = junction
         aligned = end // self._boundary * self._boundary
         return aligned if aligned > begin else end
 

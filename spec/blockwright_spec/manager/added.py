@@ -21,7 +21,8 @@ class ConfigAdded:
     With `settles`, blocks are published when their data is settled, without when a step that writes them is scheduled.
     With `tells`, the outside is told what can be found. With `retains`, candidates are told apart by hints and tenants:
     each of `floors` is a tenant's extra keys and the blocks that are its own, and the last `guard` candidates are out
-    of the reach of hints.
+    of the reach of hints. With `keeps`, blocks that no wanted hit needs go first (chapter `keeping`), except the last
+    `spares` of them, which go as others do where there are neither hints nor floors.
     """
 
     overlaps: bool = False
@@ -30,6 +31,8 @@ class ConfigAdded:
     retains: bool = False
     floors: tuple[tuple[Hashable, int], ...] = ()
     guard: int = 0
+    keeps: bool = False
+    spares: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,8 @@ class RunningAdded:
 
     `states` are, per group, the blocks for the states of draft tokens; `drafts` counts the drafts of the last step, all
     its unknown tokens unless steps are in flight. `encoder` tokens are read by cross-attention; `loading` tokens after
-    the written ones are on their way from elsewhere. `wish` is what was said of its blocks.
+    the written ones are on their way from elsewhere. `wish` is what was said of its blocks, and `wants` are the lengths
+    of hits that it wants kept.
     """
 
     states: tuple[tuple[int, ...], ...] = ()
@@ -46,6 +50,7 @@ class RunningAdded:
     encoder: int = 0
     loading: int = 0
     wish: Wish = UNSAID
+    wants: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Part one, chapter 11: the parts that transitions are made of, down to `serve`, what a step of the model comes to.
+"""Part one, chapter 12: the parts that transitions are made of, down to `serve`, what a step of the model comes to.
 
 Groups stand side by side: what is released is one batch in the order of groups, and all groups have adopted their hits
 before any of them takes a block.
@@ -10,6 +10,7 @@ from ..hints import Mark, Wish
 from ..reads import Group, Mamba, cut, writes
 from .choices import Choice, legal_order, legal_taking
 from .hits import lost
+from .keeping import passed, passing, passing_at_end
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .plans import let_go, planned
 from .publication import replaced, ripened, stepped_on, without
@@ -32,11 +33,12 @@ from .state import (
 )
 
 
-def requeued(state: State, released: tuple[int, ...]) -> State:
+def requeued(state: State, released: tuple[int, ...], ending: frozenset[int] | None = None) -> State:
     """Queue the released blocks that nobody holds any more: without content at the head, candidates at the tail.
 
     One after another, in the order given, so that the last block without content is the next to be taken (QUEUE-1).
-    What an unpublished block holds can no longer be found: its content is forgotten (GHOST-1).
+    What an unpublished block holds can no longer be found: its content is forgotten (GHOST-1). Those of `ending` are
+    passing (POLICY-4); where no request lets go of them, those that its last request left so.
     """
     held = frozenset(block for table in held_tables(state) for block in table)
     freed = tuple(block for block in released if block not in held)
@@ -45,7 +47,9 @@ def requeued(state: State, released: tuple[int, ...]) -> State:
     bare = tuple(block for block in freed if block not in published)
     candidates = tuple(block for block in freed if block in published)
     contents = tuple(None if block in bare else content for block, content in enumerate(state.contents))
-    return guarded(replace(state, queue=(*bare[::-1], *state.queue, *candidates), contents=contents), candidates)
+    queue = (*bare[::-1], *state.queue, *candidates)
+    after = passed(replace(state, queue=queue, contents=contents), released, ending)
+    return guarded(after, candidates)
 
 
 def adopted(state: State, tables: tuple[Table, ...]) -> State:
@@ -113,7 +117,8 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     batch = let_go(start.tables, plan.gone)
     order, wants = choice.order(batch), (*plan.wants, *((True,) * count for count in plan.states))
     kept = replace(start, tables=plan.tables, trimmed=max(start.trimmed, start.settled))
-    freed = adopted(requeued(replaced(state, slot, kept), order), plan.tables)
+    ending = passing(state.config, start.tables, plan.gone, start.added.wants)
+    freed = adopted(requeued(replaced(state, slot, kept), order, ending), plan.tables)
     shared = tuple((at, kept.tables[at][entry]) for at, entry in enumerate(plan.copied) if entry is not None)
     count = len(shared) + sum(sum(wanted) for wanted in wants)
     taken = choice.take(in_order(freed, start.prefix[0], count), count)
@@ -172,9 +177,11 @@ def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice
     tables = owned(request) if isinstance(request, Running) else ()
     batch = tuple(tuple(block for block in table if block != NULL) for table in tables)
     is_loading = isinstance(request, Running) and request.added.loading > 0
-    left = replaced(state if steps else ripened(state, slot), slot, successor)
+    done = state if steps else ripened(state, slot)
+    left, last = replaced(done, slot, successor), done.requests[slot]
     whose, wish = (request.prefix[0], request.added.wish) if isinstance(request, Running) else (0, Wish())
-    fence = Fence(steps[-1] if steps else None, slot, batch, whose, wish)
+    ending = passing_at_end(state.config, last) if isinstance(last, Running) else frozenset()
+    fence = Fence(steps[-1] if steps else None, slot, batch, whose, wish, ending)
     fenced = replace(left, flights=orphaned(state, slot), fences=(*state.fences, fence), due=without(left.due, slot))
     return Done(fenced) if steps or is_loading else returned(fenced, (fence,), choice)
 
@@ -197,6 +204,6 @@ def returned(state: State, due: tuple[Fence, ...], choice: Choice) -> Outcome:
         # EFFECT
         at = state.fences.index(fence)
         left = replace(state, fences=(*state.fences[:at], *state.fences[at + 1 :]))
-        state = requeued(marked(left, fence), order)
+        state = requeued(marked(left, fence), order, fence.passing)
     return Done(state)
     # SAME: keys, contents of published blocks, requests.

@@ -2,7 +2,7 @@
 
 from math import lcm
 
-from ..reads import Prefix, cut, dead, hit_ends, longest_hit
+from ..reads import Full, Prefix, cut, dead, hit_ends, longest_hit
 from .choices import Choice
 from .state import NULL, Config, Content, Hit, State, Table, heads, key
 
@@ -45,7 +45,23 @@ def found(state: State, prefix: Prefix, choice: Choice) -> Hit:
             for entry, end in enumerate(range(size, length + 1, size))
         )
 
-    return Hit(length, tuple(table(at) for at in range(len(config.groups)))) if length else Hit()
+    tables = tuple(table(at) for at in range(len(config.groups))) if length else ()
+    return Hit(length, tables, junction(config, published, prefix, length) if config.added.keeps else 0)
+
+
+def junction(config: Config, published: frozenset[Content], prefix: Prefix, length: int) -> int:
+    """Return the longest hit that the layers which read everything would have alone, if that exceeds a length; else 0.
+
+    The prompt left what others have sent there, so that others may leave it there again.
+    """
+    full = tuple((at, group) for at, group in enumerate(config.groups) if isinstance(group.kind, Full))
+    step, known = lcm(*(group.block_size for group in config.groups)), len(prefix[1])
+
+    def holds(end: int) -> bool:
+        ends = ((at, each) for at, group in full for each in hit_ends(group, end, config.eagle))
+        return all(each <= known and (at, cut(prefix, each)) in published for at, each in ends)
+
+    return next((end for end in reversed(range(0, known, step)) if full and end > length and holds(end)), 0)
 
 
 def served(hit: Hit, prefix: Prefix, state: State) -> tuple[tuple[int, Content], ...]:

@@ -1,4 +1,4 @@
-"""Part one, chapter 23: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 24: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
@@ -86,6 +86,7 @@ POLICY_LAWS = (
     listed(retention_laws.law_floors_fit, "LMCache: quotas per salt"),
     listed(retention_laws.law_candidate_is_single, "what a duplicate costs its tenant; known bug D60"),
     listed(retention_laws.law_extension_goes_first, "SGLang RadixCache: leaves are evicted first; known bug D41"),
+    listed(retention_laws.law_full_is_ordinary, "chapter `keeping`"),
     listed(retention_laws.law_free_block_can_be_taken, "SGLang #27539: a policy that lost blocks; known bug B67a"),
 )
 """Every law of states of what goes first, where candidates are told apart."""
@@ -94,6 +95,7 @@ POLICY_STEP_LAWS = (
     listed(retention_laws.law_hints_end, "SGLang #21045: soft retention instead of pins; known bug B67b"),
     listed(retention_laws.law_share_is_left, "LMCache: quotas per salt; known bug D40"),
     listed(retention_laws.law_contentless_go_first, "vLLM FreeKVCacheBlockQueue; chapter `lru`"),
+    listed(retention_laws.law_passing_go_first, "vLLM #48435: freed windows push out what the next turn needs"),
 )
 """Every law of steps of the same."""
 
@@ -101,6 +103,7 @@ PAIR_LAWS = (
     listed(
         retention_laws.law_share_is_as_if_alone, "LMCache: quotas per salt; Mattson et al. (1970): stack algorithms"
     ),
+    listed(retention_laws.law_next_turn_hits, "vLLM #48435: freed windows push out what the next turn needs"),
     listed(retention_laws.law_wrong_hints_are_bounded, "Mattson et al. (1970): stack algorithms; LPC (NeurIPS 2025)"),
 )
 """Every law of two histories: with others or with hints, and as it would be without."""

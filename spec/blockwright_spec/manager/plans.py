@@ -1,4 +1,4 @@
-"""Part one, chapter 9: planning a step: whether it fits, and what it takes.
+"""Part one, chapter 10: planning a step: whether it fits, and what it takes.
 
 A plan changes nothing. What it counts is what the step then takes (PLAN-1), as if dead entries were already trimmed.
 A request that joins others leaves a watermark and a reserve free; alone it need not, and so is served (LIVE-1).

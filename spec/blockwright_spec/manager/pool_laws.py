@@ -1,4 +1,4 @@
-"""Part one, chapter 13: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
+"""Part one, chapter 14: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
 
 from math import lcm
 

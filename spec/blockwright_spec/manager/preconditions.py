@@ -1,10 +1,11 @@
-"""Part one, chapter 8: what may be asked of a step, whatever the pool holds, and the request as the step finds it."""
+"""Part one, chapter 9: what may be asked of a step, whatever the pool holds, and the request as the step finds it."""
 
 from dataclasses import replace
 
 from ..reads import Cross, Prefix, dead
 from .added import RunningAdded
 from .hits import sound
+from .keeping import wanted_lengths
 from .outcomes import Reason, Refusal, Step
 from .state import (
     NULL,
@@ -80,7 +81,8 @@ def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
         tuple(NULL if dead(group.kind, span(config, group), end, entry) else block for entry, block in enumerate(table))
         for group, table in zip(config.groups, tables, strict=True)
     )
-    added = RunningAdded(encoder=step.added.encoder)
+    wants = wanted_lengths(config, request.prefix, length + step.added.external, request.hit.junction)
+    added = RunningAdded(encoder=step.added.encoder, wants=wants)
     return Running(request.prefix, length, length, length, kept, looked, trimmed=end, added=added)
 
 

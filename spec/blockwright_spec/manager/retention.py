@@ -59,7 +59,7 @@ def ranked(state: State) -> tuple[int, ...]:
 
 def in_order(state: State, taker: Hashable, count: int) -> tuple[int, ...]:
     """Return the queue with the blocks in front that are taken for a tenant, `count` of them, in their order."""
-    if not state.config.added.retains:
+    if not state.marks:
         return state.queue
     bare = tuple(block for block in state.queue if key(state, block) is None)
     counts = counted(state)
@@ -149,17 +149,17 @@ def guarded(state: State, released: Table) -> State:
     """Have the last candidates out of the reach of hints: the last `guard` of those released (HINT-3)."""
     if not state.config.added.retains:
         return state
-    recent = tuple(block for block in state.queue if state.marks[block].recent or block in released)
+    fresh = tuple(block for block in released if not state.marks[block].passing)
+    recent = tuple(block for block in state.queue if state.marks[block].recent or block in fresh)
     last = recent[-state.config.added.guard :] if state.config.added.guard else ()
     changed = {block: replace(state.marks[block], recent=block in last) for block in recent}
     return put(state, changed)
 
 
 def held_again(state: State, blocks: frozenset[int]) -> State:
-    """Note that candidates are held again: they are neither recent nor among the first to go any more."""
-    return put(
-        state, {block: replace(state.marks[block], first=False, recent=False) for block in blocks if state.marks}
-    )
+    """Note that candidates are held again: nothing that was said of when they go counts any more."""
+    marks = {block: state.marks[block] for block in blocks if state.marks}
+    return put(state, {block: Mark(mark.priority, mark.until, nexts=mark.nexts) for block, mark in marks.items()})
 
 
 def retain(state: State, slot: int, tokens: int, priority: int, until: int) -> Outcome:

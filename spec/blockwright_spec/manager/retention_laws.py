@@ -1,4 +1,4 @@
-"""Part one, chapter 22: what retention promises: to those who hint, to tenants, and whatever the policy.
+"""Part one, chapter 23: what retention promises: to those who hint, to tenants, and whatever the policy.
 
 Laws of policies are judged where candidates are told apart, and of any policy that takes free blocks: they are about a
 choice that every other law leaves open. Two promises are about hits, and so about whole histories: `SHARE-2`, a
@@ -13,7 +13,7 @@ sooner; there more blocks may mean fewer hits, shares or not, and only SHARE-3 i
 
 from dataclasses import replace
 
-from ..hints import Mark, Wish
+from ..hints import PLAIN, Mark, Wish, rank
 from ..reads import Full, Prefix, cut
 from .hits import found
 from .lru import LRU
@@ -57,7 +57,8 @@ def lapsed(state: State) -> State:
 
 def law_hints_end(before: State, done: Done) -> bool:
     """HINT-2: blocks go by what counts of them now: after its time, and of what was there before, nothing does."""
-    return bool(before.config.added.floors) or is_as_if(before, lapsed(before), done)
+    added = before.config.added
+    return bool(added.floors) or not added.retains or is_as_if(before, lapsed(before), done)
 
 
 def is_as_if(before: State, other: State, done: Done) -> bool:
@@ -113,6 +114,36 @@ def law_free_block_can_be_taken(state: State) -> bool:
     return sorted(LRU.take(in_order(state, None, count), count)) == sorted(state.queue)
 
 
+def law_passing_go_first(before: State, done: Done) -> bool:
+    """POLICY-4: an ordinary candidate goes only if few passing ones are free, and all of them were let go of later."""
+    added, after = before.config.added, done.state
+    gone = tuple(at for at, block in enumerate(before.queue) if block in taken(done) and is_ordinary(before, block))
+    if not added.keeps or added.floors or not gone:
+        return True
+    left = frozenset(block for block in after.queue if is_free_to_pass(after, block))
+    is_oldest = not any(is_free_to_pass(before, block) and block in left for block in before.queue[: max(gone)])
+    return is_oldest and len(left) <= added.spares
+
+
+def is_ordinary(state: State, block: int) -> bool:
+    """Return whether a free block is a candidate that is not passing, and that no hint sends first."""
+    mark = state.marks[block] if state.marks else Mark()
+    return key(state, block) is not None and not mark.passing and rank(mark, state.now) >= PLAIN
+
+
+def is_free_to_pass(state: State, block: int) -> bool:
+    """Return whether a free block is passing and nobody asked to keep it."""
+    return state.marks[block].passing and rank(state.marks[block], state.now) <= PLAIN
+
+
+def law_full_is_ordinary(state: State) -> bool:
+    """POLICY-5: no block of a layer that reads all earlier tokens is passing."""
+    return not any(
+        state.marks[block].passing and isinstance(state.config.groups[at].kind, Full)
+        for block, (at, _) in (state.keys if state.marks else ())
+    )
+
+
 def law_candidate_is_single(state: State) -> bool:
     """SHARE-4: where candidates are told apart, no candidate has the content of another published block."""
     contents = tuple(content for _, content in state.keys)
@@ -144,3 +175,12 @@ def law_share_is_as_if_alone(together: State, apart: State, prefix: Prefix) -> b
 def law_wrong_hints_are_bounded(hinted: State, plain: State, prefix: Prefix) -> bool:
     """HINT-3: hits under any hints are at least those of plain LRU in a pool of as many blocks as are guarded."""
     return found(hinted, prefix, LRU).length >= found(plain, prefix, LRU).length
+
+
+def law_next_turn_hits(state: State, prefix: Prefix, length: int, most: int) -> bool:
+    """KEEP-1: a next turn hits what its last one left, while all that is held, spared or wanted since fits the pool.
+
+    `most` is the sum of what was held at most since then, the spared blocks, and the blocks that this turn and all
+    requests since have let go of as ordinary ones.
+    """
+    return most > state.config.num_blocks - 1 or found(state, prefix, LRU).length >= length

@@ -42,11 +42,15 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Cached blocks that a request may adopt as the heads of its tables; entries that no later token reads are null."""
+    """Cached blocks that a request may adopt as the heads of its tables; entries that no later token reads are null.
+
+    `junction` is the length that layers which read everything have cached, where other layers made the hit shorter.
+    """
 
     length: int = 0
     tables: tuple[Table, ...] = ()
     """One per group; none at all where nothing was found."""
+    junction: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,8 @@ class Fence:
     """Blocks that their request gave up while something still touches them, given per group.
 
     They return when the step in flight numbered `step`, oldest 0, is settled, or, without one, when the load of the
-    request in `slot` has ended; `extra` are the request's extra keys.
+    request in `slot` has ended; `extra` are the request's extra keys, and
+    `passing` the blocks that none of its wanted hits needs.
     """
 
     step: int | None
@@ -112,6 +117,7 @@ class Fence:
     tables: tuple[Table, ...]
     extra: Hashable = 0
     wish: Wish = UNSAID
+    passing: frozenset[int] = frozenset()
 
 
 Copy = tuple[int, int, int]
@@ -147,8 +153,8 @@ class State:
 
 def initial(config: Config, num_requests: int) -> State:
     """Return the state of a new manager: every block but the null block free, in order, without content."""
-    blocks = config.num_blocks
-    queue, marks = tuple(range(1, blocks)), (Mark(),) * (blocks if config.added.retains else 0)
+    blocks, added = config.num_blocks, config.added
+    queue, marks = tuple(range(1, blocks)), (Mark(),) * (blocks if added.retains or added.keeps else 0)
     return State(config, queue, (None,) * blocks, (), (Absent(),) * num_requests, marks=marks)
 
 

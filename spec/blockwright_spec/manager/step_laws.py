@@ -1,4 +1,4 @@
-"""Part one, chapter 15: the laws of steps, given the state before a step that happened and its outcome."""
+"""Part one, chapter 16: the laws of steps, given the state before a step that happened and its outcome."""
 
 from ..reads import writes
 from .effects import target

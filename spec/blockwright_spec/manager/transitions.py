@@ -1,4 +1,4 @@
-"""Part one, chapter 12: the transitions, one for each call that an engine makes.
+"""Part one, chapter 13: the transitions, one for each call that an engine makes.
 
 All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what changes, SAME what stays. The steps of
 the model run in the order of the calls, so that what a call gives slots to counts as written by it.
@@ -11,6 +11,7 @@ from ..reads import Prefix
 from .choices import Choice, legal_order, legal_serving
 from .effects import requeued, serve, vacated, written
 from .hits import found, holding, served
+from .keeping import passing
 from .outcomes import Done, Outcome, Reason, Refusal, Step
 from .plans import let_go, nulled, trimmed_tables
 from .preconditions import going, starting, wrong
@@ -180,7 +181,8 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
     # EFFECT
     done = max(settled, request.settled)  # a load that is under way was trimmed for what it will have settled
     kept = replace(request, tables=tables, trimmed=max(settled, request.trimmed), settled=done)
-    return Done(requeued(believed(state, slot, kept), order), nulled=gone)
+    ending = passing(state.config, request.tables, gone, request.added.wants)
+    return Done(requeued(believed(state, slot, kept), order, ending), nulled=gone)
     # SAME: entries that some later token reads, keys, contents of published blocks.
 
 

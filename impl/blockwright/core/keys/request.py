@@ -295,6 +295,7 @@ class Request:
         self._output: vec[i32] = vec[i32]()
         self._num_computed: i64 = 0
         self._num_looked_up: i64 = 0  # tokens of its last lookup; 0 once it is admitted
+        self._junction: i64 = 0  # see `junction`
         self._was_admitted = False
         self.cache_salt = None if cache_salt is None else exact_text(cache_salt)
         self.lora_name = None if lora_name is None else exact_text(lora_name)
@@ -349,6 +350,7 @@ class Request:
         twin._output = self._output[:]
         twin._num_computed = self._num_computed
         twin._num_looked_up = self._num_looked_up
+        twin._junction = self._junction
         twin._was_admitted = self._was_admitted
         twin.cache_salt = self.cache_salt
         twin.lora_name = self.lora_name
@@ -439,6 +441,15 @@ class Request:
     def num_tokens(self) -> int:
         """Known tokens: prompt and output."""
         return self._num_prompt + len(self._output)
+
+    @property
+    def junction(self) -> int:
+        """Tokens that layers with full attention had cached at the last lookup, where that exceeds the hit; else 0.
+
+        The prompt parts there from earlier ones. With recurrent layers, end a prefill step exactly there: otherwise no
+        state is kept, and the next prompt that parts there finds nothing (``keep_wanted``). O(1).
+        """
+        return self._junction
 
     @property
     def num_prompt_tokens(self) -> int:

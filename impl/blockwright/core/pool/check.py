@@ -7,6 +7,7 @@ could count itself. The laws of the tables are in `tables`.
 from __future__ import annotations
 
 from blockwright.core.pool.index import PrefixIndex
+from blockwright.core.pool.order.passing import PassingBlocks
 from blockwright.errors import InvariantError
 
 
@@ -52,3 +53,23 @@ def check_index(index: PrefixIndex, keyed: list[bool]) -> None:
     published = [block for block in range(len(keyed)) if keyed[block]]
     demand("KEY-1", "the published blocks are those in the index", published, sorted(ringed))
     demand("KEY-1", "the number of published blocks", len(published), int(index.num_keyed))
+
+
+def check_passing(passing: PassingBlocks, queue: list[int], keyed: list[bool]) -> None:
+    """Check where the queue puts each candidate: passing ones first, and among the others the last ones, spared.
+
+    Raises:
+        InvariantError: POLICY-4 is broken.
+    """
+    num_bare = [keyed[block] for block in queue].count(False)
+    if num_bare > 0:
+        demand("POLICY-4", "the last block without content", queue[num_bare - 1], int(passing.last_bare))
+    last = int(passing.last)
+    demand("POLICY-4", f"the last passing block {last} is a candidate", True, last == 0 or last in queue[num_bare:])
+    stop = queue.index(last) + 1 if last != 0 else num_bare
+    others = queue[stop:]
+    spared = passing.spared()
+    demand("POLICY-4", "spared blocks, in the order of the queue", [b for b in others if passing.is_spared(b)], spared)
+    noted = [block for block in queue if passing.is_noted(block)]
+    demand("POLICY-4", "passing candidates, in the order of the queue", queue[num_bare:stop] + spared, noted)
+    demand("POLICY-4", "the number of spared blocks", min(len(spared), int(passing.spares)), int(passing.num_spared))

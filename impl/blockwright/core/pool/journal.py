@@ -36,12 +36,14 @@ class Eviction(NamedTuple):
         block_id: the block.
         block_hash: digest of the request's block, in full length.
         hint: its tenant (the cache salt), and until when it was to be kept; None if neither is known.
+        is_passing: whether no hit that its last holder wanted needed it (``keep_wanted``).
     """
 
     group: int
     block_id: int
     block_hash: bytes
     hint: BlockHint | None = None
+    is_passing: bool = False
 
 
 @final
@@ -214,8 +216,8 @@ class Journal:
                 losses.note_release(i64(ids[i]), cause)
                 i += 1
 
-    def forgot(self, block: i64, low: i64, high: i64, group: i64, was_last: bool) -> None:
-        """Note that a block lost its key; record an event if no other block has it. O(1)."""
+    def forgot(self, block: i64, low: i64, high: i64, group: i64, was_last: bool, is_passing: bool = False) -> None:
+        """Note that a block lost its key, passing or not; record an event if no other block has it. O(1)."""
         losses = self.losses
         if losses is not None and was_last:
             losses.lose(block, low, high, group)
@@ -236,7 +238,7 @@ class Journal:
                 if salt is not None or len(self.hints) > 0:
                     priority, until = self.hints.get(block, (0, 0.0))
                     hint = BlockHint(salt, priority, until) if salt is not None or priority > 0 else None
-                evictions.append(Eviction(int(group), int(block), digest, hint))
+                evictions.append(Eviction(int(group), int(block), digest, hint, is_passing))
         if events is None:
             return
         if was_last:

@@ -16,6 +16,7 @@ from blockwright.core.keys.request import Request, count_of, item_count, units_p
 from blockwright.core.pool.journal import Eviction, Journal, Losses
 from blockwright.core.pool.order.chosen import ChosenOrder, EvictionPolicy
 from blockwright.core.pool.order.order import CandidateOrder, Wish
+from blockwright.core.pool.order.passing import PassingBlocks
 from blockwright.core.pool.order.retained import FOR_GOOD, RetentionOrder, check_shares
 from blockwright.core.pool.store import BlockStore
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError, UnsupportedError
@@ -170,7 +171,11 @@ class BlockPool(BlockStore):
         bare: i64 = 0
         while bare < i64(len(blocks)) and not self._index.has_key(i64(blocks[int(bare)])):
             bare += 1
-        made.start(self._count - 1 - self._num_free, blocks[int(bare) :])
+        made.start(self._count - 1 - self._num_free, blocks[int(bare) :], self.passing_block_ids())
+        if self._passing is not None:  # from now on it knows only tables, and blocks that a connector holds
+            for each in self.passing_block_ids():
+                if self._ref[i64(each)] == 0:
+                    self._passing.taken_one(each)
         made.hear(self._index)
         last: i64 = i64(blocks[int(bare) - 1]) if bare > 0 else 0
         self._next[last] = 0
@@ -180,6 +185,27 @@ class BlockPool(BlockStore):
             if not self._index.is_single(candidate):
                 self._empty_double(made, candidate)
         return made
+
+    def _keep_wanted(self, spares: i64) -> None:
+        """Have passing blocks go first, except the last `spares` of them, in a pool that nothing was taken from."""
+        if self._order is not None:
+            spares = 0
+        self._passing = PassingBlocks(self._count, spares)
+
+    def passing_block_ids(self) -> list[int]:
+        """Return the blocks that no hit needs that their last request wanted (``keep_wanted``). O(num_blocks).
+
+        Candidates, and blocks that only a connector or a copy to come holds.
+        """
+        passing, order = self._passing, self._order
+        ids: list[int] = []
+        block: i64 = 1
+        while passing is not None and block < self._count:
+            is_ranked = order is not None and self._ref[block] == 0 and self._index.has_key(block)
+            if order.is_passing(block) if order is not None and is_ranked else passing.is_noted(block):
+                ids.append(int(block))
+            block += 1
+        return ids
 
     def tenant(self, salt: str | None) -> i64:
         """Return the number of a request's tenant. O(1)."""
@@ -407,7 +433,7 @@ class BlockPool(BlockStore):
             self._reserve_external()
         try:
             self._add_external_holders(ids, 1)
-            self._touch_entries(ids)
+            self._touch_entries(ids, True)
         except BaseException:
             self._tear()
             raise

@@ -34,10 +34,11 @@ from mypy_extensions import i32, i64
 from blockwright.core.keys.block_hash import hash_words, word_bytes
 from blockwright.core.keys.packed import with_room, zeros32
 from blockwright.core.keys.request import BlockKeys, Request
-from blockwright.core.pool.check import check_index, check_queue, demand
+from blockwright.core.pool.check import check_index, check_passing, check_queue, demand
 from blockwright.core.pool.index import PrefixIndex
 from blockwright.core.pool.journal import EVICTED, TRIMMED, Journal
 from blockwright.core.pool.order.order import CandidateOrder
+from blockwright.core.pool.order.passing import PassingBlocks
 from blockwright.errors import InterruptedCallError, StaleHitError
 from blockwright.events import BlockStored
 
@@ -77,6 +78,7 @@ class BlockStore:
         self._external: vec[i32] = vec[i32]()
         self._num_external: i64 = 0
         self._order: CandidateOrder | None = order
+        self._passing: PassingBlocks | None = None  # where what no wanted hit needs goes first
         # StepScratch whenever a block is taken, held, released or forgotten, so that a stale plan is noticed.
         self._version: i64 = 0
         self._journal: Journal | None = journal
@@ -97,6 +99,7 @@ class BlockStore:
         twin._external = self._external[:]
         twin._num_external = self._num_external
         twin._order = None if self._order is None else self._order.copy()
+        twin._passing = None if self._passing is None else self._passing.copy()
         twin._version = self._version
         twin._journal = None if self._journal is None else self._journal.copy()
 
@@ -219,6 +222,8 @@ class BlockStore:
         following[0] = i32(block)
         # The ring is closed once for the whole run: within it, no block's neighbours are ever read again.
         self._prev[block] = 0
+        if self._passing is not None:
+            self._passing.taken(ids, stop - count, stop)
         self._version += 1
         self._num_free -= count
 
@@ -261,6 +266,8 @@ class BlockStore:
         # Decoding takes one block at a time, for which the loop of `_fill` would cost as much as the taking.
         assert self._num_free > 0, "blocks are counted before they are taken"
         block: i64 = i64(self._next[0])
+        if self._passing is not None:
+            self._passing.taken_one(block)
         following: i64 = i64(self._next[block])
         if self._index.marks[block] != 0:
             self._evict(block, 1)
@@ -284,22 +291,30 @@ class BlockStore:
             # in the cache.
             self._num_evictions += index.drop_run(self._next, block, count)
             return
+        order, passing = self._order, self._passing
+        goes_first = passing is not None and passing.last != 0
         while count > 0:
             if index.marks[block] != 0:
                 self._num_evictions += 1
                 low, high, group = index.key(block)
-                journal.forgot(block, low, high, group, index.drop(block))
+                passes = goes_first or (passing is not None and passing.is_spared(block))
+                if order is not None:
+                    passes = order.is_passing(block)
+                journal.forgot(block, low, high, group, index.drop(block), passes)
+                if passing is not None and block == passing.last:
+                    goes_first = False
             block = i64(self._next[block])
             count -= 1
 
-    def _touch_entries(self, ids: vec[i32]) -> None:
-        """Hold each non-null block of a hit once more; free ones leave the queue. law: REF-1."""
+    def _touch_entries(self, ids: vec[i32], is_outside: bool = False) -> None:
+        """Hold each non-null block of a hit once more, or of a connector; free ones leave the queue. law: REF-1."""
         order = self._order
         if order is not None:
             # Candidates that go by an order are in no queue; put there, the loop below takes all free blocks out in one
             # way.
             self._line_up(order.leave(ids))
         self._version += 1
+        passing = self._passing
         ref = self._ref
         following = self._next
         before = self._prev
@@ -311,9 +326,16 @@ class BlockStore:
             if block == 0:
                 continue
             if ref[block] == 0:
+                if passing is not None:
+                    ahead: i64 = i64(before[block])
+                    if order is not None:
+                        passing.note(block, order.is_passing(block))
+                    passing.held(block, ahead, self._index.marks[ahead] == 0, is_outside)
                 following[i64(before[block])] = following[block]
                 before[i64(following[block])] = before[block]
                 self._num_free -= 1
+            elif passing is not None and not is_outside:
+                passing.note(block, False)
             ref[block] += 1
 
     def _release(self, ids: vec[i32], start: i64, stop: i64) -> None:
@@ -331,6 +353,9 @@ class BlockStore:
         order = self._order
         if order is not None:
             self._let_go_ranked(order, ids, start, stop)
+            return
+        if self._passing is not None:
+            self._let_go_passing(self._passing, ids, start, stop)
             return
         ref = self._ref
         following = self._next
@@ -371,8 +396,70 @@ class BlockStore:
         self._version += 1
         self._num_free += freed
 
+    def _let_go_passing(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Do so where passing blocks go first: the entries of the range are those of a table. law: POLICY-4."""
+        ref = self._ref
+        marks = self._index.marks
+        i = stop
+        while i > start:
+            i -= 1
+            block: i64 = i64(ids[i])
+            if block == 0:
+                continue
+            count: i64 = i64(ref[block]) - 1
+            ref[block] = i32(count)
+            if count > 0:
+                self._note_left(passing, i, block)
+                continue
+            self._num_free += 1
+            if marks[block] == 0:
+                if marks[i64(self._next[0])] != 0 or self._next[0] == 0:
+                    passing.last_bare = block
+                passing.note(block, False)
+                self._put_first(block)
+            elif not passing.is_passing(i, block):
+                passing.note(block, False)
+                self._put_after(block, i64(self._prev[0]))
+            elif passing.spares == 0:
+                self._put_after(block, self._last_to_pass(passing))
+                passing.note(block, True)
+                passing.last = block
+            else:
+                self._put_after(block, i64(self._prev[0]))
+                oldest = passing.spare(block)
+                if oldest != 0:
+                    before = self._prev[oldest]
+                    following = self._next[oldest]
+                    self._next[i64(before)] = following
+                    self._prev[i64(following)] = before
+                    self._put_after(oldest, self._last_to_pass(passing))
+                    passing.note(oldest, True)
+                    passing.last = oldest
+        self._version += 1
+
+    def _note_left(self, passing: PassingBlocks, entry: i64, block: i64) -> None:
+        """Note the class of a block that a request has left, if only others than requests hold it now. O(1)."""
+        if self._num_others(block) == i64(self._ref[block]):
+            passing.note(block, self._index.marks[block] != 0 and passing.is_passing(entry, block))
+
+    def _last_to_pass(self, passing: PassingBlocks) -> i64:
+        """Return the block of the queue behind which the next passing one stands, 0 if it comes first. O(1)."""
+        if passing.last != 0:
+            return passing.last
+        first: i64 = i64(self._next[0])
+        return passing.last_bare if first != 0 and self._index.marks[first] == 0 else 0
+
+    def _put_after(self, block: i64, before: i64) -> None:
+        """Put a free block into the queue behind another, behind none if that is 0."""
+        following = self._next[before]
+        self._next[before] = i32(block)
+        self._prev[block] = i32(before)
+        self._next[block] = following
+        self._prev[i64(following)] = i32(block)
+
     def _let_go_ranked(self, order: CandidateOrder, ids: vec[i32], start: i64, stop: i64) -> None:
         """Give up one holder of each entry where candidates are not in the queue."""
+        passing = self._passing
         ref = self._ref
         marks = self._index.marks
         i = stop
@@ -390,12 +477,18 @@ class BlockStore:
             if is_published and order.tells:
                 order.note(ids, i, stop, self._index, count == 0)
             if count > 0:
+                if passing is not None:
+                    self._note_left(passing, i, block)
                 if not is_published and count == self.num_external_holders(block):
                     order.disown(block)
                 continue
             self._num_free += 1
+            passes = False
+            if passing is not None:
+                passes = passing.is_passing(i, block)
+                passing.note(block, False)
             if is_published and (order.keeps_doubles or self._index.is_single(block)):
-                order.add(block)
+                order.add(block, passes)
                 continue
             if is_published:
                 # A second candidate with the same content would take a place in its tenant's share, and no lookup would
@@ -407,11 +500,7 @@ class BlockStore:
 
     def _put_first(self, block: i64) -> None:
         """Put a block without content at the head of the queue."""
-        head = self._next[0]
-        self._next[0] = i32(block)
-        self._prev[block] = 0
-        self._next[block] = head
-        self._prev[i64(head)] = i32(block)
+        self._put_after(block, 0)
 
     def _forget_double(self, order: CandidateOrder, block: i64) -> None:
         """Drop the key of a free block that others carry as well; they keep its hints. law: SHARE-4."""
@@ -481,14 +570,17 @@ class BlockStore:
     def num_sharers(self, block: i64) -> i64:
         """Return the number of tables that hold one block: neither copies to come nor holders from outside. O(1)."""
         count: i64 = i64(self._ref[block])
-        if count > 1:
-            if len(self._copies) > 0:
-                copies: i64 = i64(self._ends[block])
-                # A copy to come holds both of its ends, but it writes no more than its destination: it shares with no
-                # request.
-                count -= copies if copies >= 0 else 1
-            count -= self.num_external_holders(block)
-        return count
+        return count - self._num_others(block) if count > 1 else count
+
+    def _num_others(self, block: i64) -> i64:
+        """Return the number of holders of one block that are no tables: copies to come, and from outside. O(1)."""
+        others = self.num_external_holders(block)
+        if len(self._copies) > 0:
+            copies: i64 = i64(self._ends[block])
+            # A copy to come holds both of its ends, but it writes no more than its destination: it shares with no
+            # request.
+            others += copies if copies >= 0 else 1
+        return others
 
     def has_copies(self) -> bool:
         """Return whether copies are to come. O(1)."""
@@ -748,6 +840,8 @@ class BlockStore:
             order = self._order
             if order is not None:
                 self._line_up(order.clear())
+            if self._passing is not None:
+                self._passing.clear(i64(self._prev[0]))
             self._version += 1
         except BaseException:
             self._tear()
@@ -781,6 +875,8 @@ class BlockStore:
             demand("QUEUE-1", "what is remembered of candidates agrees with itself", True, order.is_sound())
             bare = [block for block in order.candidates() if not keyed[block]]
             demand("QUEUE-1", "candidates that are not published", [], bare)
+        elif self._passing is not None:
+            check_passing(self._passing, self.free_block_ids(), keyed)
         # Recounted from the list of copies, not from the counters that the list has been kept beside.
         ends = [0] * len(self._ends)
         for _, source, destination in self.pending_copies():

@@ -19,11 +19,12 @@ from blockwright.core.keys.packed import cut_to, with_room, with_zeros, zeros32
 from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.order.order import Wish
+from blockwright.core.steps.keeping import all_wanted, begin_wanted, end_wanted, trim_group, wanted_lengths
 from blockwright.core.steps.publication import publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.changes import StepScratch
-from blockwright.core.tables.table import GroupTable, RequestTables, held_blocks
+from blockwright.core.tables.table import NO_WANTS, GroupTable, RequestTables, held_blocks
 from blockwright.core.tables.window import FOR_EVER
 
 # ---------------------------------------------------------------------- a step in place
@@ -185,6 +186,7 @@ def open_tables(state: State, request: Request, ask: StepRequest, changes: StepS
     tables = RequestTables(request, 0, by_group)
     tables.trim_at = trim_at
     tables.tenant = state.pool.tenant(request.cache_salt)
+    tables.wants = wanted_lengths(state, request, ask)
     at = 0
     while at < num_groups:
         state.groups[at].open(request._request_id, by_group[at])
@@ -342,6 +344,9 @@ def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None
 
     The groups in order, of each its last entry first. law: TRIM-1, REF-1.
     """
+    if state.pool._passing is not None:
+        trim_passing(state, tables, changes)
+        return
     nulled, ends, trimmed, dead = changes.nulled, changes.nulled_ends, changes.trimmed, changes.blocks
     count: i64 = i64(len(nulled)) - changes.num_nulled
     first = count  # where the entries of a group begin; the pool releases from the end on
@@ -368,6 +373,16 @@ def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None
     tables.trim_at = changes.trim_at
 
 
+def trim_passing(state: State, tables: RequestTables, changes: StepScratch) -> None:
+    """Do so where passing blocks go first, which a group tells by the entries of its table. law: POLICY-4."""
+    at: i64 = 0
+    while at < state.config.num_groups:
+        trim_group(state, tables, at, i64(changes.trimmed[at]))
+        tables.by_group[at].num_trimmed = i64(changes.trimmed[at])
+        at += 1
+    tables.trim_at = changes.trim_at
+
+
 # ---------------------------------------------------------------------- release
 
 
@@ -387,20 +402,25 @@ def vacate(state: State, tables: RequestTables, computed: i64) -> None:
     try:
         if step is not None:
             step.wishes.append(wish)
+            step.wants.append(all_wanted(state, tables))
             step.fenced.append(batch)
         elif waits:
             if wish is not None:
                 state.load_wishes[tables.request_id] = wish
+            state.load_wants[tables.request_id] = all_wanted(state, tables)
             state.loads[tables.request_id] = batch
         has_begun = True
         if not in_flight and computed >= tables.num_written - tables.num_drafts:
             # The state was computed and is worth finding, though the request that left it is gone.
             publish_due(state, tables, tables.request)
         state.due.remove(tables)
+        wants = NO_WANTS if waits else all_wanted(state, tables)
         for group, table in zip(state.groups, tables.by_group):
             if not waits:
                 state.pool._begin_release(wish, group._block_size)
+                begin_wanted(state, group, wants)
                 group.release(table)
+                end_wanted(state)
                 state.pool._end_release()
             group.close(tables.request_id)
         del state.running[tables.request_id]
@@ -412,16 +432,19 @@ def vacate(state: State, tables: RequestTables, computed: i64) -> None:
             if len(step.fenced) > 0 and step.fenced[-1] is batch:
                 step.fenced.pop()
             del step.wishes[len(step.fenced) :]
+            del step.wants[len(step.fenced) :]
         elif waits and tables.request_id in state.loads:
             del state.loads[tables.request_id]
         raise
 
 
-def release_batch(state: State, batch: list[vec[i32]], wish: Wish | None) -> None:
+def release_batch(state: State, batch: list[vec[i32]], wish: Wish | None, wants: vec[i64]) -> None:
     """Release a batch that waited behind a fence, in the order in which it would have been at once."""
     for blocks, group in zip(batch, state.groups):
         state.pool._begin_release(wish, group._block_size)
+        begin_wanted(state, group, wants)
         state.pool._release(blocks, 0, i64(len(blocks)))
+        end_wanted(state)
         state.pool._end_release()
 
 

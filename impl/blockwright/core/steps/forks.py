@@ -36,6 +36,7 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
             by_group.append(twin)
         new = RequestTables(child, state.owner, by_group)
         new.tenant = tables.tenant
+        new.wants = tables.wants
         state.running[child._request_id] = new
         given = KVCacheBlocks(state.pool, [table.blocks[:] for table in by_group])
         has_begun = True

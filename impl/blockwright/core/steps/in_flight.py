@@ -78,8 +78,8 @@ def settle_step(state: State, step: int, num_rejected_tokens: Mapping[str, int] 
                 back: i64 = 0 if rejected is None else rejected[i]
                 settle_request(state, tables, done.news[i], done.drafts[i], back)
             i += 1
-        for batch, wish in zip(done.fenced, done.wishes):
-            release_batch(state, batch, wish)
+        for batch, wish, wants in zip(done.fenced, done.wishes, done.wants):
+            release_batch(state, batch, wish, wants)
     except BaseException:
         if len(state.steps) == 0 or state.steps[0] is not done:
             state.tear()
@@ -133,7 +133,8 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
     if batch is not None:  # whoever runs under the id now is not loading: that is refused until this has ended
         try:
             del state.loads[request._request_id]
-            release_batch(state, batch, state.load_wishes.pop(request._request_id, None))
+            wish = state.load_wishes.pop(request._request_id, None)
+            release_batch(state, batch, wish, state.load_wants.pop(request._request_id))
         except BaseException:
             state.tear()
             raise

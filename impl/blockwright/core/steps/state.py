@@ -36,7 +36,7 @@ class StepInFlight:
         news: tokens that each computes, drafts included.
         drafts: how many of them are drafts.
         fenced: batches of blocks, per group, in the order in which they were given up.
-        wishes: the hint for each batch.
+        wishes, wants: the hint for each batch, and the lengths of hits that its request wanted kept.
     """
 
     def __init__(self, number: i64) -> None:
@@ -47,6 +47,7 @@ class StepInFlight:
         self.drafts: vec[i64] = vec[i64]()
         self.fenced: list[list[vec[i32]]] = []
         self.wishes: list[Wish | None] = []
+        self.wants: list[vec[i64]] = []
 
     def record(self, tables: RequestTables, new: i64, drafts: i64) -> None:
         """Record that the step computes `new` tokens of a request. O(1)."""
@@ -79,6 +80,7 @@ class StepInFlight:
             i += 1
         twin.fenced = self.fenced[:]
         twin.wishes = self.wishes[:]
+        twin.wants = self.wants[:]
         return twin
 
 
@@ -224,10 +226,12 @@ class State:
         pool, groups: the blocks, and the tables of each group of layers.
         uniform_groups: all groups grow by, and publish, the same entries at the same tokens; they may trim others.
         owner: number of the manager, by which a request knows its own tables; -1 once a call ended in mid-change.
+        margin: tokens after a hit that must be cached too, and are computed again.
         running: the tables of each request, oldest first.
         num_batches, num_forks, num_steps: batches served, forks made, steps started so far.
         steps: those in flight, oldest first.
-        loads, load_wishes: blocks that wait for a load of a released request, and the hint for them.
+        loads, load_wishes, load_wants: blocks that wait for a load of a released request, the hint for them, and the
+            lengths of hits that the request wanted kept.
         due: requests with a last step that leaves a recurrent state.
         changes: of the step that is being made.
         nothing: the answer of a step that takes no block.
@@ -251,7 +255,9 @@ class State:
         self.steps: list[StepInFlight] = []
         self.loads: dict[str, list[vec[i32]]] = {}
         self.load_wishes: dict[str, Wish] = {}
+        self.load_wants: dict[str, vec[i64]] = {}
         self.due = DueStates()
+        self.margin: i64 = max([group.margin() for group in groups], default=0)
         self.changes = StepScratch(config.num_groups)
         self.nothing = KVCacheBlocks(pool, [vec[i32]() for _ in groups])
         self.lookups = Lookups()
@@ -273,6 +279,7 @@ class State:
         twin.steps = [step.copy_for(twin.owner, twin.running) for step in self.steps]
         twin.loads = self.loads.copy()
         twin.load_wishes = self.load_wishes.copy()
+        twin.load_wants = self.load_wants.copy()
         for tables in self.due.in_order():
             twin.due.add(twin.running[tables.request_id])
         twin.lookups = self.lookups.copy()

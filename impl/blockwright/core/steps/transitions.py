@@ -13,12 +13,13 @@ from mypy_extensions import i64
 from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.steps.effects import serve, vacate
+from blockwright.core.steps.keeping import trim_group
 from blockwright.core.steps.outcomes import Fits, Plan
 from blockwright.core.steps.plans import request_version
 from blockwright.core.steps.preconditions import tables_of, tables_running
 from blockwright.core.steps.publication import NOT_RUN, make_keys, publish_filled, publishes_now
 from blockwright.core.steps.state import State
-from blockwright.core.tables.window import common_hit
+from blockwright.core.tables.window import common_hit, longest_of_all
 from blockwright.errors import InvalidArgumentError, StalePlanError
 
 
@@ -34,9 +35,12 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
         group.probe(request.keys(state.pool._units_for(request, group._block_size)), max_length, config.eagle)
         for group in state.groups
     ]
-    num_computed = common_hit([group.rule for group in state.groups], probes, config.alignment, max_length)
+    rules = [group.rule for group in state.groups]
+    num_computed = common_hit(rules, probes, config.alignment, max_length)
+    junction = longest_of_all(rules, probes, config.alignment, max_length)
     # Statistics count a lookup when its request is admitted; a request that waits is looked up each step.
     request._num_looked_up = request.num_tokens
+    request._junction = junction if junction > num_computed else 0
     if num_computed == 0:
         return state.nothing, 0
     ids = [
@@ -105,8 +109,11 @@ def trim(state: State, request: Request, num_computed_tokens: int) -> None:
         )
     try:
         tables.num_certain = max(tables.num_certain, count)
-        for group, table in zip(state.groups, tables.by_group):
-            group.trim(table, count, i64(len(table.blocks)))
+        at: i64 = 0
+        while at < state.config.num_groups:
+            kept = state.groups[at].first_kept(count)
+            trim_group(state, tables, at, min(kept, i64(len(tables.by_group[at].blocks))))
+            at += 1
     except BaseException:
         state.tear()
         raise

@@ -18,6 +18,7 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import with_zeros, zeros32
 from blockwright.core.keys.request import MAX_LENGTH, BlockKeys, Request, count_of
+from blockwright.core.pool.order.passing import PassingBlocks
 from blockwright.core.pool.pool import BlockPool
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.changes import StepScratch
@@ -95,6 +96,10 @@ class GroupTables:
         ):
             return True
         return self.rule.first_needed((end + self._alignment - 1) // self._alignment * self._alignment) < end
+
+    def margin(self) -> int:
+        """Return the tokens after a hit that must be cached too, and are computed again (EAGLE). O(1)."""
+        return self._block_size if self._has_margin else 0
 
     def copy(self, pool: BlockPool) -> GroupTables:
         """Return an independent copy over another pool. O(blocks held)."""
@@ -258,9 +263,12 @@ class GroupTables:
 
         Takes no memory. Complexity: O(entries that die). law: TRIM-1, REF-1.
         """
-        start = max(table.num_trimmed, self.sinks)
         # law: TRIM-2
-        stop = min(self.first_kept(num_tokens), held)
+        self.trim_until(table, min(self.first_kept(num_tokens), held))
+
+    def trim_until(self, table: GroupTable, stop: i64) -> None:
+        """Replace the entries before `stop`, all of them dead, by the null block, and release their blocks."""
+        start = max(table.num_trimmed, self.sinks)
         if stop <= start:
             return
         blocks = table.blocks
@@ -271,6 +279,14 @@ class GroupTables:
             blocks[i] = 0
             i += 1
         table.num_trimmed = stop
+
+    def want(self, passing: PassingBlocks, length: i64) -> None:
+        """Want the entries that a hit of `length` tokens needs, of a table that is let go of. O(1)."""
+        if length > 0:
+            end = length // self._block_size
+            if self.sinks > 0:
+                passing.want(0, min(self.sinks, end))
+            passing.want(self.first_kept(length), end + 1 if self._has_margin else end)
 
     def widen(self, table: GroupTable, num_tokens: i64) -> None:
         """Append null entries up to `num_tokens` slots, for `fill`."""

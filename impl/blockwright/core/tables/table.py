@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from librt.vecs import extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.request import ManagerTables, Request
 from blockwright.core.pool.order.order import Wish
+
+NO_WANTS: Final = vec[i64]()
 
 
 @final
@@ -70,6 +72,7 @@ class RequestTables(ManagerTables):
         is_forked: it may share blocks that it has not filled, and has not written since.
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         was_certain: the certain tokens before that batch, if it counted them in place.
+        wants: the lengths of hits that it wants kept, where passing blocks go first; it never changes.
         tenant, wish: the number of the tenant for which it takes blocks, and the hint for them. A wish never changes,
             so copies share it.
         by_group: the tables, one per group.
@@ -99,6 +102,7 @@ class RequestTables(ManagerTables):
         self.uid: i64 = request._uid
         self.tenant: i64 = 0
         self.wish: Wish | None = None
+        self.wants: vec[i64] = NO_WANTS
         self.by_group = by_group
 
     def copy_for(self, owner: i64, by_group: list[GroupTable]) -> RequestTables:
@@ -116,6 +120,7 @@ class RequestTables(ManagerTables):
         twin.is_forked = self.is_forked
         twin.tenant = self.tenant
         twin.wish = self.wish
+        twin.wants = self.wants
         return twin
 
 

@@ -286,6 +286,17 @@ class MambaRule(WindowRule):
         return probe.last_run(length, 1, 0)
 
 
+def longest_of_all(rules: list[WindowRule], probes: list[Probe], alignment: i64, max_length: i64) -> i64:
+    """Return the longest hit that the kinds which read all earlier tokens have alone; 0 if there is no such kind."""
+    length: i64 = max_length // alignment * alignment
+    is_read = False
+    for rule, probe in zip(rules, probes):
+        if rule.asks_upwards:
+            is_read = True
+            length = rule.longest(probe, length) // alignment * alignment
+    return length if is_read else 0
+
+
 def common_hit(rules: list[WindowRule], probes: list[Probe], alignment: i64, max_length: i64) -> i64:
     """Return the longest length of at most `max_length`, a multiple of `alignment`, that is a hit in every group.
 

@@ -28,7 +28,7 @@ from blockwright.engines.vllm.kinds import layer_spec, next_trim, translated
 from blockwright.engines.vllm.pool import Pool
 from blockwright.engines.vllm.requests import FOR_EVER, NEVER, Twin
 from blockwright.errors import UnsupportedError
-from blockwright.kinds import CrossAttentionSpec, MambaSpec
+from blockwright.kinds import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec, SlidingWindowSpec
 
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "pcp_world_size": ((1,), "start vLLM without prefill context parallelism"),
@@ -38,6 +38,16 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "enable_mamba_shared_prefix_checkpoint": ((False,), "start vLLM without it"),
 }
 """Options of vLLM's constructor that the manager serves with these values alone, and the remedy."""
+
+
+def _keeps_wanted(kv_cache_config: Any, specs: list[Any]) -> bool | None:
+    """Return whether blocks that no likely hit needs are evicted first, as the retention interval asks for.
+
+    None is dense: by age alone. 0 is vLLM's default; others are refused (`translated`), since the checkpoints between
+    are published anyway. vLLM's scheduler ends prefill steps at the junction and at the prompt's last whole block.
+    """
+    forgets = any(isinstance(spec, MambaSpec | SlidingWindowSpec | ChunkedLocalAttentionSpec) for spec in specs)
+    return forgets and getattr(kv_cache_config, "prefix_cache_retention_interval", 0) is not None
 
 
 @HybridKVCacheCoordinator.register
@@ -141,6 +151,7 @@ class KVCacheManager:
             enable_caching,
             use_eagle=self.use_eagle and enable_caching,
             enable_kv_cache_events=enable_kv_cache_events and enable_caching,
+            keep_wanted=_keeps_wanted(kv_cache_config, self._specs) if enable_caching else None,
             raise_never_fits=False,
         )
         self.kv_cache_config = kv_cache_config
@@ -237,8 +248,7 @@ class KVCacheManager:
             self._events.repeat(request, length)
         boundary = 0
         if self._has_states:
-            longest = max(group.num_tokens for group in self.core.explain_hit(own).groups)
-            boundary = longest if longest > length else 0
+            boundary = own.junction
         return hit, length, boundary
 
     def get_computed_blocks_for_connector(

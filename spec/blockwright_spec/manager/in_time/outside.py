@@ -1,4 +1,4 @@
-"""Part one, chapter 18: blocks that are held from outside, by a connector or by the engine itself.
+"""Part one, chapter 19: blocks that are held from outside, by a connector or by the engine itself.
 
 A connector holds blocks that it still reads or writes, and an engine may take blocks for a use of its own. Such a hold
 keeps a block from being taken, and does nothing else: it is no entry of a table, so that a request goes on writing to
@@ -12,7 +12,7 @@ from ..choices import Choice, legal_taking
 from ..effects import adopted, emptied, requeued
 from ..hits import lost
 from ..outcomes import Done, Outcome, Reason, Refusal
-from ..retention import in_order
+from ..retention import in_order, put
 from ..state import NULL, State, Table, key
 
 
@@ -24,7 +24,9 @@ def hold(state: State, blocks: Table) -> Outcome:
     # EFFECT
     held = tuple(block for block in blocks if block != NULL)
     free = frozenset(held) & frozenset(state.queue)
-    return Done(replace(adopted(state, (held,)), outside=(*state.outside, *held)), demand=len(free))
+    after = adopted(state, (held,))
+    kept = {block: replace(after.marks[block], passing=state.marks[block].passing) for block in held if state.marks}
+    return Done(replace(put(after, kept), outside=(*state.outside, *held)), demand=len(free))
     # SAME: keys, contents, requests.
 
 

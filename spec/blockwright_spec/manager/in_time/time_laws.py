@@ -1,4 +1,4 @@
-"""Part one, chapter 20: what is true in time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
+"""Part one, chapter 21: what is true in time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
 
 from ...reads import Cross, Group, Mamba, cut, dead, entries, writes
 from ..lru import LRU

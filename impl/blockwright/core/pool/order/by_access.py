@@ -54,8 +54,8 @@ class AccessOrder(CandidateOrder):
         self._lengths[block] = i32(num_tokens)
         self._settle(block)
 
-    def add(self, block: i64) -> None:
-        """Make a block a candidate. O(log n)."""
+    def add(self, block: i64, is_passing: bool = False) -> None:
+        """Make a block a candidate; none is passing here. O(log n)."""
         self.size += 1
         self._up(self.size - 1, block)
 

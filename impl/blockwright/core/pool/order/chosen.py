@@ -25,11 +25,13 @@ class Candidate(NamedTuple):
         block_id: id within the pool.
         block_hash: the 16-byte key it is published under, the beginning of one of `Request.block_hashes`.
         group_id: the group of layers whose prefix it carries.
+        is_passing: whether no hit that its last holder wanted needs it (``keep_wanted``).
     """
 
     block_id: int
     block_hash: bytes
     group_id: int
+    is_passing: bool = False
 
 
 class EvictionPolicy(Protocol):
@@ -105,6 +107,7 @@ class ChosenOrder(CandidateOrder):
         self._low: vec[i64] = zeros64(count)
         self._high: vec[i64] = zeros64(count)
         self._group: vec[i32] = zeros32(count)
+        self._passes: vec[i32] = zeros32(count)
 
     def copy(self) -> CandidateOrder:
         """Return an independent copy, with a deep copy of the policy. O(count)."""
@@ -116,6 +119,7 @@ class ChosenOrder(CandidateOrder):
         twin._low = self._low[:]
         twin._high = self._high[:]
         twin._group = self._group[:]
+        twin._passes = self._passes[:]
         return twin
 
     def after(self, block: i64) -> i64:
@@ -124,7 +128,8 @@ class ChosenOrder(CandidateOrder):
 
     def candidate(self, block: i64) -> Candidate:
         """Return a candidate as a policy sees it. O(1)."""
-        return Candidate(int(block), word_bytes(self._low[block], self._high[block]), int(self._group[block]))
+        key = word_bytes(self._low[block], self._high[block])
+        return Candidate(int(block), key, int(self._group[block]), self._passes[block] != 0)
 
     def note(self, ids: vec[i32], at: i64, stop: i64, index: PrefixIndex, is_free: bool) -> None:
         """Note the key of a block that is let go of; it keeps it as long as it is a candidate. O(1)."""
@@ -132,10 +137,11 @@ class ChosenOrder(CandidateOrder):
         self._low[block], self._high[block], group = index.key(block)
         self._group[block] = i32(group)
 
-    def add(self, block: i64) -> None:
+    def add(self, block: i64, is_passing: bool = False) -> None:
         """Make a block a candidate, after all that are. O(1)."""
         assert self._after[block] == _HELD, "a candidate is added once"
         self.size += 1
+        self._passes[block] = 1 if is_passing else 0
         last: i64 = i64(self._before[0])
         self._after[last] = i32(block)
         self._before[block] = i32(last)
@@ -189,6 +195,10 @@ class ChosenOrder(CandidateOrder):
         raise EvictionPolicyError(
             f"eviction_policy: choose() must return one of the {self.size} candidates that it is shown, not {answer!r}"
         )
+
+    def is_passing(self, block: i64) -> bool:
+        """Return whether the last holder of a block that is being taken wanted no hit that needs it. O(1)."""
+        return self._passes[block] != 0
 
     def clear(self) -> list[int]:
         """Take out all candidates, which lose their content, least recently released first. O(n)."""

@@ -64,8 +64,8 @@ class CandidateOrder:
         """Return an independent copy."""
         raise NotImplementedError
 
-    def add(self, block: i64) -> None:
-        """Make a block a candidate, after all that are."""
+    def add(self, block: i64, is_passing: bool = False) -> None:
+        """Make a block a candidate, after all that are; whether no wanted hit needs it."""
         raise NotImplementedError
 
     def take(self, ids: vec[i32], start: i64, at: i64, stop: i64) -> None:
@@ -94,6 +94,10 @@ class CandidateOrder:
     def is_sound(self) -> bool:
         """Return whether the order's own records agree, for the self-check."""
         raise NotImplementedError
+
+    def is_passing(self, block: i64) -> bool:
+        """Return whether the last holder of a block that is being taken wanted no hit that needs it."""
+        return False
 
     def forget(self, block: i64) -> None:
         """Forget all of a block that is free and has no content any more."""

@@ -1,10 +1,10 @@
 """The order of candidates under hints of the engine and shares of tenants.
 
-The ranks of candidates are, in the order of eviction: released early by a hint, without a hint, kept with a priority
-until a time, and guarded (the last that were released, which no hint affects). Within a rank the least recently
-released is evicted first. Each tenant has a list of candidates without a hint, in the order of release, a pairing heap
-of those with a hint, by rank and age, and a list of guarded ones. A tournament among the tenants above their floors
-gives the next victim in O(log tenants).
+The ranks of candidates are, in the order of eviction: released early by a hint, passing, without a hint, kept with a
+priority until a time, and guarded (the last that were released, which no hint affects). Within a rank the least
+recently released is evicted first. Each tenant has a list of candidates without a hint, in the order of release, a
+pairing heap of passing ones and of those with a hint, by rank and age, and a list of guarded ones. A tournament among
+the tenants above their floors gives the next victim in O(log tenants).
 
 A tenant is a cache salt that was given a share; all others are one tenant without.
 """
@@ -29,7 +29,8 @@ FOR_GOOD: Final = -1
 
 _AGE: Final = 48  # bits of a key below the rank
 _FIRST: Final = 1
-_PLAIN: Final = 2  # and priorities are above it
+_PASSING: Final = 2
+_PLAIN: Final = 3  # and priorities are above it
 _RECENT: Final = 127
 _NONE: Final = (1 << 62) - 1  # of a tenant who has no candidate to give
 
@@ -77,6 +78,7 @@ class RetentionOrder(CandidateOrder):
         self._priority: vec[i32] = zeros32(count)
         self._until: vec[float] = vec[float]([0.0] * count)
         self._goes: vec[i32] = zeros32(count)  # whether it is among the first to go
+        self._passes: vec[i32] = zeros32(count)  # whether it is passing, of candidates
         self._next_key: vec[i64] = zeros64(count)  # the key of what stood behind it
         self._num_next: vec[i32] = zeros32(count)  # different things that stood behind it: 0, 1, or 2 for more
         # Rings of listed blocks, one per tenant, then of guarded ones; their heads stand behind the blocks.
@@ -121,6 +123,7 @@ class RetentionOrder(CandidateOrder):
         twin._priority = self._priority[:]
         twin._until = self._until[:]
         twin._goes = self._goes[:]
+        twin._passes = self._passes[:]
         twin._next_key = self._next_key[:]
         twin._num_next = self._num_next[:]
         twin._after = self._after[:]
@@ -136,12 +139,13 @@ class RetentionOrder(CandidateOrder):
         """Return the number of a request's tenant. O(1)."""
         return 0 if salt is None else self._tenants.get(salt, 0)
 
-    def start(self, held: i64, candidates: list[int]) -> None:
-        """Begin in the middle of a pool's life, with blocks held and candidates in order. O(candidates)."""
+    def start(self, held: i64, candidates: list[int], passing: list[int]) -> None:
+        """Begin in the middle of a pool's life: blocks held, candidates in order, some passing. O(candidates)."""
         self._counts[0] = held
+        passes = set(passing)
         for candidate in candidates:
             self._counts[0] += 1
-            self.add(candidate)
+            self.add(candidate, candidate in passes)
 
     def hear(self, index: PrefixIndex) -> None:
         """Record hints from now on. O(count) once.
@@ -227,20 +231,21 @@ class RetentionOrder(CandidateOrder):
             if self._where[block] == _HEAPED and self._heaps.keys[block] == key:
                 owner: i64 = i64(self._owner[block])
                 root = self._heaps.without(i64(self._roots[owner]), block)
-                rank: i64 = _FIRST if self._goes[block] != 0 else _PLAIN
+                rank = self._unkept_rank(block)
                 self._heaps.keys[block] = (rank << _AGE) | (self._heaps.keys[block] & ((1 << _AGE) - 1))
                 self._roots[owner] = i32(self._heaps.meld(root, block))
                 self._update(owner)
 
     # ------------------------------------------------------------------ candidates
 
-    def add(self, block: i64) -> None:
+    def add(self, block: i64, is_passing: bool = False) -> None:
         """Make a block a candidate, of which the notes have been taken. O(1), O(log n) with a hint."""
         assert self._where[block] == _HELD, "a candidate is added once"
         self.size += 1
         self._age += 1
         owner: i64 = i64(self._owner[block])
-        if self._guard == 0:
+        self._passes[block] = 1 if is_passing else 0
+        if self._guard == 0 or is_passing:
             self._place(block, owner, self._age)
             return
         # The guarded list is per tenant too, since a tenant within its share gives none of its candidates.
@@ -262,12 +267,9 @@ class RetentionOrder(CandidateOrder):
 
     def _place(self, block: i64, owner: i64, age: i64) -> None:
         """Put a candidate of an age where its rank is."""
-        rank: i64 = _PLAIN
-        if self.hears:
-            if self._priority[block] > 0 and self._until[block] > self.now:
-                rank = _PLAIN + i64(self._priority[block])
-            elif self._goes[block] != 0:
-                rank = _FIRST
+        rank = self._unkept_rank(block)
+        if self.hears and self._priority[block] > 0 and self._until[block] > self.now:
+            rank = _PLAIN + i64(self._priority[block])
         if rank == _PLAIN:
             head: i64 = self._count + owner
             # Only the first candidate of a list is in the tournament, so that most additions change nothing there.
@@ -282,6 +284,12 @@ class RetentionOrder(CandidateOrder):
         self._where[block] = _HEAPED
         self._roots[owner] = i32(self._heaps.meld(i64(self._roots[owner]), block))
         self._update(owner)
+
+    def _unkept_rank(self, block: i64) -> i64:
+        """Return the rank that a candidate has if nobody asked to keep it. O(1)."""
+        if self.hears and self._goes[block] != 0:
+            return _FIRST
+        return _PASSING if self._passes[block] != 0 else _PLAIN
 
     def _expect(self, block: i64) -> None:
         """Note when a block's time ends."""
@@ -514,6 +522,10 @@ class RetentionOrder(CandidateOrder):
         self._until[block] = 0.0
         self._goes[block] = 0
         self._num_next[block] = 0
+
+    def is_passing(self, block: i64) -> bool:
+        """Return whether the last holder of a block that is being taken wanted no hit that needs it. O(1)."""
+        return self._passes[block] != 0
 
     def clear(self) -> list[int]:
         """Take out all candidates, which lose their content, and return them. O(n log n)."""

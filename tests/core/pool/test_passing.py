@@ -1,0 +1,144 @@
+"""Property: where blocks that no wanted hit needs are evicted first, everything that names a candidate says so of them.
+
+How: two turns with a window, on pools of a few blocks. The order of eviction after each call is checked in lock-step by
+the scopes named "keeping". Not covered: the hits of long traces, which `benchmarks.keeping` compares with vLLM's.
+"""
+
+from typing import Any
+
+import pytest
+
+from blockwright import (
+    Candidate,
+    Candidates,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheManager,
+    KVCacheSpec,
+    MambaSpec,
+    Request,
+    Sha256Hasher,
+    SlidingWindowSpec,
+)
+from blockwright.errors import InvalidArgumentError
+
+SIZES: Any = {"block_size": 1, "num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
+FULL, WINDOW = FullAttentionSpec(**SIZES), SlidingWindowSpec(**SIZES, sliding_window=2)
+STATE = MambaSpec(1, ((1,),), ("float32",))
+
+
+def manager_of(specs: list[KVCacheSpec], blocks: int, **options: Any) -> KVCacheManager:
+    groups = [KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)]
+    return KVCacheManager(KVCacheConfig(blocks + 1, groups), 64, **options)
+
+
+def serve(manager: KVCacheManager, name: str, tokens: list[int], step: int = 2) -> int:
+    """Compute a prompt in steps; return the tokens of its hit."""
+    request = Request(name, tokens, 1, hasher=Sha256Hasher(b""))
+    hit, length = manager.get_computed_blocks(request)
+    done = 0
+    while done < len(tokens):
+        start = max(done, length)
+        end = min(start + step, len(tokens))
+        assert manager.allocate_slots(request, end - start, *((length, hit) if done == 0 and length else ()))
+        request.num_computed_tokens = done = end
+    manager.free(request)
+    manager.check()
+    return length
+
+
+@pytest.mark.parametrize(
+    ("specs", "asked", "keeps"),
+    [
+        ([FULL, WINDOW], None, True),
+        ([FULL, WINDOW], False, False),
+        ([FULL, STATE], None, False),
+        ([FULL, STATE], True, True),
+        ([FULL], None, False),
+    ],
+)
+def test_where_it_is_on(specs: list[KVCacheSpec], asked: bool | None, keeps: bool) -> None:
+    manager = manager_of(specs, 40, keep_wanted=asked)
+    serve(manager, "r", list(range(8)))
+    assert bool(manager.block_pool.passing_block_ids()) == keeps
+
+
+@pytest.mark.parametrize(
+    ("specs", "options", "name"),
+    [
+        ([FULL], {"keep_wanted": True}, "keep_wanted"),
+        ([FULL, WINDOW], {"keep_wanted": True, "enable_caching": False}, "keep_wanted"),
+        ([FULL, WINDOW], {"passing_spares": -1}, "passing_spares"),
+        ([FULL, WINDOW], {"passing_spares": 41}, "passing_spares"),
+    ],
+)
+def test_wrong_options(specs: list[KVCacheSpec], options: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"^{name}: "):
+        manager_of(specs, 40, **options)
+
+
+def test_evictions_name_passing_blocks() -> None:
+    """And the passing ones go first: the windows that the request has moved past."""
+    manager = manager_of([FULL, WINDOW], 20, track_evictions=True, passing_spares=2)
+    serve(manager, "first", list(range(9)))
+    assert len(manager.block_pool.passing_block_ids()) == 7
+    serve(manager, "second", [50, *range(9)])
+    gone = manager.take_evictions()
+    assert [(each.group, each.is_passing) for each in gone[:7]] == [(1, True)] * 7
+
+
+def test_a_policy_sees_passing_blocks() -> None:
+    seen: list[Candidate] = []
+
+    class First:
+        def choose(self, candidates: Candidates) -> Candidate:
+            seen.extend(candidates)
+            return next(iter(candidates))
+
+    manager = manager_of([FULL, WINDOW], 20, eviction_policy=First())
+    serve(manager, "first", list(range(9)))
+    serve(manager, "second", [50, *range(9)])
+    assert {each.is_passing for each in seen if each.group_id == 1} == {True, False}
+    assert not any(each.is_passing for each in seen if each.group_id == 0)
+
+
+def test_hints_begin_with_passing_blocks() -> None:
+    """Once hints order the candidates, the passing ones that were there go on to be the first."""
+    manager = manager_of([FULL, WINDOW], 20, track_evictions=True)
+    serve(manager, "first", list(range(9)))
+    manager.advance_time(1)
+    manager.check()
+    serve(manager, "second", [50, *range(9)])
+    assert [each.group for each in manager.take_evictions()[:7]] == [1] * 7
+
+
+def test_a_restored_cache_keeps_the_order() -> None:
+    manager = manager_of([FULL, WINDOW], 40, enable_kv_cache_events=True)
+    serve(manager, "first", list(range(9)))
+    serve(manager, "second", [50, *range(9)])
+    dump = manager.dump(manager.take_events(), b"", Sha256Hasher(b""))
+    twin = manager_of([FULL, WINDOW], 40, enable_kv_cache_events=True)
+    assert twin.restore(dump, b"", Sha256Hasher(b"")) > 0
+    twin.check()
+    published = manager.block_pool.published()
+    order = [[b for b in each.block_pool.free_block_ids() if published[b]] for each in (manager, twin)]
+    assert order[0] == order[1]
+
+
+@pytest.mark.parametrize("usable", [33, 36, 42, 48])
+def test_three_conversations_in_turn(usable: int) -> None:
+    """Each needs 9 blocks of its turn; by age alone, 48 blocks are needed for any hit."""
+    manager = manager_of([FULL, WINDOW], usable)
+    prompts = [[100 * each + at for at in range(8)] + [1] for each in range(3)]
+    hits = [serve(manager, f"{turn}.{at}", prompt) for turn in range(3) for at, prompt in enumerate(prompts)]
+    assert hits == [0] * 3 + [8] * 6
+
+
+def test_the_junction_is_told() -> None:
+    """Where the first prompt left its full attention and no state."""
+    manager = manager_of([FULL, STATE], 40, keep_wanted=True)
+    serve(manager, "first", list(range(8)), step=8)
+    request = Request("second", [0, 1, 2, 3, 60, 61], 1, hasher=Sha256Hasher(b""))
+    assert manager.get_computed_blocks(request)[1] == 0
+    assert request.junction == 4
