@@ -7,6 +7,7 @@ What it is and does: 2 `state`, 3 `choices`, 4 `lru`, 5 `hits`, 6 `outcomes`, 7 
 15 `step_laws`.
 
 The second reading, `in_time`, adds what a first one can do without: 16 `in_time.in_flight`, 17 `in_time.forks`,
-18 `in_time.outside`, 19 `in_time.explain`, 20 `in_time.time_laws`. What is reported to others is 21 `events`, and what
-keeping promises is 22 `retention_laws`. Last comes the list of all these laws, 23 `laws`.
+18 `in_time.outside`, 19 `in_time.explain`, 20 `in_time.time_laws`. What is reported to others is 21 `events`, what is
+counted 22 `metrics`, and what keeping promises is 23 `retention_laws`. Last comes the list of all these laws,
+24 `laws`.
 """
