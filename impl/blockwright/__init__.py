@@ -114,6 +114,5 @@ _ABOVE.update(
         "draw": _observed("draw"),
         "dump": _observed("dump"),
         "restore": _observed("restore"),
-        "record": _observed("RecordedManager"),
     }
 )

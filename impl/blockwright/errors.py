@@ -128,6 +128,28 @@ class EventGapError(BlockwrightError, LookupError):
         return type(self), (self.sequence, self.oldest, self.following)
 
 
+class JournalGapError(BlockwrightError, LookupError):
+    """Facts or evictions were written over before a reader came: read again for those after them, and more often.
+
+    Attributes:
+        lost: how many this reader has missed.
+        kept: how many are kept at most.
+    """
+
+    def __init__(self, lost: int, kept: int) -> None:
+        """Say how many are lost, and how many are kept."""
+        super().__init__(
+            f"journal: {lost} entries are lost, only the last {kept} are kept at most; read again for the later ones, "
+            "and read more often or keep more"
+        )
+        self.lost = lost
+        self.kept = kept
+
+    def __reduce__(self) -> tuple[type[JournalGapError], tuple[int, int]]:
+        """Pickle by the arguments, so that worker processes can raise it."""
+        return type(self), (self.lost, self.kept)
+
+
 class ReadOnlyError(BlockwrightError, AttributeError):
     """A view was asked for a call that changes the viewed object; the message names the call to make instead."""
 

@@ -39,6 +39,8 @@ class World:
         }
         self.given = given
         self.manager = manager = manager_over(kinds, 120, 200, **options)
+        if notes:
+            manager.start_journal(99)
         self.unit = 1 if specs == 0 else 2
         self.running = self.request("running", 40)
         self.other = self.request("other", 40, 100)

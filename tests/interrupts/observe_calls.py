@@ -1,6 +1,6 @@
 """The calls of an event stream, which folds what was recorded when it is read, and of a consumer's index.
 
-Not covered: sockets; `Metrics` and recorded managers, which count what they are told.
+Not covered: sockets; `Metrics`, which reads what the journal counts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Property: every number shown to Prometheus is what the journal tells, and what the manager itself counts (MET-1).
 
-How: a random history of a recorded manager; each total is recomputed from the facts in another way, and compared with
-the manager's own statistics; times of blocks are recomputed with every block in the sample. The text that Prometheus
-reads is parsed back, and the dashboard asks for no name that is not in it.
-Not covered: how the dashboard looks; the cost (docs/how-to/observe.md has what was measured).
+How: a random history of a manager with a journal; each total is recomputed from the facts in another way, and compared
+with the manager's own statistics; times of blocks are recomputed with every block in the sample. The text that
+Prometheus reads is parsed back, and the dashboard asks for no name that is not in it. Readers that come too late.
+Not covered: that counts are those of the specification (scopes named "counts"); how the dashboard looks; the cost
+(docs/how-to/observe.md has what was measured).
 """
 
 import itertools
@@ -19,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.observe.engine import SIZE, full
 
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request
-from blockwright.errors import InvalidArgumentError
+from blockwright.errors import InvalidArgumentError, JournalGapError
 from blockwright.observe import Fact
 from blockwright.observe.metrics import BOUNDS, Metrics
 from blockwright.offload.metrics import TransferStats
@@ -30,12 +31,8 @@ def history(seed: int, sample: float = 1.0) -> tuple[KVCacheManager, Metrics, li
     config = KVCacheConfig(num_blocks=30, kv_cache_groups=[KVCacheGroupSpec(["layer"], full())])
     manager = KVCacheManager(config, max_model_len=256, log_stats=True, track_evictions=True)
     metrics, facts, clock = Metrics(manager, sample=sample, model_name="m"), list[Fact](), itertools.count()
-
-    def note(fact: Fact) -> None:
-        metrics(fact)
-        facts.append(fact)
-
-    recorded = manager.record(note, lambda: next(clock) / 50)
+    recorded = manager.record(facts.append, lambda: next(clock) / 50)
+    recorded.record(metrics)
     random, running = Random(seed), list[Request]()
     for number in range(300):
         prompt = [random.randrange(2)] * random.randrange(1, 20) + [random.randrange(9)] * random.randrange(1, 9)
@@ -53,7 +50,7 @@ def history(seed: int, sample: float = 1.0) -> tuple[KVCacheManager, Metrics, li
             each.num_computed_tokens += 1
         while running and (random.random() < 0.4 or batch.refused is not None):
             gone = running.pop(random.randrange(len(running)))
-            (recorded.preempt if random.random() < 0.5 else recorded.free)(gone)
+            recorded.free(gone, preempted=random.random() < 0.5)
             if not running or (batch.refused is not None and random.random() < 0.9):
                 break
         for each in [each for each in running if each.num_computed_tokens < each.num_tokens]:
@@ -80,13 +77,10 @@ def test_totals_are_what_happened(seed: int) -> None:
     sources = ("local_compute", "local_cache_hit", "external_kv_transfer")
     assert sum(totals[source] for source in sources) == sum(fact.prompt for fact in of("admit"))
     assert totals["preemptions"] == len(of("preempt")) > 0
-    assert totals["external_queries"] == sum(fact.tokens for fact in of("outside")) > 0
-    assert 0 < totals["evicted"] <= manager.block_pool.num_evictions
+    assert totals["external_queries"] == sum(fact.external_queries for fact in facts) > 0
+    assert totals["evicted"] == SIZE * sum(len(fact.evicted) for fact in facts)
+    assert 0 < totals["evicted"] <= SIZE * manager.block_pool.num_evictions
     assert facts[-1].free == manager.block_pool.get_num_free_blocks()
-    again = Metrics(manager, sample=1.0, model_name="m")
-    for fact in facts:
-        again(fact)
-    assert (again.totals, again.times, again.sums) == (totals, metrics.times, metrics.sums)
 
 
 def test_times_of_blocks_are_what_happened() -> None:
@@ -95,7 +89,7 @@ def test_times_of_blocks_are_what_happened() -> None:
     wanted: dict[str, list[float]] = {"lifetime": [], "idle_before_evict": [], "reuse_gap": []}
     for block in range(1, 30):
         names = [
-            (fact.at, what) for fact in facts for what in ("evicted", "held", "new") if block in getattr(fact, what)
+            (fact.at, what) for fact in facts for what in ("evicted", "new", "held") if block in getattr(fact, what)
         ]
         for (at, what), (later, then) in itertools.pairwise(names):
             if what != "evicted" and then in ("held", "evicted"):
@@ -114,7 +108,7 @@ def test_times_of_blocks_are_what_happened() -> None:
 def test_prometheus_reads_them_under_the_names_of_dashboards() -> None:
     manager, metrics, _ = history(2)
     moved = {("GPU", "CPU"): TransferStats(started=2, finished=2, bytes=64, seconds=0.5)}
-    metrics._transfers = lambda: moved
+    metrics._transfers = lambda: {("CPU", "DISK"): TransferStats(bytes=7), **moved}
     registry = prometheus_client.CollectorRegistry()
     registry.register(metrics)
     text = prometheus_client.generate_latest(registry).decode()
@@ -153,18 +147,56 @@ def test_sglang_names() -> None:
     assert values["sglang:cached_tokens"] == metrics.totals["local_cache_hit"]
 
 
-def test_evictions_that_nobody_asks_for_are_bounded() -> None:
+def test_a_journal_is_bounded_and_readers_are_told_of_what_they_missed() -> None:
     config = KVCacheConfig(num_blocks=30, kv_cache_groups=[KVCacheGroupSpec(["layer"], full())])
-    facts: list[Fact] = []
-    recorded = KVCacheManager(config, max_model_len=256, track_evictions=True).record(facts.append)
-    for number in range(200):
+    manager = KVCacheManager(config, max_model_len=256, track_evictions=True)
+    late, now = manager.start_journal(num_facts=40, num_blocks=70).reader(), manager.start_journal().reader()
+    slow, fast = manager.read_evictions(), manager.read_evictions()
+    evicted, read = list[int](), list[Fact]()
+    for number in range(300):
         request = Request(f"r{number}", [number] * 40, SIZE)
-        assert recorded.allocate_slots(request, 40) is not None
-        recorded.free(request)
-    evicted = [block for fact in facts for block in fact.evicted]
-    assert [each.block_id for each in recorded.take_evictions()] == evicted[-1024:]
-    assert len(evicted) > 1024
-    assert recorded.take_evictions() == []
+        assert manager.allocate_slots(request, 40) is not None
+        manager.free(request, preempted=number % 2 == 0)
+        read += now.read()
+        evicted += [each.block_id for each in fast.read()]
+    assert [fact.kind for fact in read] == ["admit", "preempt", "admit", "free"] * 150
+    assert evicted == [block for fact in read for block in fact.evicted]
+    with pytest.raises(JournalGapError, match="read again") as gap:
+        late.read()
+    assert late.read() == read[gap.value.lost :]
+    assert len(read) - gap.value.lost == 7, "70 block ids are those of three admissions, with what each evicts"
+    with pytest.raises(JournalGapError) as gap:
+        slow.read()
+    assert [each.block_id for each in slow.read()] == evicted[gap.value.lost :]
+    assert len(manager.take_evictions()) == len(slow) == 0, "what was read by others before is not kept"
+    twin = manager.copy()
+    assert manager.allocate_slots(Request("s", [1] * 40, SIZE), 40) is not None
+    assert twin.journal is not None
+    assert twin.journal.totals() != late.journal.totals()
+
+
+def test_a_function_that_fails_loses_no_result(caplog: pytest.LogCaptureFixture) -> None:
+    config = KVCacheConfig(num_blocks=30, kv_cache_groups=[KVCacheGroupSpec(["layer"], full())])
+    facts = list[Fact]()
+    manager = KVCacheManager(config, max_model_len=256).record(lambda fact: [][1]).record(facts.append)
+    assert manager.allocate_slots(Request("r", [1] * 9, SIZE), 9) is not None
+    assert "IndexError" in caplog.text
+    assert [fact.kind for fact in facts] == ["admit"]
+
+
+def test_what_is_admitted_while_it_loads_counts_when_that_has_ended() -> None:
+    """What came counts, once, however the load ends; what is given up is computed."""
+    config = KVCacheConfig(num_blocks=60, kv_cache_groups=[KVCacheGroupSpec(["layer"], full())])
+    for came, wanted in ((8, (1, 8)), (4, (5, 4)), (None, (9, 0))):
+        manager = KVCacheManager(config, max_model_len=256)
+        totals = manager.start_journal().totals
+        request = Request("r", [1] * 9, SIZE)
+        manager.found_outside(request, 9, 8)
+        assert manager.allocate_slots(request, 0, num_external_computed_tokens=8) is not None
+        assert totals()["local_compute"] == totals()["external_kv_transfer"] == 0
+        manager.free(request) if came is None else manager.finish_load(request, came)
+        assert (totals()["local_compute"], totals()["external_kv_transfer"]) == wanted
+        assert (totals()["external_queries"], totals()["external_hits"]) == (9, 8)
 
 
 def test_nothing_is_followed_where_the_sample_is_empty_and_wrong_arguments_are_refused() -> None:
@@ -174,3 +206,25 @@ def test_nothing_is_followed_where_the_sample_is_empty_and_wrong_arguments_are_r
         Metrics(manager, sample=2.0)
     with pytest.raises(InvalidArgumentError, match="names"):
         Metrics(manager, names="other")
+    with pytest.raises(InvalidArgumentError, match="num_facts"):
+        KVCacheManager(manager.kv_cache_config, 9).start_journal(num_facts=0)
+    with pytest.raises(InvalidArgumentError, match="num_found"):
+        manager.found_outside(Request("r", [1]), 1, 2)
+
+
+def test_several_groups_are_told_apart_and_counted_once() -> None:
+    groups = [KVCacheGroupSpec(["a"], full(2 * SIZE)), KVCacheGroupSpec(["b"], full())]
+    manager = KVCacheManager(KVCacheConfig(num_blocks=13, kv_cache_groups=groups), max_model_len=256)
+    metrics = Metrics(manager, names="sglang")
+    for number in range(3):
+        request = Request(f"r{number}", [number] * 4 * SIZE, SIZE)
+        assert manager.allocate_slots(request, 4 * SIZE) is not None
+        values = {family.name: family.samples[0].value for family in metrics.collect()}
+        assert values["sglang:kv_used_tokens"] == 4 * SIZE
+        manager.free(request)
+    assert values["sglang:evicted_tokens"] == 4 * SIZE
+    metrics._is_vllm = True
+    (info,) = [family for family in metrics.collect() if family.name == "vllm:cache_config_info"]
+    assert [(each.labels["group"], each.labels["block_size"]) for each in info.samples] == [
+        ("0", str(2 * SIZE)), ("1", str(SIZE)),
+    ]  # fmt: skip

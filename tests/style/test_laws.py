@@ -13,7 +13,15 @@ import pytest
 
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.law import CALL_LAWS, Law
-from blockwright_spec.manager.laws import BLOCK_LAWS, EVENT_LAWS, LAWS, RESTART_LAWS, RETENTION_LAWS, STEP_LAWS
+from blockwright_spec.manager.laws import (
+    BLOCK_LAWS,
+    EVENT_LAWS,
+    LAWS,
+    METRIC_LAWS,
+    RESTART_LAWS,
+    RETENTION_LAWS,
+    STEP_LAWS,
+)
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
@@ -24,6 +32,7 @@ LISTED = (
     *LAWS,
     *STEP_LAWS,
     *EVENT_LAWS,
+    *METRIC_LAWS,
     *RESTART_LAWS,
     *RETENTION_LAWS,
     *PAGED_LAWS,

@@ -53,11 +53,12 @@ def differences(wanted: Observation, shown: Observation, ordered: bool = True) -
 def compared(observation: Observation, ordered: bool) -> Observation:
     """Return the compared part of an observation: no count for the null block, and the queue in order if that counts.
 
-    Listeners have separate laws (`lockstep.misheard`).
+    What listeners know and what is counted have laws of their own (`lockstep.misheard`, `lockstep.miscounted`).
     """
     queue, references = observation.queue, observation.references
     return observation._replace(
         queue=queue if ordered or queue is None else tuple(sorted(queue)),
         references=references and references[1:],
         listeners=None,
+        counted=None,
     )

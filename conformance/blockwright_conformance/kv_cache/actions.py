@@ -10,6 +10,7 @@ from typing import Any
 
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.metrics import Call
 from blockwright_spec.manager.state import Absent, Running, State, is_loading
 from blockwright_spec.reads import Prefix
 
@@ -28,8 +29,8 @@ from .wrong import LateHit, WrongHit, WrongStep
 __all__ = [
     "ACTIONS", "Action", "Admit", "AdmitHeld", "Append", "Find", "FinishLoad", "Fork", "Grow", "GrowEach", "Hold",
     "LateHit", "LetGo", "ManagerOutcome", "Preempt", "Publish", "Release", "ReleasePrefix", "Reset", "Retain", "Settle",
-    "Start", "Take", "TakeCopies", "Tick", "Trim", "WrongHit", "WrongStep", "enabled", "meaning", "of_running",
-    "perform",
+    "Start", "Take", "TakeCopies", "Tick", "Trim", "WrongHit", "WrongStep", "call_of", "enabled", "meaning",
+    "of_running", "perform",
 ]  # fmt: skip
 
 RUNNING: tuple[Any, ...] = (Grow, Append, Release, Trim, Preempt, Publish, WrongStep, LateHit, Retain, ReleasePrefix)
@@ -76,6 +77,18 @@ def meaning(state: State, action: Any, choice: Choice = LRU) -> ManagerOutcome:
     """Return what comes of an action in a state."""
     outcome: ManagerOutcome = action.meaning(state, choice)
     return outcome
+
+
+def call_of(action: Any) -> Call | None:
+    """Return an action as it is counted."""
+    match action:
+        case Admit() | AdmitHeld() | Release():
+            return Call(action.slot)
+        case FinishLoad():
+            return Call(action.slot, action.came)
+        case Preempt():
+            return Call(action.slot, 0, True)
+    return None
 
 
 def perform(adapter: ManagerAdapter, action: Any, state: State) -> Reply:

@@ -8,6 +8,7 @@ beyond that on whatever it exposes: a field that an `Observation` leaves None is
 from typing import NamedTuple, Protocol, Self
 
 from blockwright_spec.manager.events import Listener
+from blockwright_spec.manager.metrics import Counts, Life
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.state import Content, Copy, Table
 from blockwright_spec.reads import Prefix
@@ -55,6 +56,18 @@ class Explained(NamedTuple):
     parts: tuple[tuple[int, int | None, str], ...]
 
 
+class Counted(NamedTuple):
+    """What a manager counts: at the last observation, now, and what the facts come to that were read since.
+
+    `life` is what the engine knew of the request of its last call, when that was last admitted.
+    """
+
+    before: Counts
+    after: Counts
+    read: Counts
+    life: Life
+
+
 class Observation(NamedTuple):
     """A manager's whole state in the specification's terms; per block by id, per request in the order asked for."""
 
@@ -84,6 +97,8 @@ class Observation(NamedTuple):
     """Blocks held from outside, each as often as it is held there, in ascending order."""
     passing: tuple[int, ...] | None = None
     """Passing blocks, where blocks are told apart so, in ascending order."""
+    counted: Counted | None = None
+    """Where what happens is counted: the counts."""
 
 
 class ManagerAdapter(Protocol):
@@ -151,7 +166,10 @@ class ManagerAdapter(Protocol):
         """Null the entries dead at `end` tokens (``remove_skipped_blocks``)."""
 
     def free(self, name: str) -> None:
-        """Release a request's blocks (``free``); the engine keeps its record of the request."""
+        """Release a request's blocks (``free``); the engine keeps its record of the request.
+
+        In scopes that count, one that has a method `preempt` is told so of a request that goes on later.
+        """
 
     def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
         """Fork a request with `computed` tokens to another (``fork``), made with a prefix if it is not there.

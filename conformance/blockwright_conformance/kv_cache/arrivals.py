@@ -182,4 +182,5 @@ class Preempt(NamedTuple):
         return settled(state, transitions.preempt(state, self.slot, choice))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> None:
-        adapter.free(name_of(self.slot))
+        release = getattr(adapter, "preempt", adapter.free) if state.config.added.counts else adapter.free
+        release(name_of(self.slot))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from math import gcd
@@ -13,11 +14,12 @@ import blockwright
 import blockwright.observe
 from blockwright import Fits, KVCacheBlocks, KVCacheConfig, KVCacheManager, KVCacheSpec, Request
 from blockwright_spec.manager.events import Cleared, Event, Listener, Removed, Stored
+from blockwright_spec.manager.metrics import Counts, Life, added
 from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Config, Content, Table
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Prefix, Sinks, Sliding, cut
 
-from .adapter import Explained, Found, Observation, Planned, Served
+from .adapter import Counted, Explained, Found, Observation, Planned, Served
 
 EXTRAS: tuple[dict[str, str], ...] = (
     {},
@@ -141,6 +143,87 @@ class Shared:
                 raise AssertionError(f"HASH-1: one digest stands for {known} and for {prefix}")
 
 
+NAMES_OF_COUNTS = (
+    "queries", "hits", "external_queries", "external_hits", "local_cache_hit", "external_kv_transfer", "local_compute",
+    "resumed", "resumed_local_cache_hit", "resumed_external_kv_transfer", "resumed_local_compute", "preemptions",
+    "evicted",
+)  # fmt: skip
+"""What the journal calls the fields of `Counts`, in their order."""
+
+
+def folded(fact: Any) -> Counts:
+    """Return what one fact counts, as its own description says."""
+    local = min(fact.hit, fact.prompt)
+    external = min(fact.external, fact.prompt - local)
+    computed, admits = fact.prompt - local - external, fact.kind == "admit"
+    counts = Counts(preemptions=int(fact.kind == "preempt"), evicted=fact.evicted_tokens)
+    if fact.is_resumed:
+        again = {"again_local": local, "again_external": external, "again_computed": computed}
+        return replace(counts, resumed=int(admits), **again)
+    return replace(
+        counts,
+        queries=fact.queries,
+        hits=fact.hit if admits and fact.queries else 0,
+        external_queries=fact.external_queries,
+        external_hits=fact.external_hits,
+        local=local,
+        external=external,
+        computed=computed,
+    )
+
+
+class Account:
+    """What an engine knows of its requests, and a reader of the manager's journal, a short one that must keep up."""
+
+    def __init__(self, manager: KVCacheManager) -> None:
+        self.reader = manager.start_journal(num_facts=64, num_blocks=256, clock=float).reader()
+        self.journal = self.reader.journal
+        self.before = Counts()
+        self.lives: dict[str, Life] = {}  # of each request, what is known now
+        self.admitted: dict[str, Life] = {}  # and what was known when it was last admitted
+        self.life = Life(0)
+
+    def copy(self, manager: KVCacheManager) -> Account:
+        twin = object.__new__(Account)
+        journal = manager.journal
+        assert journal is not None
+        twin.journal, twin.reader, twin.before = journal, journal.reader(self.reader.position), self.before
+        twin.lives, twin.admitted, twin.life = self.lives.copy(), self.admitted.copy(), self.life
+        return twin
+
+    def forget(self, name: str) -> None:
+        self.lives.pop(name, None)
+
+    def asked(self, name: str, tokens: int) -> None:
+        self.lives[name] = replace(self.lives.get(name, Life(0)), asked=tokens)
+
+    def asked_elsewhere(self, manager: KVCacheManager, request: Request, length: int, external: int) -> None:
+        """Look a request up beyond the device, where it is to be loaded from."""
+        if external > 0:
+            tokens = request.num_tokens - length
+            manager.found_outside(request, tokens, min(external, tokens))
+            name = request.request_id
+            self.lives[name] = replace(self.lives.get(name, Life(0)), elsewhere=tokens)
+
+    def admit(self, request: Request) -> None:
+        """Note that a request was given slots; what it knew before counts if it is admitted with them."""
+        name = request.request_id
+        self.admitted[name] = self.life = replace(self.lives.get(name, Life(0)), prompt=request.num_prompt_tokens)
+        self.lives[name] = Life(request.num_prompt_tokens, was_admitted=True)
+
+    def about(self, name: str) -> None:
+        self.life = self.admitted.get(name, Life(0))
+
+    def counted(self) -> Counted:
+        """Return the counts, and what the facts since the last time come to."""
+        read = Counts()
+        for fact in self.reader.read():
+            read = added(read, folded(fact))
+        totals = self.journal.totals()
+        before, self.before = self.before, Counts(*(totals[name] for name in NAMES_OF_COUNTS))
+        return Counted(before, self.before, read, self.life)
+
+
 class BlockwrightAdapter:
     """A `KVCacheManager` with the requests of its engine.
 
@@ -167,6 +250,7 @@ class BlockwrightAdapter:
         self.shared = self.sharing(config)
         self.stream = self.package.observe.EventStream() if config.added.tells else None
         self.joined: list[tuple[int, tuple[Event, ...]]] = []
+        self.account = Account(self.manager) if config.added.counts else None
 
     def sharing(self, config: Config) -> Shared:
         """Return the record shared by all copies of this adapter; with events, keys leave the process."""
@@ -185,6 +269,7 @@ class BlockwrightAdapter:
         twin.overlaps = self.overlaps
         twin.stream = None if self.stream is None else self.stream.copy()
         twin.joined = self.joined[:]
+        twin.account = None if self.account is None else self.account.copy(twin.manager)
         twin.shared = self.shared
         return twin
 
@@ -201,9 +286,13 @@ class BlockwrightAdapter:
         self.requests.pop(name, None)
         self.prefixes.pop(name, None)
         self.hits.pop(name, None)
+        if self.account is not None:
+            self.account.forget(name)
 
     def find(self, name: str) -> Found:
         request = self.owned(name)  # which a lookup tells its junction; of the manager it changes nothing
+        if self.account is not None:
+            self.account.asked(name, request.num_tokens if self.manager.enable_caching else 0)
         hit, length = self.manager.get_computed_blocks(request)
         self.hits[name] = hit
         return Found(length, tuple([tuple(ids) for ids in hit.ids]) if length else ())
@@ -216,9 +305,13 @@ class BlockwrightAdapter:
         request.num_computed_tokens = computed
         hit = self.hits[hit_of] if hit_of else None
         later = step.publication is Publication.LATER
+        if self.account is not None:
+            self.account.asked_elsewhere(self.manager, request, length, step.added.external)
         return (request, step.new, length, hit, step.lookahead, later), keywords(step)
 
     def given(self, name: str, blocks: KVCacheBlocks) -> tuple[Table, ...]:
+        if self.account is not None:
+            self.account.admit(self.requests[name])
         self.hits.pop(name, None)
         return tuple([tuple(ids) for ids in blocks.ids])
 
@@ -265,6 +358,7 @@ class BlockwrightAdapter:
         if absent:
             self.send(name, (0, (0,)))
         try:
+            self.note_call(name)
             self.manager.finish_load(self.owned(name), count)
         finally:
             if absent:
@@ -311,7 +405,20 @@ class BlockwrightAdapter:
     def free(self, name: str) -> None:
         request = self.owned(name)
         request.num_computed_tokens = request.num_tokens
+        self.note_call(name)
         self.manager.free(request)
+
+    def preempt(self, name: str) -> None:
+        """Release a request's blocks; it goes on later."""
+        request = self.owned(name)
+        request.num_computed_tokens = request.num_tokens
+        self.note_call(name)
+        self.manager.free(request, preempted=True)
+
+    def note_call(self, name: str) -> None:
+        """Note which request a call is about."""
+        if self.account is not None:
+            self.account.about(name)
 
     def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
         parent = self.owned(name)
@@ -325,6 +432,8 @@ class BlockwrightAdapter:
         blocks = self.manager.fork(parent, twin)
         if blocks is not None and blocks.get_block_ids() != self.manager.get_block_ids(child):
             raise AssertionError(f"FORK-1: {child!r} was told of {blocks}, and holds {self.manager.get_blocks(child)}")
+        if blocks is not None and self.account is not None:
+            self.account.admit(twin)
         return blocks is not None
 
     def take_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
@@ -394,6 +503,7 @@ class BlockwrightAdapter:
             None if self.stream is None else self.listeners(self.stream),
             tuple([block for block, times in enumerate(pool.holders_apart()) for _ in range(times)]),
             tuple(pool.passing_block_ids()),
+            None if self.account is None else self.account.counted(),
         )
 
     def listeners(self, stream: Any) -> tuple[Listener, ...]:

@@ -24,6 +24,7 @@ FEATURES: dict[str, Callable[[Scope], object]] = {
     "settles": lambda scope: scope.config.added.settles,
     "watermark": lambda scope: scope.config.watermark,
     "events": lambda scope: scope.config.added.tells,
+    "counts": lambda scope: scope.config.added.counts,
     "retention": lambda scope: scope.config.added.retains,
     "keeping": lambda scope: scope.config.added.keeps,
     "groups": lambda scope: len(scope.config.groups) > 1,

@@ -7,8 +7,9 @@ from blockwright_spec.manager.choices import Choice, recorded
 from blockwright_spec.manager.events import Listener
 from blockwright_spec.manager.hits import found, holding
 from blockwright_spec.manager.in_time.explain import explained
-from blockwright_spec.manager.laws import EVENT_LAWS
+from blockwright_spec.manager.laws import EVENT_LAWS, METRIC_LAWS
 from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.metrics import Call, Counts, added, counted
 from blockwright_spec.manager.outcomes import Done, Reason, When
 from blockwright_spec.manager.state import NULL, Content, Running, State, held_tables
 from blockwright_spec.manager.step_laws import copies
@@ -111,6 +112,21 @@ def misheard(state: State, listeners: tuple[Listener, ...]) -> list[str]:
     """Name the laws of events (EV-1 to EV-5) that the events to some listener break, with one who shows it."""
     shown = ((law, [each for each in listeners if not law.holds(state, each)]) for law in EVENT_LAWS)
     return [f"{law.id}: {law.statement}: was told {each[-1]}" for law, each in shown if each]
+
+
+def miscounted(outcome: ManagerOutcome, call: Call | None, shown: Observation) -> list[str]:
+    """Name the law of counts (MET-1) that a manager breaks, with what it counts and what happened."""
+    if shown.counted is None:
+        return []
+    happened = Counts()
+    for state, step in outcome.steps:
+        happened = added(happened, counted(state, step, call, shown.counted.life))
+    before, after, read = shown.counted.before, shown.counted.after, shown.counted.read
+    return [
+        f"{law.id}: {law.statement}: {before} became {after}, read as {read}; what happened is {happened}"
+        for law in METRIC_LAWS
+        if not law.holds(before, after, read, happened)
+    ]
 
 
 def replaced(step: Done) -> tuple[tuple[int, int, int], ...]:

@@ -12,7 +12,7 @@ from ..checker.explore import Explorer
 from ..checker.lockstep import Compared
 from ..checker.world import World
 from . import lockstep
-from .actions import ACTIONS, GrowEach, enabled, meaning, perform
+from .actions import ACTIONS, GrowEach, call_of, enabled, meaning, perform
 from .adapter import ManagerAdapter, Observation
 from .blockwright import BlockwrightAdapter
 from .counterexample import diagnose
@@ -118,6 +118,7 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         self, model: ManagerAdapter, action: Any, outcome: Any, reply: Reply, shown: Observation
     ) -> list[str]:
         faults = lockstep.compare(outcome, reply, model, shown)
+        faults += lockstep.miscounted(outcome, call_of(action), shown)
         if self.is_long and isinstance(action, GrowEach):
             faults += lockstep.unlike_deltas(outcome, action.asks, reply, shown)
         return faults

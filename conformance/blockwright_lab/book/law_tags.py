@@ -13,7 +13,15 @@ from typing import Final, NamedTuple
 import blockwright
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.law import CALL_LAWS
-from blockwright_spec.manager.laws import BLOCK_LAWS, EVENT_LAWS, LAWS, RESTART_LAWS, RETENTION_LAWS, STEP_LAWS
+from blockwright_spec.manager.laws import (
+    BLOCK_LAWS,
+    EVENT_LAWS,
+    LAWS,
+    METRIC_LAWS,
+    RESTART_LAWS,
+    RETENTION_LAWS,
+    STEP_LAWS,
+)
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
@@ -32,7 +40,7 @@ class Place(NamedTuple):
 
 
 def law_ids() -> tuple[str, ...]:
-    manager = (*CALL_LAWS, *BLOCK_LAWS, *LAWS, *STEP_LAWS, *EVENT_LAWS, *RESTART_LAWS, *RETENTION_LAWS)
+    manager = (*CALL_LAWS, *BLOCK_LAWS, *LAWS, *STEP_LAWS, *EVENT_LAWS, *METRIC_LAWS, *RESTART_LAWS, *RETENTION_LAWS)
     listed = (*manager, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
     return tuple(law.id for law in listed)
 

@@ -58,7 +58,22 @@ def place_of(name: str) -> Place | TrialPlace:
 
 
 CHAPTERS = tuple(
-    map(chapter, ("blocks", "demand", "tables", "prefixes", "retention", "time", "forks", "paged", "tiers", "offload"))
+    map(
+        chapter,
+        (
+            "blocks",
+            "demand",
+            "tables",
+            "prefixes",
+            "retention",
+            "metrics",
+            "time",
+            "forks",
+            "paged",
+            "tiers",
+            "offload",
+        ),
+    )
 )
 BUGS: tuple[KnownBug, ...] = tuple(bug for each in CHAPTERS for bug in each.bugs)
 """All of them, in the order of the chapters."""

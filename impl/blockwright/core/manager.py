@@ -18,7 +18,8 @@ from blockwright.config import KVCacheConfig, KVCacheGroupSpec
 from blockwright.core.keys.block_hash import BlockHasher
 from blockwright.core.keys.request import MAX_LENGTH, Request, count_of
 from blockwright.core.pool.blocks import KVCacheBlocks
-from blockwright.core.pool.journal import Eviction
+from blockwright.core.pool.facts import NUM_FACTS, REFUSE, Journal
+from blockwright.core.pool.journal import Eviction, EvictionReader
 from blockwright.core.pool.order.chosen import EvictionPolicy
 from blockwright.core.pool.order.order import BlockHint
 from blockwright.core.pool.order.passing import SHARE
@@ -238,14 +239,18 @@ class KVCacheManager:
             raise_never_fits,
         )
         self._state: State = State(config, pool, managers)
+        self._evictions: EvictionReader | None = pool.read_evictions(from_start=True) if track_evictions else None
 
     def copy(self) -> KVCacheManager:
         """Return an independent copy; pair it with copies of the requests (`Request.copy`). O(num_blocks).
 
-        It learns of tokens that were appended to such a copy when a call names it.
+        It learns of tokens that were appended to such a copy when a call names it. A journal is copied with its facts;
+        its readers, and what `record` gives facts to, stay with the original.
         """
         twin = KVCacheManager.__new__(KVCacheManager)
         twin._state = self._state.copy()
+        pool = twin._state.pool
+        twin._evictions = pool.read_evictions(from_start=True) if pool.tracks_evictions else None
         return twin
 
     def __copy__(self) -> KVCacheManager:
@@ -271,7 +276,9 @@ class KVCacheManager:
             InvalidArgumentError: the request was made with another block size or hasher.
         """
         give_keys(self._state, request)
-        return find(self._state, request)
+        hit = find(self._state, request)
+        self._tell()
+        return hit
 
     def explain_hit(self, request: Request) -> HitExplanation:
         """Explain why the hit of a request is as long as it is; nothing changes, statistics included.
@@ -361,9 +368,16 @@ class KVCacheManager:
             ask.take(num_draft_tokens, num_external_computed_tokens, num_encoder_tokens, reserved_blocks)
         check_ask(state, request, tables, ask)
         if not fits(state, request, tables, ask):
+            journal = state.journal
+            if journal is not None:
+                journal._stamp()
+                journal._add(REFUSE, request._request_id, new, state.pool._num_free)
+            self._tell()
             refuse_never(state, request, tables, ask)
             return None
-        return serve(state, request, tables, ask)
+        given = serve(state, request, tables, ask)
+        self._tell()
+        return given
 
     def allocate_slots_batch(
         self,
@@ -393,7 +407,9 @@ class KVCacheManager:
         each, news = all_or_each("num_new_tokens", num_new_tokens, size)
         aheads = counts_of("num_lookahead_tokens", num_lookahead_tokens, size)
         drafts = counts_of("num_draft_tokens", num_draft_tokens, size)
-        return grow_each(self._state, batch, each, news, aheads, drafts)
+        done = grow_each(self._state, batch, each, news, aheads, drafts)
+        self._tell()
+        return done
 
     # ------------------------------------------------------------------ plan and commit
 
@@ -455,7 +471,9 @@ class KVCacheManager:
             InvalidArgumentError: the plan is no `Fits`.
             StalePlanError: another manager's, or the pool, the request or the step has changed since; plan again.
         """
-        return commit(self._state, plan)
+        given = commit(self._state, plan)
+        self._tell()
+        return given
 
     # ------------------------------------------------------------------ publish, trim, release
 
@@ -473,6 +491,7 @@ class KVCacheManager:
             InvalidArgumentError: more tokens than are written or known, or, if publication waits for it, than settled.
         """
         publish(self._state, request, num_computed_tokens)
+        self._tell()
 
     def remove_skipped_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Trim now the entries that no token at `num_computed_tokens` or later reads, not at the next `allocate_slots`.
@@ -485,21 +504,32 @@ class KVCacheManager:
         """
         trim(self._state, request, num_computed_tokens)
 
-    def free(self, request: Request) -> None:
+    def free(self, request: Request, *, preempted: bool = False) -> None:
         """Release all blocks of a request, last first; do nothing if it holds none. O(blocks). law: REF-1.
 
         Blocks that a step in flight or a load still touches return when that has ended, in the same order. To preempt,
         free it and then set ``request.num_computed_tokens = 0``. The count before shows whether the last step has run
         (law: MAMBA-5).
 
+        Args:
+            request: any request.
+            preempted: the request goes on later. Its blocks are released in the same way; the journal counts it.
+
         Raises:
             DuplicateRequestError: another request runs under its id.
         """
-        release(self._state, request)
+        release(self._state, request, preempted)
+        self._tell()
+
+    def preempt(self, request: Request) -> None:
+        """Release all blocks of a request that goes on later: ``free(request, preempted=True)``."""
+        self.free(request, preempted=True)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all prefixes; False, and nothing happens, while any block is held. O(num_blocks)."""
-        return reset(self._state)
+        was_reset = reset(self._state)
+        self._tell()
+        return was_reset
 
     # ------------------------------------------------------------------ what to keep
 
@@ -569,7 +599,9 @@ class KVCacheManager:
         Raises:
             UnsupportedError: the manager was made without `overlap_steps`.
         """
-        return start_step(self._state)
+        step = start_step(self._state)
+        self._tell()
+        return step
 
     def new_step_starts(self) -> None:
         """Report that a step starts, for engines without overlapping steps: slots given so far are computed before it.
@@ -601,6 +633,7 @@ class KVCacheManager:
             InvalidArgumentError: more tokens are rejected than were drafted.
         """
         settle_step(self._state, step, num_rejected_tokens)
+        self._tell()
 
     def finish_load(self, request: Request, num_loaded_tokens: int) -> bool:
         """Report that a load has ended and how many of its tokens came; return whether the request runs on.
@@ -623,7 +656,9 @@ class KVCacheManager:
             DuplicateRequestError: another request runs under its id, and no load of an older one is under way.
             InvalidArgumentError: more tokens than were to be loaded.
         """
-        return finish_load(self._state, request, num_loaded_tokens)
+        is_running = finish_load(self._state, request, num_loaded_tokens)
+        self._tell()
+        return is_running
 
     def fork(self, parent: Request, child: Request) -> KVCacheBlocks | None:
         """Start `child` on the blocks of `parent` with its computed tokens; return its blocks, or None if none is free.
@@ -645,7 +680,9 @@ class KVCacheManager:
             UnsupportedError: the parent's last tokens are accepted drafts, and their recurrent state cannot be shared;
                 compute a step first.
         """
-        return fork(self._state, parent, child)
+        given = fork(self._state, parent, child)
+        self._tell()
+        return given
 
     def take_copies(self) -> list[list[tuple[int, int]]]:
         """Return, per group, the (source, destination) block ids to copy before the next step, oldest first.
@@ -696,17 +733,77 @@ class KVCacheManager:
         """
         return cast("int", ABOVE["restore"](self, data, identity, hasher))
 
-    def record(self, note: Callable[[Any], object], clock: Callable[[], float] = time.monotonic) -> Any:
-        """Return a manager to be used in place of this one, which notes what each call asked and did.
+    # ------------------------------------------------------------------ what happened
 
-        It passes every name on. Make this one with ``track_evictions=True`` if evictions are to be seen. A manager that
-        is not recorded pays nothing.
+    @property
+    def journal(self) -> Journal | None:
+        """What happened, for any number of readers; None before `start_journal`."""
+        return self._state.journal
+
+    def start_journal(
+        self, num_facts: int = NUM_FACTS, num_blocks: int | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> Journal:
+        """Write facts from now on, and return where; of a manager that does so already, the journal that it has.
+
+        Each step that takes blocks writes one fact, a batch one more for all its requests, and so does every other call
+        that changes something. A step that takes no block writes nothing. Without a journal nothing is written, and
+        nothing is slower. Memory: 152 bytes a fact and 4 bytes a block id, taken now. O(num_facts + num_blocks).
 
         Args:
-            note: called with each fact: the ``append`` of a list or bounded deque, or an `observe.metrics.Metrics`.
-            clock: the time that facts carry, in seconds.
+            num_facts: how many facts to keep, 1 .. 2**24; the oldest are written over.
+            num_blocks: how many block ids to keep with them; None: two of each fact, and all of the pool's twice.
+            clock: gives the time of facts, in seconds. It is read before a call changes anything.
+
+        Raises:
+            InvalidArgumentError: a number is out of range.
         """
-        return ABOVE["record"](self, note, clock)
+        state = self._state
+        state.pool.require_whole()
+        if state.journal is not None:
+            return state.journal
+        most = 2 * num_facts + 2 * self.block_pool.num_blocks if num_blocks is None else num_blocks
+        if not 1 <= most <= 2**31:
+            raise InvalidArgumentError(f"num_blocks: must be within 1..2**31 block ids, not {num_blocks!r}")
+        # Tokens are counted by full attention's blocks, if there are any: another group may hold a part of them.
+        counted = next((at for at, group in enumerate(state.groups) if group.keeps_all), 0)
+        tokens = int(state.groups[counted]._block_size) if state.groups else 0
+        journal = Journal(num_facts, most, counted, tokens, clock)
+        state.journal = journal
+        state.pool._facts = journal
+        return journal
+
+    def record(self, note: Callable[[Any], object], clock: Callable[[], float] | None = None) -> KVCacheManager:
+        """Give each fact from now on to a function, at the end of the call that wrote it; return this manager.
+
+        It starts the journal if there is none. An error that the function raises is logged, so that the call still
+        returns its result. What reads at its own pace, as metrics do, takes a reader of the journal instead.
+
+        Args:
+            note: called with each `observe.Fact`: the ``append`` of a list or bounded deque, for example.
+            clock: the time that facts carry from now on, in seconds; None: the journal's own.
+        """
+        self.start_journal()._note(note, clock)
+        return self
+
+    def found_outside(self, request: Request, num_queried: int, num_found: int) -> None:
+        """Say how many tokens of a waiting request were looked up beyond the device, and how many were found there.
+
+        They are counted when the request is admitted, as its lookup on the device is; until then the last call counts.
+        `OffloadingConnector` calls it; an engine with another connector does so itself. O(1).
+
+        Raises:
+            InvalidArgumentError: a count is out of range, or more were found than looked up.
+        """
+        queried, found = count_of("num_queried", num_queried), count_of("num_found", num_found)
+        if found > queried:
+            raise InvalidArgumentError(f"num_found: {found} of {queried} tokens that were looked up")
+        request._num_asked_outside = queried
+        request._num_found_outside = found
+
+    def _tell(self) -> None:
+        """Give new facts to those who are given each fact, now that a call has ended."""
+        if self._state.journal is not None:
+            self._state.journal._deliver()
 
     # ------------------------------------------------------------------ what it says of itself
 
@@ -871,10 +968,21 @@ class KVCacheManager:
         """Return the contents that the pool has lost to other content since the last call, oldest first.
 
         A block is listed if it was taken while no other block had its content, but not if a reset emptied it. Its bytes
-        stay until the next step runs: copy them before that. Empty unless made with ``track_evictions``; then they are
-        kept until this is called. law: STEP-4.
+        stay until the next step runs: copy them before that. Empty unless made with ``track_evictions``. At least 4 for
+        each block of the pool, and 1,024, are kept. law: STEP-4.
+
+        Raises:
+            JournalGapError: more have come in between than are kept. The next call returns those after them.
         """
         return self._state.pool.take_evictions()
+
+    def read_evictions(self) -> EvictionReader:
+        """Return a reader of the evictions from now on, with a place of its own: it takes nothing from other readers.
+
+        Raises:
+            UnsupportedError: made without ``track_evictions``.
+        """
+        return self._state.pool.read_evictions()
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Return the lookups of requests admitted since the last call; None unless made with ``log_stats``."""

@@ -2,24 +2,25 @@
 
 `EventStream` numbers events and keeps those that a late consumer needs; `PrefixIndex` is a consumer of them. `wire`
 writes and reads the formats of today's routers (extra ``events``: msgspec), `publisher` and `subscriber` send them
-(pyzmq); `metrics` (extra ``metrics``: prometheus-client) and `timeline` fold the facts that `KVCacheManager.record`
-notes. Importing this package imports none of these.
+(pyzmq); `metrics` (extra ``metrics``: prometheus-client) and `timeline` read the journal of a manager
+(`Journal`). Importing this package imports none of these.
 """
 
 from blockwright.arguments import guard as _guard
+from blockwright.core.pool.facts import Fact, Journal, JournalReader
 from blockwright.observe.checkpoint import dump, restore
 from blockwright.observe.picture import Picture, draw
 from blockwright.observe.prefix_index import PrefixIndex
-from blockwright.observe.record import Fact, RecordedManager
 from blockwright.observe.stream import Batch, EventStream, Snapshot
 
 __all__ = [
     "Batch",
     "EventStream",
     "Fact",
+    "Journal",
+    "JournalReader",
     "Picture",
     "PrefixIndex",
-    "RecordedManager",
     "Snapshot",
     "draw",
     "dump",

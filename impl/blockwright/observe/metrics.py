@@ -1,8 +1,9 @@
 """Counters for Prometheus, under the names on the dashboards that people have (extra ``metrics``: prometheus-client).
 
-`Metrics` is a fold over the journal of a recorded manager: `manager.record(metrics)` keeps it, and the same facts
-folded anew give the same numbers. What can be asked of the manager (usage) is asked when Prometheus does. Register it:
-``prometheus_client.REGISTRY.register(metrics)``.
+`Metrics` reads the journal of a manager: its totals, which miss nothing however seldom Prometheus asks, and its facts
+for the times of blocks. What can be asked of the manager (usage) is asked when Prometheus does. One call sets it up::
+
+    Metrics(manager, connector=connector, registry=prometheus_client.REGISTRY)
 
 A sample of blocks is followed: how long they live, how long they were idle before their eviction, and the gaps between
 uses. A block is in the sample by its number, always or never.
@@ -11,18 +12,19 @@ uses. A block is in the sample by its number, always or never.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from blockwright import KVCacheManager
 from blockwright.arguments import guard as _guard
-from blockwright.errors import InvalidArgumentError
+from blockwright.errors import InvalidArgumentError, JournalGapError
 from blockwright.observe import Fact
-from blockwright.offload.metrics import Pair, TransferStats
+from blockwright.offload import OffloadingConnector, OffloadingWorker
+from blockwright.offload.metrics import LATENCY_BOUNDS, Pair, TransferStats
+from blockwright.offload.worker import PairStats
 
 BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800)
 """Upper bounds of the times of blocks, in seconds; vLLM's."""
@@ -34,11 +36,13 @@ _TIMES = {
 }
 
 
+_WAYS = ("store", "load")
+
+
 class Metrics(Collector):
     """Numbers of one manager.
 
     Attributes:
-        totals: counts, by name.
         times: how often a time of blocks fell into each class of `BOUNDS`, and beyond, by name.
         sums: the sum of these times.
     """
@@ -51,16 +55,22 @@ class Metrics(Collector):
         model_name: str = "",
         engine: str = "0",
         names: str = "vllm",
-        transfers: Callable[[], Mapping[Pair, TransferStats]] | None = None,
+        transfers: Callable[[], Mapping[Pair, TransferStats | PairStats]] | None = None,
+        connector: OffloadingConnector | None = None,
+        worker: OffloadingWorker | None = None,
+        registry: CollectorRegistry | None = None,
     ) -> None:
-        """Start at zero.
+        """Start the manager's journal, unless it has one, and register.
 
         Args:
-            manager: the manager itself, asked for usage.
+            manager: asked for usage; its journal has the rest. Counts begin where the journal does.
             sample: share of the blocks whose times are followed, 0.0 to 1.0.
             model_name, engine: labels of every number.
             names: ``"vllm"`` or ``"sglang"``.
-            transfers: returns the statistics of an offload worker's transfers.
+            transfers: returns the statistics of transfers, by their pair of media.
+            connector: its transfers, instead. Its lookups are in the manager's journal without more.
+            worker: its transfers, instead.
+            registry: where Prometheus finds them, ``prometheus_client.REGISTRY`` for example; None: register later.
 
         Raises:
             InvalidArgumentError: names the argument.
@@ -69,54 +79,58 @@ class Metrics(Collector):
             raise InvalidArgumentError(f"sample: must be a share within 0.0..1.0, not {sample!r}")
         if names not in ("vllm", "sglang"):
             raise InvalidArgumentError(f"names: must be 'vllm' or 'sglang', not {names!r}")
+        if sum(each is not None for each in (transfers, connector, worker)) > 1:
+            raise InvalidArgumentError("transfers: pass only one of transfers, connector and worker")
         self._manager = manager
+        self._journal = manager.start_journal()
+        self._reader = self._journal.reader()
         self._threshold = int(sample * 2**32)
         self._labels = {"model_name": model_name, "engine": engine}
         self._is_vllm = names == "vllm"
         self._transfers = transfers
-        self._size = manager.managers[0].block_size
+        if connector is not None:
+            self._transfers = connector.transfer_stats
+        elif worker is not None:
+            self._transfers = worker.stats
+        self._sizes = [each.block_size for each in manager.managers]
+        # The group by which tokens are counted: another may hold a part of them.
+        self._group = next((at for at, each in enumerate(manager.managers) if each.keeps_all), 0)
         self._taken_at: dict[int, float] = {}
         self._used_at: dict[int, float] = {}
-        self.totals: Counter[str] = Counter()
         self.times = {name: [0] * (len(BOUNDS) + 1) for name in _TIMES}
         self.sums = dict.fromkeys(_TIMES, 0.0)
+        if registry is not None:
+            registry.register(self)
 
     def __call__(self, fact: Fact) -> None:
-        """Fold a fact in. O(blocks of the fact)."""
-        totals, kind = self.totals, fact.kind
-        if kind == "outside":
-            totals["external_queries"] += fact.tokens
-            totals["external_hits"] += fact.hit
-        elif kind == "preempt":
-            totals["preemptions"] += 1
-        elif kind == "admit":
-            totals["queries"] += fact.queries
-            totals["hits"] += fact.hit if fact.queries else 0
-            known = min(fact.hit + fact.external, fact.prompt)
-            totals["local_cache_hit"] += fact.hit
-            totals["external_kv_transfer"] += known - fact.hit
-            totals["local_compute"] += fact.prompt - known
-        totals["evicted"] += len(fact.evicted)
-        if self._threshold:
-            self._follow(fact)
+        """Read the journal now: as ``manager.record(metrics)`` calls it, no time of a block is lost between scrapes."""
+        self._follow()
 
-    def _follow(self, fact: Fact) -> None:
-        """Note the times of the blocks in the sample: evicted first, since the same call takes them anew."""
-        at, taken, used = fact.at, self._taken_at, self._used_at
-        for block in filter(self._is_followed, fact.evicted):
-            if block in taken:
+    @property
+    def totals(self) -> dict[str, int]:
+        """What the journal has counted up to now, by name."""
+        return self._journal.totals()
+
+    def _follow(self) -> None:
+        """Note the times of the blocks in the sample. O(facts since the last call)."""
+        if not self._threshold:
+            return
+        taken, used = self._taken_at, self._used_at
+        try:
+            moments = self._reader.read_blocks(self._threshold)
+        except JournalGapError:  # whatever was taken before may have been taken again
+            taken.clear()
+            used.clear()
+            moments = self._reader.read_blocks(self._threshold)
+        for at, what, block in moments:
+            if what == "new":
+                taken[block] = used[block] = at
+            elif what == "evicted" and block in taken:
                 self._time("lifetime", at - taken.pop(block))
                 self._time("idle_before_evict", at - used.pop(block))
-        for block in filter(self._is_followed, fact.held):
-            if block in used:
+            elif what == "held" and block in used:
                 self._time("reuse_gap", at - used[block])
                 used[block] = at
-        for block in filter(self._is_followed, fact.new):
-            taken[block] = used[block] = at
-
-    def _is_followed(self, block: int) -> bool:
-        """Return whether a block is in the sample."""
-        return block * 2654435761 % 2**32 < self._threshold
 
     def _time(self, name: str, seconds: float) -> None:
         self.times[name][bisect_left(BOUNDS, seconds)] += 1
@@ -126,6 +140,7 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every number, with its labels; with SGLang's names O(num_blocks)."""
+        self._follow()
         yield from self._vllm() if self._is_vllm else self._sglang()
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
@@ -160,42 +175,80 @@ class Metrics(Collector):
         yield self._sources("vllm:prompt_tokens_by_source", "Prompt tokens by where they came from.", by_source)
         cached = {"device": totals["local_cache_hit"], "external_unspecified": totals["external_kv_transfer"]}
         yield self._sources("vllm:prompt_tokens_cached_by_source", "Cached prompt tokens by tier.", cached)
-        info = {**self._labels, "block_size": str(self._size), "num_gpu_blocks": str(manager.block_pool.num_blocks)}
-        family = GaugeMetricFamily("vllm:cache_config_info", "The cache's configuration.", labels=list(info))
-        family.add_metric(list(info.values()), 1)
-        yield family
+        names = ("local_compute", "local_cache_hit", "external_kv_transfer")
+        again = {source: totals[f"resumed_{source}"] for source in names}
+        text = "Known tokens of requests that were admitted again, after a preemption or a failed load."
+        yield self._sources("blockwright:resumed_tokens", text, again)
+        yield self._config()
         for name, text in _TIMES.items():
-            yield self._histogram(name, text)
-        for (source, target), stats in self._transfers().items() if self._transfers else ():
-            way = "store" if source == "GPU" else "load" if target == "GPU" else ""
-            if way:
-                yield self._counter(f"vllm:kv_offload_{way}_bytes", "Bytes moved.", stats.bytes)
-                yield self._counter(f"vllm:kv_offload_{way}_time", "Seconds of transfers.", stats.seconds)
+            about = f"Time of sampled blocks {text}."
+            yield self._histogram(f"vllm:kv_block_{name}_seconds", about, BOUNDS, self.times[name], self.sums[name])
+        yield from self._offload()
 
-    def _histogram(self, name: str, text: str) -> HistogramMetricFamily:
-        family = HistogramMetricFamily(
-            f"vllm:kv_block_{name}_seconds", f"Time of sampled blocks {text}.", labels=list(self._labels)
-        )
-        count, buckets = 0, []
-        for bound, number in zip((*map(float, BOUNDS), float("inf")), self.times[name], strict=True):
-            count += number
-            buckets.append(("+Inf" if bound == float("inf") else str(bound), count))
-        family.add_metric(list(self._labels.values()), buckets, self.sums[name])
+    def _config(self) -> GaugeMetricFamily:
+        """Return the configuration, once for each group of layers if there are several."""
+        blocks = str(self._manager.block_pool.num_blocks)
+        rows = [{**self._labels, "block_size": str(size), "num_gpu_blocks": blocks} for size in self._sizes]
+        if len(rows) > 1:
+            rows = [row | {"group": str(at)} for at, row in enumerate(rows)]
+        family = GaugeMetricFamily("vllm:cache_config_info", "The cache's configuration.", labels=list((*rows, {})[0]))
+        for row in rows:
+            family.add_metric(list(row.values()), 1)
         return family
 
+    def _offload(self) -> Iterator[Metric]:
+        """Yield the transfers from and to the device: one family for each name."""
+        ways: dict[str, TransferStats] = {}
+        for (source, target), counted in self._transfers().items() if self._transfers else ():
+            stats = counted.transfers if isinstance(counted, PairStats) else counted
+            if stats is not None and "GPU" in (source, target):
+                ways["store" if source == "GPU" else "load"] = stats
+        for way in _WAYS:
+            if (stats := ways.get(way)) is not None:
+                yield self._counter(f"vllm:kv_offload_{way}_bytes", "Bytes moved.", stats.bytes)
+                yield self._counter(
+                    f"vllm:kv_offload_{way}_time", "Seconds of moving, without the wait.", stats.seconds
+                )
+                name, text = f"blockwright:kv_offload_{way}_wait_seconds", "Time of transfers in the queue."
+                yield self._histogram(name, text, LATENCY_BOUNDS, stats.waits, stats.wait_seconds)
+
+    def _histogram(
+        self, name: str, text: str, bounds: Sequence[float], numbers: Sequence[int], total: float
+    ) -> HistogramMetricFamily:
+        family = HistogramMetricFamily(name, text, labels=list(self._labels))
+        count, buckets = 0, []
+        for bound, number in zip((*map(float, bounds), float("inf")), numbers, strict=True):
+            count += number
+            buckets.append(("+Inf" if bound == float("inf") else str(bound), count))
+        family.add_metric(list(self._labels.values()), buckets, total)
+        return family
+
+    def _held_tokens(self) -> int:
+        """Return the slots of blocks that requests hold, in the group by which tokens are counted. O(blocks held)."""
+        manager, held = self._manager, set[int]()
+        for name in manager.request_ids():
+            held.update(manager.get_block_ids(name)[self._group])
+        return len(held - {0}) * self._sizes[self._group]
+
     def _sglang(self) -> Iterator[Metric]:
-        totals, pool, size = self.totals, self._manager.block_pool, self._size
+        totals, pool, sizes = self.totals, self._manager.block_pool, self._sizes
+        size = sizes[self._group] if sizes else 0
         free = pool.free_block_ids()
-        evictable = sum(map(pool.is_published, free))
-        used = pool.num_blocks - 1 - len(free)
+        bare = len(free) - sum(map(pool.is_published, free))
+        if len(sizes) == 1:
+            used, evictable, available = pool.num_blocks - 1 - len(free), len(free) - bare, bare * size
+        else:  # a token takes a slot in each group
+            used = self._held_tokens() // size if size else 0
+            evictable = sum(pool.block_group(block) == self._group for block in free)
+            available = int(bare / sum(1 / each for each in sizes)) if sizes else 0
         rate = totals["hits"] / totals["queries"] if totals["queries"] else 0.0
-        yield self._gauge("sglang:token_usage", "Share of the tokens that are held.", self._manager.usage)
+        yield self._gauge("sglang:token_usage", "Share of the blocks that are held.", self._manager.usage)
         yield self._gauge("sglang:cache_hit_rate", "Share of looked up tokens that were found.", rate)
         yield self._gauge("sglang:kv_used_tokens", "Tokens that are held.", used * size)
         yield self._gauge("sglang:kv_evictable_tokens", "Tokens that are kept and can be evicted.", evictable * size)
-        yield self._gauge("sglang:kv_available_tokens", "Tokens that are free.", (len(free) - evictable) * size)
+        yield self._gauge("sglang:kv_available_tokens", "Tokens that are free.", available)
         yield self._counter("sglang:cached_tokens", "Prompt tokens from the cache.", totals["local_cache_hit"])
-        yield self._counter("sglang:evicted_tokens", "Tokens evicted.", totals["evicted"] * size)
+        yield self._counter("sglang:evicted_tokens", "Tokens evicted.", totals["evicted"])
 
 
 __all__ = ["BOUNDS", "Metrics"]

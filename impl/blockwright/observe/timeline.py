@@ -40,6 +40,8 @@ def trace_events(facts: Iterable[Fact]) -> Iterator[dict[str, Any]]:
                 yield {"ph": "M", "name": "thread_name", **own}
             here["tid"] = tracks[fact.request]
         if fact.kind in ("admit", "fork"):
+            if begun.pop(fact.request, None) is not None:  # a load that failed gave its blocks up
+                yield {"ph": "E", **here}
             begun[fact.request] = fact
             yield {"ph": "B", "name": fact.request, "cat": "request", **here}
         yield {"ph": "i", "s": "t", "name": fact.kind, "cat": "fact", "args": _said(fact), **here}

@@ -26,6 +26,7 @@ from blockwright.offload.hits import Finder, NeededBlock, PresentBlocks, externa
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.loads import FoundHit, Load, destinations, end_load
 from blockwright.offload.media import ByteStore
+from blockwright.offload.metrics import Pair
 from blockwright.offload.results import ConnectorStats, LoadResult
 from blockwright.offload.stores import LONGEST_WAIT, Stores
 from blockwright.offload.tiers.chain import OffloadChain
@@ -34,7 +35,7 @@ from blockwright.offload.tiers.transfers import Transfer
 from blockwright.offload.tiers.wholeness import Wholeness
 from blockwright.offload.transfers import LONGEST_PAUSE, TransferDesk
 from blockwright.offload.wiring import check_hasher, check_wiring, identity_of
-from blockwright.offload.worker import OffloadingWorker
+from blockwright.offload.worker import OffloadingWorker, PairStats
 
 if TYPE_CHECKING:
     from blockwright.offload.assembly import Tensors
@@ -173,6 +174,10 @@ class OffloadingConnector:
         """How requests must be hashed, since their blocks leave the process; None if any hasher will do."""
         return None if self._identity is None else Sha256Hasher(self._identity.hash_seed)
 
+    def transfer_stats(self) -> dict[Pair, PairStats]:
+        """Return what became of the transfers, for each pair of media that is served or was asked for."""
+        return self._worker.stats()
+
     def close(self) -> None:
         """Close the worker's handlers, and then the media that it was given; `drain` before, to lose nothing."""
         self._worker.close()
@@ -218,6 +223,8 @@ class OffloadingConnector:
             self._lookups += 1
             length, needed = self._hit(request, num_computed_tokens)
             num_external = length - num_computed_tokens
+            queried = request.num_tokens - num_computed_tokens
+            self._manager.found_outside(request, queried, max(0, num_external))
             if num_external <= 0:
                 return 0, False
             self._lookups_hit += 1

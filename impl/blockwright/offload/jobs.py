@@ -84,6 +84,7 @@ class Job:
     deadline: float
     running: int = 0
     started: bool = False
+    moving_since: float = math.inf
     num_bytes: int = 0
     outcome: Outcome = Outcome.FINISHED
 
@@ -222,6 +223,7 @@ class JobQueue:
         job = self._pending[0]
         if not job.started:
             job.started = True
+            job.moving_since = self._clock()
             self._num_waiting -= 1
         part = job.parts.popleft()
         job.running += 1
@@ -249,7 +251,9 @@ class JobQueue:
     def _end(self, job: Job) -> None:
         del self._jobs[job.job_id]
         self._results.append((job.job_id, job.outcome is Outcome.FINISHED))
-        self._counters_of(job.pair).end(job.outcome, job.num_bytes, self._clock() - job.begin)
+        now = self._clock()
+        begun = min(job.moving_since, now)
+        self._counters_of(job.pair).end(job.outcome, job.num_bytes, now - begun, begun - job.begin)
         self._ended.notify_all()
 
     def take_results(self) -> list[TransferResult]:

@@ -27,6 +27,8 @@ class TransferStats(NamedTuple):
 
     ``started - finished - failed - timed_out - cancelled`` are under way.
 
+    On a GPU's stream the wait for earlier copies is not told apart: it is part of `seconds`.
+
     Attributes:
         started: accepted.
         finished: of which all arrived.
@@ -35,9 +37,12 @@ class TransferStats(NamedTuple):
         cancelled: by `cancel`, or since the handler was closed.
         refused: not accepted; not among `started`.
         bytes: moved by those that finished.
-        seconds: from being accepted to the end, summed over all that ended, however they did.
+        seconds: from the first byte that is moved to the end, summed over all that ended, however they did. The wait in
+            the queue before that is not part of it.
         seconds_max: the longest of them.
         latencies: how many took up to each of `LATENCY_BOUNDS`, and how many longer.
+        wait_seconds: from being accepted to the first byte, or to the end of those that never began, summed likewise.
+        waits: how many waited up to each of `LATENCY_BOUNDS`, and how many longer.
     """
 
     started: int = 0
@@ -50,6 +55,8 @@ class TransferStats(NamedTuple):
     seconds: float = 0.0
     seconds_max: float = 0.0
     latencies: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS) + 1)
+    wait_seconds: float = 0.0
+    waits: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS) + 1)
 
     @property
     def under_way(self) -> int:
@@ -68,6 +75,8 @@ class Counters:
         self._seconds = 0.0
         self._seconds_max = 0.0
         self._latencies = [0] * (len(LATENCY_BOUNDS) + 1)
+        self._wait_seconds = 0.0
+        self._waits = [0] * (len(LATENCY_BOUNDS) + 1)
 
     def start(self) -> None:
         """Count a transfer that is accepted."""
@@ -77,8 +86,10 @@ class Counters:
         """Count a transfer that is not accepted."""
         self._refused += 1
 
-    def end(self, outcome: Outcome, num_bytes: int, seconds: float) -> None:
-        """Count the end of a transfer that was accepted."""
+    def end(self, outcome: Outcome, num_bytes: int, seconds: float, wait_seconds: float = 0.0) -> None:
+        """Count the end of a transfer that was accepted, after a wait in the queue and seconds of moving."""
+        self._wait_seconds += wait_seconds
+        self._waits[bisect.bisect_left(LATENCY_BOUNDS, wait_seconds)] += 1
         self._ended[outcome] += 1
         self._bytes += num_bytes if outcome is Outcome.FINISHED else 0
         self._seconds += seconds
@@ -98,4 +109,6 @@ class Counters:
             seconds=self._seconds,
             seconds_max=self._seconds_max,
             latencies=tuple(self._latencies),
+            wait_seconds=self._wait_seconds,
+            waits=tuple(self._waits),
         )

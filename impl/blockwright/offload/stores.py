@@ -17,7 +17,7 @@ from blockwright.core.keys.request import Request
 from blockwright.core.manager import KVCacheManager
 from blockwright.core.pool.journal import Eviction
 from blockwright.core.pool.order.order import BlockHint
-from blockwright.errors import UnknownRequestError
+from blockwright.errors import JournalGapError, UnknownRequestError
 from blockwright.offload.hits import GroupBlocks, offload_key
 from blockwright.offload.tiers.backend import SlotBackend
 from blockwright.offload.tiers.books import TierBooks
@@ -73,6 +73,7 @@ class Stores:
         self._late: dict[bytes, _Late] = {}
         self._given_up: int | None = None  # how many blocks had gone down when a step last waited in vain
         self._now = 0.0
+        self._evictions = None if is_early else manager.read_evictions()
         self.copies: set[int] = set()
         self.num_stored = self.num_known = self.num_refused = self.num_failed = 0
 
@@ -110,11 +111,16 @@ class Stores:
 
     def store_evicted(self) -> None:
         """Store the contents that the device has evicted; of equal contents the first, which a step has written."""
-        if self._is_early:
+        if self._evictions is None:
             return
         self._pass_time()
         victims: dict[bytes, Eviction] = {}
-        for each in self._manager.take_evictions():
+        try:
+            evictions = self._evictions.read()
+        except JournalGapError as gap:  # steps have written over what is lost by now
+            self.num_refused += gap.lost
+            evictions = self._evictions.read()
+        for each in evictions:
             if each.is_passing and not self._stores_passing:
                 continue
             victims.setdefault(offload_key(each.block_hash, each.group), each)

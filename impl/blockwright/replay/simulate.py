@@ -17,7 +17,7 @@ from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request
 from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec, MambaSpec
-from blockwright.observe import Fact, RecordedManager
+from blockwright.observe import Fact
 from blockwright.policies import Lru, chooser
 from blockwright.replay.foresight import references_of
 from blockwright.replay.keeping import Keeping
@@ -191,7 +191,7 @@ class _Pool:
         self._manager = KVCacheManager(
             config,
             max_model_len,
-            track_evictions=on_evict or note is not None,
+            track_evictions=on_evict,
             shares={name: int(part * num_blocks) for name, part in kept.shares} or None,
             hint_guard=kept.guard,
             eviction_policy=chooser(policy),
@@ -200,7 +200,8 @@ class _Pool:
         )
         self._uncached = array("q")
         self._by_tenant: dict[str, list[int]] = {}
-        self._calls = self._manager if note is None else RecordedManager(self._manager, note, clock)
+        if note is not None:
+            self._manager.record(note, clock)
         self._clock = clock
         self._host = None if offload is None else HostTier(self._manager, spec.block_size, offload)
         self._num_blocks = num_blocks
@@ -214,7 +215,7 @@ class _Pool:
     def serve(self, request: Request) -> None:
         """Compute the whole prompt, in steps, and release it; count it as refused where it does not fit."""
         start = time.perf_counter()
-        manager, host = self._calls, self._host
+        manager, host = self._manager, self._host
         request.num_computed_tokens = 0
         num_external = host.load(request) if host else 0
         num_hit = request.num_computed_tokens

@@ -7,6 +7,7 @@ What it is and does: 2 `state`, 3 `choices`, 4 `lru`, 5 `hits`, 6 `outcomes`, 7 
 14 `pool_laws`, 15 `table_laws`, 16 `step_laws`.
 
 The second reading, `in_time`, adds what a first one can do without: 17 `in_time.in_flight`, 18 `in_time.forks`,
-19 `in_time.outside`, 20 `in_time.explain`, 21 `in_time.time_laws`. What is reported to others is 22 `events`, and what
-keeping promises is 23 `retention_laws`. Last comes the list of all these laws, 24 `laws`.
+19 `in_time.outside`, 20 `in_time.explain`, 21 `in_time.time_laws`. What is reported to others is 22 `events`, what is
+counted 23 `metrics`, and what keeping promises is 24 `retention_laws`. Last comes the list of all these laws,
+25 `laws`.
 """

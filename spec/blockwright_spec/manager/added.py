@@ -19,15 +19,17 @@ class ConfigAdded:
 
     With `overlaps`, steps are in flight until they are settled; without, each call says that all before it is done.
     With `settles`, blocks are published when their data is settled, without when a step that writes them is scheduled.
-    With `tells`, the outside is told what can be found. With `retains`, candidates are told apart by hints and tenants:
-    each of `floors` is a tenant's extra keys and the blocks that are its own, and the last `guard` candidates are out
-    of the reach of hints. With `keeps`, blocks that no wanted hit needs go first (chapter `keeping`), except the last
-    `spares` of them, which go as others do where there are neither hints nor floors.
+    With `tells`, the outside is told what can be found. With `counts`, what happens is counted. With `retains`,
+    candidates are told apart by hints and tenants: each of `floors` is a tenant's extra keys and the blocks that are
+    its own, and the last `guard` candidates are out of the reach of hints. With `keeps`, blocks that no wanted hit
+    needs go first (chapter `keeping`), except the last `spares` of them, which go as others do where there are neither
+    hints nor floors.
     """
 
     overlaps: bool = False
     settles: bool = False
     tells: bool = False
+    counts: bool = False
     retains: bool = False
     floors: tuple[tuple[Hashable, int], ...] = ()
     guard: int = 0

@@ -2,7 +2,7 @@
 
 from .. import block_machine
 from ..law import listed
-from . import events, pool_laws, retention_laws, step_laws, table_laws
+from . import events, metrics, pool_laws, retention_laws, step_laws, table_laws
 from .in_time import explain, outside, time_laws
 
 BLOCK_LAWS = (
@@ -77,6 +77,11 @@ EVENT_LAWS = (
     ),
 )
 """Every law of events: of a state, and of one who listens."""
+
+METRIC_LAWS = (
+    listed(metrics.law_counts_are_what_happened, "Prometheus: counters; vLLM #26850, #47715; known bugs D70a to D70g"),
+)
+"""The law of what is counted: before and after a step, as it is read, and as it happened."""
 
 RESTART_LAWS = (listed(events.law_restart_finds_what_stood_there, "chapter `directory` says the like of a tier"),)
 """The law of what is found again where the device's memory outlives the process."""

@@ -150,7 +150,8 @@ class First:
 MADE: dict[str, Callable[[], Any]] = {
     "BlockPool": lambda: BlockPool(9, explain_evictions=True),
     "KVCacheManager": lambda: manager_of(full(), 9, 60),
-    "RecordedManager": lambda: manager_of(full(), 9, 60).record(list[Any]().append),
+    "Journal": lambda: manager_of(full(), 9, 60).start_journal(9),
+    "JournalReader": lambda: manager_of(full(), 9, 60).start_journal(9).reader(),
     "Request": lambda: Request("r", [1, 2, 3], 4),
     "KVCacheBlocks": lambda: manager_of(full(), 9, 60).create_empty_block_list(),
     "KVCacheBlock": lambda: BlockPool(9).get_new_blocks(1)[0],

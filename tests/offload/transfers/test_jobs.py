@@ -121,7 +121,7 @@ def test_whoever_asks_finds_what_is_out_of_time_ended(asking: str) -> None:
     ASKING[asking](queue)
     assert queue._jobs == {}
     assert queue.stats()[PAIR].timed_out == 1
-    assert queue.stats()[PAIR].seconds_max == 10.0
+    assert queue.stats()[PAIR].wait_seconds == 10.0
 
 
 class Ends:

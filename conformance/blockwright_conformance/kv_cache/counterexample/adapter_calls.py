@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from blockwright_spec.manager.hits import found
-from blockwright_spec.manager.laws import EVENT_LAWS, LAWS, POLICY_LAWS, POLICY_STEP_LAWS, STEP_LAWS
+from blockwright_spec.manager.laws import EVENT_LAWS, LAWS, METRIC_LAWS, POLICY_LAWS, POLICY_STEP_LAWS, STEP_LAWS
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Reason, When
 from blockwright_spec.manager.state import NULL, Hit, State
@@ -31,7 +31,9 @@ from ..parts import OTHER
 
 SENTENCES: Final[dict[str, str]] = {
     **tomllib.loads(Path(__file__).with_name("laws.toml").read_text(encoding="utf-8")),
-    **{law.id: law.statement for law in (*LAWS, *STEP_LAWS, *POLICY_LAWS, *POLICY_STEP_LAWS, *EVENT_LAWS)},
+    **{
+        law.id: law.statement for law in (*LAWS, *STEP_LAWS, *POLICY_LAWS, *POLICY_STEP_LAWS, *EVENT_LAWS, *METRIC_LAWS)
+    },
 }
 """Each law by its id."""
 

@@ -297,6 +297,9 @@ class Request:
         self._num_looked_up: i64 = 0  # tokens of its last lookup; 0 once it is admitted
         self._junction: i64 = 0  # see `junction`
         self._was_admitted = False
+        # Tokens of its last lookup beyond the device, and those found there; 0 once it is admitted.
+        self._num_asked_outside: i64 = 0
+        self._num_found_outside: i64 = 0
         self.cache_salt = None if cache_salt is None else exact_text(cache_salt)
         self.lora_name = None if lora_name is None else exact_text(lora_name)
         self.prompt_logprobs = prompt_logprobs
@@ -352,6 +355,8 @@ class Request:
         twin._num_looked_up = self._num_looked_up
         twin._junction = self._junction
         twin._was_admitted = self._was_admitted
+        twin._num_asked_outside = self._num_asked_outside
+        twin._num_found_outside = self._num_found_outside
         twin.cache_salt = self.cache_salt
         twin.lora_name = self.lora_name
         twin.prompt_logprobs = self.prompt_logprobs

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, final
 
-from librt.vecs import vec
+from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.keys.packed import zeros32
+from blockwright.core.keys.packed import zeros32, zeros64
 from blockwright.core.keys.request import BlockKeys
 from blockwright.core.pool.check import demand
 from blockwright.core.pool.index import PrefixIndex
 from blockwright.core.pool.order.order import BlockHint
+from blockwright.errors import JournalGapError
 from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
 
 EVICTED: Final = 1
@@ -134,7 +135,8 @@ class Journal:
         events: events to report, None if events are not recorded.
         contents: prefix by block id, None if hits are not verified.
         losses: keys lost, None if they are not remembered.
-        evictions: contents lost to a taking, None if they are not reported.
+        evictions: contents lost to a taking that some reader has not seen, None if they are not reported.
+        most_evictions: how many of them are kept at most, where a reader does not come.
         hints: of blocks that are being taken, the priorities and times with which they were still kept.
     """
 
@@ -151,6 +153,11 @@ class Journal:
         self.losses = losses
         self.evictions = evictions
         self.hints: dict[int, tuple[int, float]] = {}
+        self.most_evictions: i64 = 1024
+        self._first_eviction: i64 = 0  # evictions before the oldest that is kept
+        # Per reader, the evictions it has passed. The first is `take_evictions`, which may never be called.
+        self._eviction_places: vec[i64] = zeros64(1)
+        self._has_default_reader = False
         self._digests: dict[int, bytes] = {}
         self._salts: dict[int, str] = {}  # for evictions
 
@@ -166,6 +173,10 @@ class Journal:
             None if losses is None else losses.copy(),
             None if evictions is None else evictions[:],
         )
+        new.most_evictions = self.most_evictions
+        new._first_eviction = self._first_eviction
+        new._eviction_places = self._eviction_places[:]
+        new._has_default_reader = self._has_default_reader
         new._digests = self._digests.copy()
         new._salts = self._salts.copy()
         return new
@@ -239,6 +250,9 @@ class Journal:
                     priority, until = self.hints.get(block, (0, 0.0))
                     hint = BlockHint(salt, priority, until) if salt is not None or priority > 0 else None
                 evictions.append(Eviction(int(group), int(block), digest, hint, is_passing))
+                if i64(len(evictions)) >= 2 * self.most_evictions:  # half at a time: O(1) for each
+                    del evictions[: int(self.most_evictions)]
+                    self._first_eviction += self.most_evictions
         if events is None:
             return
         if was_last:
@@ -270,11 +284,50 @@ class Journal:
 
     def take_evictions(self) -> list[Eviction]:
         """Return the evictions since the last call, oldest first."""
+        return self.read_evictions(0)
+
+    def read_evictions(self, reader: i64) -> list[Eviction]:
+        """Return the evictions that a reader has not seen, oldest first, and drop those that all have seen.
+
+        Raises:
+            JournalGapError: some of them are gone. The next call returns those after them.
+        """
         evictions = self.evictions
         if evictions is None:
             return []
-        self.evictions = []
-        return evictions
+        places, first = self._eviction_places, self._first_eviction
+        self._has_default_reader = self._has_default_reader or reader == 0
+        lost = first - places[reader]
+        if lost > 0:
+            places[reader] = first
+            raise JournalGapError(int(lost), int(2 * self.most_evictions))
+        found = evictions[int(places[reader] - first) :]
+        seen = first + i64(len(evictions))
+        places[reader] = seen
+        at: i64 = 0 if self._has_default_reader else 1
+        while at < i64(len(places)):
+            seen = min(seen, places[at])
+            at += 1
+        if seen > first:
+            self.evictions = evictions[int(seen - first) :]
+            self._first_eviction = seen
+            if not self._has_default_reader:
+                places[0] = seen
+        return found
+
+    def add_eviction_reader(self) -> i64:
+        """Return the number of a new reader of the evictions from now on."""
+        evictions = self.evictions
+        count: i64 = 0 if evictions is None else len(evictions)
+        self._eviction_places = append(self._eviction_places[:], self._first_eviction + count)
+        return i64(len(self._eviction_places)) - 1
+
+    def num_unread_evictions(self, reader: i64) -> int:
+        """Return how many evictions are kept that a reader has not seen."""
+        evictions = self.evictions
+        if evictions is None:
+            return 0
+        return int(min(i64(len(evictions)), self._first_eviction + i64(len(evictions)) - self._eviction_places[reader]))
 
     def check(self, published: list[int]) -> None:
         """Check that the notes are of the published blocks.
@@ -286,3 +339,25 @@ class Journal:
             demand("PUB-1", "blocks with a remembered prefix", published, sorted(self.contents))
         if self.events is not None or self.evictions is not None:
             demand("PUB-1", "blocks with a digest to tell", published, sorted(self._digests))
+
+
+@final
+class EvictionReader:
+    """A place among the evictions of a pool; what one reader reads is taken from no other."""
+
+    def __init__(self, journal: Journal, number: i64) -> None:
+        """Stand for a reader that the journal knows by a number."""
+        self._journal = journal
+        self._number: i64 = number
+
+    def __len__(self) -> int:
+        """Return how many evictions there are to read."""
+        return self._journal.num_unread_evictions(self._number)
+
+    def read(self) -> list[Eviction]:
+        """Return the evictions since the last call, oldest first. O(evictions).
+
+        Raises:
+            JournalGapError: more have come in between than are kept. The next call returns those after them.
+        """
+        return self._journal.read_evictions(self._number)

@@ -13,7 +13,8 @@ from blockwright.arguments import integer
 from blockwright.core.keys.block_hash import hash_words
 from blockwright.core.keys.packed import zeros32
 from blockwright.core.keys.request import Request, count_of, item_count, units_per_block
-from blockwright.core.pool.journal import Eviction, Journal, Losses
+from blockwright.core.pool.facts import NUM_NEW, TAKE
+from blockwright.core.pool.journal import Eviction, EvictionReader, Journal, Losses
 from blockwright.core.pool.order.chosen import ChosenOrder, EvictionPolicy
 from blockwright.core.pool.order.order import CandidateOrder, Wish
 from blockwright.core.pool.order.passing import PassingBlocks
@@ -95,6 +96,7 @@ class BlockPool(BlockStore):
                 Losses(num_blocks) if explain_evictions else None,
                 [] if track_evictions else None,
             )
+            journal.most_evictions = max(1024, 4 * num_blocks)  # far more than are taken in one step
         super().__init__(num_blocks, journal, order)
         self._caching: bool = enable_caching
         self._guard: i64 = 0  # how many of the last candidates no hint is about
@@ -402,10 +404,15 @@ class BlockPool(BlockStore):
         views = self.views(ids)
         if len(ids) > 0:
             self._reserve_external()
+        facts = self._facts
+        if facts is not None:
+            facts._stamp()
         try:
             self._serve(0)
             self._fill(ids, 0, wanted)
             self._add_external_holders(ids, 1)
+            if facts is not None:
+                facts._add_blocks(facts._add(TAKE, "", 0, self._num_free), NUM_NEW, ids, 0, wanted)
             at: i64 = 0
             while at < i64(len(ids)):
                 views[at]._id = i64(ids[at])
@@ -503,11 +510,26 @@ class BlockPool(BlockStore):
         return journal.take_events()
 
     def take_evictions(self) -> list[Eviction]:
-        """Return the evictions since the last call, oldest first; empty unless they are recorded."""
+        """Return the evictions since the last call, oldest first; empty unless they are recorded.
+
+        Raises:
+            JournalGapError: more have come in between than are kept. The next call returns those after them.
+        """
         journal = self._journal
         if journal is None:
             return []
         return journal.take_evictions()
+
+    def read_evictions(self, *, from_start: bool = False) -> EvictionReader:
+        """Return a reader of the evictions from now on, or, from the start, the one behind `take_evictions`.
+
+        Raises:
+            UnsupportedError: made without ``track_evictions``.
+        """
+        journal = self._journal
+        if journal is None or journal.evictions is None:
+            raise UnsupportedError("track_evictions: evictions are recorded only with track_evictions=True")
+        return EvictionReader(journal, 0 if from_start else journal.add_eviction_reader())
 
     def take_losses(self) -> dict[int, int]:
         """Return how many keys were lost since the last call, by ``3 * group + cause - 1``; empty if not counted."""

@@ -35,6 +35,7 @@ from blockwright.core.keys.block_hash import hash_words, word_bytes
 from blockwright.core.keys.packed import with_room, zeros32
 from blockwright.core.keys.request import BlockKeys, Request
 from blockwright.core.pool.check import check_index, check_passing, check_queue, demand
+from blockwright.core.pool.facts import Journal as FactJournal
 from blockwright.core.pool.index import PrefixIndex
 from blockwright.core.pool.journal import EVICTED, TRIMMED, Journal
 from blockwright.core.pool.order.order import CandidateOrder
@@ -82,6 +83,7 @@ class BlockStore:
         # StepScratch whenever a block is taken, held, released or forgotten, so that a stale plan is noticed.
         self._version: i64 = 0
         self._journal: Journal | None = journal
+        self._facts: FactJournal | None = None
 
     def _copy_to(self, twin: BlockStore) -> None:
         """Put a copy of every field of the store into another, whatever that holds. O(count)."""
@@ -285,8 +287,8 @@ class BlockStore:
         """
         # law: STEP-2
         index = self._index
-        journal = self._journal
-        if journal is None:
+        journal, facts = self._journal, self._facts
+        if journal is None and facts is None:
             # All keys of the run are dropped at the first of its candidates, while the slots that were read ahead are
             # in the cache.
             self._num_evictions += index.drop_run(self._next, block, count)
@@ -297,10 +299,14 @@ class BlockStore:
             if index.marks[block] != 0:
                 self._num_evictions += 1
                 low, high, group = index.key(block)
-                passes = goes_first or (passing is not None and passing.is_spared(block))
-                if order is not None:
-                    passes = order.is_passing(block)
-                journal.forgot(block, low, high, group, index.drop(block), passes)
+                was_last = index.drop(block)
+                if facts is not None and was_last:
+                    facts._evict(block, group)
+                if journal is not None:
+                    passes = goes_first or (passing is not None and passing.is_spared(block))
+                    if order is not None:
+                        passes = order.is_passing(block)
+                    journal.forgot(block, low, high, group, was_last, passes)
                 if passing is not None and block == passing.last:
                     goes_first = False
             block = i64(self._next[block])
@@ -782,6 +788,7 @@ class BlockStore:
         words = request._words
         journal = self._journal
         order = self._order
+        before = index.num_keyed
         if journal is None:
             index.add_run(words, 2 * units, group, ids, start, stop)
         else:
@@ -794,6 +801,8 @@ class BlockStore:
                     is_new = index.add(block, words[at], words[at + 1], group)
                     journal.stored(block, request.keys(units), i, group, block_size, is_new)
                 i += 1
+        if self._facts is not None:
+            self._facts.published += index.num_keyed - before
         if order is not None and not order.keeps_doubles:
             # What was just published may stand twice: a candidate with the same content gives up its key for the held
             # block.
@@ -817,6 +826,8 @@ class BlockStore:
         assert self.is_plain(), "nothing is noted of blocks that are published so"
         assert at + 1 < i64(len(words)), "keys are made before blocks are published"
         self._index.add_each(words[at], words[at + 1], blocks, count)
+        if self._facts is not None:
+            self._facts.published += count
 
     def is_plain(self) -> bool:
         """Return whether nothing is noted of blocks, and candidates wait in the queue. O(1).

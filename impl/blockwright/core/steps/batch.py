@@ -21,6 +21,7 @@ from mypy_extensions import i32, i64
 from blockwright.core.keys.block_hash import HashChain
 from blockwright.core.keys.packed import cut_to, with_room, zeros64
 from blockwright.core.keys.request import MAX_LENGTH, Request, no_request, pack_tokens
+from blockwright.core.pool.facts import BATCH, REFUSE, STEP, Journal
 from blockwright.core.steps.effects import act, prepare, serve_in_place, undo
 from blockwright.core.steps.outcomes import BatchAllocation
 from blockwright.core.steps.plans import fits, refuse_never
@@ -43,12 +44,17 @@ def grow_each(
     changes = state.changes
     changes.clear()
     changes.start_batch(size)
+    journal = state.journal
+    if journal is not None:
+        journal._stamp()
     nothing = vec[i32]()
     done = BatchAllocation(0, None, nothing, nothing, nothing, nothing, nothing, int(state.num_batches) + 1)
     try:
         state.pool.require_whole()
         count_each(state, batch, each, news, aheads, drafts)
         serve_each(state, batch, each, news, aheads, drafts, done)
+        if journal is not None:
+            note_batch(state, journal, batch, each, news, done)
     except BaseException:
         if changes.has_begun:
             state.tear()
@@ -56,6 +62,23 @@ def grow_each(
             take_back(state, batch, 0)
         raise
     return done
+
+
+def note_batch(
+    state: State, journal: Journal, batch: list[Request], each: i64, news: vec[i64], done: BatchAllocation
+) -> None:
+    """Write one fact for all requests that a batch has served, and one for the request that ended it."""
+    served: i64 = done.num_served
+    tokens = each * served
+    if len(news) > 0:
+        tokens = 0
+        at: i64 = 0
+        while at < served:
+            tokens += news[at]
+            at += 1
+    journal._say(journal._add(BATCH, "", tokens, state.pool._num_free), STEP, served)
+    if served < i64(len(batch)):
+        journal._add(REFUSE, batch[served]._request_id, count_at(news, served, each), state.pool._num_free)
 
 
 def count_each(

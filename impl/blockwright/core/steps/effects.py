@@ -18,6 +18,7 @@ from mypy_extensions import i32, i64
 from blockwright.core.keys.packed import cut_to, with_room, with_zeros, zeros32
 from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
+from blockwright.core.pool.facts import ADMIT, EXTERNAL, FREE, GROW, HIT, NUM_HELD, NUM_NEW, PREEMPT, Journal
 from blockwright.core.pool.order.order import Wish
 from blockwright.core.steps.keeping import all_wanted, begin_wanted, end_wanted, trim_group, wanted_lengths
 from blockwright.core.steps.publication import publish_alike, publish_due, publish_taken
@@ -70,6 +71,8 @@ def serve(state: State, request: Request, tables: RequestTables | None, ask: Ste
     changes = state.changes
     changes.clear()
     changes.begin(tables, state.uniform_groups)
+    if state.journal is not None:
+        state.journal._stamp()
     try:
         ready = prepare(state, request, tables, ask, changes)
         given = room_for(state, ready, changes)
@@ -227,6 +230,7 @@ def act(
 
     Appends the entries that are copied to `changes`.
     """
+    num_replaced: i64 = len(changes.replaced)
     # Shares depend on whom a block is taken for, so the pool is told before the first is taken.
     state.pool._serve(tables.tenant)
     if is_new:
@@ -243,7 +247,6 @@ def act(
     if is_new:
         for group, table in zip(state.groups, tables.by_group):
             group.fill_states(table)
-        count_lookup(state.lookups, request, ask.hit_length)
     if state.uniform_groups:
         in_place = publish_alike(state, request, tables, ask)
     else:
@@ -253,6 +256,16 @@ def act(
     tables.in_place = min(in_place, tables.trim_at - 1)
     tables.num_loading = ask.external
     count_step(state, request, tables, ask.stop - ask.external, ask.new, ask.drafts)
+    journal = state.journal
+    if journal is not None and is_new:
+        note_admission(state, journal, request, tables, ask, changes)
+    elif journal is not None and (changes.grown > 0 or i64(len(changes.replaced)) > num_replaced):
+        base = note_blocks(state, journal, GROW, request, tables, ask.new, changes)
+        while num_replaced < i64(len(changes.replaced)):  # four numbers for each copy, the last is the new block
+            journal._add_blocks(base, NUM_NEW, changes.replaced, num_replaced + 3, num_replaced + 4)
+            num_replaced += 4
+    if is_new:
+        count_lookup(state.lookups, request, ask.hit_length)
 
 
 def fill_each(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
@@ -297,10 +310,69 @@ def fill_alike(state: State, tables: RequestTables, ask: StepRequest, changes: S
         at += 1
 
 
+def note_blocks(
+    state: State,
+    journal: Journal,
+    kind: i64,
+    request: Request,
+    tables: RequestTables,
+    tokens: i64,
+    changes: StepScratch,
+) -> i64:
+    """Write a fact of a step, with the blocks that it took; return where. Takes no memory. O(blocks taken)."""
+    base = journal._add(kind, request._request_id, tokens, state.pool._num_free)
+    at: i64 = 0
+    while at < state.config.num_groups:
+        table = tables.by_group[at]
+        journal._add_blocks(base, NUM_NEW, table.blocks, changes.held_in(at), i64(len(table.blocks)))
+        if kind == ADMIT:
+            journal._add_blocks(base, NUM_NEW, table.states, 0, i64(len(table.states)))
+        at += 1
+    return base
+
+
+def note_admission(
+    state: State, journal: Journal, request: Request, tables: RequestTables, ask: StepRequest, changes: StepScratch
+) -> None:
+    """Write the fact that a request was admitted; where its tokens come from only once a load has ended. law: MET-1."""
+    is_resumed = request._was_admitted
+    base = note_blocks(state, journal, ADMIT, request, tables, ask.new, changes)
+    at: i64 = 0
+    while at < state.config.num_groups:
+        journal._add_blocks(base, NUM_HELD, tables.by_group[at].blocks, 0, changes.held_in(at))
+        at += 1
+    journal._say(base, HIT, ask.hit_length)
+    journal._say(base, EXTERNAL, ask.external)
+    journal._admit(base, request._num_looked_up, request._num_asked_outside, request._num_found_outside, is_resumed)
+    if ask.external > 0:
+        tables.is_resumed = is_resumed
+    else:
+        know_sources(journal, base, request, ask.hit_length, 0, is_resumed)
+
+
+def know_sources(journal: Journal, base: i64, request: Request, hit: i64, external: i64, is_resumed: bool) -> None:
+    """Count where the tokens of a request come from: those of its prompt, or all known ones if it is resumed."""
+    tokens = request._num_prompt
+    if is_resumed:
+        tokens += i64(len(request._output))
+    journal._know_sources(base, tokens, hit, external, is_resumed)
+
+
+def note_release(state: State, tables: RequestTables, request: Request, was_preempted: bool) -> None:
+    """Write the fact that a request has ended, or was preempted; of a load that it gives up, nothing came."""
+    journal = state.journal
+    if journal is not None:
+        base = journal._add(PREEMPT if was_preempted else FREE, tables.request_id, 0, state.pool._num_free)
+        if tables.num_loading > 0:
+            know_sources(journal, base, request, tables.num_written, 0, tables.is_resumed)
+
+
 def count_lookup(lookups: Lookups, request: Request, hits: i64) -> None:
     """Count the lookup of a request that is admitted now, apart if it was admitted before. Takes no memory."""
     queries = request._num_looked_up
     request._num_looked_up = 0
+    request._num_asked_outside = 0
+    request._num_found_outside = 0
     if queries > 0:
         if request._was_admitted:
             lookups.preempted_requests += 1

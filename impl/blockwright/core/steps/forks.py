@@ -10,6 +10,7 @@ from mypy_extensions import i64
 
 from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
+from blockwright.core.pool.facts import FORK, NUM_HELD, NUM_NEW
 from blockwright.core.steps.effects import undo
 from blockwright.core.steps.preconditions import check_keys, tables_of, tables_running
 from blockwright.core.steps.publication import publish_due
@@ -28,6 +29,9 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
     if demand > state.pool._num_free:
         return None
     has_begun = False
+    journal = state.journal
+    if journal is not None:
+        journal._stamp()
     try:
         by_group: list[GroupTable] = []
         for group, table in zip(state.groups, tables.by_group):
@@ -63,6 +67,13 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         new.trim_at = tables.trim_at
         new.is_forked = True
         child._held = new
+        child._was_admitted = True
+        if journal is not None:
+            base = journal._add(FORK, child._request_id, computed, state.pool._num_free)
+            for table in by_group:
+                journal._add_blocks(base, NUM_NEW, table.states, 0, i64(len(table.states)))
+            for table in by_group:
+                journal._add_blocks(base, NUM_HELD, table.blocks, 0, i64(len(table.blocks)))
     except BaseException:
         undo(state, child, None, state.changes, has_begun)
         raise

@@ -15,7 +15,8 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from blockwright.core.keys.request import Request, count_of
-from blockwright.core.steps.effects import release_batch, vacate
+from blockwright.core.pool.facts import LOADED, SETTLE, START, STEP
+from blockwright.core.steps.effects import know_sources, release_batch, vacate
 from blockwright.core.steps.preconditions import tables_of
 from blockwright.core.steps.publication import make_keys, publish_all_due, publish_due, publish_filled
 from blockwright.core.steps.state import State, StepInFlight
@@ -30,11 +31,16 @@ def start_step(state: State) -> int:
     state.pool.require_whole()
     step = StepInFlight(state.num_steps + 1)
     has_begun = False
+    journal = state.journal
+    if journal is not None:
+        journal._stamp()
     try:
         state.steps.append(step)
         has_begun = True
         publish_all_due(state)
         state.num_steps += 1
+        if journal is not None:
+            journal._say(journal._add(START, "", 0, state.pool._num_free), STEP, state.num_steps)
     except BaseException:
         if has_begun:
             state.tear()
@@ -68,6 +74,9 @@ def settle_step(state: State, step: int, num_rejected_tokens: Mapping[str, int] 
     if state.config.settles:
         for tables, new in zip(done.tables, done.news):  # of requests that are gone too: it does no harm
             make_keys(state, tables.request, tables.num_settled + new)
+    journal = state.journal
+    if journal is not None:
+        journal._stamp()
     try:
         del state.steps[0]
         i: i64 = 0
@@ -80,6 +89,8 @@ def settle_step(state: State, step: int, num_rejected_tokens: Mapping[str, int] 
             i += 1
         for batch, wish, wants in zip(done.fenced, done.wishes, done.wants):
             release_batch(state, batch, wish, wants)
+        if journal is not None:
+            journal._say(journal._add(SETTLE, "", 0, state.pool._num_free), STEP, done.number)
     except BaseException:
         if len(state.steps) == 0 or state.steps[0] is not done:
             state.tear()
@@ -129,12 +140,17 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
     """Report that a load has ended and how many of its tokens came: ``finish_load``. law: LOAD-1, READ-1."""
     count = count_of("num_loaded_tokens", num_loaded_tokens)
     state.pool.require_whole()
+    journal = state.journal
+    if journal is not None:
+        journal._stamp()
     batch = state.loads.get(request._request_id)
     if batch is not None:  # whoever runs under the id now is not loading: that is refused until this has ended
         try:
             del state.loads[request._request_id]
             wish = state.load_wishes.pop(request._request_id, None)
             release_batch(state, batch, wish, state.load_wants.pop(request._request_id))
+            if journal is not None:
+                journal._add(LOADED, request._request_id, count, state.pool._num_free)
         except BaseException:
             state.tear()
             raise
@@ -150,6 +166,7 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
     # One token is left to compute: a model gives no logits for tokens that were loaded.
     stop = min(tables.num_written + count, i64(request.num_tokens) - 1)
     make_keys(state, request, stop)
+    hit = tables.num_written
     try:
         tables.num_loading = 0
         tables.num_written = stop
@@ -161,6 +178,9 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
         if not is_whole:
             vacate(state, tables, stop)
             request._held = None
+        if journal is not None:
+            base = journal._add(LOADED, request._request_id, count, state.pool._num_free)
+            know_sources(journal, base, request, hit, count, tables.is_resumed)
     except BaseException:
         state.tear()
         raise

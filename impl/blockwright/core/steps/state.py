@@ -13,6 +13,7 @@ from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig
 from blockwright.core.pool.blocks import KVCacheBlocks
+from blockwright.core.pool.facts import Journal
 from blockwright.core.pool.order.order import Wish
 from blockwright.core.pool.pool import BlockPool
 from blockwright.core.tables.changes import StepScratch
@@ -236,6 +237,7 @@ class State:
         changes: of the step that is being made.
         nothing: the answer of a step that takes no block.
         lookups: those of requests that have been admitted, for `PrefixCacheStats`.
+        journal: where facts are written; None: nowhere. The pool writes to the same.
     """
 
     def __init__(self, config: Config, pool: BlockPool, groups: list[GroupTables]) -> None:
@@ -261,6 +263,7 @@ class State:
         self.changes = StepScratch(config.num_groups)
         self.nothing = KVCacheBlocks(pool, [vec[i32]() for _ in groups])
         self.lookups = Lookups()
+        self.journal: Journal | None = None
 
     def copy(self) -> State:
         """Return an independent copy. O(num_blocks)."""
@@ -283,6 +286,9 @@ class State:
         for tables in self.due.in_order():
             twin.due.add(twin.running[tables.request_id])
         twin.lookups = self.lookups.copy()
+        if self.journal is not None:
+            twin.journal = self.journal.copy()
+            pool._facts = twin.journal
         return twin
 
     def tear(self) -> None:

@@ -12,7 +12,8 @@ from mypy_extensions import i64
 
 from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
-from blockwright.core.steps.effects import serve, vacate
+from blockwright.core.pool.facts import HIT, LOOKUP, PUBLISH, RESET
+from blockwright.core.steps.effects import note_release, serve, vacate
 from blockwright.core.steps.keeping import trim_group
 from blockwright.core.steps.outcomes import Fits, Plan
 from blockwright.core.steps.plans import request_version
@@ -38,6 +39,11 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
     rules = [group.rule for group in state.groups]
     num_computed = common_hit(rules, probes, config.alignment, max_length)
     junction = longest_of_all(rules, probes, config.alignment, max_length)
+    journal = state.journal
+    if journal is not None:
+        journal._stamp()
+        base = journal._add(LOOKUP, request._request_id, request.num_tokens, state.pool._num_free)
+        journal._say(base, HIT, num_computed)
     # Statistics count a lookup when its request is admitted; a request that waits is looked up each step.
     request._num_looked_up = request.num_tokens
     request._junction = junction if junction > num_computed else 0
@@ -82,6 +88,9 @@ def publish(state: State, request: Request, num_computed_tokens: int) -> None:
             f"{request.request_id!r}, not {num_computed_tokens}"
         )
     make_keys(state, request, count)
+    journal = state.journal
+    if journal is not None:
+        journal._stamp()
     try:
         tables.num_certain = max(tables.num_certain, count)
         if config.caching:
@@ -92,6 +101,8 @@ def publish(state: State, request: Request, num_computed_tokens: int) -> None:
                 # The step is still to run: its state is due with the next step, and its blocks are published now.
                 stopped = NOT_RUN
             publish_filled(state, tables, request, count, stopped)
+            if journal is not None and journal.published > 0:
+                journal._add(PUBLISH, tables.request_id, count, state.pool._num_free)
     except BaseException:
         state.tear()
         raise
@@ -119,22 +130,30 @@ def trim(state: State, request: Request, num_computed_tokens: int) -> None:
         raise
 
 
-def release(state: State, request: Request) -> None:
+def release(state: State, request: Request, was_preempted: bool) -> None:
     """End a request and release its blocks; nothing happens to one that holds none: ``free``."""
     # A torn manager must not release: the counters may already have been changed by half of a call.
     state.pool.require_whole()
     tables = tables_of(state, request)
     if tables is not None:
+        if state.journal is not None:
+            state.journal._stamp()
         vacate(state, tables, request._num_computed)
         request._held = None
+        note_release(state, tables, request, was_preempted)
 
 
 def reset(state: State) -> bool:
     """Forget everything published; False, and nothing happens, while any block is held: ``reset_prefix_cache``."""
+    journal = state.journal
+    if journal is not None:
+        journal._stamp()
     try:
         if not state.pool.reset_prefix_cache():
             return False
         state.lookups.was_reset = True
+        if journal is not None:
+            journal._add(RESET, "", 0, state.pool._num_free)
     except BaseException:
         if state.pool._is_torn:
             state.tear()

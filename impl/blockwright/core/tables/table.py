@@ -69,6 +69,7 @@ class RequestTables(ManagerTables):
         in_place: slots up to which serving the request changes only counts, in all groups; 0 while it loads or shares.
         is_due, due_before, due_after: its last step leaves a recurrent state that is published once that has run, and
             its neighbours in the chain of such requests.
+        is_resumed: the request had been admitted before, by this manager or another; only while it loads.
         is_forked: it may share blocks that it has not filled, and has not written since.
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         was_certain: the certain tokens before that batch, if it counted them in place.
@@ -93,6 +94,7 @@ class RequestTables(ManagerTables):
         self.num_loading: i64 = 0
         self.trim_at: i64 = 0
         self.is_forked = False
+        self.is_resumed = False
         self.is_due = False
         self.due_before: RequestTables | None = None
         self.due_after: RequestTables | None = None
@@ -118,6 +120,7 @@ class RequestTables(ManagerTables):
         twin.trim_at = self.trim_at
         twin.in_place = self.in_place
         twin.is_forked = self.is_forked
+        twin.is_resumed = self.is_resumed
         twin.tenant = self.tenant
         twin.wish = self.wish
         twin.wants = self.wants
