@@ -79,7 +79,7 @@ EVENT_LAWS = (
 """Every law of events: of a state, and of one who listens."""
 
 METRIC_LAWS = (
-    listed(metrics.law_counts_are_what_happened, "Prometheus: counters; vLLM #26850, #47715; known bugs D70a to D70g"),
+    listed(metrics.law_counts_are_what_happened, "Prometheus: counters; vLLM #26850, #47715; known bugs D72a to D72g"),
 )
 """The law of what is counted: before and after a step, as it is read, and as it happened."""
 
