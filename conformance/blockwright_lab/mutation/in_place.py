@@ -87,11 +87,13 @@ def changed(module: ModuleType, code: CodeType) -> Iterator[None]:
     """Give the functions of a module the code that another source has for them, and their own again afterwards."""
     functions = functions_of(module)
     own = {each: each.__code__ for each in functions.values()}
+    new = {(each.co_qualname, each.co_firstlineno): each for each in all_codes(code)}
+    replaced = [each for at, each in functions.items() if at in new and new[at].co_freevars != own[each].co_freevars]
     try:
         change(functions, code)
         yield
     finally:
         for each, before in own.items():
             each.__code__ = before
-            if before.co_freevars and isinstance(vars(owner_of(each))[each.__name__], FunctionType):
-                setattr(owner_of(each), each.__name__, each)  # it may have been replaced
+        for each in replaced:
+            setattr(owner_of(each), each.__name__, each)
