@@ -1,10 +1,8 @@
 """Changes functions where they are: those of a loaded module get the code that a changed source has for them."""
 
 import importlib
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -64,11 +62,17 @@ def change(functions: dict[tuple[str, int], FunctionType], code: CodeType) -> in
     return count
 
 
-def replace(function: FunctionType, code: CodeType) -> None:
-    *path, name = function.__qualname__.split(".")
-    owner: Any = sys.modules[function.__module__]
+def owner_of(function: FunctionType) -> Any:
+    """Return the class of a method."""
+    first, *path = function.__qualname__.split(".")[:-1]
+    owner: Any = function.__globals__[first]
     for part in path:
         owner = getattr(owner, part)
+    return owner
+
+
+def replace(function: FunctionType, code: CodeType) -> None:
+    owner, name = owner_of(function), function.__name__
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     closure = tuple(cells[each] for each in code.co_freevars)
     new = FunctionType(code, function.__globals__, name, function.__defaults__, closure)
@@ -81,9 +85,15 @@ def replace(function: FunctionType, code: CodeType) -> None:
 @contextmanager
 def changed(module: ModuleType, code: CodeType) -> Iterator[None]:
     """Give the functions of a module the code that another source has for them, and their own again afterwards."""
-    functions, path = functions_of(module), Path(module.__file__ or "")
+    functions = functions_of(module)
+    own = {each: each.__code__ for each in functions.values()}
+    new = {(each.co_qualname, each.co_firstlineno): each for each in all_codes(code)}
+    replaced = [each for at, each in functions.items() if at in new and new[at].co_freevars != own[each].co_freevars]
     try:
         change(functions, code)
         yield
     finally:
-        change(functions, compile(path.read_text(encoding="utf-8"), str(path), "exec", dont_inherit=True))
+        for each, before in own.items():
+            each.__code__ = before
+        for each in replaced:
+            setattr(owner_of(each), each.__name__, each)
