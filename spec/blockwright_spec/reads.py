@@ -51,6 +51,14 @@ class Mamba:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead(Mamba):
+    """A recurrent layer with steps that run ahead of the known tokens: the states of drafts are in its block table.
+
+    How many drafts hold is known only later, so that every entry which any count may need keeps a block of its own.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Cross:
     """A layer in which tokens read an encoder's output: no position of the request."""
 
@@ -90,6 +98,16 @@ def writes(kind: Kind, start: int, stop: int) -> range:
     if isinstance(kind, Mamba):
         return range(max(start, stop - 1), stop)
     return range(start, stop)
+
+
+def drafts_beside(kind: Kind) -> int:
+    """Count the states of drafts that have blocks beside the table (MAMBA-3)."""
+    return kind.drafts if isinstance(kind, Mamba) and not isinstance(kind, Ahead) else 0
+
+
+def drafts_within(kind: Kind) -> int:
+    """Count the table entries behind that of the last token, for the states of drafts (MAMBA-6)."""
+    return kind.drafts if isinstance(kind, Ahead) else 0
 
 
 def needed(kind: Kind, length: int) -> Sequence[int]:

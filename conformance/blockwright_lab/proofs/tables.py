@@ -42,6 +42,7 @@ def methods(layout: int, size: Any, **more: Any) -> dict[str, Any]:
     """Return what the names in the methods of `GroupTables` stand for, in a group of one layout."""
     code = symbolic.Source(group)
     known: dict[str, Any] = {**LAYOUTS, "self._layout": layout, "self._block_size": size, "self.is_encoder": False}
+    known["self.runs_ahead"] = False
     known["self.entries_for"] = lambda length: code.apply("GroupTables.entries_for", [length], known)
     return known | more
 

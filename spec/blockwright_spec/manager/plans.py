@@ -4,7 +4,20 @@ A plan changes nothing. What it counts is what the step then takes (PLAN-1), as 
 A request that joins others leaves a watermark and a reserve free; alone it need not, and so is served (LIVE-1).
 """
 
-from ..reads import Cross, Full, Group, Mamba, dead, entries, filled, hit_entries, writes
+from ..reads import (
+    Ahead,
+    Cross,
+    Full,
+    Group,
+    Mamba,
+    dead,
+    drafts_beside,
+    drafts_within,
+    entries,
+    filled,
+    hit_entries,
+    writes,
+)
 from .outcomes import Fits, Plan, Reason, Refusal, Step
 from .preconditions import going, starting
 from .state import NULL, Config, Hit, Running, State, Table, covers, holders, sharers, span
@@ -41,7 +54,7 @@ def reach(config: Config, begin: int, step: Step) -> int:
     return min(begin + step.added.external + step.new + step.lookahead, config.max_model_len)
 
 
-def wanted(config: Config, group: Group, held: int, trimmed: int, begin: int, step: Step) -> tuple[bool, ...]:
+def wanted(config: Config, group: Group, held: int, start: Running, begin: int, step: Step) -> tuple[bool, ...]:
     """Return, for each entry after the first `held`, whether it takes a block (TABLE-1).
 
     A state jumps over entries, and those of drafts have blocks of their own (MAMBA-1, MAMBA-3). What is dead once a
@@ -50,10 +63,29 @@ def wanted(config: Config, group: Group, held: int, trimmed: int, begin: int, st
     if isinstance(group.kind, Cross):
         return (True,) * entries(group.block_size, step.added.encoder)
     slots = reach(config, begin, step)
-    end = begin + step.added.external + step.new - step.added.drafts if isinstance(group.kind, Mamba) else slots
-    size = span(config, group)
-    kept = {entry for entry in filled(group.kind, size, begin, end) if not dead(group.kind, size, trimmed, entry)}
+    stop, size = begin + step.added.external + step.new, span(config, group)
+    if isinstance(group.kind, Ahead):
+        ahead = entries_ahead(config, group, len(start.prefix[1]), stop)
+        return tuple(entry in ahead for entry in range(held, ahead.stop))
+    end = stop - step.added.drafts if isinstance(group.kind, Mamba) else slots
+    kept = {entry for entry in filled(group.kind, size, begin, end) if not dead(group.kind, size, start.trimmed, entry)}
     return tuple(entry in kept for entry in range(held, covers(config, group, end)))
+
+
+def entries_ahead(config: Config, group: Group, known: int, stop: int) -> range:
+    """Return the entries that a step up to token `stop` may write a state to, however many drafts hold (MAMBA-6).
+
+    Up to the known tokens it leaves one state, behind the last of them. Beyond, a state may be left behind each token,
+    and those of the drafts follow the one behind the step's first token: that is written to the entry of `stop`.
+    """
+    drafts = drafts_within(group.kind) if stop > known or not config.caching else 0
+    return range((min(stop, known) - 1) // span(config, group), covers(config, group, stop) + drafts)
+
+
+def first_saved(start: Running, begin: int, step: Step) -> int:
+    """Return from which token count on steps without a gap leave a state at block ends; a prefill makes a gap."""
+    first = min(begin + step.added.external + step.new, len(start.prefix[1]))
+    return first if first > max(begin, start.written) + 1 else start.added.saved
 
 
 def rewritten(state: State, group: Group, table: Table, begin: int, step: Step) -> int | None:
@@ -80,8 +112,8 @@ def planned(state: State, start: Running, begin: int, step: Step, is_new: bool) 
     tables = trimmed_tables(config, start.tables, start.settled)
     gone = nulled(start.tables, tables)
     groups = tuple(zip(config.groups, tables, strict=True))
-    wants = tuple(wanted(config, group, len(table), start.trimmed, begin, step) for group, table in groups)
-    states = tuple(group.kind.drafts if is_new and isinstance(group.kind, Mamba) else 0 for group in config.groups)
+    wants = tuple(wanted(config, group, len(table), start, begin, step) for group, table in groups)
+    states = tuple(drafts_beside(group.kind) if is_new else 0 for group in config.groups)
     copied = tuple(rewritten(state, group, table, begin, step) for group, table in groups)
     num_new = sum(sum(takes) for takes in wants) + sum(states)
     num_copies = sum(entry is not None for entry in copied)
@@ -129,12 +161,12 @@ def whole_demand(state: State, start: Running, begin: int, step: Step) -> int:
     tokens = max(len(start.prefix[1]), begin + step.added.external + step.new)
     size = max(step.new, 1)
     return max(
-        sum(held_in_step(state.config, group, at, min(at + size, tokens), step) for group in state.config.groups)
+        sum(held_in_step(state.config, group, start, at, min(at + size, tokens), step) for group in state.config.groups)
         for at in range(start.trimmed, tokens, size)
     )
 
 
-def held_in_step(config: Config, group: Group, at: int, stop: int, step: Step) -> int:
+def held_in_step(config: Config, group: Group, start: Running, at: int, stop: int, step: Step) -> int:
     """Count the blocks of a group that a request holds in a step over tokens at..stop-1: those read and those filled.
 
     An encoder's blocks are held all the time, and so are those for the states of drafts.
@@ -142,6 +174,8 @@ def held_in_step(config: Config, group: Group, at: int, stop: int, step: Step) -
     if isinstance(group.kind, Cross):
         return entries(group.block_size, step.added.encoder)
     size = span(config, group)
+    if isinstance(group.kind, Ahead):
+        return len(hit_entries(group.kind, size, at) | set(entries_ahead(config, group, len(start.prefix[1]), stop)))
     if isinstance(group.kind, Mamba):
         return len(hit_entries(group.kind, size, at) | filled(group.kind, size, at, stop)) + group.kind.drafts
     slots = min(stop + step.lookahead, config.max_model_len)

@@ -19,6 +19,7 @@ from .state import (
     is_loading,
     recurrent,
     resumed,
+    runs_ahead,
     span,
 )
 
@@ -44,12 +45,12 @@ def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step)
 def overdrafted(config: Config, known: int, first: int, step: Step) -> Refusal | None:
     """Refuse to run a recurrent state beyond what it can be taken back from (MAMBA-3).
 
-    With steps in flight, one token may be unknown that is no draft: the one that the step before will give.
+    With steps in flight, one token may be unknown that is no draft: the one that the step before will give. Layers that
+    run ahead keep the states of them all (MAMBA-6).
     """
     most, drafts, certain = draft_states(config), step.added.drafts, step.new - step.added.drafts
-    if most is None or (
-        max(drafts, step.lookahead) <= most and (first + certain <= known or (config.added.overlaps and certain == 1))
-    ):
+    is_certain = first + certain <= known or runs_ahead(config) or (config.added.overlaps and certain == 1)
+    if most is None or (max(drafts, step.lookahead) <= most and is_certain):
         return None
     return Refusal(Reason.STATE_DRAFTED)
 
@@ -80,7 +81,7 @@ def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
         tuple(NULL if dead(group.kind, span(config, group), end, entry) else block for entry, block in enumerate(table))
         for group, table in zip(config.groups, tables, strict=True)
     )
-    added = RunningAdded(encoder=step.added.encoder)
+    added = RunningAdded(encoder=step.added.encoder, saved=length if runs_ahead(config) else 0)
     return Running(request.prefix, length, length, length, kept, looked, trimmed=end, added=added)
 
 

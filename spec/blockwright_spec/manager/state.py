@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import add
 
 from ..hints import UNSAID, Mark, Wish
-from ..reads import Cross, Group, Mamba, Prefix, entries
+from ..reads import Ahead, Cross, Group, Mamba, Prefix, entries
 from .added import PLAIN_CONFIG, PLAIN_REQUEST, ConfigAdded, RunningAdded
 
 NULL = 0
@@ -170,6 +170,11 @@ def recurrent(config: Config) -> bool:
 def draft_states(config: Config) -> int | None:
     """Return the drafts that every recurrent layer can take back, or None where there is no recurrent layer."""
     return min((group.kind.drafts for group in config.groups if isinstance(group.kind, Mamba)), default=None)
+
+
+def runs_ahead(config: Config) -> bool:
+    """Return whether recurrent layers keep every state that any number of accepted tokens may need (MAMBA-6)."""
+    return any(isinstance(group.kind, Ahead) for group in config.groups)
 
 
 def running(state: State) -> tuple[Running, ...]:

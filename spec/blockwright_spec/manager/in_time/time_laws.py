@@ -1,6 +1,7 @@
 """Part one, chapter 20: what is true in time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
 
 from ...reads import Cross, Group, Mamba, cut, dead, entries, writes
+from ...reads import drafts_beside as beside
 from ..lru import LRU
 from ..outcomes import Done, Outcome, Reason, Refusal, Step
 from ..plans import num_waiting, plan_admission
@@ -91,8 +92,8 @@ def law_load_is_hidden(state: State) -> bool:
 def law_drafts_have_states(state: State) -> bool:
     """MAMBA-3: a request has the states of its recurrent layers' drafts from its start, and drafts no further."""
     return all(
-        len(request.added.states[at]) == (group.kind.drafts if isinstance(group.kind, Mamba) else 0)
-        and (not isinstance(group.kind, Mamba) or request.added.drafts <= group.kind.drafts)
+        len(request.added.states[at]) == beside(group.kind)
+        and (not beside(group.kind) or request.added.drafts <= beside(group.kind))
         for request, at, group, _ in tables(state)
     )
 
