@@ -228,6 +228,7 @@ class KVCacheManager:
             int(watermark * kv_cache_config.num_blocks),
             raise_never_fits,
             runs_ahead,
+            max(most) if runs_ahead else 0,
         )
         self._state: State = State(config, pool, managers)
 

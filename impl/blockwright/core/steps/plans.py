@@ -35,10 +35,11 @@ def fits(state: State, request: Request, tables: RequestTables | None, ask: Step
             return False
     else:
         ask.settled = tables.num_settled if config.overlaps else ask.begin
-        # Each group takes one block more than its share of the new slots fills, and one for an entry that is copied.
+        # Each group takes one block more than its share of the new slots fills, one for an entry that is
+        # copied, and those for the states of drafts.
         new = ask.slots - tables.num_written
         most: i64 = 2 if new < config.least_size else new // config.least_size + 2
-        if config.num_groups * most <= state.pool._num_free and not ask.is_planned:
+        if config.num_groups * (most + config.drafts_within) <= state.pool._num_free and not ask.is_planned:
             return True
         count_running(state, tables, ask)
     return ask.missing <= 0
