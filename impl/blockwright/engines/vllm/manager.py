@@ -193,18 +193,18 @@ class KVCacheManager:
             find_longest_cache_hit_per_group=self._hits_per_group,
         )
 
-    def bind(self, connector: Any, cache_config: Any, is_async: bool) -> None:
+    def bind(self, scheduler: Any) -> None:
         """Check, once its scheduler is made, that the manager can serve it, and serve its connector from now on.
 
-        Args:
-            connector: the scheduler's, None if it has none.
-            cache_config: vLLM's.
-            is_async: whether steps are scheduled before those before them have run.
+        No block is kept for a checkpoint inside a prefill chunk. The worker leaves such a checkpoint out, so the
+        scheduler ends a chunk there, as it does for models without checkpoints.
 
         Raises:
             UnsupportedError: it cannot; names what, and the remedy.
         """
-        unit = getattr(cache_config, "prefix_match_unit", None)
+        if self._has_states:
+            scheduler.mamba_has_prefill_checkpoint_blocks = False
+        unit, connector = getattr(scheduler.cache_config, "prefix_match_unit", None), scheduler.connector
         if unit is not None and self._has_states and unit < min(self._state_sizes):
             raise UnsupportedError(
                 f"prefix_match_unit={unit}: hits that end inside a block of recurrent layers are not supported under "
