@@ -1,8 +1,9 @@
 """vLLM's real schedulers with a worker that computes nothing, and knows what every slot should hold.
 
 The worker keeps the block tables from what the scheduler sends, as vLLM's does, and writes a digest of the whole prefix
-into each slot. States of recurrent layers are in the entries where vLLM's worker has them (`v1/worker/mamba_utils.py`). What a step reads must be the digest of what the request says: a block given away too early, published
-too early, or found by the wrong request shows at once, whatever the manager believes.
+into each slot. States of recurrent layers are in the entries where vLLM's worker has them (`v1/worker/mamba_utils.py`).
+What a step reads must be the digest of what the request says: a block given away too early, published too early, or
+found by the wrong request shows at once, whatever the manager believes.
 """
 
 import copy
@@ -278,7 +279,8 @@ class Worker:
             digests.append(hash((digests[-1] if digests else self.seed, token)))
         for group, (kind, table) in enumerate(zip(self.kinds, tables, strict=True)):
             if isinstance(kind, MambaSpec):
-                self._held(group, table[-(-stop // kind.block_size) - 1]).update(state=digests[-1], window=[digests[-1]])
+                held = self._held(group, table[-(-stop // kind.block_size) - 1])
+                held.update(state=digests[-1], window=[digests[-1]])
                 continue
             for at in range(start, stop):
                 block = table[at // kind.block_size]
@@ -490,7 +492,7 @@ class Side:
             name, keys = request.request_id, request.block_hashes
             if name in self.worker.tokens:
                 digests = self.worker._digest(name, min(len(keys) * unit, len(self.worker.tokens[name])))
-                self.prefixes |= {keys[at][:16]: digests[end] for at, end in enumerate(range(unit - 1, len(digests), unit))}
+                self.prefixes |= {key[:16]: end for key, end in zip(keys, digests[unit - 1 :: unit], strict=False)}
         pool = core.block_pool
         for block, (group, key) in enumerate(zip(pool.block_groups(), pool.block_keys(), strict=True)):
             if key not in self.prefixes:

@@ -23,8 +23,8 @@ def publishable(request: Running, group: Group, at: int, count: int, stop: int |
     """Return the entries of a group that end at or before `count` tokens and were not looked at yet (PUB-1).
 
     Of a recurrent layer, that is the state after `count` tokens, if a block ends there and a step that has run stopped
-    there; `stop` is None while the step has still to run (MAMBA-5). A layer that runs ahead also leaves the state at the
-    last block end among the tokens that hold; of several block ends, only that one.
+    there; `stop` is None while the step has still to run (MAMBA-5). A layer that runs ahead also leaves the state at
+    the last block end among the tokens that hold; of several block ends, only that one.
     """
     full = range(request.published[at], count // group.block_size)
     if isinstance(group.kind, Ahead) and stop is not None and saved_end(request, group, count) > 0:

@@ -143,7 +143,7 @@ class GroupTables:
         return ask.slots
 
     def num_ahead(self, stop: i64, known: i64) -> i64:
-        """Return the entries, of a layer that runs ahead, once a step up to `stop` is given slots. O(1). law: MAMBA-6."""
+        """Return the entries, of a layer that runs ahead, after a step up to `stop`. O(1). law: MAMBA-6."""
         is_ahead = stop > known or self._layout == ONE_STATE
         return self.entries_for(stop) + (self.num_within if is_ahead else 0)
 

@@ -37,8 +37,8 @@ class Twin:
     """
 
     __slots__ = (
-        "certain", "cover", "due", "end", "fill", "is_exact", "loading", "noted", "published", "request", "table", "trim",
-        "written",
+        "certain", "cover", "due", "end", "fill", "is_exact", "loading", "noted", "published", "request", "table",
+        "trim", "written",
     )  # fmt: skip
 
     def __init__(self, request: Any, hash_block_size: int | None) -> None:
