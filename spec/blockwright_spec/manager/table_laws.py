@@ -83,8 +83,6 @@ def jumped(state: State, request: Running, group: Group, entry: int) -> bool:
     if not isinstance(group.kind, Mamba):
         return False
     end = given(request, group)
-    if isinstance(group.kind, Ahead):
-        end = max(request.added.saved, 1)
     stops = {end - 1} if drafts_beside(group.kind) else {end - 1, request.trimmed - 1}
     covered = covers(state.config, group, end)
     return not stops & set(positions(span(state.config, group), entry)) and entry < covered
