@@ -7,12 +7,12 @@ before any of them takes a block.
 from dataclasses import replace
 
 from ..hints import Mark, Wish
-from ..reads import Ahead, Group, Mamba, cut, writes
+from ..reads import Ahead, Group, Mamba, cut, saved_end, writes
 from .choices import Choice, legal_order, legal_taking
 from .hits import lost
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
-from .plans import first_saved, let_go, planned
-from .publication import replaced, ripened, saved_end, stepped_on, without
+from .plans import let_go, planned
+from .publication import replaced, ripened, stepped_on, without
 from .retention import doubled, guarded, held_again, in_order, marked, undoubled
 from .state import (
     NULL,
@@ -110,8 +110,8 @@ def written(state: State, slot: int, request: Running, start: int) -> State:
 
 def ends_passed(request: Running, group: Group, start: int) -> tuple[int, ...]:
     """Return the token before the last block end after `start`, if a layer that runs ahead leaves the state there."""
-    end = saved_end(request, group, request.computed) if isinstance(group.kind, Ahead) else 0
-    return (end - 1,) if end > start else ()
+    end = saved_end(request.added.saved, group.block_size, request.computed)
+    return (end - 1,) if isinstance(group.kind, Ahead) and end > start else ()
 
 
 def serve(state: State, slot: int, start: Running, begin: int, step: Step, choice: Choice) -> Outcome:
@@ -158,7 +158,8 @@ def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], beg
     config, groups, stop = state.config, len(state.config.groups), begin + step.new
     known = min(stop, len(start.prefix[1]))
     states, drafts = start.added.states or new[groups:], step.added.drafts if config.added.overlaps else stop - known
-    saved = first_saved(start, begin, step) if runs_ahead(config) else 0
+    first = min(stop + step.added.external, len(start.prefix[1]))  # a step over known tokens leaves a gap before it
+    saved = first if runs_ahead(config) and first > max(begin, start.written) + 1 else start.added.saved
     request = replace(
         start,
         computed=known,

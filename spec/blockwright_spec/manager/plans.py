@@ -4,23 +4,10 @@ A plan changes nothing. What it counts is what the step then takes (PLAN-1), as 
 A request that joins others leaves a watermark and a reserve free; alone it need not, and so is served (LIVE-1).
 """
 
-from ..reads import (
-    Ahead,
-    Cross,
-    Full,
-    Group,
-    Mamba,
-    dead,
-    drafts_beside,
-    drafts_within,
-    entries,
-    filled,
-    hit_entries,
-    writes,
-)
+from ..reads import Ahead, Cross, Full, Group, Mamba, dead, drafts_beside, entries, filled, hit_entries, writes
 from .outcomes import Fits, Plan, Reason, Refusal, Step
 from .preconditions import going, starting
-from .state import NULL, Config, Hit, Running, State, Table, covers, holders, sharers, span
+from .state import NULL, Config, Hit, Running, State, Table, covers, entries_of_states, holders, sharers, span
 
 
 def trimmed(config: Config, group: Group, table: Table, settled: int) -> Table:
@@ -65,27 +52,11 @@ def wanted(config: Config, group: Group, held: int, start: Running, begin: int, 
     slots = reach(config, begin, step)
     stop, size = begin + step.added.external + step.new, span(config, group)
     if isinstance(group.kind, Ahead):
-        ahead = entries_ahead(config, group, len(start.prefix[1]), stop)
+        ahead = entries_of_states(config, group, len(start.prefix[1]), stop)
         return tuple(entry in ahead for entry in range(held, ahead.stop))
     end = stop - step.added.drafts if isinstance(group.kind, Mamba) else slots
     kept = {entry for entry in filled(group.kind, size, begin, end) if not dead(group.kind, size, start.trimmed, entry)}
     return tuple(entry in kept for entry in range(held, covers(config, group, end)))
-
-
-def entries_ahead(config: Config, group: Group, known: int, stop: int) -> range:
-    """Return the entries that a step up to token `stop` may write a state to, however many drafts hold (MAMBA-6).
-
-    Up to the known tokens it leaves one state, behind the last of them. Beyond, a state may be left behind each token,
-    and those of the drafts follow the one behind the step's first token: that is written to the entry of `stop`.
-    """
-    drafts = drafts_within(group.kind) if stop > known or not config.caching else 0
-    return range((min(stop, known) - 1) // span(config, group), covers(config, group, stop) + drafts)
-
-
-def first_saved(start: Running, begin: int, step: Step) -> int:
-    """Return from which token count on steps without a gap leave a state at block ends; a prefill makes a gap."""
-    first = min(begin + step.added.external + step.new, len(start.prefix[1]))
-    return first if first > max(begin, start.written) + 1 else start.added.saved
 
 
 def rewritten(state: State, group: Group, table: Table, begin: int, step: Step) -> int | None:
@@ -175,7 +146,7 @@ def held_in_step(config: Config, group: Group, start: Running, at: int, stop: in
         return entries(group.block_size, step.added.encoder)
     size = span(config, group)
     if isinstance(group.kind, Ahead):
-        return len(hit_entries(group.kind, size, at) | set(entries_ahead(config, group, len(start.prefix[1]), stop)))
+        return len(hit_entries(group.kind, size, at) | {*entries_of_states(config, group, len(start.prefix[1]), stop)})
     if isinstance(group.kind, Mamba):
         return len(hit_entries(group.kind, size, at) | filled(group.kind, size, at, stop)) + group.kind.drafts
     slots = min(stop + step.lookahead, config.max_model_len)

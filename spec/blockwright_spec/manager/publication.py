@@ -8,7 +8,7 @@ layer does not: one request would read a state while another writes it. So a sta
 
 from dataclasses import replace
 
-from ..reads import Ahead, Group, Mamba, cut
+from ..reads import Ahead, Group, Mamba, cut, saved_end
 from .hits import useful
 from .retention import doubled, undoubled
 from .state import NULL, Config, Request, Running, State, certain, key, runs_ahead
@@ -27,17 +27,11 @@ def publishable(request: Running, group: Group, at: int, count: int, stop: int |
     the last block end among the tokens that hold; of several block ends, only that one.
     """
     full = range(request.published[at], count // group.block_size)
-    if isinstance(group.kind, Ahead) and stop is not None and saved_end(request, group, count) > 0:
+    if isinstance(group.kind, Ahead) and stop is not None and saved_end(request.added.saved, group.block_size, count):
         return full[-1:]
     if isinstance(group.kind, Mamba):
         return full[-1:] if count % group.block_size == 0 and count == stop else full[:0]
     return full
-
-
-def saved_end(request: Running, group: Group, count: int) -> int:
-    """Return the last block end of the first `count` tokens if its state was left in its entry, or 0 (MAMBA-6)."""
-    end = count // group.block_size * group.block_size
-    return end if end >= request.added.saved else 0
 
 
 def published(state: State, slot: int, count: int, stop: int | None) -> State:

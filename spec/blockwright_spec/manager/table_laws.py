@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from ..reads import Ahead, Cross, Full, Group, Mamba, cut, dead, drafts_beside, drafts_within, positions, reads, shows
 from .hits import useful
-from .plans import entries_ahead
 from .state import NULL, Running, State, Table, covers, key, owned, resumed, running, sharers, span
 
 
@@ -182,21 +181,6 @@ def law_states_are_two(state: State) -> bool:
         len(table) - table.count(NULL) <= 2
         for _, _, group, table in tables(state)
         if isinstance(group.kind, Mamba) and not isinstance(group.kind, Ahead)
-    )
-
-
-def law_states_ahead_are_there(state: State) -> bool:
-    """MAMBA-6: a layer that runs ahead has a block for each state that any number of accepted tokens may need.
-
-    These are the entries from that of the last settled token, or of the last prefill, to that of the last draft.
-    """
-    return all(
-        NULL not in table[(max(request.added.saved, request.trimmed, 1) - 1) // span(state.config, group) : last]
-        and last <= len(table)
-        for request, _, group, table in tables(state)
-        if isinstance(group.kind, Ahead)
-        for ahead in (entries_ahead(state.config, group, len(request.prefix[1]), given(request, group)),)
-        for last in (ahead.stop,)
     )
 
 

@@ -411,8 +411,8 @@ class GroupTables:
         if stop <= start:
             return
         if self._layout != ROW:
-            is_end = num_tokens % self._block_size == 0 and num_tokens == stopped
-            if not is_end and not (self.runs_ahead and stopped >= 0 and stop * self._block_size >= table.saved):
+            is_saved = self.runs_ahead and stopped >= 0 and stop * self._block_size >= table.saved
+            if not is_saved and (num_tokens % self._block_size != 0 or num_tokens != stopped):
                 return
             # The entries before were jumped over or hold states of tokens in the middle of a step.
             start = stop - 1
