@@ -145,7 +145,8 @@ def tied(profile: Profile, progress: Advance) -> GateResult:
     started, states, transitions, broken = time.perf_counter(), 0, 0, ""
     counts: Counter[str] = Counter()
     every, most = TIED.get(profile.name, TIED["pr"])
-    pr = PROFILES["pr"]
+    # The proved pool knows no hints, by which a duplicate of a candidate is emptied (SHARE-4).
+    pr = [scope for scope in PROFILES["pr"] if not scope.config.added.retains]
     resetting = [scope for scope in pr if "reset" in scope.calls]
     for scope in dict.fromkeys((*pr[::every], *resetting[::every])):
         explorer = TiedExplorer(scope, most)
