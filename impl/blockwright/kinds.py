@@ -134,11 +134,15 @@ class MambaSpec(KVCacheSpec):
         shapes: shapes of the state tensors of one block.
         dtypes: their element types, one per shape.
         num_speculative_blocks: states of draft tokens that each request keeps: the most drafts that may be rejected.
+        runs_ahead: steps may be given slots beyond the known tokens, before it is known which drafts of earlier steps
+            hold. The states of drafts are in the block table, behind the entry of the step's last token, as vLLM's
+            worker reads them; without, they have blocks beside the table. law: MAMBA-6.
     """
 
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[object, ...]
     num_speculative_blocks: int = 0
+    runs_ahead: bool = False
 
     def __post_init__(self) -> None:
         """Check the fields."""

@@ -51,6 +51,14 @@ class Mamba:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead(Mamba):
+    """A recurrent layer with steps that run ahead of the known tokens: the states of drafts are in its block table.
+
+    How many drafts hold is known only later, so that every entry which any count may need keeps a block of its own.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Cross:
     """A layer in which tokens read an encoder's output: no position of the request."""
 
@@ -90,6 +98,35 @@ def writes(kind: Kind, start: int, stop: int) -> range:
     if isinstance(kind, Mamba):
         return range(max(start, stop - 1), stop)
     return range(start, stop)
+
+
+def drafts_beside(kind: Kind) -> int:
+    """Count the states of drafts that have blocks beside the table (MAMBA-3)."""
+    return kind.drafts if isinstance(kind, Mamba) and not isinstance(kind, Ahead) else 0
+
+
+def drafts_within(kind: Kind) -> int:
+    """Count the table entries behind that of the last token, for the states of drafts (MAMBA-6)."""
+    return kind.drafts if isinstance(kind, Ahead) else 0
+
+
+def entries_ahead(kind: Kind, block_size: int, known: int, stop: int, is_ahead: bool) -> range:
+    """Return the entries that a step up to token `stop` may write a state to, however many drafts hold (MAMBA-6).
+
+    Up to the known tokens it leaves one state, behind the last of them. If it goes on, a state may be left behind each
+    token, and those of the drafts follow the one behind the step's first token: that is written to the entry of `stop`.
+    """
+    drafts = drafts_within(kind) if is_ahead else 0
+    return range((min(stop, known) - 1) // block_size, entries(block_size, stop) + drafts)
+
+
+def saved_end(saved: int, block_size: int, count: int) -> int:
+    """Return the last block end of `count` tokens, of a layer that runs ahead; 0 if its state was not left (MAMBA-6).
+
+    Steps leave the states at block ends from `saved` tokens on, each at the last one that it passes.
+    """
+    end = count // block_size * block_size
+    return end if end >= saved else 0
 
 
 def needed(kind: Kind, length: int) -> Sequence[int]:

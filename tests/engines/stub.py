@@ -1,14 +1,16 @@
 """vLLM's real schedulers with a worker that computes nothing, and knows what every slot should hold.
 
 The worker keeps the block tables from what the scheduler sends, as vLLM's does, and writes a digest of the whole prefix
-into each slot. What a step reads must be the digest of what the request says: a block given away too early, published
-too early, or found by the wrong request shows at once, whatever the manager believes.
+into each slot. States of recurrent layers are in the entries where vLLM's worker has them (`v1/worker/mamba_utils.py`).
+What a step reads must be the digest of what the request says: a block given away too early, published too early, or
+found by the wrong request shows at once, whatever the manager believes.
 """
 
 import copy
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.engines import models
 from tests.engines.connector import draw
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.layers.mamba.checkpoint import compute_mamba_prefill_checkpoints
 from vllm.utils.hashing import sha256
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -58,8 +61,16 @@ def chunked(chunk: int, size: int = 16) -> Any:
     return ChunkedLocalAttentionSpec(block_size=size, attention_chunk_size=chunk, **layer())
 
 
-def state(size: int = 16) -> Any:
-    return MambaSpec(block_size=size, shapes=((16,),), dtypes=(torch.float32,), mamba_cache_mode="align")
+def state(size: int = 16, checkpoint: int | None = None) -> Any:
+    """Return a recurrent layer, perhaps with a checkpoint inside a prefill chunk at such an alignment."""
+    return MambaSpec(
+        block_size=size,
+        shapes=((16,),),
+        dtypes=(torch.float32,),
+        mamba_cache_mode="align",
+        num_prefill_checkpoint_blocks=int(checkpoint is not None),
+        prefill_checkpoint_alignment=checkpoint,
+    )
 
 
 KINDS: dict[str, Callable[[], list[Any]]] = {
@@ -68,7 +79,18 @@ KINDS: dict[str, Callable[[], list[Any]]] = {
     "five": lambda: [sliding(32)] * 5,
     "chunked": lambda: [chunked(48)],
     "state": lambda: [state()],
+    "states": lambda: [state()] * 3,
+    "large-state": lambda: [state(32)],
+    "whole-state": lambda: [state(2048)],  # as without prefix caching: one block for the longest request
+    "checkpoint-state": lambda: [state(checkpoint=1)],
+    "small": lambda: [full(4)],
+    "small-state": lambda: [state(4)],
 }
+
+
+def drafting(kinds: Sequence[Any], drafts: int) -> list[Any]:
+    """Return kinds of layers for a model that drafts so many tokens."""
+    return [replace(kind, num_speculative_blocks=drafts) if isinstance(kind, MambaSpec) else kind for kind in kinds]
 
 
 def scheduler(
@@ -173,7 +195,9 @@ class Worker:
         self.tokens: dict[str, list[int]] = {}
         self.digests: dict[str, list[int]] = {}
         self.tables: dict[str, list[list[int]]] = {}
-        self.slots: dict[int, tuple[int, dict[int, int]]] = {}  # per block: whose group's, and what its slots hold
+        self.slots: dict[int, tuple[int, dict[Any, Any]]] = {}  # per block: whose group's, and what its slots hold
+        self.states = [at for at, kind in enumerate(kinds) if isinstance(kind, MambaSpec)]
+        self.running: dict[tuple[str, int], tuple[int, int]] = {}  # of a state: its entry, and the tokens accepted last
         self.proposed: dict[str, list[int]] = {}
 
     def _digest(self, name: str, count: int, extra: Sequence[int] = ()) -> list[int]:
@@ -192,9 +216,11 @@ class Worker:
         """Return the token that a model would sample after a prefix."""
         return 3 + digest % 97
 
-    def _know(self, name: str, tokens: list[int], tables: Sequence[Sequence[int]]) -> None:
+    def _know(self, name: str, tokens: list[int], tables: Sequence[Sequence[int]], computed: int) -> None:
         self.tokens[name], self.digests[name] = list(tokens), []
         self.tables[name] = [list(table) for table in tables]
+        for group in self.states:
+            self.running[name, group] = (computed - 1) // self.kinds[group].block_size, 1
 
     def run(self, output: Any, lost: Collection[int] = ()) -> ModelRunnerOutput:
         """Compute a step: all its writes, then all its reads, then samples; requests with `lost` blocks are not read.
@@ -207,17 +233,20 @@ class Worker:
         starts: dict[str, int] = {}
         for new in output.scheduled_new_reqs:
             tokens = new.prefill_token_ids if new.prefill_token_ids is not None else new.prompt_token_ids
-            self._know(new.req_id, tokens, new.block_ids)
+            self._know(new.req_id, tokens, new.block_ids, new.num_computed_tokens)
             starts[new.req_id] = new.num_computed_tokens
         cached = output.scheduled_cached_reqs
         for at, name in enumerate(cached.req_ids):
             starts[name] = cached.num_computed_tokens[at]
             given = cached.new_block_ids[at]
             if name in cached.resumed_req_ids:
-                self._know(name, cached.all_token_ids[name], given)
+                self._know(name, cached.all_token_ids[name], given, starts[name])
             elif given is not None:
                 for table, more in zip(self.tables[name], given, strict=True):
                     table.extend(more)
+        for each in getattr(output, "kv_cache_block_copies", None) or ():
+            if each.src_block_id in self.slots:
+                self.slots[each.dst_block_id] = copy.deepcopy(self.slots[each.src_block_id])
         steps = []
         for name, count in output.num_scheduled_tokens.items():
             known = len(self.tokens[name])
@@ -235,13 +264,9 @@ class Worker:
             if len(digests) < stop:
                 raise WrongContentError(f"{name}: {count} tokens from {start}, but only {len(digests)} are known")
             steps.append((name, start, stop, digests, extra))
-        states = {
-            (block, group): held.get(0)
-            for block, (group, held) in self.slots.items()
-            if isinstance(self.kinds[group], MambaSpec)
-        }
-        for name, start, stop, digests, _ in steps:
-            self._write(name, start, stop, digests)
+        states = self._begin_states(steps)
+        for name, start, stop, digests, extra in steps:
+            self._write(name, start, stop, digests, extra)
         for name, start, stop, digests, _ in steps:
             if set(lost).isdisjoint(self.tables[name][0]):
                 self._read(name, start, stop, digests, states)
@@ -254,27 +279,75 @@ class Worker:
             digests.append(hash((digests[-1] if digests else self.seed, token)))
         for group, (kind, table) in enumerate(zip(self.kinds, tables, strict=True)):
             if isinstance(kind, MambaSpec):
-                self._held(group, table[-(-stop // kind.block_size) - 1])[0] = hash((digests[-1], stop))
+                held = self._held(group, table[-(-stop // kind.block_size) - 1])
+                held.update(state=digests[-1], window=[digests[-1]])
                 continue
             for at in range(start, stop):
                 block = table[at // kind.block_size]
                 if block:
                     self._held(group, block)[at % kind.block_size] = digests[at]
 
-    def _held(self, group: int, block: int) -> dict[int, int]:
+    def _state(self, name: str, group: int, entry: int) -> dict[Any, Any]:
+        """Return what an entry of a recurrent layer holds: a state, and a window for each number of accepted drafts."""
+        table = self.tables[name][group]
+        if not 0 <= entry < len(table) or table[entry] == 0:
+            raise WrongContentError(f"{name}: group {group} needs entry {entry} of {table}")
+        return self._held(group, table[entry])
+
+    def _move_state(self, name: str, group: int, entry: int, drafts: int, to: int) -> None:
+        """Copy the state after so many accepted drafts, which is as many entries behind; the window is in the first."""
+        found, window = self._state(name, group, entry + drafts).get("state"), self._state(name, group, entry)
+        self._state(name, group, to).update(state=found, window=window.get("window", [])[drafts:])
+
+    def _begin_states(self, steps: list[Any]) -> dict[tuple[str, int], Any]:
+        """Move the states to the entries of the steps' last tokens, for all steps at once; return what each reads."""
+        for name, _, stop, _, _ in steps:
+            for group in self.states:
+                entry, accepted = self.running[name, group]
+                now = -(-stop // self.kinds[group].block_size) - 1
+                if entry >= 0 and entry != now:
+                    self._move_state(name, group, entry, accepted - 1, now)
+                    accepted = 1
+                self.running[name, group] = now, accepted
+        found = {}
+        for name, start, _, _, _ in steps:
+            for group in self.states if start else ():
+                entry, accepted = self.running[name, group]
+                window = self._state(name, group, entry).get("window", [])[accepted - 1 :]
+                found[name, group] = self._state(name, group, entry + accepted - 1).get("state"), *window[:1]
+        return found
+
+    def _end_states(self, name: str, stop: int, extra: list[int], accepted: int) -> None:
+        """Copy the state at the last block end among the tokens that hold to its own entry."""
+        first = stop - len(extra)
+        for group in self.states:
+            size, (entry, _) = self.kinds[group].block_size, self.running[name, group]
+            end = (first + accepted - 1) // size * size
+            if end >= first:
+                self._move_state(name, group, entry, end - first, end // size - 1)
+            self.running[name, group] = entry, 1 if end >= first and end // size - 1 == entry else accepted
+
+    def _held(self, group: int, block: int) -> dict[Any, Any]:
         """Return what a block's slots hold for a group that writes it: nothing of others, as all share one memory."""
         if block not in self.slots or self.slots[block][0] != group:
             self.slots[block] = group, {}
         return self.slots[block][1]
 
-    def _write(self, name: str, start: int, stop: int, digests: list[int]) -> None:
+    def _write(self, name: str, start: int, stop: int, digests: list[int], extra: list[int]) -> None:
         for group, kind in enumerate(self.kinds):
             table, size = self.tables[name][group], kind.block_size
             if isinstance(kind, MambaSpec):
-                block = table[-(-stop // size) - 1]
-                if block == 0:
-                    raise WrongContentError(f"{name}: group {group} writes its state to the null block")
-                self._held(group, block)[0] = hash((digests[stop - 1], stop))
+                first, entry = stop - len(extra), self.running[name, group][0]
+                for count in range(first, stop + 1):
+                    self._state(name, group, entry + count - first)["state"] = digests[count - 1]
+                self._state(name, group, entry)["window"] = digests[first - 1 : stop]
+                if kind.num_prefill_checkpoint_blocks and not extra:
+                    (offset,), (column,) = compute_mamba_prefill_checkpoints(
+                        [stop], [stop - start], size, size, kind.prefill_checkpoint_alignment, False, size
+                    )
+                    if offset and table[column]:
+                        left = digests[start + offset - 1]
+                        self._state(name, group, column).update(state=left, window=[left])
                 continue
             for at in range(start, stop):
                 block = table[at // size]
@@ -286,10 +359,8 @@ class Worker:
         for group, kind in enumerate(self.kinds):
             table, size = self.tables[name][group], kind.block_size
             if isinstance(kind, MambaSpec):
-                if start:
-                    block = table[-(-start // size) - 1]
-                    if states.get((block, group)) != hash((digests[start - 1], start)):
-                        raise WrongContentError(f"{name}: group {group} reads another state than after {start} tokens")
+                if start and states[name, group] != (digests[start - 1],) * 2:
+                    raise WrongContentError(f"{name}: group {group} reads another state than after {start} tokens")
                 continue
             first = 0
             if isinstance(kind, SlidingWindowSpec):
@@ -320,6 +391,7 @@ class Worker:
                 self.tokens[name] += tokens
                 if self.drafts:
                     self.proposed[name] = self._propose(name)
+            self._end_states(name, stop, extra, max(1, len(tokens)))
             sampled.append(tokens)
         names = [step[0] for step in steps]
         return ModelRunnerOutput(names, {name: at for at, name in enumerate(names)}, sampled)
@@ -342,6 +414,7 @@ class Side:
         self.scheduler, self.depth, self.drafts = scheduler, depth, drafts
         self.worker = Worker(kinds, drafts, 12345)
         self.queue: deque[Any] = deque()
+        self.prefixes: dict[bytes, int] = {}
         self.tokens: dict[str, list[int]] = {}
         self.hits = self.queries = self.preemptions = self.external = self.failed = 0
         self.under_way: list[tuple[int, Any, int, int, Any]] = []
@@ -412,10 +485,27 @@ class Side:
         return any(request.status == waits for request in self.scheduler.requests.values())
 
     def check(self) -> None:
-        """Check the manager's state, if it is ours."""
+        """Check the manager's state, if it is ours, and that each key names a block that holds exactly that prefix."""
         core = getattr(self.scheduler.kv_cache_manager, "core", None)
-        if core is not None:
-            core.check({})
+        if core is None:
+            return
+        core.check({})
+        if self.scheduler.connector is not None:  # what a load brings is not known here
+            return
+        unit = self.scheduler.hash_block_size
+        for request in self.scheduler.requests.values():
+            name, keys = request.request_id, request.block_hashes
+            if name in self.worker.tokens:
+                digests = self.worker._digest(name, min(len(keys) * unit, len(self.worker.tokens[name])))
+                self.prefixes |= {key[:16]: end for key, end in zip(keys, digests[unit - 1 :: unit], strict=False)}
+        pool = core.block_pool
+        for block, (group, key) in enumerate(zip(pool.block_groups(), pool.block_keys(), strict=True)):
+            if key not in self.prefixes:
+                continue
+            owner, held = self.worker.slots.get(block, (group, {}))
+            last = "state" if group in self.worker.states else self.worker.kinds[group].block_size - 1
+            if owner != group or held.get(last) != self.prefixes[key]:
+                raise WrongContentError(f"block {block} of group {group} does not hold the prefix of its key")
 
     def settle(self) -> None:
         """Take the output of the oldest step in flight."""

@@ -216,7 +216,7 @@ def test_a_match_unit_below_a_state_s_block_is_refused_by_name(models_folder: Pa
     manager = stub.scheduler(models_folder, True, [stub.full(), stub.state()], 20).kv_cache_manager
     settings = type("CacheConfig", (), {"prefix_match_unit": 8})
     with pytest.raises(UnsupportedError, match="prefix_match_unit=8: hits that end inside a block"):
-        manager.bind(None, settings, False)
+        manager.bind(type("Scheduler", (), {"cache_config": settings, "connector": None}))
 
 
 _SAID = "BLOCKWRIGHT_VLLM is set, and Blockwright cannot be imported"

@@ -77,10 +77,6 @@ def test_everything_that_a_release_asks_is_there(models_folder: Path) -> None:
     ("spec", "message"),
     [
         ({"kind": "MambaSpec", "mamba_cache_mode": "all"}, "--mamba-cache-mode align"),
-        (
-            {"kind": "MambaSpec", "mamba_cache_mode": "align", "num_speculative_blocks": 2},
-            "without --speculative-config",
-        ),
         ({"kind": "RSWASpec", "rswa_window": 64}, "RSWASpec, which Blockwright does not manage"),
     ],
 )
@@ -160,28 +156,6 @@ def test_the_switch_and_a_second_plug_in(models_folder: Path, monkeypatch: pytes
     for start in (plugin.register, lambda: stub.scheduler(models_folder, False, [stub.full()], 20)):
         with pytest.raises(UnsupportedError, match=r"Later: two plug-ins cannot both"):
             start()
-
-
-@pytest.mark.parametrize("by_switch", [False, True])
-def test_recurrent_layers_with_asynchronous_scheduling_are_refused(
-    by_switch: bool, models_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tests.engines import stub
-    from vllm.v1.core import kv_cache_manager as own
-    from vllm.v1.core.sched import scheduler as home
-
-    from blockwright.engines.vllm import plugin
-
-    kinds = [stub.full(), stub.state()]
-    monkeypatch.setattr(home, "KVCacheManager", own.KVCacheManager)
-    if by_switch:
-        monkeypatch.setenv("BLOCKWRIGHT_VLLM", "1")
-        plugin.register()
-    with pytest.raises(UnsupportedError, match=r"recurrent layers with asynchronous .* --no-async-scheduling"):
-        stub.scheduler(models_folder, not by_switch, kinds, 20, is_async=True)
-    stub.scheduler(models_folder, not by_switch, kinds, 20)
-    monkeypatch.setattr(home, "KVCacheManager", own.KVCacheManager)
-    stub.scheduler(models_folder, False, kinds, 20, is_async=True)
 
 
 def test_a_scheduler_of_ours_beside_another_plug_in_is_refused(

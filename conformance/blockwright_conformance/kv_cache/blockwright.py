@@ -17,7 +17,7 @@ from blockwright_spec.manager.events import Cleared, Event, Listener, Removed, S
 from blockwright_spec.manager.metrics import Counts, Life, added
 from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Config, Content, Table
-from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Prefix, Sinks, Sliding, cut
+from blockwright_spec.reads import Ahead, Chunked, Cross, Full, Kind, Mamba, Prefix, Sinks, Sliding, cut
 
 from .adapter import Counted, Explained, Found, Observation, Planned, Served
 
@@ -45,7 +45,8 @@ def declared(kind: Kind, block_size: int) -> tuple[str, dict[str, Any]]:
             return "ChunkedLocalAttentionSpec", {**sizes, "attention_chunk_size": chunk}
         case Mamba(drafts):
             states = {"block_size": block_size, "shapes": ((1,),), "dtypes": ("float32",)}
-            return "MambaSpec", states | ({"num_speculative_blocks": drafts} if drafts else {})
+            states |= {"num_speculative_blocks": drafts} if drafts else {}
+            return "MambaSpec", states | ({"runs_ahead": True} if isinstance(kind, Ahead) else {})
         case Cross():
             return "CrossAttentionSpec", sizes
 

@@ -9,7 +9,7 @@ from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.plans import plan_growth
-from blockwright_spec.manager.state import Running, State, draft_states
+from blockwright_spec.manager.state import Running, State, draft_states, runs_ahead
 from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
@@ -55,6 +55,16 @@ class Grow(NamedTuple):
                     yield from cls.drafted(state, slot, remaining, drafts)
             if "later" in scope.calls:
                 yield cls(slot, remaining, 0, True)
+        if runs_ahead(state.config):
+            yield from cls.ahead(scope, state, slot, request)
+
+    @classmethod
+    def ahead(cls, scope: Scope, state: State, slot: int, request: Running) -> Iterator[Self]:
+        """Yield steps after one that is in flight, whatever of that holds: a token more, and its drafts."""
+        if len(request.prefix[1]) <= request.written < state.config.max_model_len:
+            most = min(1 + scope.drafts, state.config.max_model_len - request.written)
+            for new in {1, most}:
+                yield cls(slot, request.written - request.computed + new)
 
     @classmethod
     def drafted(cls, state: State, slot: int, remaining: int, drafts: int) -> Iterator[Self]:
@@ -169,6 +179,8 @@ class Publish(NamedTuple):
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
         """Yield publications: of all computed tokens, a block less, and known drafts that are accepted only now.
 
+        Layers that run ahead are only told where a step ended: they leave no state between the ends of a step.
+
         That they cannot be taken back afterwards is seen where wrong steps are made.
         """
         if "later" not in scope.calls:
@@ -176,7 +188,7 @@ class Publish(NamedTuple):
         request, size = running(state, slot), state.config.groups[0].block_size
         most = min(request.written, len(prefix[1]))
         yield cls(slot, request.computed)
-        if request.computed > size:
+        if request.computed > size and not runs_ahead(state.config):
             yield cls(slot, (request.computed - 1) // size * size)
         if request.computed < most:
             yield cls(slot, most)

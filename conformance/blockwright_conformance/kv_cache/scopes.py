@@ -12,7 +12,7 @@ from typing import Any
 
 from blockwright_spec.manager.added import ConfigAdded
 from blockwright_spec.manager.state import Config
-from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Prefix, Sinks, Sliding
+from blockwright_spec.reads import Ahead, Chunked, Cross, Full, Group, Kind, Mamba, Prefix, Sinks, Sliding
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,7 @@ LAYERS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "sliding": (Sliding, ("window",)),
     "sinks": (Sinks, ("sinks", "window")),
     "chunked": (Chunked, ("chunk",)),
+    "ahead": (Ahead, ("drafts",)),
     "mamba": (Mamba, ("drafts",)),
     "cross": (Cross, ()),
 }

@@ -20,8 +20,8 @@ from blockwright_conformance.kv_cache.adapter import Found, Observation
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter, Shared, errors_of, hash_unit
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.plans import wanted
-from blockwright_spec.manager.state import NULL, Config, Hit, Table, heads, span
-from blockwright_spec.reads import Mamba, Prefix
+from blockwright_spec.manager.state import NULL, Config, Hit, Running, Table, heads, span
+from blockwright_spec.reads import Prefix, drafts_beside
 
 
 class LawError(AssertionError):
@@ -159,11 +159,12 @@ class ToldAdapter(VariantAdapter):
         """Ask the manager of a group for the missing blocks for every number of slots, after the hits."""
         config, group, held = self.config, self.config.groups[number], held + len(hits)
         begin, is_new = held * span(config, group), name not in self.manager.request_ids()
-        states = group.kind.drafts if is_new and isinstance(group.kind, Mamba) else 0
+        states = drafts_beside(group.kind) if is_new else 0
+        new = Running((0, ()), 0, 0, 0, (), ())
         counts = self.manager.block_pool.ref_counts()
         free = sum(block != NULL and counts[block] == 0 for block in hits)
         for slots in range(config.max_model_len + 1):
-            takes = sum(wanted(config, group, held, 0, begin, Step(slots - begin))) + states + free
+            takes = sum(wanted(config, group, held, new, begin, Step(slots - begin))) + states + free
             missing = self.manager.managers[number].get_num_blocks_to_allocate(name, slots, hits)
             if missing != takes:
                 which = f"{slots} slots of {name} in group {number}"

@@ -13,7 +13,7 @@ from blockwright_spec.manager.state import Running, State, held_tables, span
 from blockwright_spec.manager.table_laws import given
 from blockwright_spec.offload.chain_state import Chain, Kind, readers, writers
 from blockwright_spec.offload.tier_state import Entry, Phase, Tier
-from blockwright_spec.reads import Full, Group, Mamba, Sliding
+from blockwright_spec.reads import Full, Group, Mamba, Sliding, drafts_beside
 
 KEPT = Table(Full(), 1)
 """The table of what is no request's: none of its entries ever dies."""
@@ -70,7 +70,7 @@ def table_of(state: State, request: object, at: int, group: Group) -> Table:
     if not isinstance(group.kind, Mamba):
         return Table(group.kind, size, request.trimmed, len(request.tables[at]) * size)
     stop = max(request.trimmed, given(request, group))
-    return Table(group.kind, size, stop if group.kind.drafts else request.trimmed, stop)
+    return Table(group.kind, size, stop if drafts_beside(group.kind) else request.trimmed, stop)
 
 
 # --- part two: block tables

@@ -218,9 +218,14 @@ class KVCacheManager:
         managers = [
             group_tables(group.kv_cache_spec, pool, number, dcp_world_size) for number, group in enumerate(groups)
         ]
-        most = [
-            group.kv_cache_spec.num_speculative_blocks for group in groups if isinstance(group.kv_cache_spec, MambaSpec)
-        ]
+        recurrent = [group.kv_cache_spec for group in groups if isinstance(group.kv_cache_spec, MambaSpec)]
+        most = [spec.num_speculative_blocks for spec in recurrent]
+        runs_ahead = any([spec.runs_ahead for spec in recurrent])
+        if runs_ahead and (overlap_steps or not all([spec.runs_ahead for spec in recurrent])):
+            raise UnsupportedError(
+                "kv_cache_config: recurrent layers with runs_ahead=True stand beside no others, and without "
+                "overlap_steps, since they keep the states of all steps that are not settled themselves"
+            )
         sizes = [int(manager._block_size) for manager in managers]
         config = Config(
             kv_cache_config,
@@ -237,6 +242,8 @@ class KVCacheManager:
             publish_on_settlement,
             int(watermark * kv_cache_config.num_blocks),
             raise_never_fits,
+            runs_ahead,
+            max(most) if runs_ahead else 0,
         )
         self._state: State = State(config, pool, managers)
         self._evictions: EvictionReader | None = pool.read_evictions(from_start=True) if track_evictions else None

@@ -19,7 +19,7 @@ from blockwright.arguments import whole as other_whole
 from blockwright.config import KVCacheConfig
 from blockwright.core.keys.request import MAX_LENGTH
 from blockwright.core.tables.group import ONE_STATE, ROW, layout_for
-from blockwright.errors import BlockError, InvalidArgumentError, UnknownRequestError
+from blockwright.errors import BlockError, InvalidArgumentError, UnknownRequestError, UnsupportedError
 from blockwright.kinds import CrossAttentionSpec, MambaSpec
 
 # A row's record: what is known of its last step, its encoder's tokens, and then, per recurrent group, the block that
@@ -111,6 +111,8 @@ class TableRows:
         for number, group in enumerate(config.kv_cache_groups):
             spec = group.kv_cache_spec
             layout = int(layout_for(spec, enable_caching))
+            if isinstance(spec, MambaSpec) and spec.runs_ahead:
+                raise UnsupportedError(f"kv_cache_config: group {number} has runs_ahead=True, for vLLM's worker only")
             num_states = spec.num_speculative_blocks if isinstance(spec, MambaSpec) else 0
             longest = max_encoder_len if isinstance(spec, CrossAttentionSpec) else max_model_len
             width = 1 if layout == ONE_STATE else -(-longest // spec.block_size)

@@ -42,13 +42,15 @@ class RunningAdded:
     """What is added to a request with block tables (`state.Running`).
 
     `states` are, per group, the blocks for the states of draft tokens; `drafts` counts the drafts of the last step, all
-    its unknown tokens unless steps are in flight. `encoder` tokens are read by cross-attention; `loading` tokens after
-    the written ones are on their way from elsewhere. `wish` is what was said of its blocks, and `wants` are the lengths
-    of hits that it wants kept.
+    its unknown tokens unless steps are in flight. Of recurrent layers that run ahead, `saved` is the first token
+    count of the last steps without a gap: from there on each step leaves the state at the last block end that it
+    passes. `encoder` tokens are read by cross-attention; `loading` tokens after the written ones are on their way from
+    elsewhere. `wish` is what was said of its blocks, and `wants` are the lengths of hits that it wants kept.
     """
 
     states: tuple[tuple[int, ...], ...] = ()
     drafts: int = 0
+    saved: int = 0
     encoder: int = 0
     loading: int = 0
     wish: Wish = UNSAID

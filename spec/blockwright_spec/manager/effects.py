@@ -7,7 +7,7 @@ before any of them takes a block.
 from dataclasses import replace
 
 from ..hints import Mark, Wish
-from ..reads import Group, Mamba, cut, writes
+from ..reads import Ahead, Group, Mamba, cut, saved_end, writes
 from .choices import Choice, legal_order, legal_taking
 from .hits import lost
 from .keeping import passed, passing, passing_at_end
@@ -29,6 +29,7 @@ from .state import (
     held_tables,
     in_flight,
     owned,
+    runs_ahead,
     span,
 )
 
@@ -88,23 +89,33 @@ def copied(tables: tuple[Table, ...], copies: tuple[Copy, ...], entries: tuple[i
 
 def target(request: Running, at: int, group: Group, size: int, place: int) -> int:
     """Return the block that a position is written to: a draft's state has a block of its own (MAMBA-3)."""
-    if isinstance(group.kind, Mamba) and place >= certain(request):
+    if isinstance(group.kind, Mamba) and not isinstance(group.kind, Ahead) and place >= certain(request):
         return request.added.states[at][place - certain(request)]
     return request.tables[at][place // size]
 
 
 def written(state: State, slot: int, request: Running, start: int) -> State:
-    """Write the tokens from `start` to the request's computed ones into its blocks, and put it in its slot."""
+    """Write the tokens from `start` to the request's computed ones into its blocks, and put it in its slot.
+
+    Which of the entries from that of the last token on has its state, while a recurrent layer runs ahead, is up to the
+    engine's worker; here it is the first. The worker has copied the state at the last block end to its own (MAMBA-6).
+    """
     config = state.config
     into = {
         target(request, at, group, span(config, group), place): (at, cut(request.prefix, place + 1))
         for at, group in enumerate(config.groups)
-        for place in writes(group.kind, start, request.computed)
+        for place in (*ends_passed(request, group, start), *writes(group.kind, start, request.computed))
     }
     contents = tuple(
         into.get(block, content) if block != NULL else None for block, content in enumerate(state.contents)
     )
     return replaced(replace(state, contents=contents), slot, request)
+
+
+def ends_passed(request: Running, group: Group, start: int) -> tuple[int, ...]:
+    """Return the token before the last block end after `start`, if a layer that runs ahead leaves the state there."""
+    end = saved_end(request.added.saved, group.block_size, request.computed)
+    return (end - 1,) if isinstance(group.kind, Ahead) and end > start else ()
 
 
 def serve(state: State, slot: int, start: Running, begin: int, step: Step, choice: Choice) -> Outcome:
@@ -152,12 +163,14 @@ def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], beg
     config, groups, stop = state.config, len(state.config.groups), begin + step.new
     known = min(stop, len(start.prefix[1]))
     states, drafts = start.added.states or new[groups:], step.added.drafts if config.added.overlaps else stop - known
+    first = min(stop + step.added.external, len(start.prefix[1]))  # a step over known tokens leaves a gap before it
+    saved = first if runs_ahead(config) and first > max(begin, start.written) + 1 else start.added.saved
     request = replace(
         start,
         computed=known,
         written=stop,
         tables=tuple(table + more for table, more in zip(start.tables, new[:groups], strict=True)),
-        added=replace(start.added, states=states, drafts=drafts, loading=step.added.external),
+        added=replace(start.added, states=states, drafts=drafts, saved=saved, loading=step.added.external),
     )
     after = written(blanked(state, request), slot, request, begin)
     if config.added.overlaps and step.new:

@@ -37,6 +37,7 @@ LAWS = (
     listed(table_laws.law_table_is_distinct, "vLLM SingleTypeKVCacheManager.req_to_blocks; known bug B02"),
     listed(table_laws.law_common_is_shared, "vLLM KVCacheManager.get_num_common_prefix_blocks"),
     listed(table_laws.law_states_are_two, "chapter `reads`: a recurrent layer's state; known bug B28"),
+    listed(time_laws.law_states_ahead_are_there, "vLLM MambaManager: columns of draft states; known bug B28"),
     listed(table_laws.law_state_is_single, "vLLM MambaManager"),
     listed(table_laws.law_counts_are_ordered, "vLLM KVCacheManager.allocate_slots; known bug B40"),
     listed(time_laws.law_drafts_have_states, "vLLM MambaSpec.num_speculative_blocks"),

@@ -4,10 +4,10 @@ A plan changes nothing. What it counts is what the step then takes (PLAN-1), as 
 A request that joins others leaves a watermark and a reserve free; alone it need not, and so is served (LIVE-1).
 """
 
-from ..reads import Cross, Full, Group, Mamba, dead, entries, filled, hit_entries, writes
+from ..reads import Ahead, Cross, Full, Group, Mamba, dead, drafts_beside, entries, filled, hit_entries, writes
 from .outcomes import Fits, Plan, Reason, Refusal, Step
 from .preconditions import going, starting
-from .state import NULL, Config, Hit, Running, State, Table, covers, holders, sharers, span
+from .state import NULL, Config, Hit, Running, State, Table, covers, entries_of_states, holders, sharers, span
 
 
 def trimmed(config: Config, group: Group, table: Table, settled: int) -> Table:
@@ -41,7 +41,7 @@ def reach(config: Config, begin: int, step: Step) -> int:
     return min(begin + step.added.external + step.new + step.lookahead, config.max_model_len)
 
 
-def wanted(config: Config, group: Group, held: int, trimmed: int, begin: int, step: Step) -> tuple[bool, ...]:
+def wanted(config: Config, group: Group, held: int, start: Running, begin: int, step: Step) -> tuple[bool, ...]:
     """Return, for each entry after the first `held`, whether it takes a block (TABLE-1).
 
     A state jumps over entries, and those of drafts have blocks of their own (MAMBA-1, MAMBA-3). What is dead once a
@@ -50,9 +50,12 @@ def wanted(config: Config, group: Group, held: int, trimmed: int, begin: int, st
     if isinstance(group.kind, Cross):
         return (True,) * entries(group.block_size, step.added.encoder)
     slots = reach(config, begin, step)
-    end = begin + step.added.external + step.new - step.added.drafts if isinstance(group.kind, Mamba) else slots
-    size = span(config, group)
-    kept = {entry for entry in filled(group.kind, size, begin, end) if not dead(group.kind, size, trimmed, entry)}
+    stop, size = begin + step.added.external + step.new, span(config, group)
+    if isinstance(group.kind, Ahead):
+        ahead = entries_of_states(config, group, len(start.prefix[1]), stop)
+        return tuple(entry in ahead for entry in range(held, ahead.stop))
+    end = stop - step.added.drafts if isinstance(group.kind, Mamba) else slots
+    kept = {entry for entry in filled(group.kind, size, begin, end) if not dead(group.kind, size, start.trimmed, entry)}
     return tuple(entry in kept for entry in range(held, covers(config, group, end)))
 
 
@@ -80,8 +83,8 @@ def planned(state: State, start: Running, begin: int, step: Step, is_new: bool) 
     tables = trimmed_tables(config, start.tables, start.settled)
     gone = nulled(start.tables, tables)
     groups = tuple(zip(config.groups, tables, strict=True))
-    wants = tuple(wanted(config, group, len(table), start.trimmed, begin, step) for group, table in groups)
-    states = tuple(group.kind.drafts if is_new and isinstance(group.kind, Mamba) else 0 for group in config.groups)
+    wants = tuple(wanted(config, group, len(table), start, begin, step) for group, table in groups)
+    states = tuple(drafts_beside(group.kind) if is_new else 0 for group in config.groups)
     copied = tuple(rewritten(state, group, table, begin, step) for group, table in groups)
     num_new = sum(sum(takes) for takes in wants) + sum(states)
     num_copies = sum(entry is not None for entry in copied)
@@ -129,12 +132,12 @@ def whole_demand(state: State, start: Running, begin: int, step: Step) -> int:
     tokens = max(len(start.prefix[1]), begin + step.added.external + step.new)
     size = max(step.new, 1)
     return max(
-        sum(held_in_step(state.config, group, at, min(at + size, tokens), step) for group in state.config.groups)
+        sum(held_in_step(state.config, group, start, at, min(at + size, tokens), step) for group in state.config.groups)
         for at in range(start.trimmed, tokens, size)
     )
 
 
-def held_in_step(config: Config, group: Group, at: int, stop: int, step: Step) -> int:
+def held_in_step(config: Config, group: Group, start: Running, at: int, stop: int, step: Step) -> int:
     """Count the blocks of a group that a request holds in a step over tokens at..stop-1: those read and those filled.
 
     An encoder's blocks are held all the time, and so are those for the states of drafts.
@@ -142,6 +145,8 @@ def held_in_step(config: Config, group: Group, at: int, stop: int, step: Step) -
     if isinstance(group.kind, Cross):
         return entries(group.block_size, step.added.encoder)
     size = span(config, group)
+    if isinstance(group.kind, Ahead):
+        return len(hit_entries(group.kind, size, at) | {*entries_of_states(config, group, len(start.prefix[1]), stop)})
     if isinstance(group.kind, Mamba):
         return len(hit_entries(group.kind, size, at) | filled(group.kind, size, at, stop)) + group.kind.drafts
     slots = min(stop + step.lookahead, config.max_model_len)

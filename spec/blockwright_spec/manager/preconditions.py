@@ -20,6 +20,7 @@ from .state import (
     is_loading,
     recurrent,
     resumed,
+    runs_ahead,
     span,
 )
 
@@ -45,12 +46,12 @@ def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step)
 def overdrafted(config: Config, known: int, first: int, step: Step) -> Refusal | None:
     """Refuse to run a recurrent state beyond what it can be taken back from (MAMBA-3).
 
-    With steps in flight, one token may be unknown that is no draft: the one that the step before will give.
+    With steps in flight, one token may be unknown that is no draft: the one that the step before will give. Layers that
+    run ahead keep the states of them all (MAMBA-6).
     """
     most, drafts, certain = draft_states(config), step.added.drafts, step.new - step.added.drafts
-    if most is None or (
-        max(drafts, step.lookahead) <= most and (first + certain <= known or (config.added.overlaps and certain == 1))
-    ):
+    is_certain = first + certain <= known or runs_ahead(config) or (config.added.overlaps and certain == 1)
+    if most is None or (max(drafts, step.lookahead) <= most and is_certain):
         return None
     return Refusal(Reason.STATE_DRAFTED)
 
@@ -82,7 +83,7 @@ def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
         for group, table in zip(config.groups, tables, strict=True)
     )
     wants = wanted_lengths(config, request.prefix, length + step.added.external, request.hit.junction)
-    added = RunningAdded(encoder=step.added.encoder, wants=wants)
+    added = RunningAdded(encoder=step.added.encoder, saved=length if runs_ahead(config) else 0, wants=wants)
     return Running(request.prefix, length, length, length, kept, looked, trimmed=end, added=added)
 
 

@@ -8,10 +8,10 @@ layer does not: one request would read a state while another writes it. So a sta
 
 from dataclasses import replace
 
-from ..reads import Group, Mamba, cut
+from ..reads import Ahead, Group, Mamba, cut, saved_end
 from .hits import useful
 from .retention import doubled, undoubled
-from .state import NULL, Config, Request, Running, State, certain, key
+from .state import NULL, Config, Request, Running, State, certain, key, runs_ahead
 
 
 def replaced(state: State, slot: int, request: Request) -> State:
@@ -23,9 +23,12 @@ def publishable(request: Running, group: Group, at: int, count: int, stop: int |
     """Return the entries of a group that end at or before `count` tokens and were not looked at yet (PUB-1).
 
     Of a recurrent layer, that is the state after `count` tokens, if a block ends there and a step that has run stopped
-    there; `stop` is None while the step has still to run (MAMBA-5).
+    there; `stop` is None while the step has still to run (MAMBA-5). A layer that runs ahead also leaves the state at
+    the last block end among the tokens that hold; of several block ends, only that one.
     """
     full = range(request.published[at], count // group.block_size)
+    if isinstance(group.kind, Ahead) and stop is not None and saved_end(request.added.saved, group.block_size, count):
+        return full[-1:]
     if isinstance(group.kind, Mamba):
         return full[-1:] if count % group.block_size == 0 and count == stop else full[:0]
     return full
@@ -71,6 +74,8 @@ def is_open(state: State, slot: int) -> bool:
 def stops(config: Config, request: Running) -> bool:
     """Return whether the last step leaves a publishable state: at a block's end, after known tokens (PUB-1)."""
     end, states = certain(request), tuple(group for group in config.groups if isinstance(group.kind, Mamba))
+    if runs_ahead(config) and request.added.drafts:
+        return False  # which states they leave is not known before they are settled
     is_known = config.caching and end <= len(request.prefix[1])
     return is_known and any(end % group.block_size == 0 for group in states)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import add
 
 from ..hints import UNSAID, Mark, Wish
-from ..reads import Cross, Group, Mamba, Prefix, entries
+from ..reads import Ahead, Cross, Group, Mamba, Prefix, entries, entries_ahead
 from .added import PLAIN_CONFIG, PLAIN_REQUEST, ConfigAdded, RunningAdded
 
 NULL = 0
@@ -176,6 +176,16 @@ def recurrent(config: Config) -> bool:
 def draft_states(config: Config) -> int | None:
     """Return the drafts that every recurrent layer can take back, or None where there is no recurrent layer."""
     return min((group.kind.drafts for group in config.groups if isinstance(group.kind, Mamba)), default=None)
+
+
+def runs_ahead(config: Config) -> bool:
+    """Return whether recurrent layers keep every state that any number of accepted tokens may need (MAMBA-6)."""
+    return any(isinstance(group.kind, Ahead) for group in config.groups)
+
+
+def entries_of_states(config: Config, group: Group, known: int, stop: int) -> range:
+    """Return the entries that a step of a layer that runs ahead may write to (MAMBA-6)."""
+    return entries_ahead(group.kind, span(config, group), known, stop, stop > known or not config.caching)
 
 
 def running(state: State) -> tuple[Running, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ..reads import Cross, Full, Group, Mamba, cut, dead, positions, reads, shows
+from ..reads import Ahead, Cross, Full, Group, Mamba, cut, dead, drafts_beside, drafts_within, positions, reads, shows
 from .hits import useful
 from .state import NULL, Running, State, Table, covers, key, owned, resumed, running, sharers, span
 
@@ -82,7 +82,7 @@ def jumped(state: State, request: Running, group: Group, entry: int) -> bool:
     if not isinstance(group.kind, Mamba):
         return False
     end = given(request, group)
-    stops = {end - 1} if group.kind.drafts else {end - 1, request.trimmed - 1}
+    stops = {end - 1} if drafts_beside(group.kind) else {end - 1, request.trimmed - 1}
     covered = covers(state.config, group, end)
     return not stops & set(positions(span(state.config, group), entry)) and entry < covered
 
@@ -119,7 +119,9 @@ def law_table_covers(state: State) -> bool:
     """TABLE-1: a table covers the slots given to its request, and no slot beyond the model's maximum length."""
     config = state.config
     return all(
-        covers(config, group, given(request, group)) <= len(table) <= covers(config, group, config.max_model_len)
+        covers(config, group, given(request, group))
+        <= len(table)
+        <= covers(config, group, config.max_model_len) + drafts_within(group.kind)
         for request, _, group, table in tables(state)
         if not isinstance(group.kind, Cross)
     )
@@ -127,7 +129,8 @@ def law_table_covers(state: State) -> bool:
 
 def given(request: Running, group: Group) -> int:
     """Count the slots that a table covers: drafts have states of their own (MAMBA-3)."""
-    return request.written + request.added.loading - (request.added.drafts if isinstance(group.kind, Mamba) else 0)
+    is_beside = isinstance(group.kind, Mamba) and not isinstance(group.kind, Ahead)
+    return request.written + request.added.loading - (request.added.drafts if is_beside else 0)
 
 
 def law_table_is_distinct(state: State) -> bool:
@@ -172,17 +175,21 @@ def law_common_is_shared(state: State) -> bool:
 def law_states_are_two(state: State) -> bool:
     """MAMBA-1: of a recurrent layer a request holds at most the state last read and the state last written.
 
-    With steps in flight there are more, until they are settled.
+    With steps in flight there are more, until they are settled, and in a layer that runs ahead (MAMBA-6).
     """
     return state.config.added.overlaps or all(
-        len(table) - table.count(NULL) <= 2 for _, _, group, table in tables(state) if isinstance(group.kind, Mamba)
+        len(table) - table.count(NULL) <= 2
+        for _, _, group, table in tables(state)
+        if isinstance(group.kind, Mamba) and not isinstance(group.kind, Ahead)
     )
 
 
 def law_state_is_single(state: State) -> bool:
-    """MAMBA-2: a recurrent layer that caches nothing holds one block per request, whatever its length."""
+    """MAMBA-2: a recurrent layer that caches nothing holds one block per request and one per draft within its table."""
     return state.config.caching or all(
-        len(table) == 1 and NULL not in table for _, _, group, table in tables(state) if isinstance(group.kind, Mamba)
+        len(table) == 1 + drafts_within(group.kind) and NULL not in table
+        for _, _, group, table in tables(state)
+        if isinstance(group.kind, Mamba)
     )
 
 

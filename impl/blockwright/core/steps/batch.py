@@ -232,6 +232,7 @@ def serve_each(
             turn += 1
             continue
         ask.begin = request._num_computed
+        ask.known = request._num_prompt + i64(len(request._output))
         ask.stop = ask.begin + ask.new
         ask.certain = ask.stop - ask.drafts
         if room < num_groups:  # one each, as most batches take at most

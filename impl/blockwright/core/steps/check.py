@@ -44,6 +44,8 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
                 int(group.sinks),
             )
             facts.append(("MAMBA-3", f"states of drafts of request {name!r}", int(group.num_states), len(table.states)))
+            holes = group.holes_ahead(table, int(running.num_written))
+            facts.append(("MAMBA-6", f"null entries of request {name!r} that its steps may need", [], holes))
             covered = int(group.entries_for(slots_covered(running, group)))
             what = f"entries that cover what is written of request {name!r}"
             facts.append(("TABLE-1", what, covered, min(len(table.blocks), covered)))

@@ -165,6 +165,8 @@ def widen(state: State, tables: RequestTables, ask: StepRequest, changes: StepSc
         if table.in_place < ask.slots:
             group = state.groups[at]
             group.widen(table, group.slots_after(ask))
+            if group.runs_ahead:
+                table.first_new = group.first_ahead(ask)
             changes.grown += i64(len(table.blocks)) - changes.held_in(at)
         at += 1
 
@@ -180,6 +182,8 @@ def open_tables(state: State, request: Request, ask: StepRequest, changes: StepS
         group = state.groups[at]
         ids = vec[i32]() if hit is None else hit.ids[at]
         table = group.table_from_hit(ids, ask.resumed, group.slots_after(ask))
+        if group.runs_ahead:
+            table.first_new = group.first_ahead(ask)
         by_group.append(table)
         trim_at = min(trim_at, group.trim_at(table.num_trimmed))
         changes.held[at] = i32(len(ids))
@@ -281,6 +285,8 @@ def fill_each(state: State, tables: RequestTables, ask: StepRequest, changes: St
                 table.num_read = ask.begin
                 table.read_block = read
             group.fill(table, group.slots_after(ask), changes.held_in(at))
+            if group.runs_ahead:
+                group.note_saved(table, ask, tables.num_written)
         at += 1
 
 

@@ -98,6 +98,8 @@ def check_fork(state: State, parent: Request, tables: RequestTables, child: Requ
         raise InvalidArgumentError(
             f"num_computed_tokens: {name!r} has {tables.num_certain} to {known} computed tokens, not {computed}"
         )
+    if state.config.runs_ahead:
+        raise UnsupportedError(f"parent: the recurrent states of {name!r} run ahead (runs_ahead=True): it has no fork")
     if state.config.most_drafts >= 0 and computed != int(tables.num_written - tables.num_drafts):
         raise UnsupportedError(
             f"parent: the recurrent state after {computed} tokens of {name!r} is an accepted draft's, which is not "

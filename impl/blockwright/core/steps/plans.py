@@ -35,10 +35,11 @@ def fits(state: State, request: Request, tables: RequestTables | None, ask: Step
             return False
     else:
         ask.settled = tables.num_settled if config.overlaps else ask.begin
-        # Each group takes one block more than its share of the new slots fills, and one for an entry that is copied.
+        # Each group takes one block more than its share of the new slots fills, one for an entry that is
+        # copied, and those for the states of drafts.
         new = ask.slots - tables.num_written
         most: i64 = 2 if new < config.least_size else new // config.least_size + 2
-        if config.num_groups * most <= state.pool._num_free and not ask.is_planned:
+        if config.num_groups * (most + config.drafts_within) <= state.pool._num_free and not ask.is_planned:
             return True
         count_running(state, tables, ask)
     return ask.missing <= 0
@@ -76,7 +77,7 @@ def count_new(state: State, request: Request, ask: StepRequest) -> None:
                 if group.keeps_all:
                     shared += live - free
         # law: READ-1
-        missing = group.missing(held + group.num_dead(held, kept), group.slots_after(ask)) + group.num_states
+        missing = group.missing_in(held + group.num_dead(held, kept), ask) + group.num_states
         ask.demand += missing
         own += missing
         at += 1
@@ -113,7 +114,10 @@ def most_in_steps(state: State, num_tokens: i64, ask: StepRequest) -> i64:
         slots = min(stop + ask.ahead, state.config.max_len)
         held: i64 = 0
         for group in state.groups:
-            held += group.held_in_step(start, stop, slots, ask.encoder)
+            if group.runs_ahead:
+                held += group.held_ahead(start, stop, ask.known)
+            else:
+                held += group.held_in_step(start, stop, slots, ask.encoder)
         most = max(most, held)
         if slots == start + size + ask.ahead:
             whole_steps -= 1
@@ -137,7 +141,7 @@ def count_running(state: State, tables: RequestTables, ask: StepRequest) -> None
     while at < num_groups:
         group = state.groups[at]
         table = tables.by_group[at]
-        demand += group.missing(len(table.blocks), group.slots_after(ask))
+        demand += group.missing_in(len(table.blocks), ask)
         if tables.is_forked and group.shared_entry(table, ask) >= 0:
             demand += 1
         if group.trims(table, ask.settled):
@@ -227,6 +231,7 @@ def can_load(state: State, request: Request, num_new_computed_tokens: int, num_e
     ask.external = count_of("num_external_computed_tokens", num_external_computed_tokens)
     ask.begin = ask.hit_length
     ask.stop = ask.begin + ask.external
+    ask.known = request.num_tokens
     ask.certain = ask.stop
     # Nothing is computed by a load, so that no slots beyond its tokens are needed.
     ask.slots = ask.stop
@@ -252,7 +257,7 @@ def most_held(state: State, tables: RequestTables, ask: StepRequest) -> i64:
     """Return the blocks a running request would hold after a step, once nothing is in flight. O(blocks)."""
     most: i64 = 0
     for group, table in zip(state.groups, tables.by_group):
-        most += group.missing(len(table.blocks), group.slots_after(ask)) + i64(len(table.states))
+        most += group.missing_in(len(table.blocks), ask) + i64(len(table.states))
         first = group.first_kept(ask.begin)
         for entry, block in enumerate(table.blocks):
             if block != 0 and (i64(entry) >= first or i64(entry) < group.sinks):
@@ -295,4 +300,6 @@ def most_blocks(
     if layout_for(spec, enable_caching) == LAST_STATE:
         more = int(tables.entries_for(tokens)) - 2
         most += max(0, min(steps_in_flight - 1, more))
+    if tables.runs_ahead:
+        most = max(most, tables.most_ahead(steps_in_flight))
     return most

@@ -116,6 +116,7 @@ def check_ask(state: State, request: Request, tables: RequestTables | None, ask:
             f"written for only {written} tokens; a request that was freed starts again at 0"
         )
     ask.begin = computed + ask.hit_length
+    ask.known = request._num_prompt + i64(len(request._output))
     ask.stop = ask.begin + ask.external + ask.new
     ask.certain = ask.stop - ask.drafts
     if ask.stop == computed:
@@ -208,7 +209,11 @@ def check_drafts(state: State, request: Request, ask: StepRequest) -> None:
             f"{name}: a recurrent layer keeps the states of {most} drafts (num_speculative_blocks), "
             f"not of {max(ask.drafts, ask.ahead)}"
         )
-    if ask.certain > known and not (state.config.overlaps and ask.new - ask.drafts == 1):
+    if (
+        ask.certain > known
+        and not state.config.runs_ahead
+        and not (state.config.overlaps and ask.new - ask.drafts == 1)
+    ):
         raise InvalidArgumentError(
             f"num_new_tokens: a recurrent state must not run ahead of the {known} known tokens of "
             f"{request.request_id!r}; pass the number of drafts as num_draft_tokens"

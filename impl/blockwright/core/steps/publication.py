@@ -59,7 +59,8 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
             group = state.groups[at]
             if publishes:
                 publish_to(group, table, request, min(ask.stop, known), NOT_RUN)
-                is_due = is_due or (ask.new > 0 and ask.certain <= known and group.leaves_state(ask.certain))
+                end = ask.stop if group.runs_ahead else ask.certain
+                is_due = is_due or (ask.new > 0 and end <= known and group.leaves_state(end))
             table.in_place = group.in_place_slots(table, state.config.caching)
         in_place = min(in_place, table.in_place)
         at += 1

@@ -150,6 +150,8 @@ class Config:
         alignment: tokens that every hit is a multiple of; least_size: tokens of the smallest block.
         hash_size: tokens per hashed block of requests that were made without a size.
         most_drafts: drafts that every recurrent layer can take back, -1 where there is no such layer.
+        runs_ahead, drafts_within: steps of recurrent layers may run beyond the known tokens, with so many entries of a
+            table for the states of drafts at most.
         caching, eagle, logs: whether prefixes are shared, a draft head recomputes a block, lookups are counted.
         overlaps, settles: whether steps are kept apart, and whether publication waits for their settlement.
         watermark: blocks that stay free when a request joins others.
@@ -170,6 +172,8 @@ class Config:
         settles: bool,
         watermark: i64,
         raises_never: bool,
+        runs_ahead: bool,
+        drafts_within: i64,
     ) -> None:
         """Take the fields as they are; `sizes` are the tokens per block of each group."""
         self.kv_cache_config = kv_cache_config
@@ -186,6 +190,8 @@ class Config:
         self.settles = settles
         self.watermark: i64 = watermark
         self.raises_never = raises_never
+        self.runs_ahead = runs_ahead
+        self.drafts_within: i64 = drafts_within
 
 
 @final

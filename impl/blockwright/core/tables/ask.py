@@ -40,6 +40,7 @@ class StepRequest:
         self.is_planned = False
         # Counted.
         self.begin: i64 = 0
+        self.known: i64 = 0
         self.certain: i64 = 0
         self.stop: i64 = 0
         self.slots: i64 = 0

@@ -53,6 +53,7 @@ class GroupTables:
         is_encoder: the tables cover the encoder's tokens, not the request's.
         keeps_all: no block is given back before the request ends.
         num_states: blocks that each request holds beside its table, for the states of draft tokens.
+        runs_ahead, num_within: steps may run ahead of the known tokens, and such a step has so many entries for drafts.
     """
 
     def __init__(self, spec: KVCacheSpec, pool: BlockPool, group: i64, block_size: i64) -> None:
@@ -66,7 +67,10 @@ class GroupTables:
         self._layout: i64 = layout_for(spec, pool.enable_caching)
         self.is_encoder = isinstance(spec, CrossAttentionSpec)
         self.keeps_all = isinstance(spec, FullAttentionSpec)
-        self.num_states: i64 = spec.num_speculative_blocks if isinstance(spec, MambaSpec) else 0
+        drafts = spec.num_speculative_blocks if isinstance(spec, MambaSpec) else 0
+        self.runs_ahead = isinstance(spec, MambaSpec) and spec.runs_ahead
+        self.num_states: i64 = 0 if self.runs_ahead else drafts
+        self.num_within: i64 = drafts if self.runs_ahead else 0
         self._tables: dict[str, GroupTable] = {}
         # Where hits may end; beside no other groups that is not known, and all that is full is published.
         self._alignment: i64 = block_size
@@ -137,9 +141,43 @@ class GroupTables:
         # law: CROSS-1
         if self.is_encoder:
             return ask.encoder
+        if self.runs_ahead:
+            return self.num_ahead(ask.stop, ask.known) * self._block_size
         if self._layout != ROW:
             return ask.certain
         return ask.slots
+
+    def num_ahead(self, stop: i64, known: i64) -> i64:
+        """Return the entries, of a layer that runs ahead, after a step up to `stop`. O(1). law: MAMBA-6."""
+        is_ahead = stop > known or self._layout == ONE_STATE
+        return self.entries_for(stop) + (self.num_within if is_ahead else 0)
+
+    def first_ahead(self, ask: StepRequest) -> i64:
+        """Return the first entry that a step may write to, of a layer that runs ahead. O(1). law: MAMBA-6."""
+        return 0 if self._layout == ONE_STATE else (min(ask.stop, ask.known) - 1) // self._block_size
+
+    def missing_in(self, held: i64, ask: StepRequest) -> i64:
+        """Return the new blocks that a table of `held` entries takes in a step. O(1)."""
+        if self.runs_ahead:
+            return max(0, self.num_ahead(ask.stop, ask.known) - max(held, self.first_ahead(ask)))
+        return self.missing(held, self.slots_after(ask))
+
+    def held_ahead(self, start: i64, stop: i64, known: i64) -> i64:
+        """Return the blocks held in a step over the tokens start..stop-1, of a layer that runs ahead. law: PLAN-2."""
+        if self._layout == ONE_STATE:
+            return 1 + self.num_within
+        read, first = (start - 1) // self._block_size, (min(stop, known) - 1) // self._block_size
+        return self.num_ahead(stop, known) - first + (1 if start > 0 and read < first else 0)
+
+    def most_ahead(self, steps_in_flight: i64) -> i64:
+        """Return the most entries that decode steps of a layer that runs ahead may need, none of them settled."""
+        return self.entries_for(steps_in_flight * (1 + self.num_within)) + 1 + self.num_within
+
+    def note_saved(self, table: GroupTable, ask: StepRequest, written: i64) -> None:
+        """Note from where on steps leave the state at block ends: a step over known tokens jumps over some."""
+        first = min(ask.stop, ask.known)
+        if first > max(ask.begin, written) + 1:
+            table.saved = first
 
     def peak(self, num_tokens: i64, step: i64, num_encoder_tokens: i64) -> i64:
         """Return the most blocks that a request holds in steps of at most `step`, wherever they begin. law: PLAN-2."""
@@ -290,7 +328,11 @@ class GroupTables:
 
     def widen(self, table: GroupTable, num_tokens: i64) -> None:
         """Append null entries up to `num_tokens` slots, for `fill`."""
-        if i64(len(table.blocks)) * self._block_size < num_tokens:
+        if self.runs_ahead:
+            more = num_tokens // self._block_size - i64(len(table.blocks))
+            if more > 0:
+                table.blocks = with_zeros(table.blocks, more)
+        elif i64(len(table.blocks)) * self._block_size < num_tokens:
             more = self.entries_for(num_tokens) - i64(len(table.blocks))
             if more > 0:
                 table.blocks = with_zeros(table.blocks, more)
@@ -303,7 +345,9 @@ class GroupTables:
         table.num_covered = num_tokens
         size: i64 = len(table.blocks)
         # law: MAMBA-1
-        if self._layout == LAST_STATE and held < size:
+        if self.runs_ahead:
+            held = max(held, table.first_new)
+        elif self._layout == LAST_STATE and held < size:
             # Entries that a step jumps over keep no state; only the last one gets a block.
             held = size - 1
         if held < min(self.sinks, size):
@@ -383,7 +427,8 @@ class GroupTables:
         if stop <= start:
             return
         if self._layout != ROW:
-            if num_tokens % self._block_size != 0 or num_tokens != stopped:
+            is_saved = self.runs_ahead and stopped >= 0 and stop * self._block_size >= table.saved
+            if not is_saved and (num_tokens % self._block_size != 0 or num_tokens != stopped):
                 return
             # The entries before were jumped over or hold states of tokens in the middle of a step.
             start = stop - 1
@@ -439,6 +484,7 @@ class GroupTables:
             i += 1
         slots = size * self._block_size
         table = GroupTable(blocks, size, trimmed, slots, self._null_states())
+        table.saved = slots
         self.widen(table, num_slots)
         return table
 
@@ -505,9 +551,16 @@ class GroupTables:
 
     def most_states(self, overlaps: bool) -> int:
         """Return how many blocks one table may hold at most; with steps in flight there is one state more for each."""
-        if self._layout == ROW or (overlaps and self._layout == LAST_STATE):
+        if self._layout == ROW or self.runs_ahead or (overlaps and self._layout == LAST_STATE):
             return MAX_LENGTH
         return 2 if self._layout == LAST_STATE else 1
+
+    def holes_ahead(self, table: GroupTable, written: int) -> list[int]:
+        """Return the entries that a layer that runs ahead may read or write, and that hold no block. law: MAMBA-6."""
+        if not self.runs_ahead:
+            return []
+        first = max(int(table.num_trimmed), (max(int(table.saved), 1) - 1) // int(self._block_size))
+        return [entry for entry in range(first, int(self.entries_for(written))) if table.blocks[entry] == 0]
 
     def close(self, request_id: str) -> None:
         """Forget a table; its blocks have been released."""

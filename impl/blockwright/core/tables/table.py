@@ -24,6 +24,8 @@ class GroupTable:
         num_covered: slots covered by the last growth; the tokens behind the state that a recurrent layer keeps.
         states: blocks for the states of draft tokens, of a recurrent layer only.
         in_place: slots up to which growth changes nothing: covered, and no block becomes full. A lower bound.
+        saved: of a layer that runs ahead, the tokens from which on its steps leave the state at block ends.
+        first_new: of such a layer, the first entry that a step in preparation may write to.
         num_read, read_block: the tokens that the last step of a recurrent layer with drafts began after, and the block
             that their state is read from.
     """
@@ -38,6 +40,8 @@ class GroupTable:
         self.num_covered: i64 = num_covered
         self.states: vec[i32] = states
         self.in_place: i64 = 0
+        self.saved: i64 = 0
+        self.first_new: i64 = 0
         self.num_read: i64 = 0
         self.read_block: i64 = 0
 
@@ -45,6 +49,7 @@ class GroupTable:
         """Return an independent copy."""
         twin = GroupTable(self.blocks[:], self.num_published, self.num_trimmed, self.num_covered, self.states[:])
         twin.in_place = self.in_place
+        twin.saved = self.saved
         twin.num_read = self.num_read
         twin.read_block = self.read_block
         return twin

@@ -79,14 +79,7 @@ def _window(spec: Any) -> KVCacheSpec:
 def _state(spec: Any) -> KVCacheSpec:
     if spec.mamba_cache_mode == "all":
         raise UnsupportedError("mamba_cache_mode='all': states inside a step; start vLLM with --mamba-cache-mode align")
-    if spec.num_speculative_blocks:
-        raise UnsupportedError(
-            "recurrent layers with speculative decoding: states of drafts in the block table are not supported; "
-            "start vLLM without --speculative-config"
-        )
-    if getattr(spec, "num_prefill_checkpoint_blocks", 0):
-        raise UnsupportedError("recurrent layers with checkpoints inside a prefill chunk are not supported")
-    return MambaSpec(spec.block_size, ((1,),), ("uint8",))
+    return MambaSpec(spec.block_size, ((1,),), ("uint8",), spec.num_speculative_blocks, runs_ahead=True)
 
 
 _KINDS: dict[str, Callable[[Any], KVCacheSpec]] = {

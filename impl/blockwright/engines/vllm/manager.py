@@ -35,7 +35,7 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "metrics_collector": ((None,), "start vLLM without --kv-cache-metrics"),
     "num_hash_lookahead_tokens": ((0,), 'put "disable_lookahead_block_hashes": true into --speculative-config'),
     "num_prefill_lookahead": ((0, 1), "start vLLM without drafts of several modules"),
-    "enable_mamba_shared_prefix_checkpoint": ((False,), "start vLLM without it"),
+    "enable_mamba_shared_prefix_checkpoint": ((False, True), "start vLLM without it"),
 }
 """Options of vLLM's constructor that the manager serves with these values alone, and the remedy."""
 
@@ -171,6 +171,7 @@ class KVCacheManager:
         self._state_sizes = [
             size for spec, size in zip(self._specs, self._sizes, strict=True) if isinstance(spec, MambaSpec)
         ]
+        self._num_drafts = max([getattr(spec, "num_speculative_blocks", 0) for spec in self._specs], default=0)
         self._hash_block_size = (hash_block_size or self._unit) if enable_caching else None
         layouts = dict.fromkeys(zip(self._specs, self._sizes, strict=True))
         trims = [found for spec, size in layouts if (found := next_trim(spec, size)) is not None]
@@ -203,23 +204,18 @@ class KVCacheManager:
             find_longest_cache_hit_per_group=self._hits_per_group,
         )
 
-    def bind(self, connector: Any, cache_config: Any, is_async: bool) -> None:
+    def bind(self, scheduler: Any) -> None:
         """Check, once its scheduler is made, that the manager can serve it, and serve its connector from now on.
 
-        Args:
-            connector: the scheduler's, None if it has none.
-            cache_config: vLLM's.
-            is_async: whether steps are scheduled before those before them have run.
+        No block is kept for a checkpoint inside a prefill chunk. The worker leaves such a checkpoint out, so the
+        scheduler ends a chunk there, as it does for models without checkpoints.
 
         Raises:
             UnsupportedError: it cannot; names what, and the remedy.
         """
-        if is_async and any(isinstance(spec, MambaSpec) for spec in self._specs):
-            raise UnsupportedError(
-                "recurrent layers with asynchronous scheduling are not supported under Blockwright: start vLLM with "
-                "--no-async-scheduling"
-            )
-        unit = getattr(cache_config, "prefix_match_unit", None)
+        if self._has_states:
+            scheduler.mamba_has_prefill_checkpoint_blocks = False
+        unit, connector = getattr(scheduler.cache_config, "prefix_match_unit", None), scheduler.connector
         if unit is not None and self._has_states and unit < min(self._state_sizes):
             raise UnsupportedError(
                 f"prefix_match_unit={unit}: hits that end inside a block of recurrent layers are not supported under "
@@ -482,9 +478,14 @@ class KVCacheManager:
     def _note_step(self, request: Any, twin: Twin, begin: int, stop: int, ahead: int) -> None:
         """Note what a step that the manager gave slots to has changed."""
         twin.written = stop
-        if self._has_states:
-            self._left.append((stop, request))
         known = twin.request.num_tokens
+        if self._has_states:
+            twin.is_exact = stop <= known
+            twin.end = stop - stop % self._unit
+            if twin.is_exact:
+                self._left.append((stop, request))
+            if self._caches and twin.end > twin.published:
+                self._due[request.request_id] = request
         twin.certain = stop if stop <= known else known if known > begin else begin
         cover = -(-(stop + ahead) // self._unit) * self._unit
         if cover > twin.cover:
@@ -504,6 +505,8 @@ class KVCacheManager:
         twin.table = table
         twin.fill = (sure // self._unit + 1) * self._unit if self._caches else FOR_EVER
         request._blockwright_quiet = table if table < twin.fill else twin.fill - 1
+        if self._num_drafts:  # each step has its entries for the states of drafts
+            request._blockwright_quiet = NEVER
 
     def _admit(
         self,
@@ -627,9 +630,10 @@ class KVCacheManager:
 
     def _publish_due(self) -> None:
         """Publish what the steps scheduled so far have filled, for a lookup."""
-        for request in self._due.values():
+        for request in list(self._due.values()):
             self._publish(request, request._blockwright.due)
-        self._due.clear()
+        if not self._has_states:  # a state waits until it is known which drafts hold
+            self._due.clear()
 
     def _publish_for_readers(self) -> None:
         """Publish what a lookup or a connector may find; a recurrent state only once the step that left it has run."""
@@ -640,7 +644,9 @@ class KVCacheManager:
         """Publish the first tokens of a running request, which are known and were given slots."""
         twin: Twin = request._blockwright
         if self._has_states:
-            count = min(count, twin.written)  # a state only where a step ended
+            count = self._num_left(request, twin)
+            if count >= twin.end:
+                self._due.pop(request.request_id, None)
         else:
             count -= count % self._unit
         if count > twin.published:
@@ -651,6 +657,20 @@ class KVCacheManager:
             twin.certain = max(twin.certain, count)
             twin.published = count
             self._tell(request, count)
+
+    def _num_left(self, request: Any, twin: Twin) -> int:
+        """Return the tokens after which recurrent states may be found: where a step ended that cannot go back.
+
+        The end of a step within the known tokens is certain, even while it runs: steps run in order. Beyond, it is
+        where the last step ended that has run. Tokens beyond the request's end are not known: if they passed a block
+        end, the state at the one before was not kept.
+        """
+        computed: int = request.num_computed_tokens
+        if twin.is_exact and twin.written <= computed:
+            return twin.written
+        count: int = min(twin.written, computed - request.num_in_flight_tokens)
+        known: int = min(count, request.num_tokens)
+        return known if all(count // size == known // size for size in self._state_sizes) else 0
 
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
         """Say that so many tokens are computed: the end of a load, or of a step, whose blocks lookups may find."""
@@ -849,8 +869,7 @@ class KVCacheManager:
     ) -> int:
         """Return the blocks that a request still needs for so many tokens, as the scheduler reserves them for loads.
 
-        What else vLLM passes only matters to recurrent layers with checkpoints and to drafts beside their states,
-        which are refused.
+        What else vLLM passes only matters to recurrent layers with checkpoints, which are refused.
         """
         if any(new_computed_blocks) or num_encoder_tokens or not apply_admission_cap:
             raise UnsupportedError(
@@ -868,5 +887,6 @@ class KVCacheManager:
             cap = getattr(group.kv_cache_spec, "max_admission_blocks_per_request", None)
             if cap is not None:
                 wanted = min(wanted, cap(max_in_flight_tokens=self._in_flight, max_model_len=self.max_model_len))
-            missing += min(max(0, wanted - len(ids)), 1 if isinstance(spec, MambaSpec) else wanted)
+            states = 1 + spec.num_speculative_blocks if isinstance(spec, MambaSpec) else wanted
+            missing += min(max(0, wanted - len(ids)), states)
         return missing

@@ -17,7 +17,6 @@ from blockwright.engines.vllm.surface import installed, require_supported
 from blockwright.errors import UnsupportedError
 
 SWITCH = "BLOCKWRIGHT_VLLM"
-_ASYNC = "vllm.v1.core.sched.async_scheduler"
 _HOME = "vllm.v1.core.sched.scheduler"
 _OWN = "vllm.v1.core.kv_cache_manager"
 _NAME = "KVCacheManager"
@@ -59,14 +58,14 @@ def _replace() -> Any:
     if found is not getattr(own, _NAME) and found is not KVCacheManager:
         raise _both(found)
     setattr(home, _NAME, KVCacheManager)
-    _watch(home.Scheduler, importlib.import_module(_ASYNC).AsyncScheduler, (KVCacheManager, getattr(own, _NAME)))
+    _watch(home.Scheduler, (KVCacheManager, getattr(own, _NAME)))
     return found
 
 
-def _watch(scheduler: Any, ahead: type, known: tuple[type, ...]) -> None:
+def _watch(scheduler: Any, known: tuple[type, ...]) -> None:
     """Let schedulers see, once they are made, whether it is our manager that they have, and whether it can serve them.
 
-    It is not told before: they may be schedulers of steps `ahead`, and a plug-in that came later may have replaced it.
+    It is not told before: a plug-in that came later may have replaced it.
     """
     made = scheduler.__init__
     if hasattr(made, "_asks"):
@@ -80,7 +79,7 @@ def _watch(scheduler: Any, ahead: type, known: tuple[type, ...]) -> None:
             raise _both(type(manager))
         bind = getattr(manager, "bind", None)
         if bind is not None:
-            bind(self.connector, self.cache_config, isinstance(self, ahead))
+            bind(self)
 
     asking._asks = True  # type: ignore[attr-defined]
     scheduler.__init__ = asking

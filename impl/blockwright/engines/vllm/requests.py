@@ -31,11 +31,14 @@ class Twin:
         trim: from when on a further table entry is not read.
         table: a step that ends beyond it needs the manager.
         loading: tokens of the hit under a load, and of the load; None where none is under way.
+        is_exact, end: of the last step that the manager has heard of, whether it ends within the known tokens, and the
+            last block end that it may pass; where layers are recurrent.
         noted: hashes that were kept for a connector, by their number.
     """
 
     __slots__ = (
-        "certain", "cover", "due", "fill", "loading", "noted", "published", "request", "table", "trim", "written"
+        "certain", "cover", "due", "end", "fill", "is_exact", "loading", "noted", "published", "request", "table",
+        "trim", "written",
     )  # fmt: skip
 
     def __init__(self, request: Any, hash_block_size: int | None) -> None:
@@ -56,6 +59,8 @@ class Twin:
         """Hold nothing."""
         self.table = self.fill = NEVER
         self.trim = FOR_EVER
+        self.is_exact = False
+        self.end = 0
         self.cover = self.written = self.certain = self.due = self.published = self.noted = 0
         self.loading: tuple[int, int] | None = None
         self.request.num_computed_tokens = 0

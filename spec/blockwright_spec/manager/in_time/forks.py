@@ -8,14 +8,14 @@ copies and runs them before its next step; until then both ends of a copy are he
 from dataclasses import replace
 
 from ...hints import Wish
-from ...reads import Group, Mamba, cut
+from ...reads import Group, cut, drafts_beside
 from ..choices import Choice, legal_order, legal_taking
 from ..effects import emptied, placed, requeued
 from ..hits import lost
 from ..outcomes import Done, Outcome, Reason, Refusal
 from ..publication import replaced, ripened
 from ..retention import in_order
-from ..state import Running, State, Table, Waiting, certain, covers, in_flight, recurrent
+from ..state import Running, State, Table, Waiting, certain, covers, in_flight, recurrent, runs_ahead
 
 
 def fork(state: State, parent: int, child: int, choice: Choice) -> Outcome:
@@ -57,7 +57,7 @@ def twinned(state: State, parent: int, child: int, states: tuple[Table, ...]) ->
 
 def wanted_states(group: Group) -> tuple[bool, ...]:
     """Return one block to take for each draft that a recurrent layer can take back (MAMBA-3)."""
-    return (True,) * (group.kind.drafts if isinstance(group.kind, Mamba) else 0)
+    return (True,) * drafts_beside(group.kind)
 
 
 def unforkable(state: State, parent: int, child: int) -> Refusal | None:
@@ -71,7 +71,7 @@ def unforkable(state: State, parent: int, child: int) -> Refusal | None:
         return Refusal(Reason.LOADING)
     if in_flight(state, parent) or (state.config.added.overlaps and one.computed < one.written):
         return Refusal(Reason.UNSETTLED)
-    if recurrent(state.config) and one.computed != certain(one):
+    if runs_ahead(state.config) or (recurrent(state.config) and one.computed != certain(one)):
         return Refusal(Reason.STATE_ELSEWHERE)
     if one.computed < one.settled:  # more are done than are known
         return Refusal(Reason.WENT_BACK)

@@ -1,6 +1,7 @@
 """Part one, chapter 21: what is true in time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
 
-from ...reads import Cross, Group, Mamba, cut, dead, entries, writes
+from ...reads import Ahead, Cross, Group, Mamba, cut, dead, entries, writes
+from ...reads import drafts_beside as beside
 from ..lru import LRU
 from ..outcomes import Done, Outcome, Reason, Refusal, Step
 from ..plans import num_waiting, plan_admission
@@ -12,6 +13,7 @@ from ..state import (
     State,
     Waiting,
     certain,
+    entries_of_states,
     is_loading,
     key,
     running,
@@ -19,7 +21,7 @@ from ..state import (
     span,
 )
 from ..step_laws import copies
-from ..table_laws import tables
+from ..table_laws import given, tables
 from ..transitions import release
 from .forks import take_copies
 from .in_flight import begin, finish_load, settle
@@ -91,9 +93,23 @@ def law_load_is_hidden(state: State) -> bool:
 def law_drafts_have_states(state: State) -> bool:
     """MAMBA-3: a request has the states of its recurrent layers' drafts from its start, and drafts no further."""
     return all(
-        len(request.added.states[at]) == (group.kind.drafts if isinstance(group.kind, Mamba) else 0)
-        and (not isinstance(group.kind, Mamba) or request.added.drafts <= group.kind.drafts)
+        len(request.added.states[at]) == beside(group.kind)
+        and (not beside(group.kind) or request.added.drafts <= beside(group.kind))
         for request, at, group, _ in tables(state)
+    )
+
+
+def law_states_ahead_are_there(state: State) -> bool:
+    """MAMBA-6: a layer that runs ahead has a block for each state that any number of accepted tokens may need.
+
+    These are the entries from that of the last settled token, or of the last prefill, to that of the last draft.
+    """
+    return all(
+        ahead.stop <= len(table) and NULL not in table[max(kept - 1, 0) // span(state.config, group) : ahead.stop]
+        for request, _, group, table in tables(state)
+        if isinstance(group.kind, Ahead)
+        for kept in (max(request.added.saved, request.trimmed),)
+        for ahead in (entries_of_states(state.config, group, len(request.prefix[1]), given(request, group)),)
     )
 
 
