@@ -58,7 +58,7 @@ ALONE: dict[str, tuple[str, int, dict[str, Any], int, int, bool]] = {
 }
 """Walks in which vLLM's own manager is wrong, so that ours is driven alone.
 
-It publishes states that its worker has not left, and it frees what the window has passed after all loaded tokens, though
+It publishes states that its worker has not left. It frees what the window has passed after all loaded tokens, though
 the last of them is computed again."""
 
 
