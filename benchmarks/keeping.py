@@ -163,12 +163,12 @@ class Vllm:
     def __init__(self, peer: Any, interval: int | None) -> None:
         self.peer, self.interval = peer, interval
         self.name = "vLLM, default (0)" if interval == 0 else "vLLM, dense (None)"
-        self.interface = peer._interface
+        self.interface = peer.interface
 
     def manager(self, blocks: int, layout: Layout, longest: int) -> Any:
         kinds = [
-            self.peer._kind(None),
-            *[self.state() if layout.window is None else self.peer._kind(layout.window)] * layout.groups,
+            self.peer.kind_of(None),
+            *[self.state() if layout.window is None else self.peer.kind_of(layout.window)] * layout.groups,
         ]
         groups = [self.interface.KVCacheGroupSpec([f"layers.{at}"], kind) for at, kind in enumerate(kinds)]
         config = self.interface.KVCacheConfig(

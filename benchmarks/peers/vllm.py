@@ -64,7 +64,7 @@ class VllmPeer:
         single.register_all_kvcache_specs(None)
         utils.init_none_hash(hashing.sha256)
         self._hasher: Any = utils.get_request_block_hasher(block_size, hashing.sha256)
-        self._interface: Any = interface
+        self.interface: Any = interface
         self._manager: Any = manager.KVCacheManager
         self._request: Any = request.Request
         self._running: Any = request.RequestStatus.RUNNING
@@ -72,9 +72,9 @@ class VllmPeer:
 
     def manager(self, num_blocks: int, max_model_len: int, windows: Windows = (None,)) -> Any:
         groups = [
-            self._interface.KVCacheGroupSpec([f"layers.{i}"], self._kind(window)) for i, window in enumerate(windows)
+            self.interface.KVCacheGroupSpec([f"layers.{i}"], self.kind_of(window)) for i, window in enumerate(windows)
         ]
-        config = self._interface.KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+        config = self.interface.KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
         return self._manager(
             config,
             max_model_len=max_model_len,
@@ -83,11 +83,11 @@ class VllmPeer:
             enable_caching=True,
         )
 
-    def _kind(self, window: int | None) -> Any:
+    def kind_of(self, window: int | None) -> Any:
         shape = {"block_size": self.block_size, "num_kv_heads": 8, "head_size": 128, "dtype": "bfloat16"}
         if window is None:
-            return self._interface.FullAttentionSpec(**shape)
-        return self._interface.SlidingWindowSpec(**shape, sliding_window=window)
+            return self.interface.FullAttentionSpec(**shape)
+        return self.interface.SlidingWindowSpec(**shape, sliding_window=window)
 
     def request(self, request_id: str, prompt_token_ids: Any) -> Any:
         return self._request(request_id, prompt_token_ids, self._params, None, block_hasher=self._hasher)

@@ -178,8 +178,8 @@ class Graph:
 
 
 def shown(state: State) -> Observation:
-    """Return the part of a state that a vector shows: all except holds from outside, which are no calls of vectors."""
-    return expected(state)._replace(outside=None)
+    """Return the part of a state that a vector shows: all except outside holds and passing blocks."""
+    return expected(state)._replace(outside=None, passing=None)
 
 
 def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:

@@ -161,8 +161,8 @@ def test_a_law_that_the_self_check_names_is_reported() -> None:
 
 SPEC_FAULTS: dict[str, Any] = {
     "READ-1": (plans, "trimmed", lambda config, group, table, settled: tuple(0 for _ in table)),
-    "REF-1": (effects, "requeued", lambda state, released: state),
-    "QUEUE-1": (effects, "requeued", lambda state, released: replace(state, queue=released + state.queue)),
+    "REF-1": (effects, "requeued", lambda state, *of: state),
+    "QUEUE-1": (effects, "requeued", lambda state, released, *of: replace(state, queue=released + state.queue)),
     "TABLE-1": (plans, "wanted", lambda *of: (True,) * (of[4] + of[5].new - of[2] + 1)),  # one more than it needs
     "STEP-2": (effects, "emptied", lambda state, taken: replace(state, queue=state.queue[len(taken) :], keys=())),
 }

@@ -85,6 +85,7 @@ ALTERED: dict[str, Any] = {
     "settled": (5, None),
     "copies": ((0, 1, 4),),
     "outside": (4,),
+    "passing": (3,),
 }
 
 

@@ -54,6 +54,7 @@ from blockwright.errors import (
     EventGapError,
     InvalidArgumentError,
     InvariantError,
+    JournalGapError,
     LostBatchError,
     NeverFitsError,
     TooLittleMemoryError,
@@ -87,7 +88,14 @@ ERRORS = [
     if isinstance(error, type)
     and issubclass(error, BlockwrightError)
     and error
-    not in (EventGapError, InvariantError, LostBatchError, NeverFitsError, TooLittleMemoryError)  # of more arguments
+    not in (
+        EventGapError,
+        InvariantError,
+        JournalGapError,
+        LostBatchError,
+        NeverFitsError,
+        TooLittleMemoryError,
+    )
 ]
 
 
