@@ -177,7 +177,7 @@ class Vllm:
             kv_cache_groups=groups,
             prefix_cache_retention_interval=self.interval,
         )
-        return self.peer._manager(
+        return self.peer.manager_class(
             config,
             max_model_len=longest,
             scheduler_block_size=BLOCK,

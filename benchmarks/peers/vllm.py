@@ -65,7 +65,7 @@ class VllmPeer:
         utils.init_none_hash(hashing.sha256)
         self._hasher: Any = utils.get_request_block_hasher(block_size, hashing.sha256)
         self.interface: Any = interface
-        self._manager: Any = manager.KVCacheManager
+        self.manager_class: Any = manager.KVCacheManager
         self._request: Any = request.Request
         self._running: Any = request.RequestStatus.RUNNING
         self._params = _SamplingParams()
@@ -75,7 +75,7 @@ class VllmPeer:
             self.interface.KVCacheGroupSpec([f"layers.{i}"], self.kind_of(window)) for i, window in enumerate(windows)
         ]
         config = self.interface.KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
-        return self._manager(
+        return self.manager_class(
             config,
             max_model_len=max_model_len,
             scheduler_block_size=self.block_size,
