@@ -78,8 +78,8 @@ class _Folded(NamedTuple):
 class EventStream:
     """Events of one engine, in order.
 
-    Memory: the backlog, at most the same number of events that are not folded yet, and the index, with an event for each
-    block on the device and on the tiers that report to it.
+    Memory: the backlog, at most the same number of events that are not folded yet, and the index, with an event for
+    each block on the device and on the tiers that report to it.
 
     Attributes:
         epoch: names this life of the engine; a restarted one has another, and its numbers begin again.
