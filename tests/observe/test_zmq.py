@@ -131,7 +131,8 @@ def test_a_backlog_that_is_overrun_ends_in_a_snapshot() -> None:
     with ZmqPublisher(engine.stream, ANY, ANY) as publisher, ZmqSubscriber(
         publisher.endpoint, str(publisher.replay_endpoint), patience=0.2
     ) as subscriber:  # fmt: skip
-        subscriber.poll(0.05)
+        while not subscriber.num_snapshots:
+            subscriber.poll(0.05)
         engine.steps(100)  # nothing is sent meanwhile
         publisher.publish()
         assert_equal(subscriber, engine)
