@@ -85,7 +85,7 @@ class Engine:
         specs = [kv_cache_spec(kind, SIZE, package) for kind in KINDS]
         groups = [self.core.KVCacheGroupSpec([f"layer {at}"], spec) for at, spec in enumerate(specs)]
         config = self.core.KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=groups)
-        self.manager = self.core.KVCacheManager(config, 16, track_evictions=store_on == "evict")
+        self.manager = self.core.KVCacheManager(config, 16, track_evictions=store_on == "evict", keep_wanted=False)
         self.contents: dict[str, list[object]] = {"GPU": [None] * num_blocks, "CPU": [None] * 16}
         self.handler: Any = type("Handler", (Copies, offload.OffloadingHandler), {})(self.contents, fails)
         chain = offload.OffloadChain([offload.LRUOffloadingManager(offload.CPUBackend(SIZE, 16))])
