@@ -16,7 +16,6 @@ from blockwright.kinds import KVCacheSpec
 from blockwright.replay.offloaded import TierResult
 from blockwright.replay.records import Trace
 from blockwright.replay.simulate import PoolResult, ReplayResult
-from blockwright.replay.traces import NAMELESS
 
 MOST_TENANTS: Final = 20
 """Tenants that are shown one by one."""
@@ -53,6 +52,7 @@ class ReplayReport:
             "build": build_info().kind,
             "trace": trace.source,
             "format": trace.format,
+            "notes": list(trace.notes),
             "kind": self.kind,
             "spec": _plain(self.spec),
             "requests": len(trace.requests),
@@ -131,9 +131,7 @@ class ReplayReport:
             if pool.tenants:
                 rates = ", ".join(f"{printable(name)} {rate:.2%}" for name, rate in pool.tenants.items())
                 said += f"\n{pool.blocks:,} blocks, hit rate of each tenant: {rates}"
-        if self.trace.format in NAMELESS:
-            said += f"\nAn {self.trace.format.capitalize()} trace names no prefixes, only lengths: nothing can hit."
-        return said
+        return "\n".join((said, *self.trace.notes))
 
 
 def _percentile_cells(pool: PoolResult) -> tuple[tuple[tuple[int, ...], int], ...]:
