@@ -38,7 +38,7 @@ def row(time: Any, length: Any, ids: Any = None, **more: Any) -> dict[str, Any]:
 
 def ended(at: int | None, ids: list[int]) -> dict[str, Any]:
     """Return a row of Dynamo's, written when a request ends."""
-    replay = {"trace_block_size": 64, "input_length": 100, "input_sequence_hashes": ids}
+    replay = {"trace_block_size": 60, "input_length": 100, "input_sequence_hashes": ids}
     received = {} if at is None else {"request_received_ms": at}
     return {"event_type": "request_end", "request": {"output_tokens": 6, "replay": replay, **received}}
 
@@ -52,7 +52,7 @@ CASES = {
     "full blocks alone": Case(
         [row(1.7e12, 1200, [8, 9]), row(1.7e12 + 2000, 1200, [8, 9])], "mooncake", [1200, 1200], 1024, [0, 2], [3, 3]
     ),
-    "floats": Case([row(0, 600.0, [1, 2], output_length=4.0)], "mooncake", [600], 600, [0], [4]),
+    "floats": Case([row(0, 600.0, [1, 2], output_length="4.0")], "mooncake", [600], 600, [0], [4]),
     "dates": Case(
         [row("2026-02-01T00:00:00Z", 512, [1]), row("2026-02-01T01:00:01+01:00", 512, [1])],
         "mooncake", [512, 512], 512, [0, 1], [3, 3],
@@ -78,7 +78,7 @@ CASES = {
     ),
     "dynamo": Case(
         [ended(3000, [1, 2]), {"event_type": "tool_start", "request": None}, ended(1000, [1, 3])],
-        "dynamo", [100, 100], 64, [0, 2], [6, 6], "sorted by arrival",
+        "dynamo", [100, 100], 60, [0, 2], [6, 6], "sorted by arrival",
     ),
     "dynamo without times": Case([ended(None, [1, 2])], "dynamo", [100], 100, [0], [6]),
     "bailian": Case([row(0.5, 40, [5, 6, 7], chat_id=1)], "bailian", [40], 40, [0], [3]),

@@ -20,6 +20,7 @@ class Layout:
         marks: a row that has all fields of one of these sets is of this format.
         tokens, output: the fields with the lengths of prompt and answer.
         ids, unit: the field with the ids of the prompt's blocks, and the tokens that an id stands for.
+        own_unit: the field of a row, or of a session, that says the latter.
         times, tick: the fields that may hold the arrival, and the seconds that its numbers count.
         delay: the seconds after the row before, in the same session, in units of `tick`.
         session: the field that rows of one session share.
@@ -35,6 +36,7 @@ class Layout:
     output: str = "output_length"
     ids: str = ""
     unit: int = 512
+    own_unit: str = ""
     times: tuple[str, ...] = ("timestamp",)
     tick: float = 1.0
     delay: str = ""
@@ -76,13 +78,22 @@ LAYOUTS: Final = (
         output="request.output_tokens",
         ids="request.replay.input_sequence_hashes",
         unit=64,
+        own_unit="request.replay.trace_block_size",
         times=("request.request_received_ms", "event_time_unix_ms"),
         tick=1e-3,
         only=("event_type", "request_end"),
     ),
     Layout("bailian", _marks("chat_id|input_length"), ids="hash_ids", unit=16),
     Layout(
-        "weka", _marks("requests"), tokens="in", output="out", ids="hash_ids", unit=64, times=("t",), turns="requests"
+        "weka",
+        _marks("requests"),
+        tokens="in",
+        output="out",
+        ids="hash_ids",
+        unit=64,
+        own_unit="block_size",
+        times=("t",),
+        turns="requests",
     ),
     Layout("lmcache", _marks("session_id|input|output_length"), delay="pre_gap", session="session_id", text=("input",)),
     Layout("sharegpt", _marks("conversations"), turns="conversations"),

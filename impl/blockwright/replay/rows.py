@@ -54,8 +54,11 @@ class Row:
         return value
 
     def count(self, name: str, least: int = 0) -> int:
-        """Return a number of tokens; some producers write 5.0 for 5."""
+        """Return a number of tokens; some producers write 5.0 for 5, or a string."""
         value = self.get(name)
+        if isinstance(value, str):
+            with suppress(ValueError):
+                value = float(value)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if type(value) is not int or not least <= value <= MAX_PROMPT_TOKENS:

@@ -118,9 +118,10 @@ class _Reader:
         layout, place = self.layout, self.place
         if layout.only is not None and row.get(layout.only[0]) != layout.only[1]:
             return
+        own = layout.own_unit
+        unit = 0 if self.unit or not own or row.get(own) is None else row.count(own, least=1)
         if self.starts_at_once:
             scope = None if row.get("hash_id_scope") == "global" else f"{place.path.name}:{place.line}"
-            unit = self.unit or (row.count("block_size", least=1) if "block_size" in row.fields else 0)
             for arrival, each in _session(row, 0.0, layout):
                 self._add_ids(each, arrival, None, scope, unit)
         elif layout.turns:
@@ -136,7 +137,7 @@ class _Reader:
                 tokens = self._tokens(next(prompts_of(row, text, all_of_it=True))[0])
                 self._note(tokens, len(tokens), 1, arrival, self._output(row), None if whole else before)
             else:
-                self._add_ids(row, arrival, before, None, 0)
+                self._add_ids(row, arrival, before, None, unit)
             name = row.get(layout.session) if layout.session else None
             if name is not None:
                 self.sessions[str(name)] = arrival, len(self.drafts) - 1 if self.drafts else None
