@@ -61,12 +61,14 @@ def _rows(place: Place, advance: Callable[[int], object]) -> Iterator[Row]:
     if not head:
         raise place.error("is empty", "give the path of a trace, or none to replay a generated workload")
     with place.path.open("rb") as packed, _text(packed, place) as text:
-        before = 0
+        told = 0
         parse = _elements if head[0] == "[" else _objects if head[0] == "{" else _table
         for row in parse(text, place):
             yield row
-            advance(packed.tell() - before)
-            before = packed.tell()
+            read = packed.tell()
+            if read > told:  # it is read in larger pieces than a row
+                advance(read - told)
+                told = read
 
 
 def _text(packed: IO[bytes], place: Place) -> IO[str]:
