@@ -7,6 +7,7 @@ text, and control characters in it are written out (`printable`).
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from blockwright._text import printable, printable_lines
 
 _PLAIN_SECONDS: Final = 10.0  # between two plain lines of progress
 _RICH_SECONDS: Final = 0.1  # between two updates of a bar
-_WIDE: Final = 200  # columns where the output is no terminal: tables are never folded there
+_WIDE: Final = 200  # columns where the output is no terminal and COLUMNS does not say: tables are not folded there
 
 
 class Advance(Protocol):
@@ -105,7 +106,7 @@ def _rich_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
             made.add_row(*(Text(cell) for cell in line))
         return made
 
-    console = Console(width=None if sys.stdout.isatty() else _WIDE)
+    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE)
     if title:
         console.print(Text(title, style="bold"), soft_wrap=True)
     upright, unbound = [columns, *rows], console.options.update(max_width=10_000)

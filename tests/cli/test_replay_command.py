@@ -143,7 +143,7 @@ def test_plot_without_the_library_names_it(capsys: pytest.CaptureFixture[str], m
     ("argv", "message"),
     [
         (["absent.jsonl"], "absent.jsonl: no such file; check the path"),
-        (["--format", "sharegpt", "t.jsonl"], "argument --format: invalid choice: 'sharegpt'"),
+        (["--format", "tea", "t.jsonl"], "argument --format: invalid choice: 'tea'"),
         (["--format", "azure"], "--format: only with a TRACE file"),
         (["--unit", "16"], "--unit: only with a TRACE file"),
         (["--blocks", "0"], "argument --blocks: must be a whole number from 1 to 1073741823, not '0'"),

@@ -60,18 +60,20 @@ def test_a_wide_table_is_not_folded(library: str, capsys: pytest.CaptureFixture[
     assert "v" * 60 in out
 
 
+@pytest.mark.parametrize("piped", [False, True])
 @pytest.mark.parametrize("rows", [1, 9])
-def test_a_narrow_terminal_cuts_nothing(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+def test_a_narrow_output_cuts_nothing(monkeypatch: pytest.MonkeyPatch, rows: int, piped: bool) -> None:
     pytest.importorskip("rich", reason="needs rich (extra 'cli')")
     monkeypatch.setenv("COLUMNS", "80")
     stream = io.StringIO()
-    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr(stream, "isatty", lambda: not piped)
     monkeypatch.setattr(sys, "stdout", stream)
     columns = ("usable blocks", "hit rate", "tokens hit", "evictions", "used, mean", "peak", "refused", "requests/s")
     line = ("12.30%", "45.60%", "1,234,567", "123,000", "123,456", "1,000", "987,654")
     _terminal.print_table("replay", columns, [(f"{123_456 + at:,}", *line) for at in range(rows)], "done")
     out = stream.getvalue()
     assert "…" not in out
+    assert rows > 1 or max(map(len, out.split("\n"))) <= 80
     for word in (*columns, *line, "done"):
         assert word in out
 

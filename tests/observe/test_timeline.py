@@ -54,6 +54,8 @@ def test_the_life_of_a_block_and_of_a_request(tmp_path: Path, capsys: pytest.Cap
     ]  # fmt: skip
     assert run("view", str(path), "--request", "a") == 0
     assert "admit     tokens 9, new 2 blocks (1, 2), free 7" in capsys.readouterr().out
+    write_timeline([Fact(0.0, "admit", "request 12")], path)
+    assert run("view", str(path), "--request", "12") == run("view", str(path), "--request", "request 12") == 0
     for which in (("--block", "7"), ("--request", "c")):
         with pytest.raises(InvalidArgumentError, match="names no such"):
             run("view", str(path), *which)

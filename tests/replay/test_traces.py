@@ -1,7 +1,8 @@
 """Every trace format is read into prompts that share exactly the tokens that the trace says they share.
 
 How: a small file of each format in `data/`, whose token ids are compared prompt against prompt; then the same files
-with one thing broken at a time, each of which must be an error that names the file, the line and a remedy.
+with one thing broken at a time, each of which must be an error that names the file, the line and a remedy. The layouts
+of people's files are in test_layouts.py.
 
 Not covered: whole public traces (see test_reference.py), and whether a trace tells the truth about its requests.
 """
@@ -114,6 +115,8 @@ def test_unit_overrides_the_tokens_of_an_id(tmp_path: Path) -> None:
     assert list(load_trace(path, unit=8).requests[0].lengths) == [8, 8, 4]
     with pytest.raises(TraceError, match="must hold 1 ids for 20 tokens in blocks of 512, not 3"):
         load_trace(path)
+    with pytest.raises(TraceError, match="must hold 2 ids for 20 tokens in blocks of 16, not 3"):
+        load_trace(path, unit=16)
 
 
 class Compared(int):
@@ -146,7 +149,8 @@ def test_blank_lines_and_line_ends_do_not_matter(tmp_path: Path) -> None:
 MOONCAKE = '{"timestamp": 0, "input_length": 513, "output_length": 5, "hash_ids": [0, 1]}'
 BAD_LINES = {
     "truncated": (MOONCAKE[:40], "truncated or malformed JSON"),
-    "empty object": ("{}", "lacks the field 'input_length'"),
+    "empty object": ("{}", "mooncake: lacks the field 'timestamp'"),
+    "no length": ('{"timestamp": 0}', "mooncake: lacks the field 'input_length'"),
     "no object": ("[1, 2]", "is not a JSON object"),
     "no time": (MOONCAKE.replace('"timestamp": 0, ', ""), "lacks the field 'timestamp'"),
     "time not finite": (MOONCAKE.replace('p": 0', 'p": NaN'), "'timestamp' must be a time"),
@@ -154,18 +158,17 @@ BAD_LINES = {
     "time beyond numbers": (MOONCAKE.replace('p": 0', f'p": {10**400}'), "'timestamp' must be a time"),
     "time beyond all times": (MOONCAKE.replace('p": 0', 'p": -1e300'), "'timestamp' must be a time"),
     "time is a truth": (MOONCAKE.replace('p": 0', 'p": true'), "'timestamp' must be a time"),
-    "no tokens": (MOONCAKE.replace("513", "0"), "'input_length' must be a whole number from 1"),
-    "negative length": (MOONCAKE.replace("513", "-513"), "'input_length' must be a whole number from 1"),
-    "fractional length": (MOONCAKE.replace("513", "513.0"), "'input_length' must be a whole number from 1"),
-    "length is a truth": (MOONCAKE.replace("513", "true"), "'input_length' must be a whole number from 1"),
+    "ids without tokens": (MOONCAKE.replace("513", "0"), "must hold 0 ids for 0 tokens"),
+    "negative length": (MOONCAKE.replace("513", "-513"), "'input_length' must be a whole number from 0"),
+    "fractional length": (MOONCAKE.replace("513", "513.5"), "'input_length' must be a whole number from 0"),
+    "length is a truth": (MOONCAKE.replace("513", "true"), "'input_length' must be a whole number from 0"),
     "absurd length": (
         MOONCAKE.replace("513", str(MAX_PROMPT_TOKENS + 1)),
-        "'input_length' must be a whole number from 1",
+        "'input_length' must be a whole number from 0",
     ),
     "negative output": (MOONCAKE.replace('h": 5,', 'h": -5,'), "'output_length' must be a whole number from 0"),
-    "ids missing": (MOONCAKE.replace(', "hash_ids": [0, 1]', ""), "lacks the field 'hash_ids'"),
-    "id not a number": (MOONCAKE.replace("[0, 1]", '[0, "1"]'), "'hash_ids' must be a list of whole numbers"),
-    "ids not a list": (MOONCAKE.replace("[0, 1]", "7"), "'hash_ids' must be a list of whole numbers"),
+    "id not a number": (MOONCAKE.replace("[0, 1]", '[0, "1"]'), "'hash_ids' must be a list of whole numbers or"),
+    "ids not a list": (MOONCAKE.replace("[0, 1]", "7"), "'hash_ids' must be a list of whole numbers or"),
     "too few ids": (MOONCAKE.replace("[0, 1]", "[0]"), "must hold 2 ids for 513 tokens in blocks of 512, not 1"),
     "too many ids": (MOONCAKE.replace("[0, 1]", "[0, 1, 2]"), "must hold 2 ids for 513 tokens in blocks of 512, not 3"),
     "nested too deep": ("[" * 100_000, "malformed JSON"),
@@ -192,15 +195,14 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,40
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("TIMESTAMP,ContextTokens\n", 1, "the header is not"),
+        ("TIMESTAMP,ContextTokens\n2023-11-16,3\n", 2, "nearest to azure and lacks 'GeneratedTokens'"),
         (AZURE + "2023-11-16 18:17:04.0,3180\n", 3, "2 columns where the header has 3"),
         (AZURE + "2023-11-16 18:17:04.0,3180,8,9\n", 3, "4 columns where the header has 3"),
         (AZURE + "2023-11-16 18:1", 3, "1 columns where the header has 3"),
-        (AZURE + "yesterday,3180,8\n", 3, "TIMESTAMP is no date and time: 'yesterday'"),
-        (AZURE + "2023-11-16 18:17:04.0,many,8\n", 3, "'ContextTokens' must be a whole number from 1"),
-        (AZURE + "2023-11-16 18:17:04.0,0,8\n", 3, "'ContextTokens' must be a whole number from 1"),
-        (AZURE + "2023-11-16 18:17:04.0,-3,8\n", 3, "'ContextTokens' must be a whole number from 1"),
-        (AZURE + f"2023-11-16 18:17:04.0,{'9' * 5000},8\n", 3, "'ContextTokens' must be a whole number from 1"),
+        (AZURE + "yesterday,3180,8\n", 3, "azure: 'TIMESTAMP' must be a time, a date or a number"),
+        (AZURE + "2023-11-16 18:17:04.0,many,8\n", 3, "'ContextTokens' must be a whole number from 0"),
+        (AZURE + "2023-11-16 18:17:04.0,-3,8\n", 3, "'ContextTokens' must be a whole number from 0"),
+        (AZURE + f"2023-11-16 18:17:04.0,{'9' * 5000},8\n", 3, "'ContextTokens' must be a whole number from 0"),
         (AZURE + "2023-11-16 18:17:04.0,3180,\n", 3, "'GeneratedTokens' must be a whole number from 0"),
     ],
 )
@@ -208,7 +210,7 @@ def test_a_bad_row_is_named(tmp_path: Path, text: str, line: int, message: str) 
     path = tmp_path / "trace.csv"
     path.write_text(text)
     with pytest.raises(TraceError) as caught:
-        load_trace(path, "azure")
+        load_trace(path)
     assert str(caught.value).startswith(f"{path}, line {line}: ")
     assert message in str(caught.value)
 
@@ -216,7 +218,7 @@ def test_a_bad_row_is_named(tmp_path: Path, text: str, line: int, message: str) 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"hash_ids": [1, 2]', '"hash_ids": [1, 2, 3]', "must hold 2 ids for 130 tokens in blocks of 64, not 3"),
+        ('"hash_ids": [1, 2]', '"hash_ids": [1, 2, 3]', "must hold 2 ids for 70 tokens in blocks of 64, not 1"),
         ('"requests": [\n', '"others": [\n', "lacks the field 'requests'"),
         ('"requests": [\n', '"requests": [7,\n', "'requests' must be a list of objects"),
         ('"t": 20.0, ', "", "lacks the field 't'"),
@@ -235,30 +237,44 @@ def test_a_bad_session_is_named(tmp_path: Path, old: str, new: str, message: str
     assert message in str(caught.value)
 
 
-def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("empty.jsonl", b" \n", "is empty; give the path of a trace"),
+        ("notes.txt", b"nothing of a trace", "of no known trace format; give JSON lines"),
+        ("latin.jsonl", b'{"timestamp": "\xe9"}', "is not text in UTF-8"),
+        ("cut.jsonl.gz", b"\x1f\x8b\x08\x00\xff\xfe\x00", "is packed, and damaged or cut short"),
+        ("bad.jsonl.zst", b"\x28\xb5\x2f\xfd\xff\xff\xff", "is packed, and damaged or cut short|install its library"),
+        ("table.parquet", b"PAR1\x15\x04", "is a Parquet file; convert it to JSON lines"),
+        ("near.jsonl", b'{"chat_id": 1, "time": 0}', "nearest to bailian and lacks 'input_length'; add"),
+        ("other.jsonl", b'{"a": 1, "b": 2}', "no known trace format; its fields are 'a', 'b'; name it with --format"),
+        ("spans.jsonl", b'{"trace_id": "t", "spans": []}', "is a trace of OpenTelemetry; it says how many tokens"),
+        ("rounds.jsonl", b'{"round_index": 0, "usage": {}}', "is a trace of TraceLab; it says how many tokens"),
+        ("header.csv", AZURE.encode()[:39], "holds no request with a prompt; give another file"),
+        ("cut.json", MOONCAKE.join("[,").encode(), "line 1: truncated or malformed JSON"),
+        ("numbers.json", b"[1, 2]", "line 1: is not a JSON object"),
+    ],
+)
+def test_files_that_are_no_traces_are_refused(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(TraceError, match=message):
+        load_trace(tmp_path / name)
+
+
+def test_folders_and_absent_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no such file; check the path"):
         load_trace(tmp_path / "absent.jsonl")
-    with pytest.raises(TraceError, match="holds no request"):
+    with pytest.raises(TraceError, match="holds no request with a prompt; give another file"):
         load_trace(tmp_path)
-    (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(TraceError, match="is empty; give the path of a trace"):
-        load_trace(tmp_path / "empty.jsonl")
-    (tmp_path / "notes.txt").write_text("nothing of a trace")
-    with pytest.raises(TraceError, match="of no known trace format; name it with --format"):
-        load_trace(tmp_path / "notes.txt")
-    with pytest.raises(TraceError, match=r"holds no request \(read as mooncake\)"):
-        load_trace(tmp_path / "empty.jsonl", "mooncake")
-    (tmp_path / "packed.jsonl").write_bytes(b"\x1f\x8b\x08\x00\xff\xfe\x00")
-    with pytest.raises(TraceError, match="is not text in UTF-8; unpack it"):
-        load_trace(tmp_path / "packed.jsonl")
-    with pytest.raises(TraceError, match="cannot be read"):
-        load_trace(tmp_path, "mooncake")
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(TraceError, match=r"cannot be read \(Is a directory\)"):
+        load_trace(tmp_path)
 
 
 def test_arguments_are_checked() -> None:
     path = DATA / "mooncake.jsonl"
-    with pytest.raises(InvalidArgumentError, match="format: unknown trace format 'sharegpt'; use auto, mooncake"):
-        load_trace(path, "sharegpt")
+    with pytest.raises(InvalidArgumentError, match="format: unknown trace format 'tea leaves'; use auto, azure"):
+        load_trace(path, "tea leaves")
     with pytest.raises(InvalidArgumentError, match="limit: must be at least 1, not 0"):
         load_trace(path, limit=0)
     with pytest.raises(InvalidArgumentError, match="unit: must be at least 1, not -1"):

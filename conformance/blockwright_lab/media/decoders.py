@@ -8,6 +8,7 @@ Not covered: directories of a disk store (`altered`); checkpoints; answers of a 
 reads; bytes that a writer chose so that they are slow to read, but for those that other tests have.
 """
 
+import gzip
 import json
 import random
 import resource
@@ -31,7 +32,7 @@ from blockwright.observe.timeline import life, read_timeline, write_timeline
 from blockwright.observe.wire import Encoder, decode
 from blockwright.offload.shared.envelope import Envelope
 from blockwright.replay.report import read_curve
-from blockwright.replay.traces import FORMATS, column, load_trace
+from blockwright.replay.traces import load_trace
 from blockwright_conformance.checker.parallel import in_order
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.vectors import records, wire
@@ -107,9 +108,8 @@ PARTS: Final = [b"", b"t", number(0), PAYLOADS[0][0], b"", b"t", number(1), PAYL
 def trace(name: str) -> Read:
     def read(frames: Frames, path: Path) -> object:
         path.write_bytes(frames[0])
-        found = load_trace(path, name)
-        named = column(path, "timestamp", 1) if name in ("mooncake", "bailian") else None
-        return found.num_tokens, found.max_prompt_tokens, named
+        found = load_trace(path, name, column="timestamp" if name in ("mooncake", "bailian") else None)
+        return found.num_tokens, found.max_prompt_tokens, found.labels, found.notes
 
     return read
 
@@ -122,7 +122,11 @@ TURNS: Final = [{"t": 1.0, "in": 130, "out": 4, "hash_ids": [1, 2]}, {"t": 3.0, 
 SESSION: Final = {"block_size": 64, "hash_id_scope": "local", "requests": TURNS}
 LINES: Final = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 AZURE: Final = b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,40,10\n2023-11-16 18:18:03,7,8\n"
+BURSTGPT: Final = b"Timestamp,Model,Request tokens,Response tokens\n5,m,472,18\n4.5,m,7,8\n"
+ENDS: Final = {"input_length": 70, "input_sequence_hashes": ["a", "b"]}
+DYNAMO: Final = {"event_type": "request_end", "event_time_unix_ms": 1, "request": {"replay": ENDS}}
 TRACES: Final = {
+    "burstgpt": BURSTGPT, "dynamo": json.dumps(DYNAMO).encode(), "auto": gzip.compress(json.dumps(ROWS).encode(), 0),
     "mooncake": LINES, "azure": AZURE, "weka": json.dumps(SESSION).encode(),
     "bailian": "".join(json.dumps(row | {"input_length": 20}) + "\n" for row in ROWS).encode(),
 }  # fmt: skip
@@ -203,7 +207,7 @@ READERS: Final[dict[str, Reader]] = {
     "answers that come to a subscriber": (
         lambda: [[b"join", *ASKED, b"", EPOCH, number(2), b"", *PARTS], [b"replay", *ASKED, *PARTS]], answers, (),
     ),
-    **{f"traces: {name}": (partial(list, [[TRACES[name]]]), trace(name), (TraceError,)) for name in FORMATS},
+    **{f"traces: {name}": (partial(list, [[TRACES[name]]]), trace(name), (TraceError,)) for name in TRACES},
     "timelines": (timelines, timeline, (InvalidArgumentError,)),
     "reports": (lambda: [[json.dumps(REPORT).encode()]], curve, (InvalidArgumentError,)),
     "values of a shared store": (lambda: SEALED, envelope, ()),

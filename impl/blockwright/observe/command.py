@@ -21,7 +21,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("file", type=Path, metavar="FILE")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--block", type=int, metavar="ID")
-    which.add_argument("--request", metavar="NAME")
+    which.add_argument("--request", metavar="NAME", help="as in the file; 12 also finds the replay's 'request 12'")
     parser.set_defaults(run=run)
 
 
@@ -31,7 +31,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         InvalidArgumentError: the file is no timeline, or names no such block or request.
     """
-    lines = list(life(read_timeline(args.file), request=args.request, block=args.block))
+    facts = read_timeline(args.file)
+    lines = list(life(facts, request=args.request, block=args.block))
+    if not lines and args.request is not None:
+        lines = list(life(facts, request=f"request {args.request}"))
     if not lines:
         raise InvalidArgumentError(f"{args.file}: names no such {'request' if args.request else 'block'}")
     print("\n".join(lines))

@@ -11,9 +11,10 @@ Example:
 """
 
 from blockwright.arguments import guard as _guard
+from blockwright.replay.layouts import FORMATS
 from blockwright.replay.records import Trace, TraceRequest
 from blockwright.replay.simulate import PoolResult, ReplayResult, replay
-from blockwright.replay.traces import FORMATS, load_trace
+from blockwright.replay.traces import load_trace
 from blockwright.replay.workload import WorkloadOptions, generate_workload
 
 __all__ = [

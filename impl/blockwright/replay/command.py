@@ -18,12 +18,13 @@ from blockwright.observe.timeline import write_timeline
 from blockwright.policies import POLICIES, policy_named
 from blockwright.replay.foresight import most_hits, references_of
 from blockwright.replay.keeping import MAX_TENANTS, Keeping, dealt, shares_of, told_by
+from blockwright.replay.layouts import FORMATS
 from blockwright.replay.offloaded import OffloadOptions
 from blockwright.replay.pool_sizes import MAX_BLOCKS, parse_pool_sizes
 from blockwright.replay.records import Trace
 from blockwright.replay.report import ReplayReport, plot_curve, read_curve, require_plotting
 from blockwright.replay.simulate import replay
-from blockwright.replay.traces import FORMATS, column, load_trace
+from blockwright.replay.traces import load_trace
 from blockwright.replay.workload import WorkloadOptions, generate_workload
 
 _DEFAULT_BLOCKS: Final = 4096
@@ -68,7 +69,10 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--format", choices=("auto", *FORMATS), default="auto", help="format of TRACE (default: auto)")
     parser.add_argument("--limit", type=_positive, metavar="N", help="replay only the first N requests")
     parser.add_argument(
-        "--unit", type=_positive, metavar="TOKENS", help="tokens per id of TRACE, if not the format's own"
+        "--unit", type=_positive, metavar="TOKENS", help="tokens per id of TRACE (default: by its format and ids)"
+    )
+    parser.add_argument(
+        "--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json, for a TRACE of text; needs tokenizers"
     )
     _add_pool_arguments(parser)
     _add_keeping_arguments(parser)
@@ -278,16 +282,22 @@ def _keeping(args: argparse.Namespace, trace: Trace) -> Keeping:
     return Keeping(name, make, shares, tenant, args.hint_guard)
 
 
+def _dealt(args: argparse.Namespace) -> int:
+    """Return the number of tenants that conversations are dealt out to; 0 without that rule."""
+    rule, _, text = (args.tenants or "").partition(":")
+    return int(text) if rule == "dealt" and text.isdecimal() and 1 <= int(text) <= MAX_TENANTS else 0
+
+
 def _tenants(args: argparse.Namespace, trace: Trace) -> Callable[[int], str | None] | None:
     """Return the tenant of each request by its number, by a rule or by a column of the trace."""
     if args.tenants is None:
         return None
-    rule, _, text = args.tenants.partition(":")
-    if rule == "dealt" and text.isdecimal() and 1 <= int(text) <= MAX_TENANTS:
-        return dealt(trace, int(text), args.block_size)
-    if args.trace is None or args.trace.is_dir():
+    count = _dealt(args)
+    if count:
+        return dealt(trace, count, args.block_size)
+    if not trace.labels:
         raise InvalidArgumentError(f"--tenants: expected dealt:N with N up to {MAX_TENANTS}, not {args.tenants!r}")
-    return column(args.trace, args.tenants, len(trace.requests))
+    return trace.labels.__getitem__
 
 
 def _bounds(args: argparse.Namespace, trace: Trace, sizes: list[int]) -> dict[int, float]:
@@ -359,14 +369,25 @@ def _trace(args: argparse.Namespace) -> Trace:
     given = {field.name: getattr(args, field.name) for field in fields(WorkloadOptions)}
     given = {name: value for name, value in given.items() if value is not None}
     if args.trace is None:
-        for option, neutral in (("unit", None), ("format", "auto")):
+        for option, neutral in (("unit", None), ("tokenizer", None), ("format", "auto")):
             if getattr(args, option) != neutral:
                 raise InvalidArgumentError(f"--{option}: only with a TRACE file; give one, or leave it out")
         return generate_workload(WorkloadOptions(**given), limit=args.limit)
     if given:
         option = next(iter(given)).replace("_", "-")
         raise InvalidArgumentError(f"--{option}: only without a TRACE file, for the generated workload; leave it out")
-    return load_trace(args.trace, args.format, limit=args.limit, unit=args.unit)
+    files = args.trace.glob("*.json*") if args.trace.is_dir() else [args.trace]
+    size = sum(path.stat().st_size for path in files if path.is_file())
+    with _terminal.progress(f"read {args.trace}: bytes", size) as advance:
+        return load_trace(
+            args.trace,
+            args.format,
+            limit=args.limit,
+            unit=args.unit,
+            tokenizer=args.tokenizer,
+            column=None if _dealt(args) else args.tenants,
+            advance=advance,
+        )
 
 
 def _check_outputs(args: argparse.Namespace) -> None:

@@ -46,7 +46,7 @@ class References:
 
 def references_of(trace: Trace, block_size: int) -> References:
     """Return the full blocks of a trace, numbered. O(blocks + runs)."""
-    numbers: dict[tuple[int, ...], int] = {}
+    numbers: dict[tuple[int, ...] | int, int] = {}
     found: list[array[int]] = []
     tokens = array("q")
     for request in trace.requests:
@@ -61,7 +61,9 @@ def references_of(trace: Trace, block_size: int) -> References:
                     block += (content, count)
                 left, room = left - count, room - count
                 if not room:
-                    blocks.append(numbers.setdefault(tuple(block), len(numbers)))
+                    # A block of one content, as most are, is an integer: a tuple takes three times the memory.
+                    key = tuple(block) if len(block) > 3 else (block[0] + 1) << 31 | block[1]
+                    blocks.append(numbers.setdefault(key, len(numbers)))
                     block, room = [blocks[-1]], block_size
         found.append(blocks)
         tokens.append(request.num_tokens)

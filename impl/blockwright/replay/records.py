@@ -16,6 +16,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 _MANY: Final = (1 << 61) - 1
@@ -50,12 +51,17 @@ class TraceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Hold a whole trace: its requests in the order they are served, and where it came from."""
+    """Hold a whole trace: its requests in the order they are served, and where it came from.
+
+    `notes` are sentences on what the file says otherwise, or not at all; `labels` the field asked for, per request.
+    """
 
     source: str
     format: str
     requests: tuple[TraceRequest, ...]
     parse_seconds: float = field(compare=False)
+    notes: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -106,7 +112,13 @@ class ContentNumbers:
 
 def runs_of_blocks(contents: array[int], unit: int, num_tokens: int) -> array[int]:
     """Return run lengths for contents of `unit` tokens each, of which the last may be partial."""
-    lengths = array("i", (unit,)) * len(contents)
-    if contents:
-        lengths[-1] = num_tokens - unit * (len(contents) - 1)
+    return _runs(len(contents), unit, num_tokens)
+
+
+@lru_cache(1 << 14)
+def _runs(count: int, unit: int, num_tokens: int) -> array[int]:
+    """Return run lengths. A trace has few different ones, so that its requests share them."""
+    lengths = array("i", (unit,)) * count
+    if count:
+        lengths[-1] = num_tokens - unit * (count - 1)
     return lengths

@@ -16,11 +16,30 @@ from blockwright.kinds import KVCacheSpec
 from blockwright.replay.offloaded import TierResult
 from blockwright.replay.records import Trace
 from blockwright.replay.simulate import PoolResult, ReplayResult
-from blockwright.replay.traces import NAMELESS
 
 MOST_TENANTS: Final = 20
 """Tenants that are shown one by one."""
-_HOST_COLUMNS: Final = ("device hits", "host hits", "stored", "loaded", "no room")
+_COLUMNS: Final = {
+    "usable blocks": "blocks of the pool, without the null block",
+    "hit rate": "share of all references to blocks that hit",
+    "tokens hit": "share of the prompt tokens that hit",
+    "evictions": "cached blocks taken for other content",
+    "used, mean": "blocks that a request holds at its end",
+    "peak": "most blocks that a request holds",
+    "refused": "requests larger than the pool",
+    "uncached, P50": "prompt tokens to compute, of the median request",
+    "P95": "of the 95th percentile",
+    "P95, next turns": "of those requests that go on from an earlier one",
+    "requests/s": "served by the manager alone",
+}
+_BOUND_COLUMN: Final = {"bound": "hit rate that no policy exceeds"}
+_HOST_COLUMNS: Final = {
+    "device hits": "share of all references that hit on the device",
+    "host hits": "and on the host",
+    "stored": "blocks copied to the host",
+    "loaded": "and back",
+    "no room": "blocks that found no place on the host",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +72,7 @@ class ReplayReport:
             "build": build_info().kind,
             "trace": trace.source,
             "format": trace.format,
+            "notes": list(trace.notes),
             "kind": self.kind,
             "spec": _plain(self.spec),
             "requests": len(trace.requests),
@@ -75,21 +95,9 @@ class ReplayReport:
     def show(self) -> None:
         """Print the report as a table, one line per pool."""
         trace, block_size = self.trace, self.spec.block_size
-        columns = (
-            "usable blocks",
-            "hit rate",
-            "tokens hit",
-            "evictions",
-            "used, mean",
-            "peak",
-            "refused",
-            "uncached, P50",
-            "P95",
-            "P95, next turns",
-            "requests/s",
-            *(("bound",) if self.bounds else ()),
-            *(() if self.headline.offload is None else _HOST_COLUMNS),
-        )
+        columns = dict(_COLUMNS)
+        columns |= _BOUND_COLUMN if self.bounds else {}
+        columns |= {} if self.headline.offload is None else _HOST_COLUMNS
         rows = [
             (
                 f"{pool.blocks:,}",
@@ -110,7 +118,8 @@ class ReplayReport:
             f"{trace.source}: {len(trace.requests):,} requests, {trace.num_references(block_size):,} references to "
             f"blocks of {block_size} tokens; {self.kind}, {self.keeping}, {build_info().kind} core"
         )
-        _terminal.print_table(title, columns, rows, self._footer())
+        meanings = "; ".join(f"{name}: {meaning}" for name, meaning in columns.items())
+        _terminal.print_table(title, list(columns), rows, f"{self._footer()}\nColumns: {meanings}.")
 
     def _footer(self) -> str:
         served = sum(pool.seconds for pool in self.result.pools)
@@ -131,9 +140,7 @@ class ReplayReport:
             if pool.tenants:
                 rates = ", ".join(f"{printable(name)} {rate:.2%}" for name, rate in pool.tenants.items())
                 said += f"\n{pool.blocks:,} blocks, hit rate of each tenant: {rates}"
-        if self.trace.format in NAMELESS:
-            said += f"\nAn {self.trace.format.capitalize()} trace names no prefixes, only lengths: nothing can hit."
-        return said
+        return "\n".join((said, *self.trace.notes))
 
 
 def _percentile_cells(pool: PoolResult) -> tuple[tuple[tuple[int, ...], int], ...]:

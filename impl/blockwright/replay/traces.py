@@ -1,58 +1,56 @@
-"""Load public serving traces: Mooncake, Azure, Weka and Bailian.
+"""Load serving traces in the formats of `layouts`.
 
-| format | file | what it says of a prompt |
-|---|---|---|
-| mooncake | JSON lines | one id per 512 tokens, the last may stand for a partial block; equal id means equal prefix |
-| azure | CSV | its length only: no two prompts share anything |
-| weka | JSON, a session per file (a folder of them, or one per line) | one id per 64 tokens, full blocks only |
-| bailian | JSON lines | one id per 16 tokens, each hashed alone: equal id means equal block, not equal prefix |
-
-A loader turns ids into the contents of `records`. What two prompts share then follows from all their ids from the first
-on: ids that are hashed alone are thereby chained on what precedes them, and for chained ids nothing changes.
+Ids become the contents of `records`. What two prompts share then follows from all their ids from the first on: ids that
+are hashed alone are thereby chained on what precedes them, and for chained ids nothing changes.
 """
 
 from __future__ import annotations
 
-import csv
-import itertools
-import reprlib
 import time
+from array import array
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import datetime
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from blockwright.errors import InvalidArgumentError
+from blockwright.replay.files import read_rows
+from blockwright.replay.layouts import FORMATS, LAYOUTS, Layout, layout_of
 from blockwright.replay.records import MAX_PROMPT_TOKENS, ContentNumbers, Trace, TraceRequest, runs_of_blocks
-from blockwright.replay.rows import Place, Row, parse_object
+from blockwright.replay.rows import Place, Row
+from blockwright.replay.text import Tokenizer, prompts_of
 
-NAMELESS: Final = frozenset(("azure",))
-"""Formats that do not say which prompts share a prefix."""
+_UNITS: Final = tuple(1 << power for power in range(4, 13))
+"""The tokens that an id may stand for where a file does not say it."""
 
-FORMATS: Final = ("mooncake", "azure", "weka", "bailian")
-
-_HEAD_CHARS: Final = 4096
-# What the beginning of a file of each format holds; the first match decides.
-_MARKS: Final = (
-    ("azure", "ContextTokens"),
-    ("bailian", '"chat_id"'),
-    ("mooncake", '"input_length"'),
-    ("weka", '"requests"'),
-)
+Unit = tuple[int, bool]
+"""The tokens that an id stands for, and whether the last id may stand for fewer; without, a tail has no id."""
 
 
 def load_trace(
-    path: str | Path, trace_format: str = "auto", *, limit: int | None = None, unit: int | None = None
+    path: str | Path,
+    trace_format: str = "auto",
+    *,
+    limit: int | None = None,
+    unit: int | None = None,
+    tokenizer: str | Path | None = None,
+    column: str | None = None,
+    advance: Callable[[int], object] = lambda count: None,
 ) -> Trace:
-    """Read a trace file, or for `weka` also a folder of session files, in the order its requests are to be served.
+    """Read a trace file, or a folder of session files, in the order of arrival.
 
-    `limit` keeps only the first requests; `unit` overrides the tokens per id. O(size of the file).
+    `limit` keeps only the first requests of the file; `unit` overrides the tokens per id, which otherwise follow from
+    the number of ids where it is not that of the format. `tokenizer` is a ``tokenizer.json`` for traces of text.
+    `column` names a field to keep for each request, in `Trace.labels`. `advance` is given the bytes read, as they are
+    in the file. `Trace.notes` says in which ways the file is not what is replayed: sorted, without prefixes, and so on.
+
+    Complexity: O(size of the file) time; memory for the requests, their ids and one row.
 
     Raises:
-        TraceError: no such file, unreadable, or of no known format; a truncated or malformed line (the message names
-            file and line).
-        InvalidArgumentError: an unknown format; a limit or unit below 1.
+        TraceError: no such file, unreadable, or of no known format; a truncated or malformed row (the message names
+            file, line, format and field); text without a tokenizer.
+        InvalidArgumentError: an unknown format; a limit or unit below 1; no such tokenizer.
     """
     start, place = time.perf_counter(), Place(Path(path))
     for name, value in (("limit", limit), ("unit", unit)):
@@ -60,199 +58,213 @@ def load_trace(
             raise InvalidArgumentError(f"{name}: must be at least 1, not {value}")
     if trace_format not in ("auto", *FORMATS):
         raise InvalidArgumentError(f"format: unknown trace format {trace_format!r}; use auto, {', '.join(FORMATS)}")
-    with _readable(place):
-        name = _detect(place) if trace_format == "auto" else trace_format
-        for request in itertools.islice(_LOADERS[name](place, unit), limit):
-            place.requests.append(request)
-    if not place.requests:
-        raise place.error(f"holds no request (read as {name})", "name the right format with --format")
-    return Trace(place.path.resolve().name, name, tuple(place.requests), time.perf_counter() - start)
+    source = place.path.resolve().name
+    layout = next((each for each in LAYOUTS if each.name == trace_format), None)
+    reader: _Reader | None = None
+    with closing(read_rows(place, advance)) as rows:
+        for row in rows:
+            if reader is None:
+                layout = layout or layout_of(row, place)
+                reader = _Reader(place, layout, unit, None if tokenizer is None else Tokenizer(tokenizer), column)
+            reader.add(row)
+            if limit is not None and place.num_requests >= limit:
+                break
+    if reader is None or not reader.drafts:
+        read = f" (read as {layout.name})" if layout else ""
+        raise place.error(f"holds no request with a prompt{read}", "give another file, or another --format")
+    requests, labels, notes = reader.finish(limit)
+    return Trace(source, reader.layout.name, requests, time.perf_counter() - start, notes, labels)
 
 
-@contextmanager
-def _readable(place: Place) -> Iterator[None]:
-    """Turn what goes wrong with a file, or with the parsers of its format, into a `TraceError`. law: CALL-2."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise place.error("no such file", "check the path, or give none to replay a generated workload") from None
-    except OSError as error:
-        raise place.error(f"cannot be read ({error.strerror})", "give the path of a trace file") from None
-    except UnicodeDecodeError:
-        raise place.error("is not text in UTF-8", "unpack it first if it is compressed") from None
-    except (csv.Error, RecursionError) as error:
-        raise place.fault(f"cannot be parsed ({error})") from None
+@dataclass(slots=True)
+class _Draft:
+    """A request whose unit is not yet known for sure; a turn of a session goes on from the draft `before`."""
+
+    contents: array[int]
+    num_tokens: int
+    unit: int
+    arrival: float
+    num_output_tokens: int
+    before: int | None
 
 
-def _detect(place: Place) -> str:
-    """Return the format, read from the beginning of the file; a folder holds `weka` sessions."""
-    if place.path.is_dir():
-        return "weka"
-    with place.path.open(encoding="utf-8-sig") as file:
-        head = file.read(_HEAD_CHARS)
-    if not head.strip():
-        raise place.error("is empty", "give the path of a trace, or none to replay a generated workload")
-    for name, mark in _MARKS:
-        if mark in head:
-            return name
-    raise place.error("is of no known trace format", f"name it with --format ({', '.join(FORMATS)})")
+class _Reader:
+    """Turn the rows of one layout into requests."""
 
+    def __init__(
+        self, place: Place, layout: Layout, unit: int | None, tokenizer: Tokenizer | None, column: str | None
+    ) -> None:
+        self.place, self.layout, self.unit, self.tokenizer, self.column = place, layout, unit, tokenizer, column
+        place.format = layout.name
+        self.starts_at_once = layout.turns == "requests"
+        self.drafts: list[_Draft] = []
+        self.labels: list[str] = []
+        self.numbers = ContentNumbers()
+        # By the unit that a row itself names (0: none): what its ids may stand for, the most likely first.
+        own = [unit] if unit else [layout.unit, *(each for each in _UNITS if each != layout.unit)]
+        self.units: dict[int, list[Unit]] = {
+            0: [(each, whole) for each in own for whole in (True, False)],
+            1: [(1, True)],
+            MAX_PROMPT_TOKENS: [(MAX_PROMPT_TOKENS, True)],
+        }
+        self.sessions: dict[str, tuple[float, int | None]] = {}
+        self.start: float | None = None
+        self.latest = -float("inf")
+        self.arrival = 0.0
+        self.num_empty = self.num_late = self.num_nameless = 0
 
-def column(path: Path, name: str, count: int) -> Callable[[int], str | None]:
-    """Return a column of the first requests of a trace with one request per line: JSON lines or CSV.
-
-    Raises:
-        TraceError: a row lacks the column.
-    """
-    place, found = Place(path), list[str]()
-    with _readable(place), path.open(encoding="utf-8-sig", newline="") as file:
-        lines = (text for text in file if not text.isspace())
-        is_table = path.suffix == ".csv"
-        rows = csv.DictReader(lines) if is_table else (parse_object(text, place).fields for text in lines)
-        for place.line, row in enumerate(itertools.islice(rows, count), 2 if is_table else 1):
-            if row.get(name) is None:
-                raise place.error(f"has no column {name!r}", "name another with --tenants, or a rule: dealt:N")
-            found.append(str(row[name]))
-    return found.__getitem__
-
-
-# ---- mooncake and bailian: a request per line
-
-
-def _read_mooncake(place: Place, unit: int | None) -> Iterator[TraceRequest]:
-    """Read lines with times in milliseconds."""
-    return _read_request_lines(place, unit or 512, seconds_per_tick=1e-3)
-
-
-def _read_bailian(place: Place, unit: int | None) -> Iterator[TraceRequest]:
-    """Read lines with times in seconds; all conversations share one space of ids."""
-    return _read_request_lines(place, unit or 16, seconds_per_tick=1.0)
-
-
-def _read_request_lines(place: Place, unit: int, seconds_per_tick: float) -> Iterator[TraceRequest]:
-    numbers = ContentNumbers()
-    with place.path.open(encoding="utf-8-sig") as file:
-        for place.line, text in enumerate(file, 1):
-            if text.isspace():
-                continue
-            row = parse_object(text, place)
-            num_tokens = row.count("input_length", least=1)
-            contents = numbers.named(row.hash_ids(-(-num_tokens // unit), unit, num_tokens))
-            yield TraceRequest(
-                contents,
-                runs_of_blocks(contents, unit, num_tokens),
-                row.time("timestamp") * seconds_per_tick,
-                row.count("output_length"),
-            )
-
-
-# ---- azure: lengths only
-
-
-def _read_azure(place: Place, unit: int | None) -> Iterator[TraceRequest]:
-    """Read the columns TIMESTAMP, ContextTokens, GeneratedTokens; every prompt is a separate content."""
-    numbers, first = ContentNumbers(), None
-    with place.path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file)
-        header = next(rows, [])
-        place.line = 1
-        if header[:3] != ["TIMESTAMP", "ContextTokens", "GeneratedTokens"]:
-            raise place.fault("the header is not TIMESTAMP,ContextTokens,GeneratedTokens")
-        for cells in rows:
-            place.line = rows.line_num
-            if not cells:
-                continue
-            if len(cells) != len(header):
-                raise place.fault(f"truncated or malformed: {len(cells)} columns where the header has {len(header)}")
-            row = Row({name: _number(text) for name, text in zip(header, cells, strict=True)}, place)
-            arrival = _timestamp(cells[0], place)
-            first = arrival if first is None else first
-            yield _unshared(
-                numbers,
-                row.count("ContextTokens", least=1),
-                (arrival - first).total_seconds(),
-                row.count("GeneratedTokens"),
-            )
-
-
-def _number(text: str) -> object:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
-
-
-def _timestamp(text: str, place: Place) -> datetime:
-    try:
-        return datetime.fromisoformat(text).replace(tzinfo=None)
-    except ValueError:
-        raise place.fault(f"TIMESTAMP is no date and time: {reprlib.repr(text)}") from None
-
-
-def _unshared(numbers: ContentNumbers, num_tokens: int, arrival: float, num_output_tokens: int) -> TraceRequest:
-    contents = numbers.named(())
-    contents.append(numbers.fresh())
-    return TraceRequest(contents, runs_of_blocks(contents, MAX_PROMPT_TOKENS, num_tokens), arrival, num_output_tokens)
-
-
-# ---- weka: sessions of a coding agent
-
-
-def _read_weka(place: Place, unit: int | None) -> Iterator[TraceRequest]:
-    """Read sessions that all start at time 0, and serve their requests by time.
-
-    Ids are local to their session unless it has ``"hash_id_scope": "global"``. The tokens past the last id are not
-    shared.
-    """
-    numbers = ContentNumbers()
-    requests: list[TraceRequest] = []
-    for name, session in _weka_sessions(place):
-        scope = None if session.fields.get("hash_id_scope") == "global" else name
-        tokens_per_id = unit or (session.count("block_size", least=1) if "block_size" in session.fields else 64)
-        for arrival, row in _weka_rows(session, 0.0):
-            num_tokens = row.count("in", least=1)
-            hash_ids = row.hash_ids(num_tokens // tokens_per_id, tokens_per_id, num_tokens)
-            contents = numbers.named(hash_ids, scope)
-            if num_tokens % tokens_per_id:
-                contents.append(numbers.fresh())
-            lengths = runs_of_blocks(contents, tokens_per_id, num_tokens)
-            requests.append(TraceRequest(contents, lengths, arrival, row.count("out")))
-    requests.sort(key=lambda request: request.arrival)
-    return iter(requests)
-
-
-def _weka_sessions(place: Place) -> Iterator[tuple[str, Row]]:
-    """Yield each session with a distinct name: per file, or per line of a JSON lines file."""
-    folder = place.path
-    files = sorted(folder.glob("*.json")) if folder.is_dir() else [folder]
-    for place.path in files:
-        place.line = 0
-        if place.path.suffix == ".jsonl":
-            with place.path.open(encoding="utf-8-sig") as file:
-                for place.line, text in enumerate(file, 1):
-                    if not text.isspace():
-                        yield f"{place.path.name}:{place.line}", parse_object(text, place)
+    def add(self, row: Row) -> None:
+        """Add the requests of a row."""
+        layout, place = self.layout, self.place
+        if layout.only is not None and row.get(layout.only[0]) != layout.only[1]:
+            return
+        own = layout.own_unit
+        unit = 0 if self.unit or not own or row.get(own) is None else row.count(own, least=1)
+        if self.starts_at_once:
+            scope = None if row.get("hash_id_scope") == "global" else f"{place.path.name}:{place.line}"
+            for arrival, each in _session(row, 0.0, layout):
+                self._add_ids(each, arrival, None, scope, unit)
+        elif layout.turns:
+            arrival = self._arrival(row, layout)[0]
+            for said, answer in prompts_of(row, layout.turns):
+                tokens = self._tokens(said)
+                self._note(tokens, len(tokens), 1, arrival, len(self._tokens([answer])) if answer else 0, None)
         else:
-            yield place.path.name, parse_object(place.path.read_text(encoding="utf-8-sig"), place)
-    place.path, place.line = folder, 0
+            arrival, before = self._arrival(row, layout)
+            text = next((name for name in layout.text if row.get(name) is not None), "")
+            if text and row.get(layout.tokens) is None:
+                whole = isinstance(row.get(text), list)  # messages repeat what was said before
+                tokens = self._tokens(next(prompts_of(row, text, all_of_it=True))[0])
+                self._note(tokens, len(tokens), 1, arrival, self._output(row), None if whole else before)
+            else:
+                self._add_ids(row, arrival, before, None, unit)
+            name = row.get(layout.session) if layout.session else None
+            if name is not None:
+                self.sessions[str(name)] = arrival, len(self.drafts) - 1 if self.drafts else None
+        if self.column is not None:
+            if row.get(self.column) is None:
+                raise self.place.error(
+                    f"has no column {self.column!r}", "name another with --tenants, or a rule: dealt:N"
+                )
+            self.labels += [str(row.get(self.column))] * (len(self.drafts) - len(self.labels))
+
+    def _output(self, row: Row) -> int:
+        return 0 if row.get(self.layout.output) is None else row.count(self.layout.output)
+
+    def _arrival(self, row: Row, layout: Layout) -> tuple[float, int | None]:
+        """Return when a row arrives, in seconds, and the draft whose prompt and answer it goes on from, if any."""
+        name = next((name for name in layout.times if row.get(name) is not None), None)
+        session = row.get(layout.session) if layout.session else None
+        if name is not None:
+            arrival, before = row.time(name, layout.tick), None
+            self.num_late += arrival < self.latest
+            self.latest = max(self.latest, arrival)
+            if self.start is None:
+                self.start = arrival
+        elif session is not None:
+            arrival, before = self.sessions.get(str(session), (self.start or 0.0, None))
+            if layout.delay and row.get(layout.delay) is not None:
+                arrival += row.time(layout.delay, layout.tick)
+        elif self.start is None:
+            arrival, before = self.arrival, None
+        else:
+            raise row.wrong(layout.times[0], "a time")
+        self.arrival = arrival
+        return arrival, before
+
+    def _add_ids(self, row: Row, arrival: float, before: int | None, scope: str | None, unit: int) -> None:
+        layout = self.layout
+        num_tokens = row.count(layout.tokens)
+        if not layout.ids or row.get(layout.ids) is None:
+            self.num_nameless += num_tokens > 0
+            contents, unit = array("i", (self.numbers.fresh(),)), MAX_PROMPT_TOKENS
+        else:
+            names = row.names(layout.ids)
+            self._settle(num_tokens, len(names), unit)
+            contents = self.numbers.named(names, scope)
+        self._note(contents, num_tokens, unit, arrival, self._output(row), before)
+
+    def _settle(self, num_tokens: int, num_ids: int, unit: int) -> None:
+        """Keep only those units that explain the number of ids of this row, too."""
+        likely = self.units.setdefault(unit, [(unit, True), (unit, False)])
+        left = [each for each in likely if _num_ids(num_tokens, each) == num_ids]
+        if not left:
+            expected, size, name = _num_ids(num_tokens, likely[0]), likely[0][0], self.layout.ids
+            raise self.place.fault(
+                f"{self.layout.name}: '{name}' must hold {expected} ids for {num_tokens} tokens in blocks of {size}, "
+                f"not {num_ids} (or give the tokens of an id: --unit)"
+            )
+        self.units[unit] = left
+
+    def _tokens(self, text: list[str]) -> array[int]:
+        if self.tokenizer is None:
+            raise self.place.error(
+                f"a {self.layout.name} trace with text, not with lengths and ids",
+                "name a tokenizer with --tokenizer tokenizer.json (pip install tokenizers)",
+            )
+        return self.numbers.named([token for each in text for token in self.tokenizer.tokens(each)], "token")
+
+    def _note(
+        self, contents: array[int], num_tokens: int, unit: int, arrival: float, output: int, before: int | None
+    ) -> None:
+        if not num_tokens:
+            self.num_empty += 1
+            return
+        self.drafts.append(_Draft(contents, num_tokens, unit, arrival, output, before))
+        self.place.num_requests += not self.starts_at_once  # whose first requests are not those of the file
+
+    def finish(self, limit: int | None) -> tuple[tuple[TraceRequest, ...], tuple[str, ...], tuple[str, ...]]:
+        """Return the requests in the order of arrival, the label of each, and notes. To be called once."""
+        first = min(draft.arrival for draft in self.drafts)
+        drafts, done = self.drafts[::-1], list[TraceRequest]()
+        self.drafts.clear()
+        while drafts:
+            done.append(self._request(drafts.pop(), first, done))
+        order = sorted(range(len(done)), key=lambda at: done[at].arrival)[:limit]
+        labels = tuple(self.labels[at] for at in order) if self.labels else ()
+        return tuple(done[at] for at in order), labels, tuple(self._notes(len(done)))
+
+    def _request(self, draft: _Draft, first: float, done: list[TraceRequest]) -> TraceRequest:
+        contents, (unit, whole) = draft.contents, self.units[draft.unit][0]
+        if not whole and draft.num_tokens % unit:
+            contents.append(self.numbers.fresh())
+        lengths = runs_of_blocks(contents, unit, draft.num_tokens)
+        if draft.before is not None:
+            before = done[draft.before]
+            answer = [before.num_output_tokens] if before.num_output_tokens else []
+            contents = before.contents + array("i", [self.numbers.fresh() for _ in answer]) + contents
+            lengths = before.lengths + array("i", answer) + lengths
+        return TraceRequest(contents, lengths, round(draft.arrival - first, 6), draft.num_output_tokens)
+
+    def _notes(self, total: int) -> Iterator[str]:
+        unit = self.units[0][0][0]
+        if self.num_late:
+            yield f"{self.num_late:,} of {total:,} rows came after a later one; the requests are sorted by arrival."
+        if self.num_nameless:
+            yield (
+                f"{self.num_nameless:,} of {total:,} requests name no prefixes, only lengths: nothing in them can hit."
+            )
+        if self.num_empty:
+            yield f"{self.num_empty:,} requests without a prompt are left out."
+        if unit != (self.unit or self.layout.unit):
+            yield f"Each id stands for {unit} tokens, by the number of ids; --unit sets it."
 
 
-def _weka_rows(session: Row, start: float) -> Iterator[tuple[float, Row]]:
+def _num_ids(num_tokens: int, unit: Unit) -> int:
+    return -(-num_tokens // unit[0]) if unit[1] else num_tokens // unit[0]
+
+
+def _session(session: Row, start: float, layout: Layout) -> Iterator[tuple[float, Row]]:
     """Yield the requests of a session with their times, those of its sub-agents included.
 
     Some producers count a sub-agent's times from the session's start and some from the sub-agent's own: where any of
     them lies before the marker, they are taken as its own.
     """
-    rows = session.rows("requests")
-    times = [row.time("t") for row in rows]
+    rows = session.rows(layout.turns)
+    times = [row.time(layout.times[0], layout.tick) for row in rows]
     offset = start if any(time < start for time in times) else 0.0
     for row, seconds in zip(rows, times, strict=True):
         if row.fields.get("type") == "subagent":
-            yield from _weka_rows(row, offset + seconds)
+            yield from _session(row, offset + seconds, layout)
         else:
             yield offset + seconds, row
-
-
-_LOADERS: Final[dict[str, Callable[[Place, int | None], Iterator[TraceRequest]]]] = {
-    "mooncake": _read_mooncake,
-    "azure": _read_azure,
-    "weka": _read_weka,
-    "bailian": _read_bailian,
-}
