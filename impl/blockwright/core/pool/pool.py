@@ -209,6 +209,22 @@ class BlockPool(BlockStore):
             block += 1
         return ids
 
+    def tip(self, block: i64) -> i64:
+        """Return what ended with a block that no request has gone on from since, 0 if nothing did. O(1)."""
+        passing = self._passing
+        is_candidate = passing is not None and self._ref[block] == 0 and self._index.has_key(block)
+        return passing.tip(block) if passing is not None and is_candidate else 0
+
+    def tips(self) -> list[tuple[int, int]]:
+        """Return the candidates with which a prompt (1) or an output (2) ended, which none has gone on from."""
+        found: list[tuple[int, int]] = []
+        block: i64 = 1
+        while block < self._count:
+            if self.tip(block) != 0:
+                found.append((int(block), int(self.tip(block))))
+            block += 1
+        return found
+
     def tenant(self, salt: str | None) -> i64:
         """Return the number of a request's tenant. O(1)."""
         order = self._order

@@ -424,7 +424,7 @@ class BlockStore:
                 passing.note(block, False)
                 self._put_first(block)
             elif not passing.is_passing(i, block):
-                passing.note(block, False)
+                passing.note_ordinary(i, block)
                 self._put_after(block, i64(self._prev[0]))
             elif passing.spares == 0:
                 self._put_after(block, self._last_to_pass(passing))
@@ -494,6 +494,8 @@ class BlockStore:
                 passes = passing.is_passing(i, block)
                 passing.note(block, False)
             if is_published and (order.keeps_doubles or self._index.is_single(block)):
+                if passing is not None and not passes:
+                    passing.note_ordinary(i, block)
                 order.add(block, passes)
                 continue
             if is_published:

@@ -193,7 +193,7 @@ def open_tables(state: State, request: Request, ask: StepRequest, changes: StepS
     tables = RequestTables(request, 0, by_group)
     tables.trim_at = trim_at
     tables.tenant = state.pool.tenant(request.cache_salt)
-    tables.wants = wanted_lengths(state, request, ask)
+    wanted_lengths(state, request, tables, ask)
     at = 0
     while at < num_groups:
         state.groups[at].open(request._request_id, by_group[at])
@@ -464,7 +464,7 @@ def trim_passing(state: State, tables: RequestTables, changes: StepScratch) -> N
 # ---------------------------------------------------------------------- release
 
 
-def vacate(state: State, tables: RequestTables, computed: i64) -> None:
+def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) -> None:
     """Release all a request holds; behind a fence while a step or a load still touches it. law: REF-1, FENCE-1.
 
     A state of its last step is published only if the step has run: it is not in flight, and `computed` covers it.
@@ -480,19 +480,19 @@ def vacate(state: State, tables: RequestTables, computed: i64) -> None:
     try:
         if step is not None:
             step.wishes.append(wish)
-            step.wants.append(all_wanted(state, tables))
+            step.wants.append(all_wanted(state, tables, resumes))
             step.fenced.append(batch)
         elif waits:
             if wish is not None:
                 state.load_wishes[tables.request_id] = wish
-            state.load_wants[tables.request_id] = all_wanted(state, tables)
+            state.load_wants[tables.request_id] = all_wanted(state, tables, resumes)
             state.loads[tables.request_id] = batch
         has_begun = True
         if not in_flight and computed >= tables.num_written - tables.num_drafts:
             # The state was computed and is worth finding, though the request that left it is gone.
             publish_due(state, tables, tables.request)
         state.due.remove(tables)
-        wants = NO_WANTS if waits else all_wanted(state, tables)
+        wants = NO_WANTS if waits else all_wanted(state, tables, resumes)
         for group, table in zip(state.groups, tables.by_group):
             if not waits:
                 state.pool._begin_release(wish, group._block_size)

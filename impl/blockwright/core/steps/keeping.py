@@ -1,34 +1,61 @@
 """Which blocks the next turn will need: what a request wants kept, and what that says of the blocks it lets go of.
 
 A request wants the blocks that hits of a few lengths would need: its prompt, with and without its last token; the hit
-that it began with; its junction; and, when it lets go, all that it has published. Other blocks are passing, and are
-evicted first (law: POLICY-4).
+that it began with, unless it was the first to go on from there; its junction; and, when it lets go, all that it has
+published. Other blocks are passing, and are evicted first (law: POLICY-4).
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
 from blockwright.core.keys.request import Request
+from blockwright.core.pool.order.passing import AT_PROMPT, NO_TIP, PassingBlocks
 from blockwright.core.steps.state import State
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.group import GroupTables
 from blockwright.core.tables.table import NO_WANTS, RequestTables
 
 
-def wanted_lengths(state: State, request: Request, ask: StepRequest) -> vec[i64]:
-    """Return the lengths that a request wants kept from its admission on, each one that a hit can have. O(1).
+_HIT: Final = 2
+_JUNCTION: Final = 3
+_OUTPUT: Final = 4
+"""Where these lengths are in what a request wants, after its prompt with and without the last token; 0: not wanted."""
+
+
+def wanted_lengths(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> None:
+    """Note the lengths that a request wants kept from its admission on, each one that a hit can have. O(groups).
 
     law: KEEP-1.
     """
     if state.pool._passing is None:
-        return NO_WANTS
+        return
     known: i64 = request._num_prompt + i64(len(request._output))
     alignment = state.config.alignment
-    wants = vec[i64]([within(state, known), within(state, known - 1)])
-    wants = append(wants, (ask.begin + ask.external) // alignment * alignment)
-    return append(wants, request._junction) if request._num_looked_up > 0 else wants
+    prompt = within(state, known)
+    resend = within(state, known - 1)
+    hit = (ask.begin + ask.external) // alignment * alignment
+    tip: i64 = NO_TIP
+    if ask.external == 0 and hit != prompt and hit != resend:  # noqa: PLR1714, compiled code would build a tuple
+        tip = tip_of(state, ask)
+    junction: i64 = request._junction if request._num_looked_up > 0 else 0
+    tables.wants = vec[i64]([prompt, resend, hit if tip == NO_TIP else 0, junction])
+    tables.wants_output = tip != AT_PROMPT
+
+
+def tip_of(state: State, ask: StepRequest) -> i64:
+    """Return at what the blocks of a hit end, in the first group that tells. O(groups)."""
+    hit = ask.hit
+    if hit is not None:
+        for group, ids in zip(state.groups, hit.ids):
+            if not group.keeps_all and len(ids) > 0:
+                tip = state.pool.tip(i64(ids[-1]))
+                if tip != NO_TIP:
+                    return tip
+    return NO_TIP
 
 
 def within(state: State, length: i64) -> i64:
@@ -37,15 +64,19 @@ def within(state: State, length: i64) -> i64:
     return max(length - state.margin, 0) // config.alignment * config.alignment
 
 
-def all_wanted(state: State, tables: RequestTables) -> vec[i64]:
-    """Return the lengths that a request wants kept as it ends: also all that every group has published. O(groups)."""
+def all_wanted(state: State, tables: RequestTables, resumes: bool) -> vec[i64]:
+    """Return the lengths that a request wants kept as it ends or is preempted. O(groups)."""
     if state.pool._passing is None:
         return NO_WANTS
     count = state.config.max_len
     for group, table in zip(state.groups, tables.by_group):
         if not group.is_encoder:
             count = min(count, table.num_published * group._block_size)
-    return append(tables.wants[:], within(state, count))
+    wants = tables.wants
+    end = within(state, count)
+    if not resumes and not tables.wants_output and end >= max(wants[0], wants[_HIT], wants[_JUNCTION]):
+        end = 0
+    return append(wants[:], end)
 
 
 def begin_wanted(state: State, group: GroupTables, wants: vec[i64]) -> None:
@@ -60,6 +91,24 @@ def begin_wanted(state: State, group: GroupTables, wants: vec[i64]) -> None:
         while i < i64(len(wants)):
             group.want(passing, wants[i])
             i += 1
+        note_ends(passing, group, wants)
+
+
+def note_ends(passing: PassingBlocks, group: GroupTables, wants: vec[i64]) -> None:
+    """Tell the pool at which entries something ends that no other request is known to have gone on from. O(1)."""
+    if len(wants) > 0:
+        output: i64 = wants[_OUTPUT] if len(wants) > _OUTPUT else 0
+        size = group._block_size
+        passing.end_at(
+            unproven(wants, wants[0]) // size - 1,
+            unproven(wants, wants[1]) // size - 1,
+            unproven(wants, output) // size - 1,
+        )
+
+
+def unproven(wants: vec[i64], length: i64) -> i64:
+    """Return a length, or 0 if it is that of the hit or the junction. O(1)."""
+    return 0 if length == wants[_HIT] or length == wants[_JUNCTION] else length  # noqa: PLR1714, as above
 
 
 def end_wanted(state: State) -> None:
@@ -84,5 +133,6 @@ def trim_group(state: State, tables: RequestTables, at: i64, stop: i64) -> None:
             if start * group._block_size <= wants[i]:
                 group.want(passing, wants[i])
             i += 1
+        note_ends(passing, group, wants)
     group.trim_until(table, stop)
     end_wanted(state)

@@ -20,8 +20,15 @@ from blockwright.core.keys.packed import zeros32
 SHARE: Final = 32
 """One block of so many is a passing one that is spared, unless an engine says otherwise."""
 
-_ORDINARY: Final = -1  # instead of a neighbour in the ring of spared blocks: not passing, as far as is known
-_PASSING: Final = -2  # passing: in front of the others, or left so by its last request and held by a connector
+# Instead of a neighbour in the ring of spared blocks:
+_PASSING: Final = -1  # passing: in front of the others, or left so by its last request and held by a connector
+_ORDINARY: Final = -2  # not passing, as far as is known
+_PROMPT: Final = -3  # of a free block: ordinary, and a prompt ended with it that no request has gone on from
+_OUTPUT: Final = -4  # likewise, the output of a request
+NO_TIP: Final = 0
+AT_PROMPT: Final = 1
+AT_OUTPUT: Final = 2
+"""What ended with a free block that no request has gone on from since."""
 _MOST: Final = 12  # ranges of entries: of five lengths, of each a window and sinks
 _ALL: Final = -1  # instead of a number of ranges: every block is ordinary
 
@@ -51,6 +58,10 @@ class PassingBlocks:
         self._newer[0] = 0
         self._ranges: vec[i32] = zeros32(2 * _MOST)
         self._num_ranges: i64 = _ALL
+        # Entries with which the prompt ends, with and without its last token, and all that is published; -1: none.
+        self._prompt: i64 = -1
+        self._resend: i64 = -1
+        self._output: i64 = -1
 
     def copy(self) -> PassingBlocks:
         """Return an independent copy. O(count)."""
@@ -67,6 +78,7 @@ class PassingBlocks:
     def begin(self) -> None:
         """Start with a table of which no entry is wanted. Takes no memory."""
         self._num_ranges = 0
+        self._prompt = self._resend = self._output = -1
 
     def want(self, start: i64, stop: i64) -> None:
         """Want the entries of a range. O(1); takes no memory."""
@@ -75,6 +87,12 @@ class PassingBlocks:
             self._ranges[at] = i32(start)
             self._ranges[at + 1] = i32(stop)
             self._num_ranges += 1
+
+    def end_at(self, prompt: i64, resend: i64, output: i64) -> None:
+        """Note the entries with which the prompt ends, with and without its last token, and the output; -1: none."""
+        self._prompt = prompt
+        self._resend = resend
+        self._output = output
 
     def end(self) -> None:
         """Take every block that is let go of as ordinary from now on."""
@@ -92,6 +110,23 @@ class PassingBlocks:
             at += 2
         return True
 
+    def note_ordinary(self, entry: i64, block: i64) -> None:
+        """Note that a candidate is ordinary, and what ended at its entry of the table that is let go of. O(1)."""
+        noted: i64 = _ORDINARY
+        if self._num_ranges != _ALL:
+            if entry == self._output:
+                noted = _OUTPUT
+            elif entry == self._prompt or entry == self._resend:  # noqa: PLR1714, compiled code would build a tuple
+                noted = _PROMPT
+        self._newer[block] = i32(noted)
+
+    def tip(self, block: i64) -> i64:
+        """Return what ended with a free block that no request has gone on from since. O(1)."""
+        noted = self._newer[block]
+        if noted == _PROMPT:
+            return AT_PROMPT
+        return AT_OUTPUT if noted == _OUTPUT else NO_TIP
+
     def note(self, block: i64, is_passing: bool) -> None:
         """Note whether a block is passing that the last of its requests has left, or that is in front. O(1)."""
         self._newer[block] = _PASSING if is_passing else _ORDINARY
@@ -104,7 +139,7 @@ class PassingBlocks:
 
     def is_noted(self, block: i64) -> bool:
         """Return whether a block is passing, as far as is noted here. O(1)."""
-        return self._newer[block] != _ORDINARY
+        return self._newer[block] >= _PASSING
 
     def spare(self, block: i64) -> i64:
         """Spare a passing block, the last to be let go of; return the one that is spared no more, or 0. O(1)."""
@@ -156,7 +191,7 @@ class PassingBlocks:
             is_bare: whether that has no content, or there is none.
             keeps: whether it stays as it is, since no request holds it.
         """
-        is_passing = self._newer[block] != _ORDINARY
+        is_passing = self._newer[block] >= _PASSING
         if block == self.last:
             self.last = 0 if is_bare else before
         if self._newer[block] >= 0:
