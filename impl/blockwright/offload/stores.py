@@ -58,7 +58,7 @@ class Stores:
     ) -> None:
         """Store the blocks that steps fill if `is_early`, else those that are evicted.
 
-        Of these, passing ones only if `stores_passing`.
+        Passing ones only if `stores_passing`.
         """
         self._manager = manager
         self._chain = chain
@@ -173,7 +173,11 @@ class Stores:
         for blocks, table, start, stop in zip(groups, tables, starts, stops, strict=True):
             for index in range(start, stop):
                 parts = table[index * self._per_block : (index + 1) * self._per_block]
-                if self._are_readable(blocks, index, parts):
+                first = index * self._per_block
+                wanted = self._stores_passing or manager.may_be_wanted(
+                    request, blocks.number, first, first + self._per_block
+                )
+                if wanted and self._are_readable(blocks, index, parts):
                     block = _Block(blocks.key(index), parts, manager.hint_of(request, index * blocks.tokens))
                     found.append(((index + 1) * blocks.tokens, blocks.number, index, block))
         found.sort(key=lambda each: each[:2])  # in order of the tokens

@@ -113,17 +113,24 @@ def test_hints_begin_with_passing_blocks() -> None:
     assert [each.group for each in manager.take_evictions()[:7]] == [1] * 7
 
 
-def test_a_restored_cache_keeps_the_order() -> None:
-    manager = manager_of([FULL, WINDOW], 40, enable_kv_cache_events=True)
+@pytest.mark.parametrize("spares", [0, 1, 4])
+def test_a_restored_cache_keeps_the_order(spares: int) -> None:
+    """And the classes of the candidates, by which they go from then on."""
+    manager = manager_of([FULL, WINDOW], 40, enable_kv_cache_events=True, passing_spares=spares)
     serve(manager, "first", list(range(9)))
     serve(manager, "second", [50, *range(9)])
     dump = manager.dump(manager.take_events(), b"", Sha256Hasher(b""))
-    twin = manager_of([FULL, WINDOW], 40, enable_kv_cache_events=True)
+    twin = manager_of([FULL, WINDOW], 40, enable_kv_cache_events=True, passing_spares=spares)
     assert twin.restore(dump, b"", Sha256Hasher(b"")) > 0
     twin.check()
     published = manager.block_pool.published()
     order = [[b for b in each.block_pool.free_block_ids() if published[b]] for each in (manager, twin)]
     assert order[0] == order[1]
+    for each in (manager, twin):
+        serve(each, "third", [*range(9), 60, 61])
+    pools = [each.block_pool for each in (manager, twin)]
+    assert pools[0].passing_block_ids() == pools[1].passing_block_ids() != []
+    assert pools[0].tips() == pools[1].tips() != []
 
 
 @pytest.mark.parametrize("usable", [33, 36, 42, 48])

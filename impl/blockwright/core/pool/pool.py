@@ -225,6 +225,21 @@ class BlockPool(BlockStore):
             block += 1
         return found
 
+    def _classes(self) -> dict[int, int]:
+        """Return the class of each block that is more than an ordinary candidate: 1 passing, 2 and 3 tips."""
+        return dict.fromkeys(self.passing_block_ids(), 1) | {block: tip + 1 for block, tip in self.tips()}
+
+    def _free_classed(self, blocks: list[int], classes: dict[int, int]) -> None:
+        """Let go of blocks held from outside, in this order, as candidates of these classes (`_classes`)."""
+        passing = self._passing
+        for block in blocks if passing is not None else ():
+            if passing is not None and classes[block] == 1:
+                passing.note(block, True)
+        self.free_blocks(blocks)
+        for block in blocks if passing is not None else ():
+            if passing is not None and classes[block] > 1:
+                passing.note_tip(block, classes[block] - 1)
+
     def tenant(self, salt: str | None) -> i64:
         """Return the number of a request's tenant. O(1)."""
         order = self._order

@@ -14,6 +14,7 @@ from mypy_extensions import i64
 
 from blockwright.core.keys.request import Request
 from blockwright.core.pool.order.passing import AT_PROMPT, NO_TIP, PassingBlocks
+from blockwright.core.steps.preconditions import tables_running
 from blockwright.core.steps.state import State
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.group import GroupTables
@@ -109,6 +110,19 @@ def note_ends(passing: PassingBlocks, group: GroupTables, wants: vec[i64]) -> No
 def unproven(wants: vec[i64], length: i64) -> i64:
     """Return a length, or 0 if it is that of the hit or the junction. O(1)."""
     return 0 if length == wants[_HIT] or length == wants[_JUNCTION] else length  # noqa: PLR1714, as above
+
+
+def may_be_wanted(state: State, request: Request, at: i64, start: i64, stop: i64) -> bool:
+    """See `KVCacheManager.may_be_wanted`. Takes no memory."""
+    tables = tables_running(state, request)
+    passing, group = state.pool._passing, state.groups[at]
+    if passing is None or group.keeps_all or stop * group._block_size > tables.wants[0]:
+        return True
+    begin_wanted(state, group, tables.wants)
+    while start < stop and passing.is_passing(start, 0):
+        start += 1
+    passing.end()
+    return start < stop
 
 
 def end_wanted(state: State) -> None:

@@ -120,6 +120,10 @@ class PassingBlocks:
                 noted = _PROMPT
         self._newer[block] = i32(noted)
 
+    def note_tip(self, block: i64, tip: i64) -> None:
+        """Note what ended with a free block that is ordinary. O(1)."""
+        self._newer[block] = _PROMPT if tip == AT_PROMPT else _OUTPUT
+
     def tip(self, block: i64) -> i64:
         """Return what ended with a free block that no request has gone on from since. O(1)."""
         noted = self._newer[block]
