@@ -20,7 +20,14 @@ from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import ADMIT, EXTERNAL, FREE, GROW, HIT, NUM_HELD, NUM_NEW, PREEMPT, Journal
 from blockwright.core.pool.order.order import Wish
-from blockwright.core.steps.keeping import all_wanted, begin_wanted, end_wanted, trim_group, wanted_lengths
+from blockwright.core.steps.keeping import (
+    all_wanted,
+    begin_wanted,
+    end_wanted,
+    is_behind_wanted,
+    trim_group,
+    wanted_lengths,
+)
 from blockwright.core.steps.publication import publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State
 from blockwright.core.tables.ask import StepRequest
@@ -422,9 +429,12 @@ def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None
 
     The groups in order, of each its last entry first. law: TRIM-1, REF-1.
     """
-    if state.pool._passing is not None:
-        trim_passing(state, tables, changes)
-        return
+    passing = state.pool._passing
+    if passing is not None:
+        if not is_behind_wanted(state, tables, changes):
+            trim_passing(state, tables, changes)
+            return
+        passing.begin()
     nulled, ends, trimmed, dead = changes.nulled, changes.nulled_ends, changes.trimmed, changes.blocks
     count: i64 = i64(len(nulled)) - changes.num_nulled
     first = count  # where the entries of a group begin; the pool releases from the end on
@@ -448,6 +458,8 @@ def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None
     if count > 0:
         state.pool._release(dead, 0, count)
         state.pool._note_trim(dead, 0, count)
+    if passing is not None:
+        passing.end()
     tables.trim_at = changes.trim_at
 
 

@@ -17,10 +17,13 @@ from blockwright.core.pool.order.passing import AT_PROMPT, NO_TIP, PassingBlocks
 from blockwright.core.steps.preconditions import tables_running
 from blockwright.core.steps.state import State
 from blockwright.core.tables.ask import StepRequest
+from blockwright.core.tables.changes import StepScratch
 from blockwright.core.tables.group import GroupTables
 from blockwright.core.tables.table import NO_WANTS, RequestTables
 
 
+_PROMPT: Final = 0
+_RESEND: Final = 1
 _HIT: Final = 2
 _JUNCTION: Final = 3
 _OUTPUT: Final = 4
@@ -44,6 +47,7 @@ def wanted_lengths(state: State, request: Request, tables: RequestTables, ask: S
         tip = tip_of(state, ask)
     junction: i64 = request._junction if request._num_looked_up > 0 else 0
     tables.wants = vec[i64]([prompt, resend, hit if tip == NO_TIP else 0, junction])
+    tables.wants_end = max(prompt, hit, junction)
     tables.wants_output = tip != AT_PROMPT
 
 
@@ -75,7 +79,7 @@ def all_wanted(state: State, tables: RequestTables, resumes: bool) -> vec[i64]:
             count = min(count, table.num_published * group._block_size)
     wants = tables.wants
     end = within(state, count)
-    if not resumes and not tables.wants_output and end >= max(wants[0], wants[_HIT], wants[_JUNCTION]):
+    if not resumes and not tables.wants_output and end >= max(wants[_PROMPT], wants[_HIT], wants[_JUNCTION]):
         end = 0
     return append(wants[:], end)
 
@@ -101,8 +105,8 @@ def note_ends(passing: PassingBlocks, group: GroupTables, wants: vec[i64]) -> No
         output: i64 = wants[_OUTPUT] if len(wants) > _OUTPUT else 0
         size = group._block_size
         passing.end_at(
-            unproven(wants, wants[0]) // size - 1,
-            unproven(wants, wants[1]) // size - 1,
+            unproven(wants, wants[_PROMPT]) // size - 1,
+            unproven(wants, wants[_RESEND]) // size - 1,
             unproven(wants, output) // size - 1,
         )
 
@@ -116,7 +120,7 @@ def may_be_wanted(state: State, request: Request, at: i64, start: i64, stop: i64
     """See `KVCacheManager.may_be_wanted`. Takes no memory."""
     tables = tables_running(state, request)
     passing, group = state.pool._passing, state.groups[at]
-    if passing is None or group.keeps_all or stop * group._block_size > tables.wants[0]:
+    if passing is None or group.keeps_all or stop * group._block_size > tables.wants[_PROMPT]:
         return True
     begin_wanted(state, group, tables.wants)
     while start < stop and passing.is_passing(start, 0):
@@ -131,6 +135,19 @@ def end_wanted(state: State) -> None:
         state.pool._passing.end()
 
 
+def is_behind_wanted(state: State, tables: RequestTables, changes: StepScratch) -> bool:
+    """Return whether all entries that die are behind what is wanted, as most are while a request decodes. O(groups)."""
+    i: i64 = changes.num_nulled
+    at: i64 = 0
+    while at < state.config.num_groups:
+        stop: i64 = i64(changes.nulled_ends[at])
+        if i < stop and i64(changes.nulled[i]) * state.groups[at]._block_size <= tables.wants_end:
+            return False
+        i = stop
+        at += 1
+    return True
+
+
 def trim_group(state: State, tables: RequestTables, at: i64, stop: i64) -> None:
     """Trim the entries of a group before `stop`, all of them dead. O(entries that die)."""
     group, table = state.groups[at], tables.by_group[at]
@@ -141,12 +158,11 @@ def trim_group(state: State, tables: RequestTables, at: i64, stop: i64) -> None:
     wants = tables.wants
     if passing is not None:
         passing.begin()
-        i: i64 = 0
-        while i < i64(len(wants)):
-            # Most entries that die are behind all that is wanted, as a request decodes.
-            if start * group._block_size <= wants[i]:
+        if start * group._block_size <= tables.wants_end:
+            i: i64 = 0
+            while i < i64(len(wants)):
                 group.want(passing, wants[i])
-            i += 1
-        note_ends(passing, group, wants)
+                i += 1
+            note_ends(passing, group, wants)
     group.trim_until(table, stop)
     end_wanted(state)
