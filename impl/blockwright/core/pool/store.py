@@ -405,6 +405,8 @@ class BlockStore:
     def _let_go_passing(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
         """Do so where passing blocks go first: the entries of the range are those of a table. law: POLICY-4."""
         ref = self._ref
+        following = self._next
+        before = self._prev
         marks = self._index.marks
         i = stop
         while i > start:
@@ -419,28 +421,30 @@ class BlockStore:
                 continue
             self._num_free += 1
             if marks[block] == 0:
-                if marks[i64(self._next[0])] != 0 or self._next[0] == 0:
+                if marks[i64(following[0])] != 0 or following[0] == 0:
                     passing.last_bare = block
                 passing.note(block, False)
                 self._put_first(block)
-            elif not passing.is_passing(i, block):
+                continue
+            passes = passing.is_passing(i, block)
+            if passes and passing.spares == 0:
+                self._put_last_to_pass(passing, block)
+                continue
+            tail: i64 = i64(before[0])
+            following[tail] = i32(block)
+            before[block] = i32(tail)
+            following[block] = 0
+            before[0] = i32(block)
+            if not passes:
                 passing.note_ordinary(i, block)
-                self._put_after(block, i64(self._prev[0]))
-            elif passing.spares == 0:
-                self._put_after(block, self._last_to_pass(passing))
-                passing.note(block, True)
-                passing.last = block
-            else:
-                self._put_after(block, i64(self._prev[0]))
-                oldest = passing.spare(block)
-                if oldest != 0:
-                    before = self._prev[oldest]
-                    following = self._next[oldest]
-                    self._next[i64(before)] = following
-                    self._prev[i64(following)] = before
-                    self._put_after(oldest, self._last_to_pass(passing))
-                    passing.note(oldest, True)
-                    passing.last = oldest
+                continue
+            oldest = passing.spare(block)
+            if oldest != 0:
+                ahead: i64 = i64(before[oldest])
+                behind: i64 = i64(following[oldest])
+                following[ahead] = i32(behind)
+                before[behind] = i32(ahead)
+                self._put_last_to_pass(passing, oldest)
         self._version += 1
 
     def _note_left(self, passing: PassingBlocks, entry: i64, block: i64) -> None:
@@ -448,12 +452,15 @@ class BlockStore:
         if self._num_others(block) == i64(self._ref[block]):
             passing.note(block, self._index.marks[block] != 0 and passing.is_passing(entry, block))
 
-    def _last_to_pass(self, passing: PassingBlocks) -> i64:
-        """Return the block of the queue behind which the next passing one stands, 0 if it comes first. O(1)."""
-        if passing.last != 0:
-            return passing.last
-        first: i64 = i64(self._next[0])
-        return passing.last_bare if first != 0 and self._index.marks[first] == 0 else 0
+    def _put_last_to_pass(self, passing: PassingBlocks, block: i64) -> None:
+        """Put a passing block behind all others in front of the ordinary ones. O(1)."""
+        after = passing.last
+        if after == 0:
+            first: i64 = i64(self._next[0])
+            after = passing.last_bare if first != 0 and self._index.marks[first] == 0 else 0
+        self._put_after(block, after)
+        passing.note(block, True)
+        passing.last = block
 
     def _put_after(self, block: i64, before: i64) -> None:
         """Put a free block into the queue behind another, behind none if that is 0."""

@@ -147,16 +147,21 @@ class PassingBlocks:
 
     def spare(self, block: i64) -> i64:
         """Spare a passing block, the last to be let go of; return the one that is spared no more, or 0. O(1)."""
-        newest = self._older[0]
-        self._newer[i64(newest)] = i32(block)
-        self._older[block] = newest
-        self._newer[block] = 0
-        self._older[0] = i32(block)
-        self.num_spared += 1
-        if self.num_spared <= self.spares:
+        newer = self._newer
+        older = self._older
+        newest: i64 = i64(older[0])
+        newer[newest] = i32(block)
+        older[block] = i32(newest)
+        newer[block] = 0
+        older[0] = i32(block)
+        if self.num_spared < self.spares:
+            self.num_spared += 1
             return 0
-        oldest: i64 = i64(self._newer[0])
-        self._drop(oldest)
+        oldest: i64 = i64(newer[0])
+        following: i64 = i64(newer[oldest])
+        newer[0] = i32(following)
+        older[following] = 0
+        newer[oldest] = _ORDINARY
         return oldest
 
     def _drop(self, block: i64) -> None:
@@ -174,8 +179,16 @@ class PassingBlocks:
         """Note that the first blocks of the queue are taken, those of a range. O(blocks)."""
         if self.last == 0 and self.num_spared == 0:
             return
+        newer = self._newer
         while start < stop:
-            self.taken_one(i64(ids[start]))
+            block: i64 = i64(ids[start])
+            noted: i64 = i64(newer[block])
+            if noted >= _PASSING:
+                if block == self.last:
+                    self.last = 0
+                if noted >= 0:
+                    self._drop(block)
+                newer[block] = _ORDINARY
             start += 1
 
     def taken_one(self, block: i64) -> None:
