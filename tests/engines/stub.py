@@ -105,11 +105,13 @@ def scheduler(
     events: bool = False,
     loads: dict[str, Any] | None = None,
     connector: dict[str, Any] | None = None,
+    retention: int | None = None,
     **options: Any,
 ) -> Any:
     """Return one of vLLM's schedulers over a pool of these groups, with its own manager or ours.
 
-    `loads` configures the connector beside this file, `connector` one of vLLM's own.
+    `loads` configures the connector beside this file, `connector` one of vLLM's own. `retention` is vLLM's
+    ``--prefix-cache-retention-interval``, which is 0 by default.
     """
     settings = {
         "model": str(models.make("llama", folder)),
@@ -161,7 +163,13 @@ def scheduler(
     names = [name for group in groups for name in group.layer_names]
     size = kinds[0].page_size_bytes if kinds else 0
     tensors = [KVCacheTensor(size=size * num_blocks, layers=names, layer_stride=0, block_stride=size)] if kinds else []
-    memory = KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=tensors, kv_cache_groups=groups)
+    config.cache_config.prefix_cache_retention_interval = retention
+    memory = KVCacheConfig(
+        num_blocks=num_blocks,
+        kv_cache_tensors=tensors,
+        kv_cache_groups=groups,
+        prefix_cache_retention_interval=retention,
+    )
     theirs = AsyncScheduler if is_async else Scheduler
     own = schedulers.AsyncScheduler if is_async else schedulers.Scheduler
     return (own if ours else theirs)(

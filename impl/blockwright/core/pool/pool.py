@@ -175,9 +175,7 @@ class BlockPool(BlockStore):
             bare += 1
         made.start(self._count - 1 - self._num_free, blocks[int(bare) :], self.passing_block_ids())
         if self._passing is not None:  # from now on it knows only tables, and blocks that a connector holds
-            for each in self.passing_block_ids():
-                if self._ref[i64(each)] == 0:
-                    self._passing.taken_one(each)
+            self._passing.leave([each for each in self.passing_block_ids() if self._ref[i64(each)] == 0])
         made.hear(self._index)
         last: i64 = i64(blocks[int(bare) - 1]) if bare > 0 else 0
         self._next[last] = 0

@@ -179,25 +179,24 @@ class PassingBlocks:
         """Note that the first blocks of the queue are taken, those of a range. O(blocks)."""
         if self.last == 0 and self.num_spared == 0:
             return
-        newer = self._newer
         while start < stop:
-            block: i64 = i64(ids[start])
-            noted: i64 = i64(newer[block])
-            if noted >= _PASSING:
-                if block == self.last:
-                    self.last = 0
-                if noted >= 0:
-                    self._drop(block)
-                newer[block] = _ORDINARY
+            self.taken_one(i64(ids[start]))
             start += 1
 
     def taken_one(self, block: i64) -> None:
         """Note that the first block of the queue is taken. O(1)."""
-        if block == self.last:
+        newer = self._newer
+        noted: i64 = i64(newer[block])
+        if noted < _PASSING:
+            return
+        if noted >= 0:
+            # The first of the queue is the first of the spared ones too: both stand in the order of their release.
+            newer[0] = i32(noted)
+            self._older[noted] = 0
+            self.num_spared -= 1
+        elif block == self.last:
             self.last = 0
-        if self._newer[block] >= 0:
-            self._drop(block)
-        self._newer[block] = _ORDINARY
+        newer[block] = _ORDINARY
 
     def held(self, block: i64, before: i64, is_bare: bool, keeps: bool) -> None:
         """Note that a candidate is held again. O(1).
@@ -214,6 +213,15 @@ class PassingBlocks:
         if self._newer[block] >= 0:
             self._drop(block)
         self.note(block, keeps and is_passing)
+
+    def leave(self, candidates: list[int]) -> None:
+        """Note that no candidate stands in the queue any more, given those that are passing. O(candidates)."""
+        for block in candidates:
+            self._newer[block] = _ORDINARY
+        self.last = 0
+        self.num_spared = 0
+        self._newer[0] = 0
+        self._older[0] = 0
 
     def clear(self, last: i64) -> None:
         """Note that no block has content any more; `last` is the last one of the queue. O(count)."""
