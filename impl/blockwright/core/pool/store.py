@@ -404,6 +404,9 @@ class BlockStore:
 
     def _let_go_passing(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
         """Do so where passing blocks go first: the entries of the range are those of a table. law: POLICY-4."""
+        if passing.spares > 0 and passing.wants_none() and self._are_candidates(ids, start, stop):
+            self._spare_all(passing, ids, start, stop)
+            return
         ref = self._ref
         following = self._next
         before = self._prev
@@ -438,14 +441,53 @@ class BlockStore:
             if not passes:
                 passing.note_ordinary(i, block)
                 continue
-            oldest = passing.spare(block)
-            if oldest != 0:
-                ahead: i64 = i64(before[oldest])
-                behind: i64 = i64(following[oldest])
-                following[ahead] = i32(behind)
-                before[behind] = i32(ahead)
-                self._put_last_to_pass(passing, oldest)
+            passing.spare(block)
+            self._spare_fewer(passing)
         self._version += 1
+
+    def _are_candidates(self, ids: vec[i32], start: i64, stop: i64) -> bool:
+        """Return whether all entries of a range are published and have one holder. O(entries).
+
+        A loop of its own, because its reads wait for memory all at once, and not one after another.
+        """
+        ref = self._ref
+        marks = self._index.marks
+        while start < stop and ref[i64(ids[start])] == 1 and marks[i64(ids[start])] != 0:
+            start += 1
+        return start == stop
+
+    def _spare_all(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Let go of the last holder of passing blocks, last entry first. O(entries)."""
+        ref = self._ref
+        following = self._next
+        before = self._prev
+        tail: i64 = i64(before[0])
+        i = stop
+        while i > start:
+            i -= 1
+            block: i64 = i64(ids[i])
+            ref[block] = 0
+            following[tail] = i32(block)
+            before[block] = i32(tail)
+            tail = block
+        following[tail] = 0
+        before[0] = i32(tail)
+        passing.spare_all(ids, start, stop)
+        self._num_free += stop - start
+        self._version += 1
+        self._spare_fewer(passing)
+
+    def _spare_fewer(self, passing: PassingBlocks) -> None:
+        """Put the first spared blocks in front of the ordinary ones until no more than `spares` are left."""
+        following = self._next
+        before = self._prev
+        while passing.num_spared > passing.spares:
+            oldest = passing.spare_no_more()
+            ahead: i64 = i64(before[oldest])
+            behind: i64 = i64(following[oldest])
+            following[ahead] = i32(behind)
+            before[behind] = i32(ahead)
+            self._put_last_to_pass(passing, oldest)
 
     def _note_left(self, passing: PassingBlocks, entry: i64, block: i64) -> None:
         """Note the class of a block that a request has left, if only others than requests hold it now. O(1)."""

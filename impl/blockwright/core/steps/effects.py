@@ -24,9 +24,9 @@ from blockwright.core.steps.keeping import (
     all_wanted,
     begin_wanted,
     end_wanted,
-    is_behind_wanted,
     trim_group,
     wanted_lengths,
+    wants_none,
 )
 from blockwright.core.steps.publication import publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State
@@ -431,7 +431,7 @@ def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None
     """
     passing = state.pool._passing
     if passing is not None:
-        if not is_behind_wanted(state, tables, changes):
+        if not wants_none(state, tables, changes):
             trim_passing(state, tables, changes)
             return
         passing.begin()

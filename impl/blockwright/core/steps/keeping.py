@@ -135,14 +135,25 @@ def end_wanted(state: State) -> None:
         state.pool._passing.end()
 
 
-def is_behind_wanted(state: State, tables: RequestTables, changes: StepScratch) -> bool:
-    """Return whether all entries that die are behind what is wanted, as most are while a request decodes. O(groups)."""
+def wants_none(state: State, tables: RequestTables, changes: StepScratch) -> bool:
+    """Return whether no wanted hit needs one of the entries that die, as while a request decodes. O(groups)."""
+    wants = tables.wants
     i: i64 = changes.num_nulled
     at: i64 = 0
     while at < state.config.num_groups:
         stop: i64 = i64(changes.nulled_ends[at])
-        if i < stop and i64(changes.nulled[i]) * state.groups[at]._block_size <= tables.wants_end:
-            return False
+        if i < stop:
+            group = state.groups[at]
+            size = group._block_size
+            start = i64(changes.nulled[i]) * size
+            if start <= tables.wants_end:
+                end = (i64(changes.nulled[stop - 1]) + 1) * size
+                k: i64 = 0
+                while k < i64(len(wants)):
+                    length: i64 = wants[k]
+                    if length > 0 and start <= length and group.rule.first_needed(length) < end:
+                        return False
+                    k += 1
         i = stop
         at += 1
     return True

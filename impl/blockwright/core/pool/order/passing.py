@@ -145,23 +145,38 @@ class PassingBlocks:
         """Return whether a block is passing, as far as is noted here. O(1)."""
         return self._newer[block] >= _PASSING
 
-    def spare(self, block: i64) -> i64:
-        """Spare a passing block, the last to be let go of; return the one that is spared no more, or 0. O(1)."""
+    def wants_none(self) -> bool:
+        """Return whether no entry is wanted of the table that is being let go of. O(1)."""
+        return self._num_ranges == 0
+
+    def spare(self, block: i64) -> None:
+        """Spare a passing block, the last to be let go of. O(1)."""
+        newest = self._older[0]
+        self._newer[i64(newest)] = i32(block)
+        self._older[block] = newest
+        self._newer[block] = 0
+        self._older[0] = i32(block)
+        self.num_spared += 1
+
+    def spare_all(self, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Spare the blocks of a range, the last entry first. O(entries)."""
         newer = self._newer
         older = self._older
         newest: i64 = i64(older[0])
-        newer[newest] = i32(block)
-        older[block] = i32(newest)
-        newer[block] = 0
-        older[0] = i32(block)
-        if self.num_spared < self.spares:
-            self.num_spared += 1
-            return 0
-        oldest: i64 = i64(newer[0])
-        following: i64 = i64(newer[oldest])
-        newer[0] = i32(following)
-        older[following] = 0
-        newer[oldest] = _ORDINARY
+        self.num_spared += stop - start
+        while stop > start:
+            stop -= 1
+            block: i64 = i64(ids[stop])
+            newer[newest] = i32(block)
+            older[block] = i32(newest)
+            newest = block
+        newer[newest] = 0
+        older[0] = i32(newest)
+
+    def spare_no_more(self) -> i64:
+        """Return the first of the spared blocks, which is not spared any more. O(1)."""
+        oldest: i64 = i64(self._newer[0])
+        self._drop(oldest)
         return oldest
 
     def _drop(self, block: i64) -> None:
