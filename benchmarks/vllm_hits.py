@@ -1,8 +1,8 @@
 """Count prompt tokens that hit under vLLM's real scheduler, with its own manager and with Blockwright's.
 
-Run inside an environment with vLLM (``make bench-engines-hits``). Chats with growing histories behind a few shared system
-prompts arrive at random; both schedulers get the same requests at the same steps, with vLLM's default retention. The
-worker computes nothing, and raises if a step would read what is not the prefix of its request.
+Run inside an environment with vLLM (``make bench-engines-hits``). Chats with growing histories behind a few shared
+system prompts arrive at random, drawn alike for both schedulers, with vLLM's default retention. The worker computes
+nothing, and raises if a step would read what is not the prefix of its request.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def continue_only(side: Any) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--models", type=Path, default=Path("build/models"))
-    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     args.models.mkdir(parents=True, exist_ok=True)

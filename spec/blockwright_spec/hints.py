@@ -54,6 +54,10 @@ class Leaving:
     output: frozenset[int] = frozenset()
 
 
+NOTHING_LEFT = Leaving()
+"""Of blocks that no request leaves."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """What is remembered of a published block: a priority until a time, whether it goes first, and what followed it.

@@ -164,7 +164,9 @@ REFUSALS = frozenset(("refused", "error"))
 def shown_faults(adapter: ManagerAdapter, matching: Matching, vector: Vector, wanted: Observation) -> list[str]:
     """Name what differs in the state that a manager shows."""
     try:
-        shown = adapter.observe(vector.requests)._replace(outside=None, passing=None, tips=None)  # of which vectors say nothing
+        shown = adapter.observe(vector.requests)._replace(
+            outside=None, passing=None, tips=None
+        )  # of which vectors say nothing
         if adapter.follows_policy:
             return differences(wanted, shown)
         return differences(wanted, matching.translated(shown), ordered=False)

@@ -30,8 +30,8 @@ from blockwright.core.steps.effects import serve, serve_in_place, waiting
 from blockwright.core.steps.explain import EvictionStats, HitExplanation, eviction_stats, explain
 from blockwright.core.steps.forks import fork, take_copies
 from blockwright.core.steps.hints import advance_time, hint_of, release_prefix, retain
-from blockwright.core.steps.keeping import may_be_wanted
 from blockwright.core.steps.in_flight import finish_load, new_step_starts, settle_step, start_step
+from blockwright.core.steps.keeping import may_be_wanted
 from blockwright.core.steps.outcomes import BatchAllocation, Plan
 from blockwright.core.steps.plans import can_load, fits, planned, refuse_never
 from blockwright.core.steps.preconditions import (
@@ -599,7 +599,9 @@ class KVCacheManager:
         """
         count = len(self._state.groups)
         if not 0 <= group < count or not 0 <= start <= stop <= self._state.config.max_len:
-            raise InvalidArgumentError(f"group, start, stop: {group}, {start}..{stop} name no entries of {count} groups")
+            raise InvalidArgumentError(
+                f"group, start, stop: {group}, {start}..{stop} name no entries of {count} groups"
+            )
         return may_be_wanted(self._state, request, group, start, stop)
 
     def advance_time(self, now: float) -> None:

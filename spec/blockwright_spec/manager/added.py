@@ -50,6 +50,10 @@ class Wants:
     output: bool = True
 
 
+NO_WANTS = Wants()
+"""Where nothing is kept so."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunningAdded:
     """What is added to a request with block tables (`state.Running`).
@@ -67,7 +71,7 @@ class RunningAdded:
     encoder: int = 0
     loading: int = 0
     wish: Wish = UNSAID
-    wants: Wants = Wants()
+    wants: Wants = NO_WANTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ For a second reading, and only where layers forget: windows and recurrent states
 findable, and if all candidates went by age, they would push out the blocks that the next turns of other requests need.
 
 So a request has *wanted lengths*, of hits that are likely to be asked for again: its prompt, and its prompt less one
-token, which the same prompt would hit; its *junction*, up to which the layers that read everything had its prompt cached
-though others did not; and, when it lets go of its blocks, all that it has published. Each is cut to a length that a hit
-can have. It also wants the hit that it began with, unless that was a *tip*: the end of an earlier prompt or of its
-output, from which no request has gone on since. Then this is the next turn, and the one after it goes on from here. If
-the tip was the end of a prompt, the engine has left the output of the last turn out (as with reasoning), and is likely to
-do so again: then a request that ends does not want its output.
+token, which the same prompt would hit; its *junction*, up to which the layers that read everything had its prompt
+cached though others did not; and, when it lets go of its blocks, all that it has published. Each is cut to a length
+that a hit can have. It also wants the hit that it began with, unless that was a *tip*: the end of an earlier prompt or
+of its output, from which no request has gone on since. Then this is the next turn, and the one after it goes on from
+here. If the tip was the end of a prompt, the engine has left the output of the last turn out (as with reasoning), and
+is likely to do so again: then a request that ends does not want its output.
 
 A block is *passing* if its last request has let go of it and none of the hits that this request wanted needs it. A copy
 or a connector that holds it longer changes nothing. All other blocks are *ordinary*, and those of layers that read
@@ -19,9 +19,9 @@ them: they go as ordinary ones do (POLICY-4). Prompts also part at points that n
 blocks may serve those.
 
 What follows for a user (KEEP-1): a request's next turn hits all that this one has left (`left`) if no other request has
-gone on from there, and if the blocks that are held meanwhile, the spared ones, and the ordinary ones of this request and
-of all that end until then fit the pool. The ordinary ones are a request's blocks of layers that read everything, and of
-each other group the windows of at most five lengths, however many windows it has trimmed.
+gone on from there, and if the blocks that are held meanwhile, the spared ones, and the ordinary ones of this request
+and of all that end until then fit the pool. The ordinary ones are a request's blocks of layers that read everything,
+and of each other group the windows of at most five lengths, however many windows it has trimmed.
 """
 
 from collections.abc import Iterable

@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from operator import add
 
-from ..hints import UNSAID, Leaving, Mark, Wish
+from ..hints import NOTHING_LEFT, UNSAID, Leaving, Mark, Wish
 from ..reads import Ahead, Cross, Group, Mamba, Prefix, entries, entries_ahead
 from .added import PLAIN_CONFIG, PLAIN_REQUEST, ConfigAdded, RunningAdded
 
@@ -117,7 +117,7 @@ class Fence:
     tables: tuple[Table, ...]
     extra: Hashable = 0
     wish: Wish = UNSAID
-    leaving: Leaving = Leaving()
+    leaving: Leaving = NOTHING_LEFT
 
 
 Copy = tuple[int, int, int]

@@ -21,7 +21,6 @@ from blockwright.core.tables.changes import StepScratch
 from blockwright.core.tables.group import GroupTables
 from blockwright.core.tables.table import NO_WANTS, RequestTables
 
-
 _PROMPT: Final = 0
 _RESEND: Final = 1
 _HIT: Final = 2
@@ -43,7 +42,7 @@ def wanted_lengths(state: State, request: Request, tables: RequestTables, ask: S
     resend = within(state, known - 1)
     hit = (ask.begin + ask.external) // alignment * alignment
     tip: i64 = NO_TIP
-    if ask.external == 0 and hit != prompt and hit != resend:  # noqa: PLR1714, compiled code would build a tuple
+    if ask.external == 0 and hit != prompt and hit != resend:
         tip = tip_of(state, ask)
     junction: i64 = request._junction if request._num_looked_up > 0 else 0
     tables.wants = vec[i64]([prompt, resend, hit if tip == NO_TIP else 0, junction])
@@ -113,7 +112,7 @@ def note_ends(passing: PassingBlocks, group: GroupTables, wants: vec[i64]) -> No
 
 def unproven(wants: vec[i64], length: i64) -> i64:
     """Return a length, or 0 if it is that of the hit or the junction. O(1)."""
-    return 0 if length == wants[_HIT] or length == wants[_JUNCTION] else length  # noqa: PLR1714, as above
+    return 0 if length == wants[_HIT] or length == wants[_JUNCTION] else length
 
 
 def may_be_wanted(state: State, request: Request, at: i64, start: i64, stop: i64) -> bool:

@@ -116,7 +116,7 @@ class PassingBlocks:
         if self._num_ranges != _ALL:
             if entry == self._output:
                 noted = _OUTPUT
-            elif entry == self._prompt or entry == self._resend:  # noqa: PLR1714, compiled code would build a tuple
+            elif entry == self._prompt or entry == self._resend:
                 noted = _PROMPT
         self._newer[block] = i32(noted)
 
