@@ -29,10 +29,10 @@ from dataclasses import replace
 from math import lcm
 
 from ..hints import Leaving, Tip
-from ..reads import Cross, Full, Prefix, hit_ends, margin
+from ..reads import Cross, Full, hit_ends, margin
 from .added import Wants
 from .retention import put
-from .state import NULL, Config, Running, State, Table, key, sharers
+from .state import NULL, Config, Running, State, Table, Waiting, key, sharers
 
 
 def within(config: Config, length: int) -> int:
@@ -42,20 +42,22 @@ def within(config: Config, length: int) -> int:
     return max(0, length - extra) // step * step
 
 
-def wants_of(config: Config, prefix: Prefix, hit: int, junction: int, tip: Tip) -> Wants:
-    """Return what a request wants kept from its admission on, with a hit that ended at some tip or none."""
+def wants_of(state: State, request: Waiting, tables: tuple[Table, ...], external: int) -> Wants:
+    """Return what a request wants kept from its admission on, with the tables of a hit and tokens to be loaded."""
+    config, prefix = state.config, request.prefix
     if not config.added.keeps:
         return Wants()
     step, known = lcm(*(group.block_size for group in config.groups)), len(prefix[1])
+    hit = (len(tables[0]) * config.groups[0].block_size + external) // step * step
     own = {within(config, known), within(config, known - 1)} - {0}
-    goes_on = tip != Tip.NONE and hit not in own
-    proven = {junction, 0 if goes_on else hit // step * step} - {0}
-    return Wants(tuple(sorted(own | proven)), tuple(sorted(proven)), not goes_on or tip == Tip.OUTPUT)
+    tip = Tip.NONE if external or hit in own else tip_of(state, tables)
+    proven = {request.hit.junction, hit if tip == Tip.NONE else 0} - {0}
+    return Wants(tuple(sorted(own | proven)), tuple(sorted(proven)), tip != Tip.PROMPT)
 
 
 def tip_of(state: State, tables: tuple[Table, ...]) -> Tip:
     """Return at what a hit of some blocks ends, in the first group that tells."""
-    last = (table[-1] for table in tables if table) if state.config.added.keeps else ()
+    last = (table[-1] for table in tables if table)
     return next((state.marks[block].tip for block in last if state.marks[block].tip != Tip.NONE), Tip.NONE)
 
 
