@@ -21,7 +21,7 @@ from blockwright import (
     Sha256Hasher,
     SlidingWindowSpec,
 )
-from blockwright.errors import InvalidArgumentError
+from blockwright.errors import InvalidArgumentError, UnknownRequestError
 
 SIZES: Any = {"block_size": 1, "num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
 FULL, WINDOW = FullAttentionSpec(**SIZES), SlidingWindowSpec(**SIZES, sliding_window=2)
@@ -149,3 +149,17 @@ def test_the_junction_is_told() -> None:
     request = Request("second", [0, 1, 2, 3, 60, 61], 1, hasher=Sha256Hasher(b""))
     assert manager.get_computed_blocks(request)[1] == 0
     assert request.junction == 4
+
+
+def test_what_may_be_wanted_is_told_while_a_request_runs() -> None:
+    """A connector asks, to store no passing window of a prompt; of what comes behind the prompt nothing is known."""
+    manager = manager_of([FULL, WINDOW], 40)
+    request = Request("a", list(range(9)), 1, hasher=Sha256Hasher(b""))
+    with pytest.raises(UnknownRequestError):
+        manager.may_be_wanted(request, 1, 0, 1)
+    assert manager.allocate_slots(request, 9)
+    wanted = [[manager.may_be_wanted(request, group, at, at + 1) for at in range(11)] for group in (0, 1)]
+    assert wanted == [[True] * 11, [False] * 7 + [True] * 4]
+    assert manager.may_be_wanted(request, 1, 5, 8)
+    with pytest.raises(InvalidArgumentError, match="^group, start, stop: 2, "):
+        manager.may_be_wanted(request, 2, 0, 1)
