@@ -74,6 +74,31 @@ def ran(
 
 
 @dataclass(frozen=True)
+class Listed:
+    """A gate of things with names, for Blockwright's own manager: a module has one as its `GATE`."""
+
+    names: Iterable[str]
+    row: Callable[[str, Profile], GateResult]
+    """Looks at one of them in a process of its own."""
+    whole: Callable[[list[GateResult], Profile], list[GateResult]] = lambda rows, profile: rows
+    """Adds to the rows, or sums them up, where all are looked at."""
+
+    def chosen(self, profile: Profile) -> list[str]:
+        """Return the names that are asked for."""
+        return [name for name in self.names if profile.is_ours and profile.scope in name]
+
+    def size(self, profile: Profile) -> int:
+        """Count them."""
+        return len(self.chosen(profile))
+
+    def run(self, profile: Profile, progress: Advance) -> list[GateResult]:
+        """Look at each of them."""
+        names = self.chosen(profile)
+        rows = in_order(self.row, [(name, profile) for name in names], names, profile.jobs, progress)
+        return self.whole(rows, profile) if rows and not profile.scope else rows
+
+
+@dataclass(frozen=True)
 class Exploration:
     """A gate that explores worlds: a module has one as its `GATE`."""
 

@@ -14,13 +14,14 @@ pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
 
 from blockwright.errors import InvalidArgumentError
+from blockwright_conformance.gates import Profile
 from blockwright_lab.media import decoders
 from blockwright_lab.media.decoders import READERS, Frames, Read, task
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_altered_bytes_are_read_or_refused(name: str) -> None:
-    row = task(name, "quick", seed=7)
+    row = task(name, Profile("quick"), seed=7)
     assert (row.detail, row.violations) == ("", 0)
     assert row.transitions == decoders.COUNTS["quick"]
 
@@ -45,5 +46,5 @@ def test_wrong_readers_are_noticed(wrong: Read, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(READERS, "wrong", (lambda: [[bytes(64)]], wrong, (InvalidArgumentError,)))
     monkeypatch.setattr(decoders, "LONG", 0.01)
     monkeypatch.setattr(decoders, "LARGE", 4 << 10)
-    row = task("wrong", "quick")
+    row = task("wrong", Profile("quick"))
     assert (row.law, row.violations > 0) == ("CALL-2", True)

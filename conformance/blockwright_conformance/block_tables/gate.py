@@ -13,4 +13,3 @@ def weight(each: PagedScope) -> tuple[int, int, int]:
 GATE = Exploration(
     __name__, "paged", "all scopes of block tables", PAGED_PROFILES.__getitem__, TablesWorld, EVERYTHING, weight
 )
-size, run = GATE.size, GATE.run

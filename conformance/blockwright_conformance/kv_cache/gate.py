@@ -39,7 +39,7 @@ def weight(each: Scope) -> tuple[int, int, int]:
 
 
 GATE = Lockstep(__name__, "lockstep", "all scopes", PROFILES.__getitem__, KVCacheWorld, EVERYTHING, weight)
-size, run, report, coverage = GATE.size, GATE.run, GATE.report, GATE.coverage
+report, coverage = GATE.report, GATE.coverage
 
 
 def judged(scope: Scope, factory: Factory) -> GateResult:

@@ -22,7 +22,6 @@ from typing import Any, Final
 
 import msgspec
 
-from blockwright._terminal import Advance
 from blockwright.errors import InvalidArgumentError, TraceError
 from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
 from blockwright.observe import Fact, PrefixIndex
@@ -33,8 +32,8 @@ from blockwright.observe.wire import Encoder, decode
 from blockwright.offload.shared.envelope import Envelope
 from blockwright.replay.report import read_curve
 from blockwright.replay.traces import load_trace
-from blockwright_conformance.checker.parallel import in_order
 from blockwright_conformance.gates import GateResult, Profile
+from blockwright_conformance.rows import Listed
 from blockwright_conformance.vectors import records, wire
 from blockwright_conformance.vectors.calls import Answer
 from blockwright_conformance.vectors.samples import FOLDER, samples
@@ -300,22 +299,12 @@ def forget_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
-def task(name: str, profile: str, seed: int = 0) -> GateResult:
+def task(name: str, profile: Profile, seed: int = 0) -> GateResult:
     began = time.perf_counter()
-    faults, fired = inputs(name, COUNTS[profile], seed)
+    faults, fired = inputs(name, COUNTS[profile.name], seed)
     count, law = sum(fired.values()), "CALL-2" if faults else ""
     seconds, detail = time.perf_counter() - began, "\n".join(faults)
     return GateResult("decoders", name, "all", count, count, len(faults), seconds, law, detail, fired=dict(fired))
 
 
-def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    names = chosen(profile)
-    return in_order(task, [(name, profile.name) for name in names], names, profile.jobs, progress)
-
-
-def chosen(profile: Profile) -> list[str]:
-    return [name for name in READERS if profile.scope in name and profile.is_ours]
-
-
-def size(profile: Profile) -> int:
-    return len(chosen(profile))
+GATE = Listed(READERS, task)

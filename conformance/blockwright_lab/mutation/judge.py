@@ -26,14 +26,12 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from ..contracts.planted import FAULTS, refuted
-from ..contracts.planted import module_of as contracted
-from ..known_bugs.changes import ROOT, source_of
-from ..known_bugs.variants import PACKAGE
 from .forked import in_fork
-from .in_place import change, changed, functions_of, module_of
-from .mutator import Mutation
+from .in_place import change, changed, full, functions_of, module_of
+from .mutator import Mutation, path_of
 from .mutator import functions as functions_in
+from .planted import FAULTS, refuted
+from .planted import module_of as contracted
 from .survivors import KILLERS, TREE, known_killers
 from .targets import Target, parsed, target
 
@@ -75,7 +73,7 @@ def judged(name: str, mutations: list[Mutation], tests: tuple[str, ...] = ()) ->
 
 def before_contracts(result: Result) -> Result:
     """Put a mutant that no test killed before the contracts, if they run functions of its file."""
-    file = f"{PACKAGE}/{result.mutation.file}"
+    file = full(result.mutation.file)
     if result.killer or all(fault["file"] != file for fault in FAULTS):
         return result
     with changed(contracted(file), parsed(result.mutation.file).compiled(result.mutation.key)):
@@ -86,7 +84,7 @@ def before_contracts(result: Result) -> Result:
 def digests_of(owner: Target, tests: Iterable[str]) -> dict[str, str]:
     """Return by file of tests a name of all that decides what they execute: the sources, itself, and what it shares."""
     found: dict[str, str] = {}
-    sources = "".join(source_of(file) for file in owner.files)
+    sources = "".join(read(path_of(file)) for file in owner.files)
     for file in {TREE / file_of(name) for name in tests}:
         beside = [path for folder in (file.parent, file.parents[1]) for path in sorted(folder.glob("*.py"))]
         texts = [read(path) for path in (file, *beside) if path == file or not path.name.startswith("test_")]
@@ -100,14 +98,14 @@ def read(path: Path) -> str:
 
 def marked(file: str) -> CodeType:
     """Return the code of a source in which every statement of a function is marked when it is executed."""
-    tree = ast.parse(source_of(file))
+    tree = ast.parse(read(path_of(file)))
     for _, function in functions_in(tree, ""):
         for node in ast.walk(function):
             for name in ("body", "orelse", "finalbody"):
                 block = getattr(node, name, None)
                 if isinstance(block, list):
                     setattr(node, name, [each for statement in block for each in (mark(statement), statement)])
-    return compile(ast.fix_missing_locations(tree), str(ROOT / file), "exec", dont_inherit=True)
+    return compile(ast.fix_missing_locations(tree), str(path_of(file)), "exec", dont_inherit=True)
 
 
 def mark(statement: ast.stmt) -> ast.stmt:

@@ -33,9 +33,9 @@ def survivors() -> dict[str, Listed]:
     return found
 
 
-def reason_for(mutation: Mutation, of: str = "implementation") -> str:
+def reason_for(mutation: Mutation) -> str:
     """Return the reason why a mutant is listed; empty if it is not."""
-    return survivors()[of].get(mutation.function, {}).get(mutation.digest, "")
+    return survivors()[mutation.of].get(mutation.function, {}).get(mutation.digest, "")
 
 
 def share(killed: int, listed: int, total: int) -> float:
@@ -47,7 +47,7 @@ def share(killed: int, listed: int, total: int) -> float:
 
 @cache
 def killers() -> dict[str, dict[str, str]]:
-    """Return by function, by digest of a mutant, the test (of the specification: the place) that killed it last."""
+    """Return by function, by digest of a mutant, the test that killed it last."""
     found: dict[str, dict[str, str]] = json.loads(KILLERS.read_text(encoding="utf-8")) if KILLERS.exists() else {}
     return found
 
@@ -76,18 +76,13 @@ def remember(killed: Iterable[tuple[Mutation, str]]) -> None:
 # --- changing the list
 
 
-def everything() -> dict[str, list[Mutation]]:
-    from ..specification.mutator import all_mutations as of_specification
-    from .targets import all_mutations
-
-    return {"implementation": all_mutations(), "specification": of_specification()}
-
-
 def changed(listed: dict[str, Listed], drop: bool, digests: Iterable[str], reason: str) -> dict[str, Listed]:
     """Return the list with some digests added for a reason, and without what the sources do not have if asked."""
+    from .targets import all_mutations
+
     found: dict[str, Listed] = {}
-    for of, mutations in everything().items():
-        there = {(each.function, each.digest) for each in mutations}
+    for of in listed:
+        there = {(each.function, each.digest) for each in all_mutations() if each.of == of}
         known = {(function, digest): why for function, held in listed[of].items() for digest, why in held.items()}
         known = {each: why for each, why in known.items() if not drop or each in there}
         by_function: Listed = {}

@@ -17,9 +17,8 @@ from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from blockwright._terminal import Advance
-from blockwright_conformance.checker.parallel import in_order
 from blockwright_conformance.gates import GateResult, Profile
+from blockwright_conformance.rows import Listed
 
 from ..known_bugs.bugs import BY_ID
 from ..known_bugs.changes import Change
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from .engine.schedule import Schedule
     from .worlds import World
 
-KIND = "damage"
+KIND, UNCHANGED = "damage", "unchanged: "
 
 MOST_STEPS = 150
 """Steps after which a world that has not ended will not end."""
@@ -45,47 +44,25 @@ Found = tuple[BaseException | None, int]
 """What went wrong first, and after how many steps."""
 
 
-def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    names = chosen(profile)
-    ordered = in_order(rows_of, [(name,) for name in names], names, profile.jobs, progress)
-    unchanged = [replace(row, kind=KIND, scope=row.scope) for row in summed([rows[0] for rows in ordered])]
-    return [*unchanged, *(row for rows in ordered for row in rows[1:])]
-
-
-def chosen(profile: Profile) -> list[str]:
-    names = dict.fromkeys(world for id, world in SHOWN.items() if profile.scope in named(BY_ID[id]))
-    return list(names) if profile.is_ours else []
-
-
-def size(profile: Profile) -> int:
-    return len(chosen(profile))
-
-
-def rows_of(name: str) -> list[GateResult]:
-    """Return the rows of a world: the implementation itself, and each known bug that is shown there."""
+def row(name: str, profile: Profile) -> GateResult:
+    """Run a world: a known bug must go wrong in it, the unchanged implementation must not."""
     from .worlds import WORLDS  # it imports torch
 
-    world = WORLDS[name]
-    shown = [id for id, where in SHOWN.items() if where == name]
-    return [unchanged(name, world), *(caught(named(BY_ID[id]), world, BY_ID[id].changes) for id in shown)]
-
-
-def unchanged(name: str, world: World) -> GateResult:
-    started = time.perf_counter()
-    error, steps = fault((), world)
-    row = GateResult(KIND, f"unchanged: {name}", CORE, 1, steps, int(error is not None), time.perf_counter() - started)
-    return row if error is None else replace(row, law=law_of(error), detail=told_of(error))
-
-
-def caught(scope: str, world: World, changes: tuple[Change, ...]) -> GateResult:
-    """Run a world with something put back: it must go wrong."""
-    started = time.perf_counter()
-    error, steps = fault(changes, world)
-    law = "" if error is None else law_of(error)
+    bug, started = BY_ID.get(name.partition(" ")[0]), time.perf_counter()
+    error, steps = fault(bug.changes if bug else (), WORLDS[SHOWN[bug.id] if bug else name.removeprefix(UNCHANGED)])
+    law, detail = "" if error is None else law_of(error), told_of(error)
+    row = GateResult(KIND, name, CORE, 1, steps, int(error is not None), time.perf_counter() - started, law)
+    if bug is None:
+        return row if error is None else replace(row, detail=detail)
     missed = law not in ("NUMERICS-0", *NUMBERS) or isinstance(error, OutOfTimeError | NotLoadedError)
-    row = GateResult(KIND, scope, CORE, 1, steps, int(missed), time.perf_counter() - started, law)
-    detail = f"{'not caught: ' if missed else 'caught by '}{told_of(error)}"
-    return replace(row, detail=detail, tried=1, passed=int(not missed))
+    detail = f"{'not caught: ' if missed else 'caught by '}{detail}"
+    return replace(row, violations=int(missed), detail=detail, tried=1, passed=int(not missed))
+
+
+def whole(rows: list[GateResult], profile: Profile) -> list[GateResult]:
+    """Sum up the rows of the unchanged implementation."""
+    unchanged = [each for each in rows if each.scope.startswith(UNCHANGED)]
+    return [*summed(KIND, unchanged), *(each for each in rows if each not in unchanged)]
 
 
 def law_of(error: BaseException) -> str:
@@ -164,3 +141,7 @@ def fault_in_tables(world: Tables, package: ModuleType) -> Found:
     except (Exception, OutOfTimeError) as error:
         return error, MOST_STEPS
     return None, MOST_STEPS
+
+
+WORLDS_SHOWN = dict.fromkeys(SHOWN.values())
+GATE = Listed((*(UNCHANGED + name for name in WORLDS_SHOWN), *(named(BY_ID[id]) for id in SHOWN)), row, whole)

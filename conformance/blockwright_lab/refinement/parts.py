@@ -17,7 +17,6 @@ from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_conformance.offload.chain import ChainWorld
 from blockwright_conformance.offload.scopes import CHAIN_PROFILES, TIER_PROFILES
 from blockwright_conformance.offload.tier import TierWorld
-from blockwright_lab.specification.choices import OpenExplorer, open_scopes
 from blockwright_spec import block_machine
 from blockwright_spec.block_machine import Machine, Place
 from blockwright_spec.block_tables.state import dead_entries
@@ -27,6 +26,7 @@ from blockwright_spec.manager.table_laws import jumped, tables
 from blockwright_spec.reads import dead
 
 from . import maps
+from .choices import OpenExplorer, open_scopes
 from .steps import Move, refined
 
 Pair = tuple[Any, Any]

@@ -11,7 +11,7 @@ from blockwright.observe.picture import Picture, Row
 from blockwright_lab.book.law_tags import UNCLAIMED, Place, claims
 from blockwright_lab.contracts.contract import Contract
 from blockwright_lab.contracts.gate import CONTRACTS
-from blockwright_lab.contracts.planted import DATA
+from blockwright_lab.mutation.planted import DATA
 
 from . import book_engines, book_laws, data, laws
 from .markdown import block, count, law, plain, prose, size, table
@@ -23,7 +23,6 @@ ELSEWHERE = {
     "known-bugs": "the-known-bugs",
     "damage": "the-known-bugs",
     "mutants": "the-mutants",
-    "spec": "the-mutants",
 }
 """Gates whose rows have pages of their own, and their labels."""
 
@@ -87,7 +86,11 @@ def scopes(kind: str) -> str:
 def contracts() -> str:
     """Return the page of the contracts: what is confirmed, what is searched, and what neither."""
     confirmed, searched = ([each for each in CONTRACTS if bool(each.tried) == tried] for tried in (False, True))
-    faults = [(f"`{each['line']}`", f"`{each['wrong']}`", prose(each["refuted_by"])) for each in DATA["fault"]]
+    faults = [
+        (f"`{each['line']}`", f"`{each['wrong']}`", prose(each["refuted_by"]))
+        for each in DATA["fault"]
+        if "part" not in each
+    ]
     parts = [
         "(the-contracts)=\n# Contracts: what is confirmed, what is searched, what neither",
         "A contract is a small function: it says for which values something holds, and what. "
@@ -140,15 +143,11 @@ def mutants() -> str:
         "A mutant is the source with one small thing changed: a comparison, a constant, an argument, a condition, a "
         "line left out. A check that does not notice it says nothing about that place. Some change nothing that can be "
         "seen: they are listed here with the reason, and all others count against a floor, which is a rate.",
-        "## Of the implementation: the fixed sample of each run",
+        "## The fixed sample of each run",
         sample("mutants"),
-        "### Survivors of the implementation",
+        "## Survivors of the implementation",
         survivors(listed.get("implementation")),
-        "## Of the specification: the fixed sample of each run",
-        sample("spec"),
-        "### What each law notices",
-        of_spec(data.load("spec_mutants")),
-        "### Survivors of the specification",
+        "## Survivors of the specification",
         survivors(listed.get("specification")),
     ]
     return "\n\n".join(parts) + "\n"
@@ -169,26 +168,6 @@ def survivors(listed: dict[str, dict[str, str]] | None) -> str:
 def number(value: Any) -> str:
     """Return a number, or how many names there are."""
     return f"{size(value):,}"
-
-
-def of_spec(measured: Any) -> str:
-    """Return how many mutants of the specification its laws notice."""
-    if not measured:
-        return NOT_MEASURED
-    facts = ", ".join(f"{measured[name]:,} {name}" for name in ("mutants", "noticed"))
-    by = ", ".join(f"{found:,} by {what}" for what, found in measured["noticed_by"].items())
-    cells = [
-        (
-            law(name),
-            number(found["mutants"]),
-            number(found["alone"]),
-            f"`{found['witness']}`" if found["witness"] else "",
-        )
-        for name, found in measured["laws"].items()
-    ]
-    opening = f"{facts} ({by}), when all were last tried. *Only it*: mutants that no other law noticed."
-    heads = ("law", "mutants it notices", "only it", "for one")
-    return f"{opening}\n\n" + table(heads, cells, frozenset((1, 2)))
 
 
 def sample(kind: str) -> str:
