@@ -38,12 +38,10 @@ def counted(each: Scope) -> Record:
 
 
 def growth() -> list[Record]:
-    """Count the states with one, two and three requests, as blocks are added."""
     return [counted(world(Full(), 1, blocks, slots)) for slots in (1, 2, 3) for blocks in range(2, MOST_BLOCKS + 1)]
 
 
 def kinds() -> list[Record]:
-    """Count the states with two requests, for each kind of layer."""
     return [
         {"kind": layer_name(kind), **counted(world(kind, size, blocks, 2))}
         for kind, size in GROWN
@@ -91,7 +89,6 @@ def graph(each: Scope) -> Record:
 
 
 def shown(state: State) -> Record:
-    """Return a picture of a state: each request's tokens and blocks, the free queue, and what is published."""
     requests = [
         {"tokens": len(each.prefix[1]), "blocks": list(each.tables[0])}
         if isinstance(each, Running)

@@ -49,6 +49,5 @@ LENGTHS = {"quick": (1, 60), "pr": (8, 200), "nightly": (1000, 300)}
 
 
 def histories(name: str, profile: str) -> GateResult:
-    """Run the machine of a world, and return its row."""
     machine = partial(run_machine, ChainWorld(OFFLOAD_HISTORIES[name]), *LENGTHS[profile], profile != "nightly")
     return ran("offload machine", name, [machine])

@@ -168,7 +168,6 @@ class PagedEngine:
         self.compute(len(self.groups) - 1, max(known, chunk))
 
     def cached(self, seq: SimpleSequence, prefix: Prefix) -> int:
-        """Ask how many tokens are cached, forget the sequence's hashes, and compare."""
         found = self.manager.get_num_cached_tokens(seq)
         self.manager.remove_seq_from_computed_blocks_tracker(seq)
         if self.world.caching:
@@ -334,7 +333,6 @@ class PagedEngine:
         return None if error else pairs
 
     def follow(self, actions: Sequence[TableAction], reply: TablesReply) -> None:
-        """Have the specification make the same step, and compare the whole state."""
         if not self.reference:
             return
         self.learn(actions)

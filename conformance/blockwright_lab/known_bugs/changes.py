@@ -79,8 +79,6 @@ def unchanged_functions(file: str) -> tuple[Function, ...]:
 
 
 def functions_of(file: str, text: str) -> Iterator[Function]:
-    """Yield the functions of a source, with the names of their scopes."""
-
     def below(node: ast.AST, name: str) -> Iterator[Function]:
         for child in ast.iter_child_nodes(node):
             inner = name
@@ -104,7 +102,6 @@ def is_named(function: Function, change: Change) -> bool:
 
 
 def found(function: ast.AST, change: Change) -> list[ast.AST]:
-    """Return the nodes of a function that are equal to a change's anchor."""
     wanted = tree_of(change.anchor)
     if change.how == "replace" and not change.code and isinstance(wanted, ast.expr):
         wanted = ast.Expr(wanted)  # what is taken out is a statement
@@ -122,7 +119,6 @@ def tree_of(anchor: str) -> ast.AST:
 
 
 def exchanged(text: str, function: ast.AST, change: Change) -> str:
-    """Return a source with a change made in a function of it."""
     for node in reversed(found(function, change)):
         if change.how == "replace" and change.code:
             text = spliced(text, *span(text, node), change.code, node)

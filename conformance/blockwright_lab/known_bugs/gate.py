@@ -74,7 +74,6 @@ def shown(name: str, profile: Profile) -> GateResult:
 
 
 def seen_in(place: Place | TrialPlace, changes: tuple[Change, ...], judged: bool) -> Seen:
-    """Return the findings in a place of the implementation with some changes, under the watch."""
     with explore.collector_resting(), watch():  # what the collector has to do at the end is no action
         rearm(LOADING)
         package = variant(*changes)
@@ -87,7 +86,6 @@ def row_from(scope: str, seen: Seen, seconds: float) -> GateResult:
 
 
 def told_of(error: BaseException) -> str:
-    """Report that a known bug, or the implementation itself, could not be looked at to the end."""
     if isinstance(error, OutOfTimeError):
         return "runs on and on: one action took longer than it may"
     return f"{type(error).__name__}: {error}"

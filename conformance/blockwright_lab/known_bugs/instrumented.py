@@ -42,7 +42,6 @@ class VariantAdapter(BlockwrightAdapter):
         return self.package.SipHasher(bytes(range(16)))
 
     def sharing(self, config: Config) -> Shared:
-        """Return what all copies of this adapter share: the hasher, too."""
         return Shared(hash_unit(config) // self.units, partial(self.package.Request, hasher=self.hasher()))
 
 
@@ -71,7 +70,6 @@ class CollidingAdapter(VariantAdapter):
         return self.package.FunctionHasher(lambda parent, block: bytes(16))
 
     def sharing(self, config: Config) -> Shared:
-        """Return the shared record, without looking at digests."""
         shared = super().sharing(config)
         shared.learn = lambda request, prefix: None  # type: ignore[method-assign]
         return shared
@@ -104,7 +102,6 @@ class ToldAdapter(VariantAdapter):
         return twin
 
     def observe(self, names: tuple[str, ...]) -> Observation:
-        """Show the whole state, after asking for missing blocks."""
         shown = super().observe(names)
         for name, tables in zip(names, shown.tables, strict=True):
             for group, table in enumerate(tables or ()):
@@ -112,7 +109,6 @@ class ToldAdapter(VariantAdapter):
         return shown
 
     def reset(self) -> bool:
-        """Reset the prefix cache, and remember it if it was."""
         happened = super().reset()
         self.was_reset |= happened
         return happened
@@ -129,7 +125,6 @@ class ToldAdapter(VariantAdapter):
         return found
 
     def given(self, name: str, blocks: Any) -> tuple[Table, ...]:
-        """Take blocks; those that admit a request count its lookup."""
         if (lookup := self.lookups.pop(name, None)) is not None:
             self.counted(*lookup, apart=name in self.admitted)
         self.admitted |= {name}
@@ -141,7 +136,6 @@ class ToldAdapter(VariantAdapter):
         self.admitted -= {name}
 
     def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
-        """Fork a request: the child goes on, too."""
         happened = super().fork(name, child, prefix, computed)
         self.admitted |= {child} if happened and prefix == self.prefixes[name] else set()
         return happened
@@ -172,6 +166,5 @@ class ToldAdapter(VariantAdapter):
 
 
 def adapter_on(package: ModuleType, base: type[BlockwrightAdapter] = VariantAdapter) -> type[BlockwrightAdapter]:
-    """Return an adapter on another copy of the package."""
     names = {"package": package, "errors": errors_of(package), "stale": (package.errors.StaleHitError,)}
     return type(base.__name__, (base,), names)

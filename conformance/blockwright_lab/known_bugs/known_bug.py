@@ -61,7 +61,6 @@ class Place:
         return str(self.scope.name)
 
     def world(self, package: ModuleType = blockwright) -> World[Any, Any]:
-        """Return the world of the scope on a copy of the implementation, under the watch."""
         return world_on(self.scope, package, self.adapter)
 
     def look(self, package: ModuleType, judged: bool) -> Seen:

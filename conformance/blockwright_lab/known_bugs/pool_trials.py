@@ -75,7 +75,6 @@ def one(
 
 
 def keys(package: ModuleType) -> Iterator[Fault]:
-    """Return the laws of keys that a copy of the implementation breaks."""
     meaning: dict[bytes, tuple[object, ...]] = {}
     key_of: dict[tuple[object, ...], bytes] = {}
     for prefix, key in requests(package):
@@ -152,7 +151,6 @@ def pool(package: ModuleType) -> Iterator[Fault]:
 
 
 def meant(name: str, ids: tuple[int, ...]) -> tuple[str, Any]:
-    """Return the method of a pool that a call is, and its argument."""
     methods = {"take": "get_new_blocks", "touch": "touch", "free": "free_blocks"}
     return methods[name], len(ids) if name == "take" else ids
 
@@ -336,6 +334,5 @@ def interrupts(package: ModuleType) -> Iterator[Fault]:
 
 
 def queue(manager: Any) -> tuple[Any, ...]:
-    """Return the free blocks, first to be taken first, each with its key and group."""
     keys, groups = manager.block_pool.block_keys(), manager.block_pool.block_groups()
     return tuple((block, keys[block] and (groups[block], keys[block])) for block in manager.block_pool.free_block_ids())

@@ -94,7 +94,6 @@ class Tiers(ChainWorld):
 
 
 def misdone(what: str, compared: Compared, errors: Any, changed: bool) -> Broken:
-    """Yield the laws of refusals that a call broke, which may have changed something."""
     if changed:
         yield "REFUSE-1", "the call was refused, and something has changed"
     refusal = compared.outcome.refusal

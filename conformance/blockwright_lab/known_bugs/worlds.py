@@ -43,7 +43,6 @@ def tables_of(package: ModuleType, base: type[BlockwrightTables] = BlockwrightTa
 
 
 def offload_of(package: ModuleType, base: type[Any]) -> type[Any]:
-    """Return the adapter of tiers, or of chains, of a copy of the implementation, with its errors."""
     errors = {reason: getattr(package.errors, error.__name__) for reason, error in base.errors.items()}
     return type(base.__name__, (base,), {"package": package, "errors": errors})
 

@@ -54,7 +54,6 @@ PER_DIRECTORY: Final = 50
 
 
 def made(path: Path, draw: random.Random) -> Before:
-    """Make a directory, work in it, open it again and work on."""
     earlier: dict[str, bytes] = {}
     for _ in range(2):
         with NotedStore(path, IDENTITY, BLOCK_BYTES, SLOTS) as store:
@@ -66,7 +65,6 @@ def made(path: Path, draw: random.Random) -> Before:
 
 
 def altered(trial: Trial) -> frozenset[Altered]:
-    """Return which parts of the directory differ from before."""
     before, now = trial.before.files, trial.files
     found = {Altered.REST}
     if now.get(HEADER) != before[HEADER]:
@@ -176,7 +174,6 @@ def found(store: DiskStore, before: Before) -> Iterator[Served]:
 
 
 def all_there(store: DiskStore, keys: list[int]) -> bool:
-    """Return whether each slot gives the block that was written to it."""
     for slot, key in enumerate(keys):
         data = bytearray(len(content_of(key)))
         if not store.get(key_of(key), slot, parts_of(data)) or data != content_of(key):

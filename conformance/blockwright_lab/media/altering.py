@@ -200,7 +200,6 @@ STANDING: Final[dict[str, Callable[[Path, Path], None]]] = {
 
 
 def other_kind(trial: Trial) -> None:
-    """Replace one file by something else."""
     if trial.kinds:
         return
     name = trial.draw.choice((*FILES, LOCK, RECENCY + UNPUBLISHED, HEADER + UNPUBLISHED))

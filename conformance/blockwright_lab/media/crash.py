@@ -62,7 +62,6 @@ def crash(name: str, profile: str, seed: int = 0) -> GateResult:
 
 
 def row(name: str, count: int, faults: list[str], fired: dict[str, int], seconds: float, law: str = "") -> GateResult:
-    """Return the row of a run: how often the disk stopped, and how many blocks were compared."""
     laws = {"other bytes": "DISK-1", "is lost": "DISK-2"}
     law = law or next((law for text, law in laws.items() if faults and text in faults[0]), "DISK-3" if faults else "")
     compared, detail = fired["blocks compared"], "\n".join(faults[:5])
@@ -98,7 +97,6 @@ def compare(kind: type[DiskStore], path: Path, left: Left) -> None:
 
 
 def kills(folder: Path, count: int, seed: int) -> tuple[list[str], dict[str, int]]:
-    """Kill some processes; return the faults, and the counts of events."""
     draw = random.Random(seed)
     fired = {"blocks compared": 0, "killed": 0, "ended": 0, "torn": 0, "before": 0, "after": 0, "at any moment": 0}
     with victims() as (orders, said):
@@ -144,7 +142,6 @@ def victims() -> Iterator[tuple[IO[str], IO[str]]]:
 
 
 def hear(lines: IO[str], left: Left) -> int:
-    """Read a process's reports until it has ended; return its exit status."""
     for line in lines:
         event, *numbers = line.split()
         if event == "ended":
@@ -157,7 +154,6 @@ def hear(lines: IO[str], left: Left) -> int:
 
 
 def failures(folder: Path, count: int, seed: int) -> tuple[list[str], dict[str, int]]:
-    """Let the power fail some times; return the faults, and the counts of events."""
     draw = random.Random(seed)
     fired = {"blocks compared": 0, "power lost": 0, "calls": 0}
     start, begun = dict[str, bytes](), Left(keeps_names=False)
@@ -183,7 +179,6 @@ def failures(folder: Path, count: int, seed: int) -> tuple[list[str], dict[str, 
 
 
 def noted(path: Path, start: dict[str, bytes], seed: int) -> list[Call]:
-    """Work in a directory that begins with some files, and give all calls."""
     lay_out(path, start)
     LOG.clear()
     with NotedStore(path, IDENTITY, BLOCK_BYTES, SLOTS) as store:
@@ -195,7 +190,6 @@ def noted(path: Path, start: dict[str, bytes], seed: int) -> list[Call]:
 
 
 def played_back(calls: list[Call], start: dict[str, bytes], left: Left) -> Disk:
-    """Make calls on a disk that begins with some files, and read the reports meanwhile."""
     disk = Disk(start)
     for call in calls:
         if call.said is not None:

@@ -83,7 +83,6 @@ NOWHERE: Final = "tcp://127.0.0.1:1", "tcp://127.0.0.1:1"
 
 
 def live(frames: Frames, path: Path) -> object:
-    """Take three batches, as they are published."""
     with ZmqSubscriber(*NOWHERE) as subscriber:
         subscriber._next, subscriber._epoch = 0, EPOCH
         for at in range(0, len(frames), 3):
@@ -108,13 +107,14 @@ ASKED: Final = [b"", EPOCH, number(2), b"", *ENDED]
 PARTS: Final = [b"", b"t", number(0), PAYLOADS[0][0], b"", b"t", number(1), PAYLOADS[1][0], *ENDED]
 
 
-def trace(name: str) -> Read:
-    def read(frames: Frames, path: Path) -> object:
-        path.write_bytes(frames[0])
-        found = load_trace(path, name, column="timestamp" if name in ("mooncake", "bailian") else None)
-        return found.num_tokens, found.max_prompt_tokens, found.labels, found.notes
+def in_file(read: Callable[[Path], object]) -> Read:
+    """Return what reads a file of the bytes."""
+    return lambda frames, path: (path.write_bytes(frames[0]), read(path))
 
-    return read
+
+def traces(name: str, path: Path) -> object:
+    found = load_trace(path, name, column="timestamp" if name in ("mooncake", "bailian") else None)
+    return found.num_tokens, found.max_prompt_tokens, found.labels, found.notes
 
 
 ROWS: Final = [
@@ -135,8 +135,7 @@ TRACES: Final = {
 }  # fmt: skip
 
 
-def timeline(frames: Frames, path: Path) -> object:
-    path.write_bytes(frames[0])
+def timeline(path: Path) -> object:
     facts = read_timeline(path)
     return [*life(facts, block=1), *life(facts, request="r")]
 
@@ -145,11 +144,6 @@ def timelines() -> list[Frames]:
     with in_memory() as folder:
         write_timeline([Fact(0.0, "admit", "r", 4, 4, new=(1, 2)), Fact(1.0, "free", "r")], folder / "t")
         return [[(folder / "t").read_bytes()]]
-
-
-def curve(frames: Frames, path: Path) -> object:
-    path.write_bytes(frames[0])
-    return read_curve(path)
 
 
 REPORT: Final = {"policy": "lru", "curve": [{"blocks": 10, "hit_rate": 0.5}, {"blocks": 20, "hit_rate": 0.75}]}
@@ -167,13 +161,7 @@ def envelope(frames: Frames, path: Path) -> object:
 SEALED: Final = [[Envelope(b"identity", way).sealed(b"key" * 8, [memoryview(bytes(range(64)))])] for way in (1, 2)]
 
 
-def vectors(frames: Frames, path: Path) -> object:
-    path.write_bytes(frames[0])
-    return records.read(path)
-
-
 def line(frames: Frames, path: Path) -> object:
-    """Read a line of the protocol as each kind of line."""
     text, refused = frames[0].decode(errors="replace"), 0
     for read in (wire.call_of, wire.answer_of, wire.hello_of, wire.config_from, lambda line: wire.state_of(line, 8)):
         try:
@@ -184,7 +172,6 @@ def line(frames: Frames, path: Path) -> object:
 
 
 def written() -> records.Vector:
-    """Return the first vector of a sample that comes with the kit."""
     return samples([FOLDER / "full-block-1-batches.jsonl"])[0]
 
 
@@ -210,11 +197,14 @@ READERS: Final[dict[str, Reader]] = {
     "answers that come to a subscriber": (
         lambda: [[b"join", *ASKED, b"", EPOCH, number(2), b"", *PARTS], [b"replay", *ASKED, *PARTS]], answers, (),
     ),
-    **{f"traces: {name}": (partial(list, [[TRACES[name]]]), trace(name), (TraceError,)) for name in TRACES},
-    "timelines": (timelines, timeline, (InvalidArgumentError,)),
-    "reports": (lambda: [[json.dumps(REPORT).encode()]], curve, (InvalidArgumentError,)),
+    **{
+        f"traces: {name}": (partial(list, [[data]]), in_file(partial(traces, name)), (TraceError,))
+        for name, data in TRACES.items()
+    },
+    "timelines": (timelines, in_file(timeline), (InvalidArgumentError,)),
+    "reports": (lambda: [[json.dumps(REPORT).encode()]], in_file(read_curve), (InvalidArgumentError,)),
     "values of a shared store": (lambda: SEALED, envelope, ()),
-    "vectors": (lambda: [[records.line_of(written()).encode()]], vectors, (ValueError,)),
+    "vectors": (lambda: [[records.line_of(written()).encode()]], in_file(records.read), (ValueError,)),
     "lines of the protocol": (lines, line, ()),
 }  # fmt: skip
 

@@ -93,7 +93,6 @@ class FaultRun:
                 raise StoreFaultError(f"{what} took {took:.2f} s of {seconds} s")
 
     def operate(self) -> None:
-        """Do one operation, chosen at random, as a manager and its handler do."""
         if self.store.is_down and self.random.random() < 0.7:  # see more of the fault than a store that rests
             time.sleep(BACKOFF)
         what = self.random.choice(("put", "load", "store", "lookup"))
@@ -235,7 +234,6 @@ STORE_RUNS = tuple(f"store: {fault}" for fault in (*FAULTS, *SERVER_FAULTS))
 
 @contextmanager
 def everything_logged() -> Iterator[io.StringIO]:
-    """Collect all log messages, at every level, tracebacks included."""
     text, root = io.StringIO(), logging.getLogger()
     handler, level = logging.StreamHandler(text), root.level
     handler.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s %(args)s"))

@@ -69,7 +69,6 @@ def change(functions: dict[tuple[str, int], FunctionType], code: CodeType) -> in
 
 
 def owner_of(function: FunctionType) -> Any:
-    """Return the class of a method."""
     first, *path = function.__qualname__.split(".")[:-1]
     owner: Any = function.__globals__[first]
     for part in path:

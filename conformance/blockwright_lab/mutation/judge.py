@@ -202,7 +202,6 @@ class Runner:
         return True
 
     def survey(self, names: list[str]) -> str:
-        """Run tests with marked functions; tell what each takes and executes."""
         marks: dict[str, set[int]] = {file: set() for file in self.owner.files}
         for file, functions in self.functions.items():
             vars(module_of(file))["__mark__"] = marks[file].add
@@ -254,7 +253,6 @@ class Runner:
         return json.dumps(self.failed or ("", ""))
 
     def result_of(self, mutation: Mutation, names: list[str]) -> tuple[str, str]:
-        """Run tests with a mutant in a fork; return which failed, and how."""
         code = parsed(mutation.file).compiled(mutation.key)
         findings, ended = in_fork(lambda: self.verdict(mutation.file, code, names), WAITING * 30)
         test, how = json.loads(findings) if ended and findings else ("", "the process died" if ended else ENDLESS)

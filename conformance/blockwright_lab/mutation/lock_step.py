@@ -39,7 +39,6 @@ def far(world: World[Any, Any]) -> None:
 
 
 def lawful(world: World[Any, Any]) -> None:
-    """Explore the specification alone, under its laws."""
     found = Explorer(world, alone=True, max_transitions=NEAR).run().violation
     assert found is None, found.detail
 
@@ -97,5 +96,4 @@ WORLDS: list[World[Any, Any]] = [
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda each: each.scope.name)
 def test_laws(world: World[Any, Any]) -> None:
-    """The specification alone: the mutants of its chapters break laws."""
     lawful(world)

@@ -76,7 +76,6 @@ def is_of_specification(file: str) -> bool:
 
 
 def path_of(file: str) -> Path:
-    """Return the path of a source that is mutated."""
     return SPEC.parent / file if is_of_specification(file) else ROOT / file
 
 

@@ -28,13 +28,11 @@ Listed = dict[str, dict[str, str]]
 
 @cache
 def survivors() -> dict[str, Listed]:
-    """Return the survivors of the implementation, and those of the specification."""
     found: dict[str, Listed] = json.loads(SURVIVORS.read_text(encoding="utf-8"))
     return found
 
 
 def reason_for(mutation: Mutation) -> str:
-    """Return the reason why a mutant is listed; empty if it is not."""
     return survivors()[mutation.of].get(mutation.function, {}).get(mutation.digest, "")
 
 

@@ -123,7 +123,6 @@ class EngineReport:
 
 
 def laws_of(engine: str) -> dict[str, str]:
-    """Return what an engine is judged by beside the laws of the specification (`laws.toml`)."""
     found: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("laws.toml").read_text(encoding="utf-8"))
     return found[engine]
 

@@ -105,7 +105,6 @@ class Follower(Explorer[State, Any]):
         return self.note_all(faults, node)
 
     def note_all(self, faults: list[Fault], node: Node[State, Any]) -> bool:
-        """Keep all findings of a step or state; tell whether to go on."""
         return False not in [self.note(fault, node) for fault in faults]
 
     def note(self, fault: Fault, node: Node[State, Any]) -> bool:

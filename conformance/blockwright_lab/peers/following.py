@@ -120,7 +120,6 @@ def asked(adapter: Any, prefix: Prefix) -> Hit:
 
 
 def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
-    """Perform an action on a manager, and judge it from the state that it was in."""
     try:
         call = perform_sync_load if isinstance(action, SyncLoad) else perform
         reply = call(adapter, action, state)
@@ -159,7 +158,6 @@ def arrived(state: State, outcome: ManagerOutcome, action: FinishLoad) -> tuple[
 
 
 def where(error: Exception) -> str:
-    """Return what an error is, and in which function and line of the manager it came up."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {frame.name}: {str(error) or frame.line}"
 
@@ -193,7 +191,6 @@ def misheld(state: State, prefix: Prefix, hit: Hit) -> list[Fault]:
 
 
 def misjudged(state: State, action: Any, outcome: ManagerOutcome, reply: Reply) -> list[Fault]:
-    """Judge whether a call was rightly served or refused."""
     free = len(state.queue)
     if outcome.refusal is None:
         if not reply.refused:

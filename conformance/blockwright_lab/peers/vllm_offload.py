@@ -122,7 +122,6 @@ class View:
         raise NotImplementedError
 
     def ask(self, name: str, keys: Sequence[Key], *more: Any) -> Any:
-        """Make a call of this name, with keys under the names of our tiers."""
         raise NotImplementedError
 
     @property
@@ -178,7 +177,6 @@ class BrokenError(AssertionError):
 
 
 def reported(output: Any, keys: Sequence[Key], evicted: Sequence[Key]) -> Any:
-    """Return what prepared a store under the names of our tiers."""
     spec = SimpleNamespace(block_ids=[int(place) for place in output.store_spec.block_ids])
     return SimpleNamespace(block_hashes_to_store=keys, block_hashes_evicted=evicted, store_spec=spec)
 
@@ -193,7 +191,6 @@ class NewView(View):
         self.base, self.engine = base, engine
 
     def named(self, keys: Iterable[Key]) -> list[Any]:
-        """Return the engine's keys: with the number of a group."""
         return [self.base.make_offload_key(key, 0) for key in keys]
 
     def unnamed(self, keys: Iterable[Any]) -> list[Key]:
@@ -264,7 +261,6 @@ class NewView(View):
             raise BrokenError("TIER-4", f"{overlap} in two of its lists")
 
     def policy_state(self) -> object:
-        """Return what its policy remembers beside the blocks."""
         policy = self.manager._policy
         if hasattr(policy, "chunks"):
             return [self.base.get_offload_block_hash(key) for key in self.policy_blocks()]
@@ -290,7 +286,6 @@ class OldView(View):
         yield from self.manager.take_events()
 
     def blocks(self) -> dict[Key, Any]:
-        """Return the statuses of the blocks present, the least recently used first."""
         return dict(self.manager.blocks)
 
     def places(self) -> Places:
@@ -326,5 +321,4 @@ class VllmTier(TierUnderTest):
 
 
 def tier_class(offload: Offload) -> type[VllmTier]:
-    """Return the class of tiers under test of a release that is loaded."""
     return type("Tier", (VllmTier,), {"offload": offload})

@@ -15,7 +15,6 @@ from .vllm_kv import VllmAdapter
 
 
 def unfit(version: str, scope: Scope) -> list[str]:
-    """Return why a release cannot be put through a scope, if so."""
     reasons = capabilities_of(f"vllm-{version}").lacks(needs_of(scope))
     config = scope.config
     kinds = [group.kind for group in config.groups]

@@ -25,7 +25,6 @@ T = TypeVar("T")
 
 
 def open_scopes(profile: str) -> tuple[Scope, ...]:
-    """Return the scopes in which the specification is explored under every legal choice."""
     kinds = layers("full, block 1 + sliding 2, block 1 + sliding 3, block 2 + chunked 2, block 2 + mamba, block 1")
     few = 5 if profile == "nightly" else 4
     return tuple(scope(kind, size, "any choice", few, 2 * size + 1, "trim reset chunks") for kind, size in kinds)
@@ -67,7 +66,6 @@ class Answers:
 
 
 def outcomes(state: State, action: Any) -> Iterator[ManagerOutcome]:
-    """Return what comes of an action under every legal choice."""
     waiting: list[tuple[int, ...]] = [()]
     while waiting:
         numbers = waiting.pop()
@@ -82,7 +80,6 @@ class OpenExplorer(Explorer[State, ManagerAdapter]):
     """Explores the specification under every legal choice."""
 
     def level(self, frontier: list[Node[State, ManagerAdapter]]) -> Iterator[Node[State, ManagerAdapter]]:
-        """Return the new states one action and one choice beyond the frontier's."""
         for node in frontier:
             for action in self.world.enabled(node.state):
                 for outcome in outcomes(node.state, action):

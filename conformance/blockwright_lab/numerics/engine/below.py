@@ -64,7 +64,6 @@ class LateHandler(OffloadingHandler):
         self.finished: list[tuple[int, bool]] = []
 
     def polls_of(self, spec: Any) -> int:
-        """Return after how many polls a transfer happens by itself."""
         raise NotImplementedError
 
     def carry(self, job_id: int, source: Any, destination: Any) -> bool:
@@ -75,7 +74,6 @@ class LateHandler(OffloadingHandler):
         return True
 
     def get_finished(self) -> list[tuple[int, bool]]:
-        """Do what has waited long enough, and tell of all that has ended."""
         self.waiting = {job: (spec, polls - 1) for job, (spec, polls) in self.waiting.items()}
         self.wait([job for job, (_, polls) in self.waiting.items() if polls <= 0])
         finished, self.finished = self.finished, []

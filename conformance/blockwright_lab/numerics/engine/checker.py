@@ -53,7 +53,6 @@ class Checker:
         self.notes.setdefault(work.task, []).append(Note(step, work.begin, work.tokens, logits.cpu().clone()))
 
     def note_proposal(self, step: int, proposal: Proposal) -> None:
-        """Keep what the draft head guessed for a request, with the tokens that were known then."""
         task = proposal.work.task
         self.proposals.setdefault(task, []).append((step, list(task.request.all_token_ids), proposal))
 
@@ -155,5 +154,4 @@ _BOUNDS = {
 
 
 def bound(config: ModelConfig) -> Bound:
-    """Return the bounds of a model, by its element types."""
     return _BOUNDS[config.dtype, config.cache_dtype or config.dtype]

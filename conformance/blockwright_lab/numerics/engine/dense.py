@@ -99,7 +99,6 @@ def _hidden(config: ModelConfig, weights: ModelWeights, tokens: Sequence[int], e
 
 
 def _draft_outputs(config: ModelConfig, weights: DraftWeights, inputs: Tensor) -> Tensor:
-    """Run the draft head's layer over a sequence of its inputs."""
     return _normed(_layer(config, weights.layer, inputs, None), weights.norm)
 
 
@@ -110,7 +109,6 @@ def _joined(weights: DraftWeights, hidden: Tensor, embedded: Tensor) -> Tensor:
 
 
 def _layer(config: ModelConfig, layer: LayerWeights, hidden: Tensor, encoder: Tensor | None) -> Tensor:
-    """Add a mixer, then a small network, to what comes in."""
     normed = _normed(hidden, layer.mixer_norm)
     kind, mixer = layer.kind.kind, layer.mixer
     if isinstance(mixer, RecurrentWeights):

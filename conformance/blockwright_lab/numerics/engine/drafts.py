@@ -104,7 +104,6 @@ class DraftHead:
         return logits.argmax(dim=-1), logits
 
     def joined(self, hidden: Tensor, next_tokens: Tensor | Sequence[int]) -> Tensor:
-        """Make the layer's inputs of hidden states and the tokens after them."""
         embedded = rms_norm(self.model.embedded(next_tokens), self.weights.token_norm)
         return torch.cat([rms_norm(hidden, self.weights.hidden_norm), embedded], dim=-1) @ self.weights.join
 

@@ -116,7 +116,6 @@ class Swap(Elsewhere):
             task.saved = None
 
     def load(self, task: Task, num_hit: int, num_external: int) -> None:
-        """Begin to copy a request's blocks back, but for those of its hit."""
         saved, task.saved = task.saved, None
         tables = self.manager.get_block_ids(task.name)
         pairs = [

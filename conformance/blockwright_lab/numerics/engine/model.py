@@ -138,7 +138,6 @@ class HybridModel:
         return self.added(weights, hidden, mixed)
 
     def added(self, weights: LayerWeights, hidden: Tensor, mixed: Tensor) -> Tensor:
-        """Add what a layer's mixer made, then its small network, to what came in."""
         hidden = hidden + mixed
         return hidden + functional.silu(rms_norm(hidden, weights.mlp_norm) @ weights.up) @ weights.down
 
@@ -177,7 +176,6 @@ class HybridModel:
 
 
 def rms_norm(hidden: Tensor, scale: Tensor) -> Tensor:
-    """Bring vectors to one length, and scale their components."""
     return hidden * torch.rsqrt(hidden.square().mean(dim=-1, keepdim=True) + EPSILON) * scale
 
 

@@ -50,7 +50,6 @@ def plan_of(model: HybridModel, config: EngineConfig, max_encoder_len: int, grow
 
 
 def in_package(package: Any, config: KVCacheConfig) -> Any:
-    """Return a configuration in the classes of a copy of the package."""
     groups = [
         package.KVCacheGroupSpec(
             list(group.layer_names), getattr(package, type(group.kv_cache_spec).__name__)(**vars(group.kv_cache_spec))

@@ -69,5 +69,4 @@ class Poison:
             )
 
     def null_is_untouched(self) -> bool:
-        """Return whether nothing was ever written to the null block."""
         return all(bool((tensor[0] == NAN_BYTE).all()) for tensor in self.storage.tensors)

@@ -54,7 +54,6 @@ class Scheduler:
         """The step to come, which learns of rows that change between steps."""
 
     def schedule(self) -> Step:
-        """Schedule a step: all calls of the manager that come before it runs."""
         step, self.later = self.later, Step(self.later.index + 1)
         if self.config.overlap_steps:
             step.number = self.manager.start_step()
@@ -104,7 +103,6 @@ class Scheduler:
         return preempted
 
     def count_changes(self, allocation: Any) -> None:
-        """Count what a batch did to the tables of which kinds."""
         offsets, groups = allocation.nulled_offsets, len(self.kinds)
         for at in range(len(offsets) - 1):
             if offsets[at + 1] > offsets[at]:
@@ -114,7 +112,6 @@ class Scheduler:
 
     @property
     def declares(self) -> bool:
-        """Whether the manager is told which tokens are drafts."""
         return self.config.declare_drafts or self.is_recurrent or self.config.overlap_steps
 
     def wanted(self, budget: int) -> list[Work]:
@@ -232,7 +229,6 @@ class Scheduler:
     def slots(
         self, task: Task, num_new: int, num_hit: int, hit: Any, num_external: int, num_ahead: int = 0
     ) -> Any | None:
-        """Ask for a new request's slots, at once or by a plan."""
         arguments = self.arguments(task, num_external, num_ahead)
         if not self.config.plan_first:
             return self.manager.allocate_slots(task.request, num_new, num_hit, hit, **arguments)
@@ -250,7 +246,6 @@ class Scheduler:
             raise AssertionError(f"LIVE-1: {task.name!r} was offered a load that the pool can never hold")
 
     def arguments(self, task: Task, num_external: int, num_ahead: int) -> dict[str, Any]:
-        """Return what else is asked for with a new request's slots."""
         config = self.config
         return {
             "num_lookahead_tokens": num_ahead,
@@ -262,7 +257,6 @@ class Scheduler:
         }
 
     def taken(self, task: Task, blocks: Any) -> list[list[int]]:
-        """Return all blocks that a new request took: those of its tables that are new, and those for drafts' states."""
         return [*blocks.get_block_ids(), *self.manager.get_draft_block_ids(task.name)]
 
     # ---- between steps

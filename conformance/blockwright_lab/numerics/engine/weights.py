@@ -157,7 +157,6 @@ def random_weights(config: ModelConfig, device: str | torch.device = "cpu") -> M
 
 
 def converted(weights: ModelWeights, change: Callable[[Tensor], Tensor]) -> ModelWeights:
-    """Return a copy of weights with a change made to each tensor: another element type, another device."""
     return cast(ModelWeights, _converted(weights, change))
 
 
