@@ -97,7 +97,6 @@ EXAMPLES = tuple(
     example(**row)
     for row in tomllib.loads(Path(__file__).with_name("examples.toml").read_text(encoding="utf-8"))["example"]
 )
-"""The examples, in the order in which they are shown."""
 
 
 class Seeker(Explorer[State, ManagerAdapter]):

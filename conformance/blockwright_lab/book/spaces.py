@@ -15,7 +15,6 @@ from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Sliding
 
 MOST_BLOCKS = 6
 GROWN: tuple[tuple[Kind, int], ...] = ((Full(), 1), (Sliding(2), 1), (Chunked(2), 1), (Mamba(), 1))
-"""The kinds of layers whose worlds are grown, with their block sizes."""
 
 Record = dict[str, Any]
 AnyNode = Node[State, ManagerAdapter]
@@ -78,7 +77,6 @@ class Drawing(Explorer[State, ManagerAdapter]):
 
 
 def graph(each: Scope) -> Record:
-    """Draw a world whole: its states by how many actions lead there, and the ways between them."""
     drawing = Drawing(each)
     result = drawing.run()
     states = [{**state, "refused": drawing.refused.get(state["id"], 0)} for state in drawing.states.values()]

@@ -79,7 +79,6 @@ ARGUMENTS: dict[str, Callable[[int, int], tuple[Any, ...]]] = {
     "forget": lambda one, two: (one,),
     "advance": lambda one, two: ("window", one, one + two),
 }
-"""The arguments of each step, made of two small numbers."""
 
 
 def of_step(step: str, arguments: Callable[[int, int], tuple[Any, ...]]) -> Callable[..., None]:

@@ -42,7 +42,6 @@ def drawn(name: str, capacities: tuple[int, int, int], groups: int, **config: An
 OFFLOAD_HISTORIES: dict[str, ChainScope] = {
     name: drawn(name, **{key: tupled(value) for key, value in row.items()}) for name, row in FILE["chains"].items()
 }
-"""The worlds, by name."""
 
 LENGTHS = {"quick": (1, 60), "pr": (8, 200), "nightly": (1000, 300)}
 """Per profile: examples of the machine, and the steps of each."""

@@ -90,7 +90,6 @@ class Call(TableAction):
     reply: TablesReply
 
     def meaning(self, state: Paged, choice: Choice | None = None) -> Outcome[Paged]:
-        """Return what comes of the actions, one after another."""
         done = self.actions[0].meaning(state, choice)
         for action in self.actions[1:] if done.refusal is None else ():
             after = action.meaning(done.state, choice)
@@ -238,7 +237,6 @@ class PagedEngine:
         self.done()
 
     def free(self, index: int, which: int) -> None:
-        """End a sequence of a group, and the group with its last one."""
         group, members = self.groups[index]
         member = members[which % len(members)]
         self.call(lambda: self.manager.free(member.seq), [FreeTable(member.slot)], True)

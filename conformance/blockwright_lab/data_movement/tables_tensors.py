@@ -38,7 +38,6 @@ class TokenCaches:
         copy_blocks(self.gpu, pairs).synchronize()
 
     def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Execute a swap to the host; ids of both sides count from zero."""
         swap_blocks(self.gpu, self.cpu, pairs).synchronize()
 
     def swap_in(self, pairs: Sequence[tuple[int, int]]) -> None:

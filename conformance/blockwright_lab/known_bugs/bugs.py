@@ -17,7 +17,6 @@ FOLDER = Path(__file__).parent / "data"
 TRIALS: dict[str, Any] = {
     each.__name__.rpartition(".")[2]: each for each in (paged_trials, offload_trials, pool_trials)
 }
-"""Modules of trials, by name."""
 
 HOW: dict[str, How] = {"replace": "replace", "remove": "replace", "before": "before", "after": "after"}
 

@@ -92,7 +92,6 @@ def functions_of(file: str, text: str) -> Iterator[Function]:
 
 
 def functions(sources: dict[str, str]) -> Iterator[Function]:
-    """Yield all functions of the implementation, where some sources have been changed already."""
     for file in files():
         yield from functions_of(file, sources[file]) if file in sources else unchanged_functions(file)
 
@@ -161,7 +160,6 @@ def spliced(text: str, begin: int, end: int, code: str, node: ast.AST) -> str:
 
 
 def complaint(change: Change, named: list[Function], fit: list[Function], sources: dict[str, str]) -> str:
-    """Return why a change does not fit, the nearest code, and other places of its anchor."""
     every = list(functions(sources))
     if not named:
         parts = change.function.count(".") + 1

@@ -102,7 +102,6 @@ def verdict(bug: KnownBug, laws: tuple[str, ...], length: int) -> str:
 
 
 PLACES = {f"{place.title}, place {at}": place for at, place in enumerate(dict.fromkeys(bug.place for bug in BUGS))}
-"""Where they are looked for."""
 
 GATE = Listed([named(bug) for bug in BUGS], shown, lambda rows, profile: [*rows, corpus(rows)])
 UNCHANGED = Listed(PLACES, sane, lambda rows, profile: summed("places", rows))

@@ -45,7 +45,6 @@ class Seen:
     states: int = 0
     transitions: int = 0
     script: str = ""
-    """The way to the fault as calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,4 +109,3 @@ class KnownBug:
     """The law that must be broken in its place."""
     place: Place | TrialPlace
     changes: tuple[Change, ...]
-    """What puts it back into the implementation."""

@@ -16,4 +16,3 @@ PLACES = {
     for part, rows in ROWS.items()
     for name, row in rows.items()
 }
-"""All places."""

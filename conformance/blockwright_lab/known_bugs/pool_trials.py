@@ -47,7 +47,6 @@ NUM_MANY = 600
 
 
 def requests(package: ModuleType) -> Iterator[tuple[tuple[object, ...], Any]]:
-    """Return requests that differ in one thing or in several, each with what identifies it."""
     keys_of = partial(one, package, package.SipHasher(bytes(range(16))))  # one hasher: it remembers what it made
     for lora, salt in product(NAMES, NAMES):
         yield from keys_of((0,) * NUM_TOKENS, lora, salt, ())
@@ -112,7 +111,6 @@ def weak(package: ModuleType) -> Iterator[Fault]:
 
 
 Calls = tuple[tuple[str, tuple[int, ...]], ...]
-"""Calls of a pool: what is done, to which blocks."""
 
 POOL_CALLS = (
     ("take", (1,)),

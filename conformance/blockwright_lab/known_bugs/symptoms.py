@@ -121,7 +121,6 @@ def heard(announced: frozenset[Key], event: Event) -> frozenset[Key]:
 
 
 def shown_tier(state: Tier, announced: frozenset[Key], manager: Any, events: Iterable[Event]) -> Tier:
-    """Return a state as a manager shows it; before the events it had announced some keys."""
     entries = tuple(shown_entries(state, manager))
     used = [entry.place for entry in entries]
     freed = dict.fromkeys((*state.freed, *(entry.place for entry in state.entries if entry.place not in used)))

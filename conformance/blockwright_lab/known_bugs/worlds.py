@@ -24,7 +24,6 @@ AnyScope = Scope | PagedScope | TierScope | ChainScope
 def world_on(
     scope: AnyScope, package: ModuleType = blockwright, adapter: type[BlockwrightAdapter] = VariantAdapter
 ) -> World[Any, Any]:
-    """Return the world of a scope on a copy of the implementation, or on itself; `adapter` is a manager's."""
     match scope:
         case Scope():
             return KVCacheWorld(scope, limited(adapter_on(package, adapter)))

@@ -141,7 +141,6 @@ def extreme(trial: Trial) -> None:
 
 
 def extreme_header(data: bytes, draw: random.Random) -> bytes:
-    """Return a header with a field of another kind, or nested deeply."""
     found = json.loads(data)
     found[draw.choice(list(found))] = draw.choice((*NO_NUMBERS, *EXTREMES))
     return json.dumps(found).encode() if draw.random() < 0.9 else b"[" * 30_000

@@ -40,7 +40,6 @@ from .victim import Plan
 
 KILLS = {"quick": 10, "pr": 300, "nightly": 10_000}
 FAILURES = {"quick": 40, "pr": 600, "nightly": 50_000}
-"""Losses of power."""
 
 LIVES = 12
 """Kills, or losses of power, after which a new directory is begun."""

@@ -44,7 +44,6 @@ from .altered import in_memory, in_time
 from .altering import CHANGES, EXTREMES, NO_NUMBERS
 
 COUNTS: Final = {"quick": 100, "pr": 2_000, "nightly": 100_000}
-"""Inputs for each reader."""
 LONG: Final = 5.0
 """Seconds of processor time that no input here needs a hundredth of."""
 LARGE: Final = 256 << 10
@@ -240,7 +239,6 @@ def other_value(data: bytes, draw: random.Random) -> bytes | None:
 
 
 def replaced(value: Any, draw: random.Random) -> Any:
-    """Return a value in which one, at any depth, is another."""
     inside: Any = [value]
     holder, key = inside, 0
     while isinstance(inside[key], list | dict) and inside[key] and draw.random() < 0.8:
@@ -255,7 +253,6 @@ def replaced(value: Any, draw: random.Random) -> Any:
 
 
 def inputs(name: str, count: int, seed: int) -> tuple[list[str], Counter[str]]:
-    """Give a reader so many inputs; return what broke the law, and how often it read and refused."""
     made_of, read, named = READERS[name]
     samples, draw, faults, fired = made_of(), random.Random(seed), list[str](), Counter[str]()
     with in_memory() as folder:

@@ -56,7 +56,6 @@ def size(profile: Profile) -> int:
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Try the profile's mutants; a row per source, one of each score, and one for each mutant that lives."""
     mutations = chosen(profile)
     results = attempt([each for each in mutations if not reason_for(each)], profile, progress)
     remember((each.mutation, each.killer) for each in results if is_test(each.killer))

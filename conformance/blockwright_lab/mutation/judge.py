@@ -57,7 +57,6 @@ class Result(NamedTuple):
 
 
 def judged(name: str, mutations: list[Mutation], tests: tuple[str, ...] = ()) -> list[Result]:
-    """Put mutants before tests of a target, in another process; what no test kills, before contracts."""
     with tempfile.TemporaryDirectory() as folder:
         wanted, results = Path(folder, "keys"), Path(folder, "results")
         wanted.write_text(json.dumps([mutation.key for mutation in mutations]), encoding="utf-8")
@@ -97,7 +96,6 @@ def read(path: Path) -> str:
 
 
 def marked(file: str) -> CodeType:
-    """Return the code of a source in which every statement of a function is marked when it is executed."""
     tree = ast.parse(read(path_of(file)))
     for _, function in functions_in(tree, ""):
         for node in ast.walk(function):

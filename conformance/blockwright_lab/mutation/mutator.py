@@ -160,7 +160,6 @@ def changes(function: ast.FunctionDef, unguarded: bool) -> Iterator[Change]:
 
 
 def is_guard(node: ast.AST) -> bool:
-    """Return whether a statement does nothing but raise under a condition."""
     return isinstance(node, ast.If) and not node.orelse and all(isinstance(each, ast.Raise) for each in node.body)
 
 
@@ -221,8 +220,6 @@ def of_loop(loop: ast.For | ast.comprehension) -> Iterator[Swap]:
 
 
 def of_place(owner: ast.AST, field: str, index: int | None, node: ast.expr) -> Iterator[Swap]:
-    """Return what may stand in place of one expression, and what may be changed in it."""
-
     def instead(other: ast.expr) -> Swap:
         return Swap(owner, field, index, ast.copy_location(other, node))
 
@@ -269,7 +266,6 @@ def of_constant(node: ast.Constant, instead: Instead) -> Iterator[Swap]:
 
 
 def of_junction(node: ast.BoolOp, instead: Instead) -> Iterator[Swap]:
-    """Return the other junction, and the same with one operand less."""
     yield Swap(node, "op", None, ast.Or() if isinstance(node.op, ast.And) else ast.And())
     for index in range(len(node.values)):
         rest = [value for at, value in enumerate(node.values) if at != index]
@@ -307,4 +303,3 @@ RULES: dict[type[ast.expr], Callable[..., Iterator[Swap]]] = {
     ast.Call: of_call,
     ast.Subscript: of_subscript,
 }
-"""What may be changed in each kind of expression."""

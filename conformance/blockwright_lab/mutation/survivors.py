@@ -62,7 +62,6 @@ def is_test(killer: str) -> bool:
 
 
 def remember(killed: Iterable[tuple[Mutation, str]]) -> None:
-    """Write what killed some mutants; what is known of others stays."""
     found: dict[str, dict[str, str]] = defaultdict(dict, killers())
     for mutation, killer in killed:
         found[mutation.function] = found[mutation.function] | {mutation.digest: killer}
@@ -75,7 +74,6 @@ def remember(killed: Iterable[tuple[Mutation, str]]) -> None:
 
 
 def changed(listed: dict[str, Listed], drop: bool, digests: Iterable[str], reason: str) -> dict[str, Listed]:
-    """Return the list with some digests added for a reason, and without what the sources do not have if asked."""
     from .targets import all_mutations
 
     found: dict[str, Listed] = {}

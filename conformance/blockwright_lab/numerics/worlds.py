@@ -36,4 +36,3 @@ def worlds() -> dict[str, World]:
 
 
 WORLDS: dict[str, World] = worlds() | {name: HISTORIES[name] for name in TABLES}
-"""All, by name."""

@@ -163,7 +163,6 @@ def where(error: Exception) -> str:
 
 
 def tell(state: State, action: Any, reply: Reply, choice: Choice = LRU) -> ManagerOutcome:
-    """Return what comes of an action, given the hit that the manager found."""
     hit = Hit(*reply.hit) if reply.hit and reply.hit.length else Hit()
     if isinstance(action, SyncLoad):
         return mean_sync_load(state, action, hit, reply)
@@ -178,7 +177,6 @@ def misfound(state: State, action: Any, reply: Reply) -> list[Fault]:
 
 
 def misheld(state: State, prefix: Prefix, hit: Hit) -> list[Fault]:
-    """Judge a hit: its length, and that each of its blocks carries the prefix."""
     best = found(state, prefix, LRU)
     faults = []
     if hit.length and not sound(state, prefix, hit):

@@ -28,7 +28,6 @@ EVENTS = frozenset({"vllm.distributed.kv_events"})
 NEW = replace(
     vllm_peer.PUBLISHED, modules=vllm_peer.PUBLISHED.modules | EVENTS, foreign=vllm_peer.PUBLISHED.foreign | {"zmq"}
 )
-"""vLLM 0.33.0."""
 
 OLD = Published(
     version=vllm_offload_peer.PUBLISHED.version,

@@ -145,7 +145,6 @@ class View:
         return list(self.blocks())
 
     def status_of(self, key: Key) -> int | None:
-        """Return a block's readers, -1 while it is written, None if there is none."""
         status = self.blocks().get(key)
         return None if status is None else int(status.ref_cnt)
 
@@ -229,7 +228,6 @@ class NewView(View):
                 yield SimpleNamespace(block_hashes=self.unnamed(event.keys), removed=event.removed)
 
     def policy_blocks(self) -> dict[Any, Any]:
-        """Return the statuses by the engine's keys, in order of use if its policy has one."""
         policy = self.manager._policy
         if hasattr(policy, "chunks"):
             return {key: policy.chunks[key] for key in sorted(policy.chunks, key=policy._ranks.__getitem__)}

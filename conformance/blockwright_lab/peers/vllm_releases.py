@@ -40,7 +40,6 @@ def explore(version: str, scope: Scope, peer_path: Path, limit: int | None) -> E
 
 
 LISTED = tuple((law.id, law.statement.partition("\n")[0]) for law in (*JUDGED, *STEPS))
-"""The laws of states and of steps, each in one sentence."""
 LAWS = (*LISTED, *laws_of("vllm").items())
 
 ENGINES = tuple(
@@ -49,4 +48,3 @@ ENGINES = tuple(
     )
     for version in (NEW.version, OLD.version)
 )
-"""The releases."""

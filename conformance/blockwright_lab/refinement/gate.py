@@ -36,7 +36,6 @@ class Followed(NamedTuple):
 
 
 def scopes(profile: Profile) -> list[tuple[str, str]]:
-    """Return the part and the name of every scope; the quick profile goes through those of `pr`, less far."""
     name = "pr" if profile.name == "quick" else profile.name
     return [(part, each.name) for part in PARTS for each in PARTS[part].scopes(name) if profile.scope in each.name]
 
@@ -46,7 +45,6 @@ def size(profile: Profile) -> int:
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Follow each part through its scopes; with a scope that is named only that one."""
     own, calls = explored(), [(part, name, profile.name) for part, name in scopes(profile)]
     found: dict[str, dict[str, Followed]] = {part: {} for part, _, _ in calls}
     for (part, name, _), followed in zip(

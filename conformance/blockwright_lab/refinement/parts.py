@@ -30,7 +30,6 @@ from .choices import OpenExplorer, open_scopes
 from .steps import Move, refined
 
 Pair = tuple[Any, Any]
-"""The states before and after a transition."""
 
 
 class RefiningExplorer(explore.Explorer[Any, Any]):
@@ -139,7 +138,6 @@ class OfTier(RefiningExplorer):
         return maps.of_tier(getattr(state, "tier", state))
 
     def pairs(self, before: Any, outcome: Any) -> Iterator[Pair]:
-        """Yield what somebody wrote before a call, and the call."""
         for written, done in outcome.steps:
             yield before.tier, written.tier
             yield written.tier, done.state
@@ -176,4 +174,3 @@ PARTS: dict[str, Part] = {
     "one tier": Part(OfTier, lambda profile: TIER_PROFILES[profile]),
     "a chain of tiers": Part(OfChain, lambda profile: CHAIN_PROFILES[profile]),
 }
-"""Every part that is followed, by the name of its row."""

@@ -84,7 +84,6 @@ def calls(change: Change) -> Iterator[Call]:
 
 
 def by_use(after: Machine) -> Any:
-    """Return an order of places: entries of tables before pins."""
     return lambda place: place[0] not in after.tables
 
 

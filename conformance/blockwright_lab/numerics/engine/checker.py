@@ -43,7 +43,6 @@ class Checker:
         self.notes: dict[Task, list[Note]] = {}
         self.proposals: dict[Task, list[tuple[int, list[int], Proposal]]] = {}
         self.num_compared = 0
-        """Rows of logits compared."""
 
     def note(self, step: int, work: Work, logits: Tensor) -> None:
         finite = torch.isfinite(logits).all(dim=1)

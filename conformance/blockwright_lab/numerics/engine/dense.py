@@ -42,7 +42,6 @@ class Recomputation:
         self.config: ModelConfig = model.config
         self.weights: ModelWeights = converted(model.weights, lambda weight: weight.cpu().double())
         self.num_passes = 0
-        """Sequences computed."""
         self.known: dict[tuple[bytes, tuple[int, ...]], Tensor] = {}
 
     def hidden(self, tokens: Sequence[int], encoder: Tensor | None = None) -> Tensor:

@@ -150,4 +150,3 @@ def ngram_guess(task: Task, count: int, vocab_size: int) -> list[int]:
 
 
 GUESSERS = {"ngram": ngram_guess, "random": random_guess}
-"""By name."""

@@ -133,7 +133,6 @@ class Swap(Elsewhere):
         return [result for load in done if (result := self.finish(load)) is not None]
 
     def finish(self, load: SwapIn) -> tuple[Task, int] | None:
-        """Copy the blocks back, and tell the manager; None if the request was ended meanwhile."""
         task, total = load.task, load.saved.num_computed
         self.num_loads += 1
         every = self.config.lose_load_every

@@ -115,7 +115,6 @@ class Scheduler:
         return self.config.declare_drafts or self.is_recurrent or self.config.overlap_steps
 
     def wanted(self, budget: int) -> list[Work]:
-        """Return what each running request is to compute, within a budget of tokens."""
         works = []
         for task in self.running:
             work = self.next_work(task, task.request.num_computed_tokens, budget)
@@ -152,7 +151,6 @@ class Scheduler:
         return Work(task, task.turn, begin, stop - begin + num_drafts, num_drafts, self.num_ahead)
 
     def preempt(self, step: Step, task: Task) -> None:
-        """Take a request's blocks away: it waits again, and goes on from what is cached, or from the host."""
         for place in self.elsewhere:
             place.preempting(task)
         self.fired["preempted in flight" if task.flight is not None else "preempted"] += 1
@@ -262,7 +260,6 @@ class Scheduler:
     # ---- between steps
 
     def loaded(self, task: Task, num_computed: int) -> None:
-        """Let a request go on whose load has ended, or wait again if nothing is left of it."""
         self.loading.remove(task)
         if num_computed == 0:
             self.restart(task)
@@ -272,12 +269,10 @@ class Scheduler:
         self.join(task)
 
     def join(self, task: Task) -> None:
-        """Let a request run that holds its blocks already: after a load, or as a fork."""
         self.running.append(task)
         self.tell_row(task)
 
     def tell_row(self, task: Task) -> None:
-        """Tell the worker, with the next step, of block tables that changed in between."""
         self.later.set_row(self.manager, task)
 
     def end(self, task: Task) -> None:

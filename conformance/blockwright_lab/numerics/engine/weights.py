@@ -21,7 +21,6 @@ from blockwright.kinds import (
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sinks, Sliding
 
 DRAFT = "draft.0"
-"""Name of the draft head's layer."""
 
 EPSILON = 1e-6
 """Keeps the norm of a zero vector from dividing by zero."""

@@ -106,7 +106,6 @@ class Worker:
         self.model.write_encoder(task.encoder, slots, self.storage)
 
     def run(self) -> tuple[Tensor | None, list[Tensor]]:
-        """Run the step that was launched; return its last hidden states, and the logits of each work by token."""
         if not self.works:
             return None, []
         tokens: list[int] = []
