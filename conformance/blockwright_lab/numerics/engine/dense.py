@@ -32,10 +32,8 @@ from .weights import (
 class Recomputation:
     """A model without a cache, remembering hidden states: a longer sequence answers for its beginnings.
 
-    Sequences are computed whole, from position 0; ask for the longest first: once, when a request is finished, rather
-    than after every step. `encoder`: what cross-attention layers read. `next_tokens`: of the draft head, the token with
-    which the entry of each position was made, `tokens[1:]` unless told: another one where the entry was adopted from a
-    request that went on otherwise (see `drafts`).
+    `next_tokens`: of the draft head, the token with which the entry of each position was made, `tokens[1:]` unless
+    told: another one where the entry was adopted from a request that went on otherwise (see `drafts`).
     """
 
     def __init__(self, model: HybridModel) -> None:

@@ -51,15 +51,7 @@ class DraftHead:
     ) -> Tensor:
         """Write the draft layer's entries of a step's tokens, and return its outputs `(num_tokens, hidden)`, normed.
 
-        After `model.forward` and sampling, with the same inputs, for every request of the step: also one that ends with
-        it, since its blocks may be hit. Behind rejected drafts the entries mean nothing and are written over by the
-        next step, as the model's own are.
-
-        Args:
-            hidden: what `model.forward` returned for the step.
-            next_tokens: `(num_tokens,)`, for each token the one after it: prompt, accepted draft or sampled; where it
-                is not known (behind a rejected draft) any token.
-            inputs, storage: the step's.
+        `hidden` is what `model.forward` returned, `next_tokens` the token after each (behind a rejected draft any).
         """
         rows = Rows.of(inputs, storage.plan.config.group_of(DRAFT), storage.plan.config)
         return self.layer(self.joined(hidden, next_tokens), rows, storage)
@@ -77,20 +69,10 @@ class DraftHead:
         inputs: StepInputs,
         storage: KVCacheStorage,
     ) -> tuple[Tensor, Tensor]:
-        """Propose `num_drafts` tokens for some requests, one after the other.
+        """Propose `num_drafts` tokens for requests from their `last` certain positions on; return tokens and logits.
 
         The i-th (from 1) needs the slot of position `last + i - 1` (its own entry, but for the first, which `forward`
         wrote): ask for `num_lookahead_tokens` with the step.
-
-        Args:
-            outputs: `(len(rows), hidden)`, the draft outputs at each request's last certain position.
-            rows: the requests, by their number in the step.
-            last: their last certain positions: `num_computed_tokens - 1` after the step.
-            num_drafts: at least 1.
-            inputs, storage: the step's; the block tables hold the lookahead's blocks.
-
-        Returns:
-            Tokens `(len(rows), num_drafts)` and the logits they are the best of, `(len(rows), num_drafts, vocabulary)`.
         """
         scores = [self.logits(outputs)]
         of_step = Rows.of(inputs, storage.plan.config.group_of(DRAFT), storage.plan.config)

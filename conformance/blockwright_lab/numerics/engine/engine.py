@@ -45,13 +45,7 @@ MOST_STEPS = 400
 
 
 class Engine:
-    """One engine and what watches it.
-
-    Attributes:
-        manager: of the package under test.
-        tasks: all requests so far, forks included.
-        fired: how often which feature was used.
-    """
+    """One engine and what watches it; `fired` counts how often which feature was used."""
 
     def __init__(
         self,

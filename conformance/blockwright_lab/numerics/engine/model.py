@@ -66,13 +66,7 @@ class Rows:
 
 
 class HybridModel:
-    """A model of layers of every kind, with weights drawn from its configuration's seed.
-
-    Attributes:
-        config: its shape.
-        weights: all that `dense` shares with it.
-        layers: what each layer declares of its cache, by name, the draft head's (`DRAFT`) last: for `plan_kv_cache`.
-    """
+    """A model of layers of every kind; `layers` is what each declares of its cache, the draft head's last."""
 
     def __init__(self, config: ModelConfig, device: str | torch.device = "cpu") -> None:
         self.config = config
@@ -84,15 +78,9 @@ class HybridModel:
             self.layers[DRAFT] = config.cache_spec(config.draft)
 
     def forward(self, tokens: Tensor | Sequence[int], inputs: StepInputs, storage: KVCacheStorage) -> Tensor:
-        """Compute the tokens of a step, write their keys, values and states, and return their last hidden states.
+        """Compute the tokens of a step, drafts last in each request; return hidden states `(tokens, hidden)`, normed.
 
-        Args:
-            tokens: `(num_tokens,)`, the requests' new tokens one after the other, drafts last in each request.
-            inputs: where they are: the step's tables, slots and states.
-            storage: the layers' caches; the step's copies have been made, and the encoder's outputs written.
-
-        Returns:
-            `(num_tokens, hidden)`, normed: what `logits` and the draft head take.
+        The step's copies have been made, and the encoder's outputs written.
         """
         hidden = self.embedded(tokens)
         for name, layer in zip(self.layers, self.weights.layers, strict=False):
@@ -107,11 +95,7 @@ class HybridModel:
         return hidden @ self.weights.unembedding
 
     def write_encoder(self, outputs: Tensor, slots: Mapping[int, Tensor], storage: KVCacheStorage) -> None:
-        """Write the keys and values of an encoder's outputs `(tokens, hidden)` for all cross-attention layers.
-
-        Once, before a request's first step. `slots` holds, per cross-attention group, the tokens' slots:
-        `batch.slots(request_id, group, 0, len(outputs))`.
-        """
+        """Write keys and values of an encoder's outputs `(tokens, hidden)`, before a request's first step."""
         outputs = outputs.to(self.weights.embedding)
         for name, layer in zip(self.layers, self.weights.layers, strict=False):
             if isinstance(layer.kind.kind, Cross):

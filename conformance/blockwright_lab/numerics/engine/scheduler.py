@@ -26,13 +26,7 @@ KINDS = {
 
 
 class Scheduler:
-    """Waiting and running requests of one manager.
-
-    Attributes:
-        waiting: in the order in which they will be admitted.
-        loading: whose tokens are on their way from elsewhere.
-        running: in the order in which they were admitted; the last is preempted first.
-    """
+    """Waiting, loading and running requests of one manager; the one that was admitted last is preempted first."""
 
     def __init__(
         self, package: Any, manager: Any, config: EngineConfig, elsewhere: list[Elsewhere], fired: Counter[str]
@@ -234,11 +228,7 @@ class Scheduler:
         return self.manager.commit(plan) if isinstance(plan, self.package.Fits) else None
 
     def expect_later(self, task: Task, num_hit: int, hit: Any, num_external: int) -> None:
-        """Complain of a load that would not even fit an empty pool, though the request can be computed there.
-
-        Raises:
-            AssertionError: it would not.
-        """
+        """Complain of a load that would not even fit an empty pool, though the request can be computed there."""
         plan = self.manager.plan(task.request, 0, num_hit, hit, **self.arguments(task, num_external, 0))
         if isinstance(plan, self.package.Never):
             raise AssertionError(f"LIVE-1: {task.name!r} was offered a load that the pool can never hold")
