@@ -112,12 +112,10 @@ class Gate:
     """
 
     def is_in(self, profile: str) -> bool:
-        """Return whether a profile runs this gate."""
         return ORDER.index(self.first) <= ORDER.index(profile)
 
 
 def gates_of(package: str, file: Path) -> tuple[Gate, ...]:
-    """Return the gates of a package, which a file lists."""
     found = []
     for row in tomllib.loads(file.read_text(encoding="utf-8"))["gate"]:
         ways = tuple([Way(line, tuple(kinds), *words) for line, kinds, *words in row["ways"]])

@@ -6,7 +6,6 @@ from .world import EVERYTHING, TablesWorld
 
 
 def weight(each: PagedScope) -> tuple[int, int, int]:
-    """Guess how large a scope is."""
     return each.config.caching, len(each.outputs) * len(each.lookaheads), len(each.calls) + each.config.num_gpu
 
 

@@ -34,7 +34,6 @@ class Lockstep(Exploration):
 
 
 def weight(each: Scope) -> tuple[int, int, int]:
-    """Guess how large a scope is."""
     return each.slots, len(each.calls) + len(each.prompts), each.config.num_blocks
 
 
