@@ -56,24 +56,8 @@ def place_of(name: str) -> Place | TrialPlace:
     return TrialPlace(getattr(TRIALS[module], trial)) if module else PLACES[name]
 
 
-CHAPTERS = tuple(
-    map(
-        chapter,
-        (
-            "blocks",
-            "demand",
-            "tables",
-            "prefixes",
-            "retention",
-            "metrics",
-            "time",
-            "forks",
-            "paged",
-            "tiers",
-            "offload",
-        ),
-    )
-)
+NAMES = "blocks demand tables prefixes retention metrics time forks paged tiers offload".split()
+CHAPTERS = tuple(map(chapter, NAMES))
 BUGS: tuple[KnownBug, ...] = tuple(bug for each in CHAPTERS for bug in each.bugs)
 """All of them, in the order of the chapters."""
 BY_ID = {bug.id: bug for bug in BUGS}

@@ -34,14 +34,8 @@ PUBLISHED = replace(
     witness="vllm/v1/kv_offload/cpu/manager.py",
     prefix="vllm.v1.kv_offload.cpu",
     modules=frozenset(
-        {
-            "vllm.utils",
-            "vllm.utils.math_utils",
-            "vllm.v1.kv_offload",
-            "vllm.v1.kv_offload.base",
-            "vllm.v1.kv_offload.config",
-            "vllm.v1.metrics.cache_hit_source",
-        }
+        "vllm.utils vllm.utils.math_utils vllm.v1.kv_offload vllm.v1.kv_offload.base vllm.v1.kv_offload.config "
+        "vllm.v1.metrics.cache_hit_source".split()
     ),
     foreign=frozenset({"torch"} if importlib.util.find_spec("numpy") else {"numpy", "torch"}),
 )

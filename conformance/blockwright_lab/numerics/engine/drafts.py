@@ -25,7 +25,6 @@ proposals may be worse, results are not. `dense` takes `next_tokens` for that ca
 
 from collections.abc import Sequence
 from random import Random
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -35,7 +34,7 @@ from blockwright.kinds import AttentionSpec
 
 from .model import HybridModel, Rows, rms_norm
 from .task import Task
-from .weights import DRAFT, AttentionWeights, DraftWeights
+from .weights import DRAFT, Weights
 
 
 class DraftHead:
@@ -44,7 +43,7 @@ class DraftHead:
     def __init__(self, model: HybridModel) -> None:
         assert model.weights.draft is not None
         self.model = model
-        self.weights: DraftWeights = model.weights.draft
+        self.weights: Weights = model.weights.draft
 
     def forward(
         self, hidden: Tensor, next_tokens: Tensor | Sequence[int], inputs: StepInputs, storage: KVCacheStorage
@@ -92,7 +91,7 @@ class DraftHead:
     def layer(self, entering: Tensor, rows: Rows, storage: KVCacheStorage) -> Tensor:
         weights, cache = self.weights.layer, storage.kv(DRAFT)
         normed = rms_norm(entering, weights.mixer_norm)
-        mixed = self.model.attention(cast(AttentionWeights, weights.mixer), normed, rows, cache)
+        mixed = self.model.attention(weights.mixer, normed, rows, cache)
         return rms_norm(self.model.added(weights, entering, mixed), self.weights.norm)
 
     def ahead(self, spec: AttentionSpec, table: Tensor, positions: Tensor) -> Rows:

@@ -16,18 +16,9 @@ from torch import Tensor
 from blockwright.config import KVCacheConfig
 from blockwright.device import KVCacheStorage, StepInputs, causal_conv, paged_attention, selective_scan, write_kv
 from blockwright.kinds import AttentionSpec, CrossAttentionSpec, KVCacheSpec
-from blockwright_spec.reads import Cross
+from blockwright_spec.reads import Cross, Mamba
 
-from .weights import (
-    DRAFT,
-    EPSILON,
-    ROTARY_BASE,
-    AttentionWeights,
-    LayerWeights,
-    ModelConfig,
-    RecurrentWeights,
-    random_weights,
-)
+from .weights import DRAFT, EPSILON, ROTARY_BASE, ModelConfig, Weights, random_weights
 
 
 @dataclass(frozen=True)
@@ -99,7 +90,7 @@ class HybridModel:
         outputs = outputs.to(self.weights.embedding)
         for name, layer in zip(self.layers, self.weights.layers, strict=False):
             if isinstance(layer.kind.kind, Cross):
-                mixer, cache = cast(AttentionWeights, layer.mixer), storage.kv(name)
+                mixer, cache = layer.mixer, storage.kv(name)
                 keys, values = self.heads(outputs @ mixer.key), self.heads(outputs @ mixer.value)
                 write_kv(cache, keys, values, slots[storage.plan.config.group_of(name)])
 
@@ -109,23 +100,21 @@ class HybridModel:
         drawn = torch.randn(num_tokens, self.config.hidden_size, generator=generator, dtype=torch.float64)
         return drawn.to(self.weights.embedding)
 
-    def layer(
-        self, name: str, weights: LayerWeights, hidden: Tensor, inputs: StepInputs, storage: KVCacheStorage
-    ) -> Tensor:
+    def layer(self, name: str, weights: Weights, hidden: Tensor, inputs: StepInputs, storage: KVCacheStorage) -> Tensor:
         normed = rms_norm(hidden, weights.mixer_norm)
         group = storage.plan.config.group_of(name)
-        if isinstance(weights.mixer, RecurrentWeights):
+        if isinstance(weights.kind.kind, Mamba):
             mixed = self.recurrence(weights.mixer, normed, group, inputs, storage.states(name))
         else:
             rows = Rows.of(inputs, group, storage.plan.config)
             mixed = self.attention(weights.mixer, normed, rows, storage.kv(name))
         return self.added(weights, hidden, mixed)
 
-    def added(self, weights: LayerWeights, hidden: Tensor, mixed: Tensor) -> Tensor:
+    def added(self, weights: Weights, hidden: Tensor, mixed: Tensor) -> Tensor:
         hidden = hidden + mixed
         return hidden + functional.silu(rms_norm(hidden, weights.mlp_norm) @ weights.up) @ weights.down
 
-    def attention(self, weights: AttentionWeights, normed: Tensor, rows: Rows, cache: Tensor) -> Tensor:
+    def attention(self, weights: Weights, normed: Tensor, rows: Rows, cache: Tensor) -> Tensor:
         """Write the tokens' keys and values, but for cross attention, and read what the kind reads."""
         query = self.heads(normed @ weights.query)
         if not isinstance(rows.spec, CrossAttentionSpec):
@@ -139,7 +128,7 @@ class HybridModel:
         return mixed.flatten(1) @ weights.output
 
     def recurrence(
-        self, weights: RecurrentWeights, normed: Tensor, group: int, inputs: StepInputs, states: tuple[Tensor, ...]
+        self, weights: Weights, normed: Tensor, group: int, inputs: StepInputs, states: tuple[Tensor, ...]
     ) -> Tensor:
         """Go on from the states that the step begins with, and leave those after the certain tokens and each draft."""
         place = inputs.state_reads[group], inputs.state_writes[group], inputs.query_start_loc
