@@ -154,7 +154,7 @@ def test_a_store_that_trusts_too_much_or_too_little_is_noticed(
 ) -> None:
     wrong(monkeypatch)
     monkeypatch.setattr(offload_altered, "ENOUGH", 1)
-    with offload_altered.in_memory() as folder:
+    with offload_altered.scratch() as folder:
         faults, _ = alterations(folder, 1500, seed=0)
     assert {law for law, _ in faults} & laws
 

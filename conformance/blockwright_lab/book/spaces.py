@@ -26,7 +26,6 @@ def data() -> Record:
 
 
 def world(kind: Kind, size: int, blocks: int, slots: int) -> Scope:
-    """Return a world without options: requests of up to three tokens that come, grow and go."""
     return scope(kind, size, "growth", blocks, 3, "", slots=slots)
 
 
@@ -59,7 +58,6 @@ class Drawing(Explorer[State, ManagerAdapter]):
         self.number(self.world.initial())
 
     def number(self, state: State, depth: int = 0) -> int:
-        """Return the number of a state, a new one if it was not seen."""
         name = self.world.digest(state)
         known = self.states.setdefault(name, {"id": len(self.states), "depth": depth, "shows": shown(state)})
         return int(known["id"])

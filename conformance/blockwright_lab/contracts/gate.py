@@ -9,6 +9,8 @@ from blockwright_conformance.rows import Listed
 from . import closed_forms, machine_steps  # noqa: F401  they add contracts
 from .contract import CONTRACTS
 
+__all__ = ["CONTRACTS", "GATE"]
+
 LONGEST: Final = 900.0
 """Seconds in which a contract must be confirmed, on however busy a machine; each computes for a few at most."""
 

@@ -177,7 +177,6 @@ class PagedEngine:
         self.compute(index, more)
 
     def append(self, member: Member, ahead: int, must: bool) -> bool:
-        """Append the new tokens of one sequence, execute the copies, and put drafts behind it."""
         seq, placed = member.seq, member.placed
         reported = seq.num_computed_tokens if self.world.window is not None else None
         action = tables.AppendTokens(member.slot, tuple(seq.token_ids[placed:]), ahead, reported)

@@ -7,10 +7,7 @@ hold position and token. Both devices' pools lie on the CPU, so that every machi
 from collections.abc import Sequence
 from typing import Any
 
-try:
-    import torch
-except ImportError as error:  # pragma: no cover
-    raise ImportError("histories of block tables need torch: pip install torch") from error
+import torch
 
 from blockwright.device import copy_blocks, swap_blocks
 

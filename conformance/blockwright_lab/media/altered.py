@@ -227,7 +227,6 @@ def planned(draw: random.Random, before: Before, number: int, count: int) -> Tri
 
 
 def alterations(path: Path, count: int, seed: int) -> tuple[list[tuple[str, str]], dict[str, int]]:
-    """Alter some directories; return each fault with the law that it breaks, and the counts of events."""
     draw, faults = random.Random(seed), list[tuple[str, str]]()
     fired = dict.fromkeys(("blocks compared", "refused", *(kind.name.lower() for kind in Altered)), 0)
     before = Before({}, {}, ())
@@ -256,7 +255,8 @@ def alterations(path: Path, count: int, seed: int) -> tuple[list[tuple[str, str]
 
 
 @contextmanager
-def in_memory() -> Iterator[Path]:
-    """Return a folder in memory, since nothing here depends on a disk, or a temporary one where there is none."""
-    with tempfile.TemporaryDirectory(prefix="blockwright-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
+def scratch(in_memory: bool = True) -> Iterator[Path]:
+    """Return a temporary folder, in memory where nothing depends on a disk."""
+    where = MEMORY if in_memory and MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="blockwright-", dir=where) as folder:
         yield Path(folder)

@@ -162,8 +162,6 @@ def gone(trial: Trial) -> None:
 
 
 def instead(make: Callable[[Path, Path], object]) -> Callable[[Path, Path], None]:
-    """Return a function that replaces a file by something else; the second path is a folder not to be touched."""
-
     def put(path: Path, outside: Path) -> None:
         path.unlink(missing_ok=True)
         make(path, outside)

@@ -22,7 +22,6 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -49,7 +48,7 @@ RUNS = ("disk, processes killed", "disk, power lost", offload_altered.RUN)
 
 def crash(name: str, profile: str, seed: int = 0) -> GateResult:
     started, law = time.perf_counter(), ""
-    with offload_altered.in_memory() if name == offload_altered.RUN else on_disk() as folder, quiet():
+    with offload_altered.scratch(name == offload_altered.RUN) as folder, quiet():
         if name == offload_altered.RUN:
             count = offload_altered.COUNTS[profile]
             broken, fired = offload_altered.alterations(folder, count, seed)
@@ -65,12 +64,6 @@ def row(name: str, count: int, faults: list[str], fired: dict[str, int], seconds
     law = law or next((law for text, law in laws.items() if faults and text in faults[0]), "DISK-3" if faults else "")
     compared, detail = fired["blocks compared"], "\n".join(faults[:5])
     return GateResult("faults", name, "DiskStore", count, compared, len(faults), seconds, law, detail, fired=fired)
-
-
-@contextmanager
-def on_disk() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="blockwright-") as folder:
-        yield Path(folder)
 
 
 @contextmanager
@@ -120,7 +113,6 @@ def kills(folder: Path, count: int, seed: int) -> tuple[list[str], dict[str, int
 
 
 def planned(path: Path, draw: random.Random, life: int) -> Plan:
-    """Draw when a process is killed: the first in a directory while it makes it, some at any moment."""
     call = draw.randrange(1, 12 if life % LIVES == 0 else 50) if draw.random() < 0.75 else 0
     how, threads = draw.choice(("before", "after", "torn")), 1 + life // LIVES % 2
     return Plan(str(path), draw.randrange(2**32), threads, draw.random() * 0.04, call, how)

@@ -40,7 +40,7 @@ from blockwright_conformance.vectors.samples import FOLDER, samples
 from blockwright_conformance.vectors.serve import EVERYTHING
 from blockwright_spec.law import law_odd_bytes_are_refused
 
-from .altered import in_memory, in_time
+from .altered import in_time, scratch
 from .altering import CHANGES, EXTREMES, NO_NUMBERS
 
 COUNTS: Final = {"quick": 100, "pr": 2_000, "nightly": 100_000}
@@ -140,7 +140,7 @@ def timeline(path: Path) -> object:
 
 
 def timelines() -> list[Frames]:
-    with in_memory() as folder:
+    with scratch() as folder:
         write_timeline([Fact(0.0, "admit", "r", 4, 4, new=(1, 2)), Fact(1.0, "free", "r")], folder / "t")
         return [[(folder / "t").read_bytes()]]
 
@@ -255,7 +255,7 @@ def replaced(value: Any, draw: random.Random) -> Any:
 def inputs(name: str, count: int, seed: int) -> tuple[list[str], Counter[str]]:
     made_of, read, named = READERS[name]
     samples, draw, faults, fired = made_of(), random.Random(seed), list[str](), Counter[str]()
-    with in_memory() as folder:
+    with scratch() as folder:
         path = folder / "input"
         for sample in samples:
             read(sample, path)  # as it is, it is read

@@ -16,7 +16,7 @@ from blockwright_conformance.gates import GateResult, Profile
 
 from .judge import ENDLESS, Result, judged
 from .mutator import Mutation
-from .survivors import is_test, reason_for, remember, share
+from .survivors import reason_for, remember
 from .targets import TARGETS, all_mutations, target_of
 
 SAMPLE = {
@@ -58,7 +58,7 @@ def size(profile: Profile) -> int:
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     mutations = chosen(profile)
     results = attempt([each for each in mutations if not reason_for(each)], profile, progress)
-    remember((each.mutation, each.killer) for each in results if is_test(each.killer))
+    remember((each.mutation, each.killer) for each in results if "::" in each.killer)
     rows = []
     for of, floor in FLOOR[profile.name].items():
         own = [each for each in results if each.mutation.of == of]
@@ -71,7 +71,6 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
 
 
 def attempt(mutations: list[Mutation], profile: Profile, progress: Advance) -> list[Result]:
-    """Try mutants, those of each target in as many processes as are worth it: each collects and surveys its tests."""
     calls = []
     for owner in TARGETS:
         own = [each for each in mutations if target_of(each.file) is owner]
@@ -101,7 +100,7 @@ def of_file(file: str, results: list[Result], listed: list[Mutation]) -> GateRes
 
 def of_all(of: str, results: list[Result], listed: int, floor: int) -> GateResult:
     killed, total = sum(bool(each.killer) for each in results), len(results) + listed
-    score = share(killed, listed, total)
+    score = 100 * (killed + listed) / max(total, 1)
     low = score < floor
     detail = (
         f"score of the {of} {score:.1f} %: {killed} killed and {listed} listed of {total}, at least {floor} % must be"
@@ -110,7 +109,6 @@ def of_all(of: str, results: list[Result], listed: int, floor: int) -> GateResul
 
 
 def of_survivor(mutation: Mutation) -> GateResult:
-    """Return the row of a mutant that lives: no violation by itself."""
     name = f"{mutation.file}:{mutation.line} {mutation.function}"
     detail = f"lives: {mutation.before} -> {mutation.after} ({mutation.digest})"
     return GateResult("mutants", name, "uncompiled", 0, 0, 0, 0.0, detail=detail)

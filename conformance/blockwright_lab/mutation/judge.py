@@ -71,7 +71,6 @@ def judged(name: str, mutations: list[Mutation], tests: tuple[str, ...] = ()) ->
 
 
 def before_contracts(result: Result) -> Result:
-    """Put a mutant that no test killed before the contracts, if they run functions of its file."""
     file = full(result.mutation.file)
     if result.killer or all(fault["file"] != file for fault in FAULTS):
         return result
@@ -177,7 +176,6 @@ class Runner:
         return True
 
     def surveyed(self) -> bool:
-        """Find out which statements each test executes, and how long it takes; what is known of a file is kept."""
         path = KILLERS.with_name(f"survey-{self.owner.name}.json")
         held: dict[str, Any] = json.loads(read(path)) if path.exists() else {}
         known: dict[str, Any] = {}

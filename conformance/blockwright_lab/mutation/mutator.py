@@ -152,7 +152,6 @@ def text_of(statement: ast.stmt) -> str:
 
 
 def changes(function: ast.FunctionDef, unguarded: bool) -> Iterator[Change]:
-    """Return every change of a function's statements, conditions that only raise apart if `unguarded`."""
     returns = ast.unparse(function.returns) if function.returns else "None"
     guards = [node for node in ast.walk(function) if unguarded and is_guard(node)]
     inside = {id(child) for guard in guards for child in ast.walk(guard)}

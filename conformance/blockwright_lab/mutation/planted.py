@@ -48,7 +48,6 @@ def refuted(statement: str, seconds: float) -> tuple[str, str]:
 
 
 def noticed(part: str, name: str) -> str:
-    """Return the fault that a scope of a part has in the block machine; nothing if it has none."""
     (scope,) = [each for each in PARTS[part].scopes("nightly") if each.name == name]
     explorer = PARTS[part].explorer(scope, LIMIT)
     explorer.width = WIDTH

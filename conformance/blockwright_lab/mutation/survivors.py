@@ -36,10 +36,6 @@ def reason_for(mutation: Mutation) -> str:
     return survivors()[mutation.of].get(mutation.function, {}).get(mutation.digest, "")
 
 
-def share(killed: int, listed: int, total: int) -> float:
-    return 100 * (killed + listed) / total if total else 100.0
-
-
 # --- what killed
 
 
@@ -55,10 +51,6 @@ def known_killers(mutation: Mutation) -> list[str]:
     of_function = killers().get(mutation.function, {})
     own = of_function.get(mutation.digest)
     return [*([own] if own else []), *(each for each, _ in Counter(of_function.values()).most_common() if each != own)]
-
-
-def is_test(killer: str) -> bool:
-    return "::" in killer
 
 
 def remember(killed: Iterable[tuple[Mutation, str]]) -> None:

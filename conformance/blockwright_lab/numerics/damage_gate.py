@@ -13,7 +13,6 @@ has what the manager's self-check alone finds at the end.
 import time
 from dataclasses import replace
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import Listed
@@ -22,10 +21,7 @@ from ..known_bugs.bugs import BY_ID
 from ..known_bugs.gate import CORE, named, summed
 from ..known_bugs.variants import variant
 from ..known_bugs.watch import OutOfTimeError, rearm, watch
-from .shown import SHOWN
-
-if TYPE_CHECKING:
-    from .worlds import World
+from .worlds import SHOWN, WORLDS, World
 
 KIND, UNCHANGED = "damage", "unchanged: "
 
@@ -38,8 +34,6 @@ LAWS = ("NUMERICS-0", "NUMERICS-1", "NUMERICS-2", "PAGE-4")
 
 def row(name: str, profile: Profile) -> GateResult:
     """Run a world: a known bug must go wrong in it, the unchanged implementation must not."""
-    from .worlds import WORLDS  # it imports torch
-
     bug, started = BY_ID.get(name.partition(" ")[0]), time.perf_counter()
     world = WORLDS[SHOWN[bug.id] if bug else name.removeprefix(UNCHANGED)]
     law, detail, steps = wrong_in(world, variant(*(bug.changes if bug else ())))
@@ -56,8 +50,7 @@ def whole(rows: list[GateResult], profile: Profile) -> list[GateResult]:
     return [*summed(KIND, unchanged), *(each for each in rows if each not in unchanged)]
 
 
-def wrong_in(world: "World", package: ModuleType) -> tuple[str, str, int]:
-    """Run a world on a copy of the implementation; return the law that breaks, how, and the steps taken."""
+def wrong_in(world: World, package: ModuleType) -> tuple[str, str, int]:
     import torch
 
     from ..data_movement.tables_histories import random_walk
@@ -82,5 +75,6 @@ def wrong_in(world: "World", package: ModuleType) -> tuple[str, str, int]:
         return str(getattr(error, "law", "NUMERICS-0")), told, getattr(error, "step", None) or 0
 
 
-WORLDS_SHOWN = dict.fromkeys(SHOWN.values())
-GATE = Listed((*(UNCHANGED + name for name in WORLDS_SHOWN), *(named(BY_ID[id]) for id in SHOWN)), row, whole)
+GATE = Listed(
+    (*dict.fromkeys(UNCHANGED + name for name in SHOWN.values()), *(named(BY_ID[id]) for id in SHOWN)), row, whole
+)

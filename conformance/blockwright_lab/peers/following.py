@@ -58,7 +58,6 @@ class Followed(NamedTuple):
 
 
 def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[actions.Action | SyncLoad]:
-    """Return what an engine may do in a state; hits are the manager's own."""
     hits: dict[Prefix, Hit] = {}
 
     def hit_of(prefix: Prefix) -> Hit:
@@ -265,7 +264,6 @@ def nulls(tables: tuple[tuple[int, ...], ...]) -> int:
 
 
 def misanswered(adapter: Any, state: State, prompts: tuple[Prefix, ...]) -> list[Fault]:
-    """Judge the manager's lookups of all prompts in a state; they must change nothing."""
     if not state.config.caching:
         return []
     return [fault for prefix in prompts for fault in misheld(state, prefix, asked(adapter, prefix))]

@@ -153,7 +153,6 @@ def script_of(factory: type[VllmTier], scope: TierScope, actions: tuple[TierCall
 
 
 def line_of(factory: type[VllmTier], scope: TierScope, at: int, call: TierCall) -> str:
-    """Return the line of a call; a whole request is made in one that says so."""
     more = f", {call.success}" if call.name == "complete_store" else ""
     if factory.offload.published is OLD:
         return f"manager.{call.name}({list(call.keys)}{more})"

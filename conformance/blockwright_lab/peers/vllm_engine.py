@@ -112,7 +112,6 @@ class VllmEngine:
                 )
 
     def manager(self, config: Config, **options: Any) -> Any:
-        """Return a manager of these groups over one pool; hashes are as fine as its own engine core makes them."""
         make = self.interface
         groups = [
             make.KVCacheGroupSpec([f"layers.{at}"], self.kv_cache_spec(group.kind, group.block_size, config))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .dense import Recomputation
-from .errors import NumericsError, listed
+from .errors import NumericsError
 from .model import HybridModel
 from .task import Task, Work, noisy
 from .weights import ModelConfig
@@ -58,7 +58,7 @@ class Checker:
     def not_finite(self, work: Work, position: int) -> str:
         return (
             f"request {work.task.name}: the logits after position {position} are not finite "
-            f"(computed {listed(range(work.begin, work.end))}, the last {work.num_drafts} drafts)"
+            f"(computed {work.begin}..{work.end - 1}, the last {work.num_drafts} drafts)"
         )
 
     def compare(self, task: Task) -> None:
@@ -83,7 +83,7 @@ class Checker:
             raise NumericsError(
                 "NUMERICS-1",
                 f"request {task.name}: the logits after position {note.begin + at} are off by {float(off[at]):.2g} "
-                f"(computed {listed(range(note.begin, len(note.tokens)))})",
+                f"(computed {note.begin}..{len(note.tokens) - 1})",
                 note.step,
             )
         return difference

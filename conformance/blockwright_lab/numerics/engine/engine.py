@@ -171,7 +171,6 @@ class Engine:
         self.fired["forks"] += 1
 
     def before(self, step: Step) -> None:
-        """Do what comes after all slots are given and before the step: what is written over is stored first."""
         for work in step.works:
             if work.task.job.drop is not None and work.end >= work.task.job.drop:
                 self.fired["dropped"] += 1
@@ -214,7 +213,6 @@ class Engine:
                 self.checker.compare(work.task)
 
     def sampled(self, work: Work, logits: Tensor) -> list[int]:
-        """Sample the tokens that a step allows: after the last known one, and after each draft that was right."""
         task = work.task
         known = work.end - work.num_drafts
         work.num_settled = known

@@ -6,8 +6,6 @@ NUMERICS-2  nothing is read that was not written for the request that reads it: 
 NUMERICS-3  at the end no block is held, and every invariant of the manager holds
 """
 
-from collections.abc import Iterable
-
 
 class NumericsError(AssertionError):
     """A schedule that shows a violation of a law, or of one of the manager's own self-check, perhaps in a step."""
@@ -19,14 +17,3 @@ class NumericsError(AssertionError):
     def __str__(self) -> str:
         when = "" if self.step is None else f"step {self.step}: "
         return f"{self.law}: {when}{self.detail}"
-
-
-def listed(numbers: Iterable[int]) -> str:
-    """Return numbers as text, with runs as ranges: ``0..3, 7``."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1][1:] = [number]
-        else:
-            parts.append([number])
-    return ", ".join(f"{part[0]}..{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)

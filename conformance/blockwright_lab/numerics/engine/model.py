@@ -7,7 +7,7 @@ same weights without any of that.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as functional
@@ -43,17 +43,10 @@ class Rows:
         spec = cast(AttentionSpec, config.kv_cache_groups[group].kv_cache_spec)
         table = inputs.block_tables[group][: inputs.num_requests]
         encoder_slots = table.shape[1] * spec.block_size
-        return cls(
-            spec=spec,
-            table=table,
-            slots=inputs.slot_mapping[group],
-            positions=inputs.positions,
-            query_start_loc=inputs.query_start_loc,
-            seq_lens=inputs.seq_lens,
-            encoder_lens=inputs.encoder_lens,
-            max_query_len=inputs.max_query_len,
-            max_seq_len=encoder_slots if isinstance(spec, CrossAttentionSpec) else inputs.max_seq_len,
-        )
+        longest = encoder_slots if isinstance(spec, CrossAttentionSpec) else inputs.max_seq_len
+        alike = "positions query_start_loc seq_lens encoder_lens max_query_len".split()
+        own: dict[str, Any] = {name: getattr(inputs, name) for name in alike}
+        return cls(spec=spec, table=table, slots=inputs.slot_mapping[group], max_seq_len=longest, **own)
 
 
 class HybridModel:

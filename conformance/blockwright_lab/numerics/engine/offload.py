@@ -131,7 +131,6 @@ class Offload(Elsewhere):
             self.fired["stores refused"] += 1
 
     def start_step(self) -> None:
-        """Copy what the step will write over, after all slots are given and before the step runs; begin loads."""
         copies = self.connector.pending_copies() if self.own_copies else []
         self.connector.start_step()
         for job, _, source, destination, _ in copies:

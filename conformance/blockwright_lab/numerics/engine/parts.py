@@ -60,7 +60,6 @@ def in_package(package: Any, config: KVCacheConfig) -> Any:
 
 
 def hasher_of(package: Any, manager: Any, config: EngineConfig, block_size: int) -> Any:
-    """Return the hasher of requests, None for the process's own; a weak one only if the manager takes it."""
     if not config.hasher:
         return None
     if config.hasher == "weak":

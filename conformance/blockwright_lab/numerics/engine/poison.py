@@ -40,7 +40,6 @@ class Poison:
         self.done.difference_update(blocks)
 
     def sweep(self, keep: Collection[int] = ()) -> None:
-        """Poison what is free and not cached, but for the sources of copies that are still to run."""
         pool = self.manager.block_pool
         free = {
             block
