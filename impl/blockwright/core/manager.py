@@ -261,11 +261,9 @@ class KVCacheManager:
         return twin
 
     def __copy__(self) -> KVCacheManager:
-        """Return an independent copy."""
         return self.copy()
 
     def __reduce__(self) -> str:
-        """Refuse to be pickled or copied deeply."""
         raise UnsupportedError(
             "KVCacheManager: can be neither pickled nor copied deeply; use copy(), with Request.copy() of its requests"
         )

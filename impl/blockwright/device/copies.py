@@ -122,7 +122,6 @@ def swap_blocks(
 def _moved(
     src: list[Blocks], dst: list[Blocks], moves: list[tuple[int, int]], stream: torch.cuda.Stream | None
 ) -> Transfer:
-    """Move blocks of checked pools; `moves` is sorted by source."""
     from_device, to_device = src[0].view.device, dst[0].view.device
     device = device_of_stream(from_device, to_device, stream)
     couples = [(one.view, other.view) for one, other in zip(src, dst, strict=True) if one.view.numel()]

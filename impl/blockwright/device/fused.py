@@ -214,7 +214,6 @@ def _rows_of_slots(cache: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch
 
 
 def _mask_of(step: Step, max_query_len: int | None) -> FlexMask:
-    """Make the mask of a checked step."""
     device, tokens = step.query.device, step.query.shape[0]
     requests = step.seq_lens.shape[0]
     page, slots = _page(step.cache)

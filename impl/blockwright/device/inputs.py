@@ -432,7 +432,6 @@ class InputBatch:
         return 0 if self._staging is None else self._staging.num_bytes
 
     def _checked_copies(self, copies: Copies) -> Tensors:
-        """Return copies as tensors."""
         lists = [listed("copies", each, "a list of pairs per group") for each in listed("copies", copies, "lists")]
         if not any(lists):
             return self._no_copies
@@ -446,7 +445,6 @@ class InputBatch:
         )
 
     def _checked_pair(self, pair: Any, number: int) -> list[int]:
-        """Return the source and the destination of one copy."""
         try:
             blocks = [whole(block) or 0 for block in pair]
         except TypeError:  # not iterable

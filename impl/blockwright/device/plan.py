@@ -172,7 +172,6 @@ def _chosen(layouts: Sequence[Layout], memory: _Memory, limits: RequestLimits, m
 
 
 def _planned(layout: Layout, memory: _Memory, limits: RequestLimits, shared_layers: Mapping[str, str]) -> KVCachePlan:
-    """Write a layout out as a plan."""
     specs = {name: spec for family in layout.families for name, spec in family.specs.items()}
     groups = []
     for names, number in layout.groups:
@@ -284,7 +283,6 @@ def _told_apart(one: float, other: float) -> tuple[str, str]:
 
 
 def _check_limits(limits: RequestLimits) -> None:
-    """Check counts of tokens and steps."""
     for name in ("max_model_len", "max_num_batched_tokens", "max_steps_in_flight"):
         integer(name, getattr(limits, name), 1)
     for name in ("max_num_encoder_tokens", "num_lookahead_tokens"):
@@ -319,7 +317,6 @@ def _check_layers(layers: Mapping[str, KVCacheSpec], limits: RequestLimits) -> N
 
 
 def _check_choices(available: int, num_blocks: int | None, largest: int, width: int | None, unit: int) -> None:
-    """Check the options of the layout."""
     integer("available_bytes", available, 0, 2**63 - 1)
     integer("max_block_size", largest, 1)
     integer("page_alignment", unit, 1)

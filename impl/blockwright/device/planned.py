@@ -124,7 +124,6 @@ class KVCachePlan:
     _places: dict[str, tuple[int, int]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Note where each layer lies."""
         places = {
             name: (number, tensor)
             for number, group in enumerate(self.groups)
@@ -221,7 +220,6 @@ class KVCachePlan:
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        """Return the summary."""
         return self.summary
 
 

@@ -135,7 +135,6 @@ def read_spans(step: Step) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _check_table(step: Step) -> None:
-    """Check that every position that is read lies in a block of the cache."""
     low, high = read_spans(step)
     if not low.numel():
         return

@@ -74,7 +74,6 @@ class KVCacheStorage:
         self._views |= {name: self._views[holder] for name, holder in plan.config.shared_layers.items()}
 
     def _views_of(self, layer_name: str) -> tuple[torch.Tensor, ...]:
-        """Make the views of one layer."""
         tensor = self.tensors[self.plan.place_of(layer_name)[1]]
         spec = self.plan.spec_of(layer_name)
         if isinstance(spec, AttentionSpec):
@@ -176,7 +175,6 @@ class KVCacheStorage:
             _write([view.view(_WORDS[view.element_size()]) for view in views], ids, words)
 
     def _checked(self, block_ids: Sequence[int] | torch.Tensor | None) -> torch.Tensor:
-        """Return block ids as a tensor of int64."""
         count = self.plan.num_blocks
         if block_ids is None:
             return torch.arange(count)
@@ -210,7 +208,6 @@ def _view(tensor: torch.Tensor, offset: int, shape: Sequence[int], dtype: object
 
 
 def _write(tensors: Sequence[torch.Tensor], ids: torch.Tensor, words: Sequence[int]) -> None:
-    """Write a word to every element of some blocks of each tensor."""
     ids = ids.to(tensors[0].device)
     for tensor, word in zip(tensors, words, strict=True):
         tensor.index_fill_(0, ids, word)
@@ -221,7 +218,6 @@ def _named(dtypes: set[torch.dtype]) -> str:
 
 
 def _word(value: float, dtype: torch.dtype) -> int:
-    """Return the bits of a value as an integer."""
     if not dtype.is_floating_point:
         limits = torch.iinfo(dtype)
         if value != value or not limits.min <= value <= limits.max or value != int(value):

@@ -16,7 +16,6 @@ class SequenceHashes:
     """The content hashes of one sequence's full blocks."""
 
     def __init__(self, hashes: list[bytes], extra_hash: int | None) -> None:
-        """Take the fields as they are."""
         self.hashes = hashes
         self.extra_hash = extra_hash
 
@@ -29,7 +28,6 @@ class ComputedBlocksTracker:
     """
 
     def __init__(self, block_size: int) -> None:
-        """Start empty."""
         self._size: i64 = block_size
         self._of_seq: dict[int, SequenceHashes] = {}
 

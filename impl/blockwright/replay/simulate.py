@@ -256,7 +256,6 @@ class _Pool:
         self._seconds += time.perf_counter() - start
 
     def _compute(self, request: Request, end: int) -> None:
-        """Run a step up to `end`."""
         if self._host:
             self._host.step(request, end)
         self._clock.now += (end - request.num_computed_tokens) * _Clock.TOKEN_SECONDS

@@ -168,7 +168,6 @@ class TableReplica(TableRows):
         return number
 
     def _check_name(self, names: Sequence[object] | None, i: i64, row: i64) -> None:
-        """Check that request i of an allocation is the one of the row to be changed."""
         if names is None:
             return
         name = names[int(i)]
@@ -179,7 +178,6 @@ class TableReplica(TableRows):
             )
 
     def _append(self, group: GroupRows, row: i64, ids: vec[i32], start: i64, stop: i64) -> None:
-        """Append blocks to a row."""
         if start == stop:
             return
         length = self._length(group.number, row)
@@ -211,13 +209,11 @@ class TableReplica(TableRows):
         self._set_length(group.number, row, length)
 
     def _checked_block(self, group: GroupRows, row: i64, block: i32) -> i32:
-        """Return a block id that is one of the pool."""
         if block < 0 or i64(block) >= self._num_blocks:
             raise self._foreign("allocation", block, self._ids[row], int(group.number))
         return block
 
     def _null(self, group: GroupRows, row: i64, entries: vec[i32], start: i64, stop: i64) -> None:
-        """Put the null block at entries of a row."""
         if start == stop:
             return
         if start < 0 or start > stop or stop > i64(len(entries)):
@@ -348,7 +344,6 @@ class TableReplica(TableRows):
             i += 1
 
     def _look_up(self, request: object) -> i64:
-        """Return the row of a request by its id, and remember the request object."""
         name: object = getattr(request, "request_id", None)
         row = self._rows.get(name) if isinstance(name, str) else None
         if row is None:
@@ -439,7 +434,6 @@ class TableReplica(TableRows):
         return out
 
     def _no_block(self, what: str, row: i64, group: GroupRows) -> BlockError:
-        """Return the error of a position or state without a block."""
         hint = ", or the batch's enable_caching differs from the manager's" if group.is_recurrent else ""
         return BlockError(
             f"{what} of {self._ids[row]!r} in group {group.number} has no block; allocate its slots and apply the "
@@ -467,7 +461,6 @@ class TableReplica(TableRows):
             i += 1
 
     def _state_index(self, group: GroupRows, row: i64, num_tokens: i64) -> i64:
-        """Return the index in the tables of the block with the state after some tokens."""
         return group.first + row * group.width + group.state_entry(num_tokens)
 
     def _state_read(self, group: GroupRows, row: i64, begin: i64) -> i64:
@@ -510,7 +503,6 @@ class TableReplica(TableRows):
         self._shorten()
 
     def _fill(self, news: vec[i64], size: i64) -> None:
-        """Write positions and counts. O(tokens)."""
         words = self.words
         counts = self.counts
         begins = self._begins
@@ -610,7 +602,6 @@ class TableReplica(TableRows):
 
 
 def _names_of(allocation: Any, served: i64) -> Sequence[object] | None:
-    """Return the ids of an allocation's requests, None if it has none."""
     given: object = getattr(allocation, "request_ids", None)
     if not isinstance(given, (tuple, list)) or len(given) == 0:
         return None
@@ -644,7 +635,6 @@ def _changed_tables(allocation: Any, served: i64, groups: i64) -> vec[i32]:
 
 
 def _buffer_of(allocation: Any, name: str) -> vec[i32]:
-    """Return one of an allocation's buffers."""
     given: Any = getattr(allocation, name, None)
     if not is_packed(given):
         raise InvalidArgumentError(
@@ -672,7 +662,6 @@ def _count(name: str, given: object, size: i64, counts: vec[i64]) -> None:
 
 
 def _computed_of(request: object) -> int:
-    """Return the computed tokens of an object that is no `Request`."""
     given: object = getattr(request, "num_computed_tokens", None)
     count = whole(given)
     if count is None:

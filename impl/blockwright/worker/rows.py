@@ -54,7 +54,6 @@ class GroupRows:
     """
 
     def __init__(self, number: int, spec: object, block_size: int, width: int, layout: int, num_states: int) -> None:
-        """Take the properties of the group's kind; the replica sets the places."""
         self.number: i64 = number
         self.block_size: i64 = block_size
         self.shift: i64 = block_size.bit_length() - 1 if block_size & (block_size - 1) == 0 else -1
@@ -221,7 +220,6 @@ class TableRows:
         self._num_runs = 0
 
     def _length(self, group: i64, row: i64) -> i64:
-        """Return the entries of a row."""
         return i64(self.tables[self._lengths + group * self.max_num_requests + row])
 
     def _set_length(self, group: i64, row: i64, length: i64) -> None:
@@ -344,13 +342,11 @@ class TableRows:
         return checked
 
     def _foreign(self, name: str, block: object, request_id: object, number: int) -> BlockError:
-        """Return the error of a block id that the pool does not have."""
         return BlockError(
             f"{name}: {block!r} of {request_id!r} in group {number} is no block of this pool of {self._num_blocks}"
         )
 
     def _free_row(self) -> i64:
-        """Return the first free row."""
         row: i64 = 0
         while row < self.max_num_requests:
             if self._ids[row] is None:
@@ -396,11 +392,9 @@ class TableRows:
             entry += 1
 
     def _set_record(self, row: i64, field: i64, value: i64) -> None:
-        """Set one number of a row's record."""
         self._records[row * self._record_size + field] = value
 
     def _record(self, row: i64, field: i64) -> i64:
-        """Return one number of a row's record."""
         return self._records[row * self._record_size + field]
 
     def remove_request(self, request_id: object) -> None:
@@ -433,7 +427,6 @@ class TableRows:
         self._shorten()
 
     def _checked_row(self, name: str, given: object) -> i64:
-        """Return the number of a row, checked."""
         row = whole(given)
         if row is None or not 0 <= row < int(self.max_num_requests):
             raise InvalidArgumentError(f"{name}: must be within 0..{self.max_num_requests - 1}, not {given!r}")

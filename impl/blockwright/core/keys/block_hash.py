@@ -121,8 +121,6 @@ def _sip(
 
 @final
 class _SipKey:
-    """A key, unfolded into the initial state of the 128-bit variant."""
-
     def __init__(self, key: bytes) -> None:
         if len(key) != 16:
             raise InvalidArgumentError(f"key: must be 16 bytes, not {len(key)}")
@@ -141,7 +139,6 @@ class _SipKey:
 
 
 def _words(key: bytes) -> tuple[i64, i64]:
-    """Read 16 bytes as two signed words."""
     return read_i64_le(key, 0), read_i64_le(key, 8)
 
 
@@ -248,7 +245,6 @@ class BlockHasher:
     """
 
     def __init__(self, is_collision_resistant: bool, is_portable: bool) -> None:
-        """Declare the two properties."""
         self.is_collision_resistant = is_collision_resistant
         self.is_portable = is_portable
 
@@ -282,7 +278,6 @@ class _Memory:
     """
 
     def __init__(self, limit: i64) -> None:
-        """Make an empty one for `limit` bytes."""
         self._limit: i64 = limit
         self._slots: list[_Prompt | None] = []
         self._kept: deque[_Prompt] = deque()
@@ -571,7 +566,6 @@ class FunctionHasher(BlockHasher):
         is_collision_resistant: bool = False,
         is_portable: bool = False,
     ) -> None:
-        """Take the function and its promises."""
         super().__init__(is_collision_resistant, is_portable)
         self._function = function
 

@@ -101,7 +101,6 @@ def _viewed(token_ids: object) -> memoryview | None:
 
 
 def _pack_list(name: str, token_ids: list[int]) -> bytes:
-    """Pack a list of ints."""
     writer = BytesWriter()
     # Eight times 2**61 is 0 in C and positive in Python: so the source tells which build it is in.
     step: i64 = 1 << 61
@@ -126,7 +125,6 @@ def _pack_list(name: str, token_ids: list[int]) -> bytes:
 
 
 def _pack_view(name: str, view: memoryview) -> bytes:
-    """Pack a buffer of integers."""
     if view.ndim != 1:
         raise InvalidArgumentError(f"{name}: must have one dimension, not {view.ndim}")
     if view.itemsize == 8 and view.format in ("q", "l", "Q", "L", "<q", "=q"):
@@ -183,7 +181,6 @@ class BlockKeys:
     """
 
     def __init__(self, words: vec[i64], units: i64, request: Request | None) -> None:
-        """Take the fields as they are."""
         self.words: vec[i64] = words
         self.units: i64 = units
         self.request = request
@@ -224,7 +221,6 @@ class ManagerTables:
     """
 
     def __init__(self, owner: i64) -> None:
-        """Take the number of the manager."""
         self.owner: i64 = owner
 
 
@@ -374,11 +370,9 @@ class Request:
         return twin
 
     def __copy__(self) -> Request:
-        """Return an independent copy."""
         return self.copy()
 
     def __reduce__(self) -> str:
-        """Refuse to be pickled or copied deeply."""
         raise UnsupportedError(
             "Request: can be neither pickled nor copied deeply, as it is tied to its manager; use copy() with a copy "
             "of the manager, fork() for another request, or send its tokens and make it there"
@@ -642,12 +636,10 @@ class Request:
         return BlockKeys(self._words, units, self)
 
     def __repr__(self) -> str:
-        """Describe the request in one line."""
         return f"Request({self.request_id!r}, tokens={self.num_tokens}, computed={self.num_computed_tokens})"
 
 
 def _checked_items(mm_items: Sequence[MultiModalItem], num_prompt: i64) -> list[MultiModalItem]:
-    """Return the items in order of position, checked."""
     if not mm_items:
         return []
     size = int(num_prompt)

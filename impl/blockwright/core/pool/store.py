@@ -505,7 +505,6 @@ class BlockStore:
         self._version += 1
 
     def _put_first(self, block: i64) -> None:
-        """Put a block without content at the head of the queue."""
         self._put_after(block, 0)
 
     def _forget_double(self, order: CandidateOrder, block: i64) -> None:

@@ -58,7 +58,6 @@ class GroupHit(NamedTuple):
     cause: HitLimit | None
 
     def __str__(self) -> str:
-        """Describe it in one line."""
         words = self.limit.value
         if self.missing_end is not None:
             block = f"the block that ends at {self.missing_end}"

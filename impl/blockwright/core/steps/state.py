@@ -41,7 +41,6 @@ class StepInFlight:
     """
 
     def __init__(self, number: i64) -> None:
-        """Start without requests."""
         self.number: i64 = number
         self.tables: list[RequestTables] = []
         self.news: vec[i64] = vec[i64]()
@@ -93,7 +92,6 @@ class DueStates:
     """
 
     def __init__(self) -> None:
-        """Start without requests."""
         self.first: RequestTables | None = None
         self._last: RequestTables | None = None
 
@@ -202,7 +200,6 @@ class Lookups:
     """
 
     def __init__(self) -> None:
-        """Start without lookups."""
         self.was_reset = False
         self.requests: i64 = 0
         self.queries: i64 = 0
@@ -247,7 +244,6 @@ class State:
     """
 
     def __init__(self, config: Config, pool: BlockPool, groups: list[GroupTables]) -> None:
-        """Start without requests."""
         _owners[0] += 1
         self.config = config
         self.pool = pool

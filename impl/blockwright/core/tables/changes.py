@@ -45,7 +45,6 @@ class StepScratch:
     """
 
     def __init__(self, num_groups: i64) -> None:
-        """Start without changes."""
         self.grown: i64 = 0
         self.has_begun = False
         self.pending: vec[i32] = vec[i32]()

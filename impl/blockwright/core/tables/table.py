@@ -33,7 +33,6 @@ class GroupTable:
     def __init__(
         self, blocks: vec[i32], num_published: i64, num_trimmed: i64, num_covered: i64, states: vec[i32]
     ) -> None:
-        """Take the fields as they are."""
         self.blocks: vec[i32] = blocks
         self.num_published: i64 = num_published
         self.num_trimmed: i64 = num_trimmed
@@ -85,7 +84,6 @@ class RequestTables(ManagerTables):
     """
 
     def __init__(self, request: Request, owner: i64, by_group: list[GroupTable]) -> None:
-        """Start for a request that has nothing written."""
         super().__init__(owner)
         # What a step in place reads and writes comes first, in one or two cache lines.
         self.num_written: i64 = 0

@@ -37,7 +37,6 @@ class GroupReader:
     """
 
     def __init__(self, group: GroupTables) -> None:
-        """Look at a group."""
         self._group = group
         self.kv_cache_spec: Final = group.spec
         self.block_pool: Final = group.block_pool
@@ -173,7 +172,6 @@ class GroupReader:
         return tuple([block_pool.views(probe.entries(hit, rule.sinks, first)) for probe in probes])
 
     def _running(self, request_id: str) -> GroupTable:
-        """Return a request's packed table or raise `UnknownRequestError`."""
         table = self._group.table_of(request_id)
         if table is None:
             raise UnknownRequestError(f"request_id: {request_id!r} holds no blocks here")

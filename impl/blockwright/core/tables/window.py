@@ -40,7 +40,6 @@ class Probe:
     def __init__(
         self, store: BlockStore, keys: BlockKeys, group: i64, block_size: i64, max_length: i64, margin: i64
     ) -> None:
-        """Start a lookup of at most `max_length` tokens."""
         self._store = store
         self._keys = keys
         self._group: i64 = group
@@ -66,7 +65,6 @@ class Probe:
         return block > 0
 
     def _served(self) -> vec[i32]:
-        """Return the known state of each block."""
         if len(self._ids) == 0:
             self._ids = zeros32(self._limit)
         return self._ids
@@ -131,7 +129,6 @@ class WindowRule:
     """
 
     def __init__(self, asks_upwards: bool = True, sinks: i64 = 0) -> None:
-        """Say how a hit is looked up."""
         self.asks_upwards = asks_upwards
         self.sinks: i64 = sinks
 
@@ -171,7 +168,6 @@ class SlidingRule(WindowRule):
     """
 
     def __init__(self, window: i64, block_size: i64, sink_len: i64 = 0) -> None:
-        """Take the window and the sinks in tokens."""
         super().__init__(False, (sink_len + block_size - 1) // block_size)
         self._window: i64 = window
         self.hit_run: i64 = (window - 1 + block_size - 1) // block_size
@@ -219,7 +215,6 @@ class ChunkedRule(WindowRule):
     """Chunks of C tokens; a token reads its own chunk."""
 
     def __init__(self, chunk: i64) -> None:
-        """Take the chunk in tokens."""
         super().__init__(False)
         self._chunk: i64 = chunk
 
@@ -258,7 +253,6 @@ class MambaRule(WindowRule):
     """A recurrent state: a token reads the state after the token before it."""
 
     def __init__(self) -> None:
-        """Take nothing."""
         super().__init__(False)
 
     def first_needed(self, num_tokens: i64) -> i64:
