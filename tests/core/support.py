@@ -82,11 +82,6 @@ class Setup(NamedTuple):
     spec: KVCacheSpec
     caching: bool = True
 
-    @property
-    def drafts(self) -> bool:
-        """Whether slots may be given ahead of the known tokens."""
-        return not isinstance(self.spec, MambaSpec)
-
     def manager(self, num_blocks: int = 33, max_model_len: int = 1000, **options: Unpack[Options]) -> KVCacheManager:
         return manager_of(self.spec, num_blocks, max_model_len, self.caching, **options)
 

@@ -30,7 +30,6 @@ KINDS = (NaiveBlock, PrefixCachingBlock)
 ALLOCATORS = (NaiveBlockAllocator, PrefixCachingBlockAllocator)
 MOST = 2**30
 PURE = blockwright.build_info().kind == "pure"
-BOOLS_ARE_TOLD = pytest.mark.skipif(not PURE, reason="compiled signatures take a bool as the int it is")
 
 
 class Owner(BlockAllocator):

@@ -6,7 +6,7 @@ excludes, while the others get values that theirs admit. A new public call is co
 line in `FITTING`, and a compiled class with methods one in `MADE`. An integer of another library must be taken
 wherever an `int` is. Constructors show their parameters to `help`.
 
-Not covered: values outside a documented range (test_integers.py, test_step_integers.py), and fields that are assigned
+Not covered: values outside a documented range (test_integers.py), and fields that are assigned
 to; methods of base classes other than in the classes derived from them (`UNMADE`).
 """
 
