@@ -93,8 +93,6 @@ def step(
     applies: bool = True,
     **changes: Any,
 ) -> Callable[[Running], object]:
-    """Return a step with something wrong in it."""
-
     def call(run: Running) -> object:
         given = altered(run.allocation, **changes) if applies else None
         return run.batch.step(pick(run.requests), new, given, copies, num_draft_tokens=drafts)

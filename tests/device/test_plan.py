@@ -53,18 +53,15 @@ def sliding(window: int = 1024, block_size: int = 16, heads: int = 8, size: int 
 
 
 def stacked(*parts: tuple[int, KVCacheSpec]) -> dict[str, KVCacheSpec]:
-    """So many layers of each declaration, one after the other."""
     specs = [spec for count, spec in parts for _ in range(count)]
     return {f"layers.{number}": spec for number, spec in enumerate(specs)}
 
 
 def counts(plan: KVCachePlan) -> list[int]:
-    """The layers of each group."""
     return [len(group.layer_names) for group in plan.groups]
 
 
 def sizes(plan: KVCachePlan) -> list[int]:
-    """The block size of each group."""
     return [group.spec.block_size for group in plan.groups]
 
 
@@ -268,7 +265,6 @@ def bytes_of(spec: KVCacheSpec) -> int:
 
 
 def kind_of(spec: KVCacheSpec) -> tuple[object, ...]:
-    """What must be equal in a group."""
     own = [getattr(spec, name, None) for name in ("sliding_window", "attention_chunk_size", "num_speculative_blocks")]
     return (type(spec), spec.block_size, *own, getattr(spec, "sink_len", 0) or None)
 
@@ -307,7 +303,6 @@ def test_every_plan_is_a_layout(model: Model, extra: int, unit: int, max_loss: f
 
 
 def layer_of(spec: KVCacheSpec) -> Layer:
-    """What a layer declares, in the specification's terms."""
     kinds: dict[type[KVCacheSpec], type[Any]] = {
         FullAttentionSpec: Full,
         SlidingWindowSpec: Sliding,
@@ -323,7 +318,6 @@ def layer_of(spec: KVCacheSpec) -> Layer:
 
 
 def storage_of(model: Model, plan: KVCachePlan, unit: int, max_loss: float) -> StoragePlan:
-    """A plan in the specification's terms."""
     names, limits = list(model.layers), plan.limits
     return StoragePlan(
         tuple(map(layer_of, model.layers.values())),

@@ -32,7 +32,6 @@ NAN = float("nan")
 
 
 def stored(model: Model, device: str = "cpu") -> KVCacheStorage:
-    """The memory of the smallest plan of a model."""
     with pytest.raises(TooLittleMemoryError) as said:
         plan_kv_cache(model.layers, 0, model.max_model_len, **model.options)
     needed = said.value.needed_bytes
@@ -41,7 +40,6 @@ def stored(model: Model, device: str = "cpu") -> KVCacheStorage:
 
 
 def views_of(storage: KVCacheStorage, name: str) -> list[torch.Tensor]:
-    """A layer's tensors."""
     return list(storage.views(name))
 
 
@@ -60,7 +58,6 @@ def reads(tensor: torch.Tensor) -> list[float]:
 
 
 def noise(storage: KVCacheStorage) -> list[torch.Tensor]:
-    """Fill all memory with random bytes; return a copy."""
     for tensor in storage.tensors:
         tensor.copy_(torch.randint(256, tensor.shape, dtype=torch.uint8))
     return [tensor.clone() for tensor in storage.tensors]

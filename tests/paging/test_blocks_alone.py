@@ -233,7 +233,6 @@ def test_what_is_not_held_here_is_refused(kind: Any) -> None:
 
 
 def child_of(allocator: Any, before: Block) -> Block:
-    """A block that follows an engine's own."""
     child: Block = allocator.allocate_mutable_block(before)
     return child
 

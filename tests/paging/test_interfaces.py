@@ -202,7 +202,6 @@ def test_a_block_works_through_an_engines_own_allocator() -> None:
 
 
 def sources() -> list[Path]:
-    """The modules of the package."""
     return sorted(Path(blockwright.paging.__file__ or "").parent.glob("*.py"))
 
 

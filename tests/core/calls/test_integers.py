@@ -131,8 +131,6 @@ NAMED = [
 
 
 def asked(call: str, name: str) -> Callable[[StepWorld, Any], object]:
-    """Plan or allocate for the new request with one odd argument."""
-
     def ask(world: StepWorld, value: Any) -> object:
         given: dict[str, Any] = {"num_new_tokens": 0 if name == "num_external_computed_tokens" else 10, name: value}
         manager = world.encoder if name == "num_encoder_tokens" else world.plain

@@ -45,14 +45,12 @@ from blockwright.errors import (
 
 
 def decoded(manager: KVCacheManager, request: Request, token: int) -> None:
-    """One more token, and its step."""
     request.append_output_token_ids([token])
     assert manager.allocate_slots(request, 1) is not None
     request.num_computed_tokens += 1
 
 
 def forked(manager: KVCacheManager, parent: Request, name: str) -> Request:
-    """A fork with the parent's own tokens."""
     child = parent.fork(name)
     assert manager.fork(parent, child) is not None
     return child
@@ -97,7 +95,6 @@ def world() -> tuple[KVCacheManager, Request]:
 
 
 def like(tokens: list[int], computed: int = 10, **fields: Any) -> Request:
-    """A child made by hand."""
     given: dict[str, Any] = {"cache_salt": "salt", "lora_name": "lora", "hasher": SHA256, **fields}
     child = Request("child", tokens, given.pop("block_size", 4), **given)
     child.num_computed_tokens = computed

@@ -46,14 +46,12 @@ def manager_over(
 
 
 def ask(num_tokens: int, size: int = 2, first: int = 0, *, prompt_logprobs: bool = False) -> Request:
-    """A request over the tokens first, first + 1, ..."""
     return Request("q", list(range(first, first + num_tokens)), size, prompt_logprobs=prompt_logprobs)
 
 
 def run(
     manager: KVCacheManager, num_tokens: int, *, name: str = "r", first: int = 0, size: int = 2, step: int = 0
 ) -> Request:
-    """A request that has its slots, all at once or `step` tokens at a time, and runs."""
     request = Request(name, list(range(first, first + num_tokens)), size)
     hit, num_hit = manager.get_computed_blocks(request)
     step = step or num_tokens
@@ -82,7 +80,6 @@ class Expected(NamedTuple):
 
 
 def ends_of(spec: KVCacheSpec, length: int, eagle: bool) -> list[int]:
-    """The ends of the blocks that a hit must find."""
     size = spec.block_size
     ends = {(position // size + 1) * size for position in needed(spec, length)}
     return sorted(ends | ({length + size} if eagle and not isinstance(spec, MambaSpec) else set()))
@@ -134,7 +131,6 @@ def expected(
 
 
 def matches(said: HitExplanation, wanted: Expected) -> None:
-    """See that an explanation says what it must."""
     assert (said.num_tokens, said.candidate) == (wanted.length, wanted.candidate)
     assert [(part.num_tokens, part.missing_end, part.limit) for part in said.groups] == [
         part[:3] for part in wanted.parts
@@ -255,7 +251,6 @@ class Model:
         self.counts[HitLimit.RESET] = [0] * len(manager.managers)
 
     def contents(self) -> list[tuple[int, bytes] | None]:
-        """What each block is published as."""
         pairs = zip(self.pool.block_groups(), self.pool.block_keys(), strict=True)
         return [(group, key) if group is not None and key is not None else None for group, key in pairs]
 
@@ -345,7 +340,6 @@ def test_causes_over_a_random_walk(specs: list[KVCacheSpec], seed: int) -> None:
 
 
 def judged(model: Model, specs: list[KVCacheSpec], request: Request) -> set[HitLimit]:
-    """See that an explanation agrees with the model; give the limits it named."""
     held = {content for content in model.contents() if content is not None}
     groups = range(len(specs))
     keys = [(2 * (entry + 1), key[:16]) for entry, key in enumerate(request.block_hashes)]

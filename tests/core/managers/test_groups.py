@@ -29,7 +29,6 @@ from blockwright.errors import InvalidArgumentError, StaleHitError
 
 
 def two_groups() -> tuple[KVCacheManager, Request, KVCacheBlocks, int]:
-    """A manager with a hit of 8 tokens for a request."""
     manager = manager_over([full(4), sliding(2, 4)])
     manager.free(started(manager, "first", 9, 2))
     request = Request("r", list(range(11)), 2)

@@ -153,7 +153,6 @@ def test_copies_are_independent(setup: Setup) -> None:
 
 
 def drive(manager: KVCacheManager, requests: list[Request]) -> None:
-    """Use everything once."""
     for request in requests:
         request.append_output_token_ids([1])
     manager.allocate_slots_batch(requests, 1)

@@ -21,7 +21,6 @@ every_kinds = pytest.mark.parametrize("specs", KINDS.values(), ids=KINDS.keys())
 
 
 def over(specs: list[KVCacheSpec], num_blocks: int = 41, settles: bool = False, max_len: int = 200) -> KVCacheManager:
-    """A manager whose steps are in flight until they are settled."""
     return manager_over(specs, num_blocks, max_len, overlap_steps=True, publish_on_settlement=settles)
 
 
@@ -45,7 +44,6 @@ Errors = type[Exception] | tuple[type[Exception], ...]
 
 
 def refused(manager: KVCacheManager, error: Errors, call: Any, *arguments: Any, **named: Any) -> str:
-    """See a call raise and change nothing; return the message."""
     before = manager_dump(manager)
     with pytest.raises(error) as caught:
         call(*arguments, **named)
