@@ -11,12 +11,7 @@ from typing import Any
 
 from tests.interrupts.ended import AS_THEY_ARE, Call, Given, require_refused, touched
 
-from blockwright.paging import (
-    Device,
-    SelfAttnBlockSpaceManager,
-    SequenceStatus,
-    SimpleSequenceGroup,
-)
+from blockwright.paging import Device, SelfAttnBlockSpaceManager, SequenceStatus, SimpleSequenceGroup
 
 
 class OwnSequence:

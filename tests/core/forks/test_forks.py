@@ -27,19 +27,8 @@ from tests.core.support import (
     table,
 )
 
-from blockwright import (
-    Fits,
-    KVCacheManager,
-    MultiModalItem,
-    Request,
-    Sha256Hasher,
-)
-from blockwright.errors import (
-    DuplicateRequestError,
-    InvalidArgumentError,
-    StalePlanError,
-    UnknownRequestError,
-)
+from blockwright import Fits, KVCacheManager, MultiModalItem, Request, Sha256Hasher
+from blockwright.errors import DuplicateRequestError, InvalidArgumentError, StalePlanError, UnknownRequestError
 
 # ---------------------------------------------------------------------- sampling and beam search
 

@@ -11,20 +11,9 @@ from __future__ import annotations
 import pytest
 from librt.vecs import vec
 from mypy_extensions import i32
-from tests.core.support import (
-    full,
-    manager_dump,
-    manager_of,
-    manager_over,
-    sliding,
-    started,
-)
+from tests.core.support import full, manager_dump, manager_of, manager_over, sliding, started
 
-from blockwright import (
-    KVCacheBlocks,
-    KVCacheManager,
-    Request,
-)
+from blockwright import KVCacheBlocks, KVCacheManager, Request
 from blockwright.errors import InvalidArgumentError, StaleHitError
 
 

@@ -9,18 +9,7 @@ Not covered: what a step gets (test_slots.py), argument ranges (test_integers.py
 from __future__ import annotations
 
 import pytest
-from tests.core.support import (
-    Setup,
-    admit,
-    cross,
-    every_setup,
-    full,
-    manager_dump,
-    manager_of,
-    sliding,
-    started,
-    table,
-)
+from tests.core.support import Setup, admit, cross, every_setup, full, manager_dump, manager_of, sliding, started, table
 
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher
 from blockwright.core.keys.request import pack_tokens

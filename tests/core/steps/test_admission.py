@@ -11,14 +11,7 @@ from __future__ import annotations
 
 import pytest
 from tests.core.steps.timed import refused
-from tests.core.support import (
-    chunked,
-    full,
-    mamba,
-    manager_over,
-    sliding,
-    started,
-)
+from tests.core.support import chunked, full, mamba, manager_over, sliding, started
 
 from blockwright import Fits, KVCacheManager, KVCacheSpec, Never, NotNow, Request
 from blockwright.errors import InvalidArgumentError, NeverFitsError

@@ -9,16 +9,7 @@ Not covered: what a load publishes and releases, whole, in part or given up (the
 from __future__ import annotations
 
 from tests.core.steps.timed import refused
-from tests.core.support import (
-    chunked,
-    full,
-    mamba,
-    manager_dump,
-    manager_of,
-    manager_over,
-    sliding,
-    started,
-)
+from tests.core.support import chunked, full, mamba, manager_dump, manager_of, manager_over, sliding, started
 
 from blockwright import Fits, KVCacheManager, KVCacheSpec, Request
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError, UnknownStepError

@@ -12,13 +12,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.core.steps.timed import refused
-from tests.core.support import (
-    full,
-    manager_of,
-    manager_over,
-    sliding,
-    started,
-)
+from tests.core.support import full, manager_of, manager_over, sliding, started
 
 from blockwright import Fits, KVCacheManager, Never, NotNow, Plan, Request
 from blockwright.errors import InvalidArgumentError, StalePlanError

@@ -9,16 +9,7 @@ and releases (conformance).
 from __future__ import annotations
 
 import pytest
-from tests.core.support import (
-    admit,
-    full,
-    ids_of,
-    manager_dump,
-    manager_of,
-    sliding,
-    started,
-    table,
-)
+from tests.core.support import admit, full, ids_of, manager_dump, manager_of, sliding, started, table
 
 from blockwright import Request
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError
