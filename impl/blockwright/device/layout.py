@@ -44,7 +44,6 @@ class Blocks:
 
     @property
     def num_blocks(self) -> int:
-        """Number of blocks."""
         return int(self.view.shape[0])
 
 
@@ -85,7 +84,6 @@ def blocks_of(name: str, caches: Caches, block_dim: int | Sequence[int]) -> list
 
 
 def dims_of(block_dim: int | Sequence[int], count: int) -> list[int]:
-    """Return the argument `block_dim` as one dimension per tensor."""
     return list(block_dim) if isinstance(block_dim, Sequence) else [block_dim] * count
 
 

@@ -151,7 +151,6 @@ class _Memory:
         return self.num_blocks if self.num_blocks <= fit else 0
 
     def holds(self, layout: Layout, limits: RequestLimits) -> bool:
-        """Whether a request of the longest length fits, beside the null block."""
         # law: LAYOUT-6
         return self.need(layout, limits) < self.blocks(layout)
 

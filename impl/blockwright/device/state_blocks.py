@@ -111,7 +111,6 @@ class StateSteps:
                 written.add(block)
 
     def begin(self, cache: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return the state that each request begins from, (requests, ...)."""
         begins = self.reads > 0
         if self.checked and not bool(begins.any()):
             return torch.zeros((self.reads.shape[0], *cache.shape[1:]), dtype=dtype, device=cache.device)

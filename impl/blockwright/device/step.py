@@ -53,7 +53,6 @@ def checked_step(
     max_seq_len: int | None,
     check: bool,
 ) -> Step:
-    """Check the arguments of `paged_attention`: shapes, dtypes and devices, and values where `on_host` is true."""
     require_bound("max_query_len", max_query_len)
     require_bound("max_seq_len", max_seq_len)
     cache = require_cache(cache)

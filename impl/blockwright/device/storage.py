@@ -194,7 +194,6 @@ class KVCacheStorage:
 
 
 def dtypes_of(spec: KVCacheSpec) -> tuple[object, ...]:
-    """Return the element types of a layer's tensors."""
     if isinstance(spec, MambaSpec):
         return spec.dtypes
     return (spec.dtype,) if isinstance(spec, AttentionSpec) else ()

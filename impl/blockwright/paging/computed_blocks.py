@@ -32,7 +32,6 @@ class ComputedBlocksTracker:
         self._of_seq: dict[int, SequenceHashes] = {}
 
     def copy(self) -> ComputedBlocksTracker:
-        """Return an independent copy. O(blocks)."""
         twin = ComputedBlocksTracker(int(self._size))
         for seq_id, known in self._of_seq.items():
             twin._of_seq[seq_id] = SequenceHashes(known.hashes[:], known.extra_hash)
@@ -61,5 +60,4 @@ class ComputedBlocksTracker:
         return hashes
 
     def forget(self, seq_id: int) -> None:
-        """Forget a sequence; an unknown one: nothing happens."""
         self._of_seq.pop(seq_id, None)

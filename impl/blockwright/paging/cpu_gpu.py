@@ -88,7 +88,6 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         return block.copy_after(prev_block, self._cpu if is_cpu else self._gpu)
 
     def on(self, device: Device) -> PoolAllocator:
-        """Return the allocator of a device."""
         self.require_whole()
         if device is Device.GPU:
             return self._gpu

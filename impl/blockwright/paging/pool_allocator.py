@@ -50,7 +50,6 @@ def with_tokens(tokens: vec[i32], token_ids: list[int]) -> vec[i32]:
 
 
 def packed(tokens: vec[i32]) -> bytes:
-    """Return tokens as bytes, four each. O(tokens)."""
     writer = BytesWriter()
     for token in tokens:
         write_i32_le(writer, token)
@@ -177,7 +176,6 @@ class PoolBlock(Block):
 
     @property
     def token_ids(self) -> list[int]:
-        """The tokens in it, unpacked. O(block_size)."""
         return [int(token) for token in self._tokens]
 
     @property
@@ -199,7 +197,6 @@ class PoolBlock(Block):
         return self.is_filled()
 
     def is_filled(self) -> bool:
-        """Return whether every slot has a token. O(1)."""
         return i64(len(self._tokens)) == self._size
 
     @property
@@ -309,7 +306,6 @@ class PoolAllocator(BlockAllocator):
     # ------------------------------------------------------------------ what the kinds differ in
 
     def copy(self) -> PoolAllocator:
-        """Return an independent copy, without the blocks handed out."""
         raise NotImplementedError
 
     def make_block(self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None) -> PoolBlock:
@@ -362,7 +358,6 @@ class PoolAllocator(BlockAllocator):
     def get_num_blocks_to_take(
         self, prev_block: Block | None, block_token_ids: list[list[int]], extra_hash: int | None
     ) -> int:
-        """Return how many free blocks `allocate_immutable_blocks` takes. O(tokens)."""
         return int(self._num_to_take(self._make_full(prev_block, block_token_ids, extra_hash)))
 
     def _make_full(

@@ -46,7 +46,6 @@ class PrefixCachingBlock(PoolBlock):
 
     @property
     def last_accessed(self) -> float:
-        """When its physical block was last accessed; negative: never."""
         allocator = self._allocator
         if self._mark != 0 and isinstance(allocator, PrefixCachingBlockAllocator):
             return allocator.pool.time_of(self._mark)

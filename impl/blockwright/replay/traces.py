@@ -114,7 +114,6 @@ class _Reader:
         self.num_empty = self.num_late = self.num_nameless = 0
 
     def add(self, row: Row) -> None:
-        """Add the requests of a row."""
         layout, place = self.layout, self.place
         if layout.only is not None and row.get(layout.only[0]) != layout.only[1]:
             return

@@ -96,7 +96,6 @@ class TableReplica(TableRows):
     # ------------------------------------------------------------------ what changed
 
     def apply(self, requests: list[object], allocation: Any) -> None:
-        """Apply a `BatchAllocation` of these requests to the rows. See `InputBatch.apply`."""
         self._begin_call()
         mark = self.num_changes
         try:
@@ -573,7 +572,6 @@ class TableReplica(TableRows):
             i += 1
 
     def slots(self, request_id: object, number: object, start: object, stop: object) -> vec[i64]:
-        """Return the slots of some positions of one request. See `InputBatch.slots`."""
         row: i64 = self.row_of(request_id)
         at = whole(number)
         if at is None or not 0 <= at < int(self._num_groups):

@@ -70,7 +70,6 @@ class GroupRows:
         self.record: i64 = 0
 
     def entry(self, position: i64) -> i64:
-        """Return the table entry of a position. O(1)."""
         if self.shift >= 0:
             return position >> self.shift
         return position // self.block_size
@@ -242,22 +241,15 @@ class TableRows:
 
     @property
     def request_ids(self) -> list[str | None]:
-        """The request of each row, None where the row is free; up to the last row that is not. O(rows)."""
         return self._ids[: self._end]
 
     def row_of(self, request_id: object) -> int:
-        """Return the row of a request. O(1).
-
-        Raises:
-            UnknownRequestError: it has none.
-        """
         row = self._rows.get(request_id) if isinstance(request_id, str) else None
         if row is None:
             raise UnknownRequestError(f"request_id: {request_id!r} has no row; add_request it first")
         return row
 
     def block_ids(self, request_id: object) -> list[list[int]]:
-        """Return a request's block ids per group, as its row has them. O(entries)."""
         row: i64 = self.row_of(request_id)
         found: list[list[int]] = []
         for group in self.groups:
@@ -266,7 +258,6 @@ class TableRows:
         return found
 
     def add_request(self, request_id: object, blocks: object, drafts: object, num_encoder_tokens: object) -> None:
-        """Give a request the first free row, or its own anew, and write its blocks. See `InputBatch.add_request`."""
         if not isinstance(request_id, str) or not request_id:
             raise InvalidArgumentError(f"request_id: must be a non-empty string, not {request_id!r}")
         rows = self._checked_blocks("block_ids", request_id, blocks)
@@ -398,7 +389,6 @@ class TableRows:
         return self._records[row * self._record_size + field]
 
     def remove_request(self, request_id: object) -> None:
-        """Free a request's row and write zeros to it. O(entries)."""
         row: i64 = self.row_of(request_id)
         self._begin_call()
         nothing = vec[i32]()
@@ -419,7 +409,6 @@ class TableRows:
             self._end -= 1
 
     def swap_rows(self, row: object, other: object) -> None:
-        """Exchange two rows, free ones too. O(entries of both)."""
         first = self._checked_row("row", row)
         second = self._checked_row("other", other)
         self._begin_call()
@@ -433,7 +422,6 @@ class TableRows:
         return row
 
     def compact(self) -> list[tuple[int, int]]:
-        """Move the last rows to the free ones before them; return the moves, (from, to). O(entries moved)."""
         self._begin_call()
         moves: list[tuple[int, int]] = []
         row: i64 = 0
@@ -487,7 +475,6 @@ def whole(given: object) -> int | None:
 
 
 def listed(name: str, given: Any, what: str) -> list[Any]:
-    """Return the items of an argument that is to be `what`."""
     if isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
         try:
             return list(given)
@@ -497,7 +484,6 @@ def listed(name: str, given: Any, what: str) -> list[Any]:
 
 
 def is_packed(given: object) -> bool:
-    """Return whether something is a ``vec[i32]``."""
     return type(given) is _PACKED
 
 

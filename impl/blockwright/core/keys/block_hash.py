@@ -131,7 +131,6 @@ class _SipKey:
         self.v3: i64 = k1 ^ _words(b"arenegylsetybdet")[1]
 
     def hash_bytes(self, message: bytes, rounds: i64) -> tuple[i64, i64]:
-        """Hash a message of any length."""
         whole: i64 = len(message) // 8
         tail = message[whole * 8 :]
         last = read_i64_le(tail + bytes(7 - len(tail)) + bytes([len(message) & 0xFF]), 0)
@@ -449,7 +448,6 @@ class SipHasher(BlockHasher):
         self._high: i64 = high
 
     def start(self, root: bytes, block_size: i64) -> HashChain:
-        """Return a new chain for a request with this identity encoding."""
         low = self._low
         high = self._high
         if len(root) > 0:
@@ -516,11 +514,9 @@ class Sha256Hasher(BlockHasher):
         self._seed = seed
 
     def has_seed(self, seed: bytes) -> bool:
-        """Return whether it hashes under this seed."""
         return self._seed == seed
 
     def start(self, root: bytes, block_size: i64) -> HashChain:
-        """Return a new chain for a request with this identity encoding."""
         head = len(self._seed).to_bytes(8, "little") + self._seed + len(root).to_bytes(8, "little") + root
         return _Sha256Chain(hashlib.sha256(head + int(block_size).to_bytes(8, "little")), [], block_size)
 
@@ -570,7 +566,6 @@ class FunctionHasher(BlockHasher):
         self._function = function
 
     def start(self, root: bytes, block_size: i64) -> HashChain:
-        """Return a new chain for a request with this identity encoding."""
         return _FunctionChain(self._function, self._function(b"", root), block_size)
 
 
@@ -617,7 +612,6 @@ class GivenHasher(BlockHasher):
         self._hashes = block_hashes
 
     def start(self, root: bytes, block_size: i64) -> HashChain:
-        """Return the chain of the request; its identity is part of the engine's keys already."""
         return _GivenChain(self._hashes)
 
 

@@ -491,7 +491,6 @@ class Request:
         return chain.digest(index, self._words)
 
     def token_at(self, position: i64) -> i32:
-        """Return the token at a position. O(1)."""
         if position < self._num_prompt:
             return read_i32_le(self._prompt, position * 4)
         return self._output[position - self._num_prompt]
@@ -587,7 +586,6 @@ class Request:
             raise
 
     def token_bytes(self, start: i64, stop: i64) -> bytes:
-        """Return the tokens of a range of positions, packed. O(range)."""
         if stop <= self._num_prompt:
             return self._prompt[start * 4 : stop * 4]
         writer = BytesWriter()
@@ -671,7 +669,6 @@ def item_count(name: str, given: object) -> i64:
 
 
 def no_request(found: object) -> InvalidArgumentError:
-    """Return the error about an argument that is no request."""
     return InvalidArgumentError(f"request: must be a Request, not {found!r}; make one by Request(id, token_ids)")
 
 

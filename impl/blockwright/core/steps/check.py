@@ -84,7 +84,6 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
 
 
 def slots_covered(tables: RequestTables, group: GroupTables) -> i64:
-    """Return the slots that a table must cover."""
     if group.is_encoder:
         return 0
     if group.is_row():

@@ -196,13 +196,11 @@ class BatchAllocation:
 
     @property
     def new_block_offsets(self) -> vec[i32]:
-        """See above. O(requests) once."""
         self._spread()
         return self._new_block_offsets
 
     @property
     def nulled_offsets(self) -> vec[i32]:
-        """See above. O(requests) once."""
         self._spread()
         return self._nulled_offsets
 
@@ -224,7 +222,6 @@ class BatchAllocation:
 
     @property
     def request_ids(self) -> list[str]:
-        """See above. O(requests) once."""
         if i64(len(self._request_ids)) < self._size:
             request_ids = [""] * self._size
             for at, name in enumerate(self._names):

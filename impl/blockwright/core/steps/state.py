@@ -209,7 +209,6 @@ class Lookups:
         self.preempted_hits: i64 = 0
 
     def copy(self) -> Lookups:
-        """Return an independent copy."""
         twin = Lookups()
         twin.was_reset = self.was_reset
         twin.requests = self.requests
@@ -268,7 +267,6 @@ class State:
         self.journal: Journal | None = None
 
     def copy(self) -> State:
-        """Return an independent copy. O(num_blocks)."""
         pool = self.pool.copy()
         groups = [group.copy(pool) for group in self.groups]
         twin = State(self.config, pool, groups)
@@ -294,6 +292,5 @@ class State:
         return twin
 
     def tear(self) -> None:
-        """Refuse later calls: one has ended in the middle of a change."""
         self.owner = -1  # so that every request is looked up
         self.pool._tear()

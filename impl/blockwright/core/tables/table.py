@@ -45,7 +45,6 @@ class GroupTable:
         self.read_block: i64 = 0
 
     def copy(self) -> GroupTable:
-        """Return an independent copy."""
         twin = GroupTable(self.blocks[:], self.num_published, self.num_trimmed, self.num_covered, self.states[:])
         twin.in_place = self.in_place
         twin.saved = self.saved

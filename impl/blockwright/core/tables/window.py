@@ -173,22 +173,18 @@ class SlidingRule(WindowRule):
         self.hit_run: i64 = (window - 1 + block_size - 1) // block_size
 
     def first_needed(self, num_tokens: i64) -> i64:
-        """Return ``max(0, n - W + 1)``."""
         first = num_tokens - self._window + 1
         if first < 0:
             return 0
         return first
 
     def last_needing(self, position: i64) -> i64:
-        """Return ``position + W - 2``."""
         return position + self._window - 2
 
     def period(self, block_size: i64) -> i64:
-        """Return `block_size`."""
         return block_size
 
     def longest(self, probe: Probe, length: i64) -> i64:
-        """Return the longest hit of at most `length` tokens that ends with a window of cached blocks."""
         i: i64 = 0
         while i < self.sinks and i * probe.block_size < length:
             # A missing sink ends the hit there: all later tokens read it.
@@ -219,19 +215,15 @@ class ChunkedRule(WindowRule):
         self._chunk: i64 = chunk
 
     def first_needed(self, num_tokens: i64) -> i64:
-        """Return the start of the chunk that position n lies in."""
         return num_tokens // self._chunk * self._chunk
 
     def last_needing(self, position: i64) -> i64:
-        """Return the last position of the chunk that ``position - 1`` lies in."""
         return (position - 1) // self._chunk * self._chunk + self._chunk - 1
 
     def period(self, block_size: i64) -> i64:
-        """Return the chunk's tokens."""
         return self._chunk
 
     def longest(self, probe: Probe, length: i64) -> i64:
-        """Return the cached run from the start of the chunk that `length` lies in."""
         end = length // probe.block_size
         i = self.first_needed(length) // probe.block_size
         while i < end and probe.cached(i):
@@ -239,7 +231,6 @@ class ChunkedRule(WindowRule):
         return i * probe.block_size
 
     def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:
-        """Return the most blocks that a chunk and a step from its end touch."""
         start = max(slots - step, begin)
         most = (min(start + step, slots) + block_size - 1) // block_size - self.first_needed(start) // block_size
         start = (start + 1) // self._chunk * self._chunk - 1
@@ -256,17 +247,14 @@ class MambaRule(WindowRule):
         super().__init__(False)
 
     def first_needed(self, num_tokens: i64) -> i64:
-        """Return ``max(0, n - 1)``."""
         if num_tokens == 0:
             return 0
         return num_tokens - 1
 
     def last_needing(self, position: i64) -> i64:
-        """Return `position`."""
         return position
 
     def period(self, block_size: i64) -> i64:
-        """Return `block_size`."""
         return block_size
 
     def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:
