@@ -107,7 +107,7 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
     """A layer in which the token at position q reads the positions before it in its own chunk.
 
     `block_size` must divide `attention_chunk_size`: otherwise one block would straddle two chunks and a prefix hit
-    could not tell apart its halves, of which one is still read.
+    cannot distinguish its halves, of which one is still read.
     """
 
     attention_chunk_size: int

@@ -1,4 +1,4 @@
-"""Pages of the laws: a table of all, and an entry for each with what is known of it."""
+"""Pages of the laws: a table of all, and an entry for each with its evidence."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -85,7 +85,7 @@ def only(law: Law) -> int | None:
 
 
 def of_mutants(law: Law) -> dict[str, Any] | None:
-    """Return what mutants of the specification say of a law; None where that was not measured."""
+    """Return how mutants of the specification test a law, or None if that was not measured."""
     found: dict[str, Any] | None = (data.load("spec_mutants") or {}).get("laws", {}).get(law.id)
     return found
 
@@ -139,7 +139,7 @@ def bug(name: str) -> str:
 
 
 def contracts(law: Law) -> str:
-    """Return what contracts say of a law."""
+    """Return the contracts that cover a law."""
     return "; ".join(dict.fromkeys(prose(each.statement) for each in CONTRACTS if law.id in each.statement))
 
 

@@ -95,7 +95,7 @@ def swap_blocks(
     [2, 0]
 
     Between a GPU and pinned host memory (`empty_host_caches_like`) the host only queues the copies. Pageable memory is
-    right as well, but the host waits; so it does for a host layout whose blocks lie in more than `PIECES` stretches.
+    right as well, but the host waits. It also waits for host layouts with blocks in more than `PIECES` stretches.
 
     Args:
         src: the pool that is read; as for `copy_blocks`.

@@ -1,7 +1,7 @@
 """Attention over a paged cache in one fused kernel: torch's flex attention, over the whole cache as it lies in memory.
 
-Nothing is gathered. The cache of a layer is one long row of slots, of which each token reads some; a block mask says
-which tiles of slots a tile of tokens reads at all, and the mask itself turns a slot back into a position::
+Nothing is gathered. The cache of a layer is one long row of slots, of which each token reads some. A block mask holds
+the tiles of slots that a tile of tokens reads at all, and the mask itself turns a slot back into a position::
 
     slot  ->  (block, place)  ->  entry of the request's table  ->  position, within first .. last of the token?
 

@@ -165,8 +165,8 @@ class InputBatch:
             enable_caching: as the manager's: it decides where recurrent layers keep their states.
             max_encoder_len: tokens that cross-attention layers of one request read; needed where there are such layers.
             device: where the kernels run.
-            staged: send the inputs to separate tensors also where the device is the CPU (for tests); None: as the
-                device needs it.
+            staged: send the inputs to separate tensors also where the device is the CPU (for tests). By default as
+                the device needs it.
 
         Raises:
             InvalidArgumentError: names the argument.

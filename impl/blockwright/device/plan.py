@@ -55,8 +55,8 @@ def plan_kv_cache(
       groups 1 to 5: sliding 1,024, 4 layers, 16 tokens a block, 64.00 KiB of a page used, 0.0% wasted, ...
 
     Of the layouts that fit, the one with the fewest groups is taken among those that lose at most `max_loss` of the
-    requests that the best one holds: each group is one more block table for every request and step. Of several workers
-    that share the tables, plan for the least memory that any of them has.
+    requests that the best one holds: each group is one more block table for every request and step. If several
+    workers share the tables, plan for the least memory that any of them has.
 
     Complexity: O(layouts x groups x block_size): milliseconds for a hundred layers.
 

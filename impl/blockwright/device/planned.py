@@ -236,7 +236,7 @@ def bytes_text(count: int) -> str:
 
 
 def _alike(groups: Sequence[GroupPlan]) -> list[tuple[str, str]]:
-    """Return the lines of groups, with the numbers of those that read the same and stand together."""
+    """Return the lines of groups, with the numbers of neighbours that read the same."""
     found: list[tuple[str, str]] = []
     first = 0
     for number, group in enumerate(groups):

@@ -2,9 +2,9 @@
 
 A request's state lives in one block, and a step reads it from one block and writes it to others::
 
-    state_reads[i]        the block with the state that the step begins from; 0: from zero (position 0)
+    state_reads[i]        the block with the state that the step begins from; 0 if from zero (position 0)
     state_writes[i, 0]    the block for the state after the step's certain tokens
-    state_writes[i, j]    the block for the state after draft j (1-based), so that drafts can be rejected; 0: unused
+    state_writes[i, j]    the block for the state after draft j (1-based), so that drafts can be rejected; 0 if unused
 
 All blocks are read before any is written, so that a step may write the block that it reads. No state is read for a
 request that begins from zero, and only the blocks above are touched: any other may hold NaN.

@@ -452,7 +452,7 @@ def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None
 
 
 def trim_passing(state: State, tables: RequestTables, changes: StepScratch) -> None:
-    """Do so where passing blocks go first, which a group tells by the entries of its table. law: POLICY-4."""
+    """Trim a table where passing blocks are evicted first. law: POLICY-4."""
     at: i64 = 0
     while at < state.config.num_groups:
         trim_group(state, tables, at, i64(changes.trimmed[at]))

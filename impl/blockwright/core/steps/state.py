@@ -239,7 +239,7 @@ class State:
         changes: of the step that is being made.
         nothing: the answer of a step that takes no block.
         lookups: those of requests that have been admitted, for `PrefixCacheStats`.
-        journal: where facts are written; None: nowhere. The pool writes to the same.
+        journal: where facts are written, if anywhere. The pool writes to the same.
     """
 
     def __init__(self, config: Config, pool: BlockPool, groups: list[GroupTables]) -> None:

@@ -76,7 +76,7 @@ class RequestTables(ManagerTables):
         is_forked: it may share blocks that it has not filled, and has not written since.
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         was_certain: the certain tokens before that batch, if it counted them in place.
-        wants: the lengths of hits that it wants kept, where passing blocks go first; it never changes.
+        wants: the lengths of hits that it wants kept, where passing blocks are evicted first; it never changes.
         tenant, wish: the number of the tenant for which it takes blocks, and the hint for them. A wish never changes,
             so copies share it.
         by_group: the tables, one per group.

@@ -125,7 +125,7 @@ class WindowRule:
 
     Attributes:
         asks_upwards: the blocks of a hit are looked up from the first one on, so that a miss ends the search at once.
-        sinks: blocks at the head of a table that every later token reads, whatever `first_needed` says.
+        sinks: blocks at the head of a table that every later token reads, whatever `first_needed` returns.
     """
 
     def __init__(self, asks_upwards: bool = True, sinks: i64 = 0) -> None:
