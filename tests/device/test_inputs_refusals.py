@@ -60,7 +60,7 @@ class Running:
 
     def memory(self) -> object:
         replica = self.batch.replica
-        numbers = list(replica.tables), list(replica.words), list(replica.counts), self.batch.request_ids
+        numbers = list(replica.rows.tables), list(replica.words), list(replica.counts), self.batch.request_ids
         return numbers, contents(self.last)
 
     def next_allocation(self) -> Any:
