@@ -27,7 +27,7 @@ from blockwright.errors import InvalidArgumentError
 Caches: TypeAlias = torch.Tensor | Sequence[torch.Tensor | Sequence[torch.Tensor]]
 
 # Integers of each width: bytes that every operation of torch can move, float8 or not, without a look at them.
-_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def check_apart(src: list[Blocks], dst: list[Blocks]) -> None:
     if src[0].view.device != dst[0].view.device:
         return
     spans = sorted(
-        (*_addresses(blocks.view), side, index)
+        (*addresses(blocks.view), side, index)
         for side, pool in enumerate((src, dst))
         for index, blocks in enumerate(pool)
         if blocks.view.numel()
@@ -156,8 +156,8 @@ def check_apart(src: list[Blocks], dst: list[Blocks]) -> None:
         open_spans.append(span)
 
 
-def _addresses(view: torch.Tensor) -> tuple[int, int]:
-    """First byte, and the one after the last."""
+def addresses(view: torch.Tensor) -> tuple[int, int]:
+    """Return the address of the first byte, and of the one after the last."""
     elements = 1 + sum((size - 1) * stride for size, stride in zip(view.shape, view.stride(), strict=True))
     return int(view.data_ptr()), int(view.data_ptr()) + elements * int(view.element_size())
 
@@ -185,7 +185,7 @@ def _are_ranges_of_one(one: Blocks, other: Blocks) -> bool:
 
 def as_words(src: torch.Tensor, dst: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return both as integers, as wide as their strides and addresses allow: fewer elements, and any dtype can move."""
-    for width, dtype in _WORDS.items():
+    for width, dtype in WORDS.items():
         if all(_fits(view, width) for view in (src, dst)):
             return src.view(dtype), dst.view(dtype)
     return src, dst  # elements wider than any integer, which torch moves as they are

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 
 from blockwright.arguments import integer
-from blockwright.device.layout import is_injective
+from blockwright.device.layout import WORDS, addresses, is_injective
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import (
     AttentionSpec,
@@ -35,7 +35,6 @@ SMALL_FLOATS = tuple(
 )
 
 _ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
-_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 def require_tensor(
@@ -129,7 +128,7 @@ def require_apart(name: str, out: torch.Tensor, other: torch.Tensor) -> None:
     """
     if out.device.type == "meta" or not out.numel() or not other.numel():
         return
-    (start, stop), (other_start, other_stop) = _addresses(out), _addresses(other)
+    (start, stop), (other_start, other_stop) = addresses(out), addresses(other)
     if start < other_stop and other_start < stop:
         raise InvalidArgumentError(f"out and {name} share memory; pass other memory")
 
@@ -147,11 +146,6 @@ def require_written(name: str, tensor: torch.Tensor) -> None:
         )
 
 
-def _addresses(tensor: torch.Tensor) -> tuple[int, int]:
-    extent = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return int(tensor.data_ptr()), int(tensor.data_ptr()) + extent * int(tensor.element_size())
-
-
 def on_host(tensor: torch.Tensor, check: bool) -> bool:
     """Return True if the values of `tensor` are to be checked: they lie on the host, or `check` was asked for."""
     return check or tensor.device.type == "cpu"
@@ -159,7 +153,7 @@ def on_host(tensor: torch.Tensor, check: bool) -> bool:
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Return the same elements as integers of their width: every operation moves them, bit by bit, float8 or not."""
-    return tensor.view(_WORDS[tensor.element_size()])
+    return tensor.view(WORDS[tensor.element_size()])
 
 
 def stored(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 
 import torch
 
+from blockwright.device.layout import WORDS
 from blockwright.device.pages import state_offsets
 from blockwright.device.plan import KVCachePlan
 from blockwright.errors import BlockError, InvalidArgumentError
 from blockwright.kinds import AttentionSpec, KVCacheSpec, MambaSpec
-
-# Integers of each width: their bytes can be written whatever they mean, float8 or not.
-_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 def torch_dtype(dtype: object) -> torch.dtype:
@@ -166,13 +164,13 @@ class KVCacheStorage:
         elif len(dtypes) == 1:
             (dtype,) = dtypes
             word = _word(value, dtype)
-            _write([tensor.view(_WORDS[dtype.itemsize]) for tensor in tensors], ids, [word] * len(tensors))
+            _write([tensor.view(WORDS[dtype.itemsize]) for tensor in tensors], ids, [word] * len(tensors))
         elif group is None:
             raise InvalidArgumentError(f"value: {value!r} has other bytes in each of {_named(dtypes)}; pass group")
         else:
             views = [view for name in names for view in self._views[name]]
             words = [_word(value, view.dtype) for view in views]
-            _write([view.view(_WORDS[view.element_size()]) for view in views], ids, words)
+            _write([view.view(WORDS[view.element_size()]) for view in views], ids, words)
 
     def _checked(self, block_ids: Sequence[int] | torch.Tensor | None) -> torch.Tensor:
         count = self.plan.num_blocks
@@ -224,7 +222,7 @@ def _word(value: float, dtype: torch.dtype) -> int:
         value = int(value)
     else:
         value = float(value)  # torch takes no int of more than 64 bits
-    return int(torch.tensor([value], dtype=dtype).view(_WORDS[dtype.itemsize])[0])
+    return int(torch.tensor([value], dtype=dtype).view(WORDS[dtype.itemsize])[0])
 
 
 def _common_byte(value: float, dtypes: set[torch.dtype]) -> int | None:
