@@ -160,11 +160,7 @@ def flex_paged_attention(
 
 
 def _flex() -> Any:
-    """Return torch's module of flex attention.
-
-    Raises:
-        UnsupportedError: this torch has none, or its masks do not know their lengths.
-    """
+    """Return torch's module of flex attention."""
     try:
         from torch.nn.attention import flex_attention
     except ImportError as error:

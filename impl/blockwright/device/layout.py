@@ -54,9 +54,6 @@ def blocks_of(name: str, caches: Caches, block_dim: int | Sequence[int]) -> list
         name: of the argument, for messages.
         caches: one tensor, or per layer a tensor or a sequence of tensors; all on one device.
         block_dim: the dimension that counts blocks, for all tensors or one for each.
-
-    Raises:
-        InvalidArgumentError: only tensors are allowed, on one device, strided, with such a dimension.
     """
     tensors = _flat(name, caches)
     if not tensors:
@@ -94,11 +91,7 @@ def _flat(name: str, caches: Caches) -> list[tuple[str, torch.Tensor]]:
 
 
 def check_alike(src: list[Blocks], dst: list[Blocks]) -> None:
-    """Check that a block of one pool fits the other: equal numbers of tensors, dtypes, and shapes except for the count.
-
-    Raises:
-        InvalidArgumentError: naming the first pair that differs.
-    """
+    """Check that a block of one pool fits the other: equal numbers of tensors, dtypes, and shapes of a block."""
     if len(src) != len(dst):
         raise InvalidArgumentError(f"src has {len(src)} tensors and dst {len(dst)}; pass the same layers of both pools")
     for one, other in zip(src, dst, strict=True):
@@ -114,11 +107,7 @@ def check_alike(src: list[Blocks], dst: list[Blocks]) -> None:
 
 
 def check_writable(pool: list[Blocks]) -> None:
-    """Check that no two elements of a tensor share memory, as those of an expanded tensor do.
-
-    Raises:
-        InvalidArgumentError: naming the tensor.
-    """
+    """Check that no two elements of a tensor share memory, as those of an expanded tensor do."""
     for blocks in pool:
         if not is_injective(list(blocks.view.shape), list(blocks.view.stride())):
             raise InvalidArgumentError(
@@ -131,9 +120,6 @@ def check_apart(src: list[Blocks], dst: list[Blocks]) -> None:
 
     Two views with interleaved addresses pass if they are disjoint ranges of the blocks of one tensor, as the halves of
     a stacked one are; other interleaved views are refused, since they may overlap.
-
-    Raises:
-        InvalidArgumentError: naming both tensors.
     """
     if src[0].view.device != dst[0].view.device:
         return

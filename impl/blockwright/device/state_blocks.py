@@ -141,11 +141,7 @@ def write_states(
 
 
 def require_state_cache(name: str, cache: torch.Tensor, dims: int) -> torch.Tensor:
-    """Return `cache` if it holds states of `ndim` dimensions, blocks first, without overlap.
-
-    Raises:
-        InvalidArgumentError: naming the argument.
-    """
+    """Return `cache` if it holds states of `ndim` dimensions, blocks first, without overlap."""
     cache = require_tensor(name, cache, ("num_blocks", *("size",) * (dims - 1)), FLOATS + SMALL_FLOATS, cache.device)
     require_written(name, cache)
     return cache

@@ -545,11 +545,7 @@ class SelfAttnBlockSpaceManager:
 
 
 def waiting(seq_group: SequenceGroup) -> list[Sequence]:
-    """Return the waiting sequences of a group, of which there must be one.
-
-    Raises:
-        InvalidArgumentError: there is none.
-    """
+    """Return the waiting sequences of a group, of which there must be one."""
     seqs = seq_group.get_seqs(SequenceStatus.WAITING)
     if not seqs:
         raise InvalidArgumentError(f"seq_group: no sequence of {seq_group.request_id!r} is waiting")

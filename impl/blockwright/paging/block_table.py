@@ -510,11 +510,7 @@ class BlockTable:
 
 
 def checked(token_ids: Sequence[int]) -> list[int]:
-    """Return tokens as a list, the same one if it is one, after checking each. O(tokens).
-
-    Raises:
-        InvalidArgumentError: one is no integer within 0 .. 2**31 - 1.
-    """
+    """Return tokens as a list, the same one if it is one, after checking each. O(tokens)."""
     tokens: list[int] = token_ids if type(token_ids) is list else list(token_ids)
     step: i64 = 1 << 61
     grows = step * 8 != 0  # uncompiled: there a subclass's own methods would run later
