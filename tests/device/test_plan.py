@@ -8,7 +8,6 @@ heads, states); the laws of every plan, those of the specification's chapter `st
 Not covered: that a planned request is served (test_plan_serves.py), the memory itself (test_storage.py).
 """
 
-import doctest
 import math
 import pickle
 from dataclasses import dataclass, replace
@@ -24,8 +23,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.device.models import Model, models
 
-import blockwright.device.plan as plan_module
-import blockwright.device.planned as planned_module
 from blockwright import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -243,13 +240,6 @@ def test_the_summary() -> None:
         "  group 2: sliding 1,024, 10 layers, 16 tokens a block, 64.00 KiB of a page used, 9.1% wasted, up to 193 "
         "blocks a request",
     ]
-
-
-@pytest.mark.parametrize("module", [plan_module, planned_module])
-def test_examples(module: Any) -> None:
-    results = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
-    assert results.attempted
-    assert not results.failed
 
 
 # --- laws of every plan ---

@@ -619,15 +619,6 @@ class BlockStore:
             self._ends = zeros32(self._count)
         self._copies = with_room(self._copies, 3 * count)
 
-    def _take_copies(self) -> list[tuple[int, int, int]]:
-        """Return the copies to come as (group, source, destination), oldest first, and let go of both ends.
-
-        Complexity: O(copies).
-        """
-        copies = self.pending_copies()
-        self._end_copies()
-        return copies
-
     def _end_copies(self) -> None:
         """Release both ends of the copies to come, which the engine has taken. O(copies)."""
         pending = self._copies
