@@ -256,6 +256,14 @@ def parted(**options: Any) -> tuple[KVCacheManager, Request, Request]:
     return manager, parent, child
 
 
+def test_a_fork_reads_the_state_of_its_parent() -> None:
+    manager = manager_of(mamba(4, 1))
+    parent = started(manager, "parent", 5)
+    child = forked(manager, parent, "child")
+    assert manager.get_state_block_ids(child) == manager.get_state_block_ids(parent) != [0]
+    assert manager.get_draft_block_ids("child") != manager.get_draft_block_ids("parent")
+
+
 def test_a_watermark_is_for_newcomers_not_for_forks() -> None:
     manager = manager_of(full(), 11, watermark=0.5)
     parent = started(manager, "parent", 30)

@@ -97,6 +97,15 @@ def test_a_load_of_the_whole_prompt_leaves_its_last_token_to_be_computed_again()
     )  # fmt: skip
 
 
+def test_the_state_that_was_loaded_is_the_next_one_read() -> None:
+    manager = manager_over([full(4), mamba(4, 1)])
+    request = loading(manager)
+    assert manager.get_state_block_ids(request) == [0, 0]  # nothing is computed yet
+    assert manager.finish_load(request, 8)
+    request.num_computed_tokens = 8
+    assert manager.get_state_block_ids(request) == [0, manager.get_block_ids("r")[1][-1]]
+
+
 def test_copies_of_a_loading_manager() -> None:
     manager = manager_of(full())
     request, gone = loading(manager), loading(manager, 4, name="gone")
