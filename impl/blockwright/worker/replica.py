@@ -1,8 +1,7 @@
 """The inputs of a step's kernels for each token, made from a worker's block tables.
 
-The scheduler's manager sends a request's blocks once, and from then on only the changes (`BatchAllocation`). The
-replica keeps the tables from that, and writes for each token of a step its slot; for recurrent layers, the blocks of
-the states that are read and written.
+The tables follow the manager's (`rows`). From them the replica writes the slot of each token of a step and, for
+recurrent layers, the blocks of the states that are read and written.
 
     words    | positions | slots of the first group that has slots | slots of the second | ...
     counts   | query_start_loc | num_computed_tokens | seq_lens | encoder_lens | reads, writes, per recurrent group |

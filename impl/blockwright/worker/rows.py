@@ -2,6 +2,8 @@
 
     group 0: row 0, row 1, ... | group 1: row 0, ... | ... | entries of each row, per group |
 
+The scheduler's manager sends a request's blocks once, and from then on only the changes (`BatchAllocation`).
+
 Each write is remembered with the value before it. So a call that fails is undone, and a copy of the vector on another
 device is updated with the changes alone, whatever the length of the tables. Whole rows are written without where there
 is no such copy, as nothing can fail any more.

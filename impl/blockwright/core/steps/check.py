@@ -138,6 +138,5 @@ def count_blocks(batch: list[vec[i32]], holders: vec[i32]) -> None:
 
 
 def count_holders(tables: list[GroupTable], holders: vec[i32]) -> None:
-    """Add the tables' entries to a count per block. O(blocks held)."""
     for table in tables:
         count_blocks([table.blocks, table.states], holders)

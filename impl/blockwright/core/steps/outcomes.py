@@ -266,7 +266,6 @@ def restored_allocation(
     num_tables: int,
     changed_tables: bytes,
 ) -> BatchAllocation:
-    """Return a pickled `BatchAllocation`. O(requests)."""
     restored = BatchAllocation(
         num_served,
         refused,
