@@ -14,7 +14,7 @@ from blockwright_spec.manager import transitions as t
 from blockwright_spec.manager.choices import Choice, recorded
 from blockwright_spec.manager.in_time.in_flight import begin
 from blockwright_spec.manager.lru import LRU
-from blockwright_spec.manager.outcomes import Publication, Reason, Refusal, Step
+from blockwright_spec.manager.outcomes import Publication, Reason, Step
 from blockwright_spec.manager.state import NULL, Absent, Hit, Waiting, holders, key
 from blockwright_spec.manager.table_laws import common_prefix_blocks
 from blockwright_spec.reads import Mamba, Sliding
@@ -189,15 +189,6 @@ def test_reset_forgets_keys_and_keeps_the_queue() -> None:
     assert set(after.contents) == {None}
 
 
-def test_a_batch_ends_at_the_first_refusal() -> None:
-    state = admitted(admitted(manager(blocks=4), 0, prompt(1, 2)), 1, prompt(3, 4))
-    for slot in (0, 1):
-        state = done(t.append_output(state, slot, (5,))).state
-    steps, refusal = t.grow_each(state, ((0, 2, Step(1)), (1, 2, Step(1))), LRU)
-    assert [step.new for step in steps] == [((3,),)]
-    assert refusal == Refusal(Reason.NO_FREE_BLOCKS, missing=1)
-
-
 ILLEGAL: list[Choice] = [
     replace(LRU, take=lambda queue, count: (*queue[:count][::-1], 1)),
     replace(LRU, take=lambda queue, count: (1,) * count),
@@ -223,14 +214,6 @@ def test_any_free_blocks_may_be_taken_in_any_order() -> None:
     after = done(t.admit(state, 0, Hit(), Step(3), recorded((6, 2), (), LRU)))
     assert table_of(after.state) == (6, 2)
     assert after.state.queue == (1, 3, 4, 5, 7)
-
-
-def test_a_wrong_ask_refuses_the_whole_batch() -> None:
-    state = admitted(admitted(manager(), 0, prompt(1, 2)), 1, prompt(3, 4))
-    for slot in (0, 1):
-        state = done(t.append_output(state, slot, (5,))).state
-    steps, refusal = t.grow_each(state, ((0, 2, Step(1)), (1, 2, Step(0))), LRU)
-    assert (steps, refusal) == ((), Refusal(Reason.NO_TOKENS))
 
 
 def test_two_groups_take_from_one_pool_side_by_side() -> None:

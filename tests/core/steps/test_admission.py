@@ -39,9 +39,6 @@ def missing(manager: KVCacheManager, request: Request, new: int = 1, **more: int
     return 0
 
 
-# ---------------------------------------------------------------------- watermark and reserve
-
-
 @pytest.mark.parametrize("watermark", [0.0, 0.2])
 def test_reserved_blocks(watermark: float) -> None:
     """They add to the watermark, for this one call; who finds the pool idle need not leave any."""
@@ -60,19 +57,13 @@ def test_reserved_blocks(watermark: float) -> None:
             assert "reserved_blocks" in message
 
 
-# ---------------------------------------------------------------------- the whole sequence
-
-
-def run_alone(manager: KVCacheManager, request: Request, step: int, encoder: int = 0) -> int:
+def run_alone(manager: KVCacheManager, request: Request, step: int) -> int:
     """Compute all tokens of a request in steps; return the most blocks held at once."""
     most = 0
     while request.num_computed_tokens < request.num_tokens:
         new = min(step, request.num_tokens - request.num_computed_tokens)
         first = request.num_computed_tokens == 0
-        given = manager.allocate_slots(
-            request, new, num_encoder_tokens=encoder if first else 0, full_sequence_must_fit=first
-        )
-        assert given is not None, request.num_computed_tokens
+        assert manager.allocate_slots(request, new, full_sequence_must_fit=first) is not None
         request.num_computed_tokens += new
         most = max(most, manager.block_pool.num_blocks - 1 - manager.block_pool.get_num_free_blocks())
     return most

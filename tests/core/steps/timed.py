@@ -5,19 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.core.support import chunked, full, mamba, manager_dump, manager_over, sliding
+from tests.core.support import manager_dump, manager_over
 
 from blockwright import KVCacheManager, KVCacheSpec, Request
-
-KINDS: dict[str, list[KVCacheSpec]] = {
-    "full": [full()],
-    "sliding": [sliding(2, 3)],
-    "chunked": [chunked(2, 20)],
-    "mamba": [mamba(4, 2)],
-    "full, sliding": [full(2), sliding(4, 5)],
-    "full, mamba": [full(4), mamba(2, 1)],
-}
-every_kinds = pytest.mark.parametrize("specs", KINDS.values(), ids=KINDS.keys())
 
 
 def over(specs: list[KVCacheSpec], num_blocks: int = 41, settles: bool = False, max_len: int = 200) -> KVCacheManager:
