@@ -293,12 +293,12 @@ def rows(package: ModuleType) -> Iterator[Fault]:
         enable_caching=True,
         keep_changes=False,
     )
-    replica.add_request("r", [[], [], []], (), 0)
+    replica.rows.add_request("r", [[], [], []], (), 0)
     request = package.Request("r", [0] * 8, 2)
     for token in range(8):
         request.num_computed_tokens = token
-        replica.apply([request], manager.allocate_slots_batch([request], 1))
-        wanted, found = [list(each) for each in manager.get_block_ids("r")], replica.block_ids("r")
+        replica.rows.apply([request], manager.allocate_slots_batch([request], 1))
+        wanted, found = [list(each) for each in manager.get_block_ids("r")], replica.rows.block_ids("r")
         if found != wanted:
             yield Fault("ROW-1", f"after token {token}: rows {found}, tables {wanted}", 2 * token + 2)
             return

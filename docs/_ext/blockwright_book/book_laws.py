@@ -1,4 +1,4 @@
-"""Pages of the laws: a table of all, and an entry for each with what is known of it."""
+"""Pages of the laws: a table of all, and an entry for each with its evidence."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -122,7 +122,7 @@ def bug(name: str) -> str:
 
 
 def contracts(law: Law) -> str:
-    """Return what contracts say of a law."""
+    """Return the contracts that cover a law."""
     return "; ".join(dict.fromkeys(prose(each.statement) for each in CONTRACTS if law.id in each.statement))
 
 

@@ -1,4 +1,4 @@
-"""Pages of what was measured: gates, scopes, contracts, mutants, law tags, other engines, sources, worked examples."""
+"""Pages of measurements: gates, scopes, contracts, mutants, law tags, other engines, sources, worked examples."""
 
 import ast
 import inspect
@@ -84,7 +84,7 @@ def scopes(kind: str) -> str:
 
 
 def contracts() -> str:
-    """Return the page of the contracts: what is confirmed, what is searched, and what neither."""
+    """Return the page of the contracts: those confirmed, those searched, and those that are neither."""
     confirmed, searched = ([each for each in CONTRACTS if bool(each.tried) == tried] for tried in (False, True))
     faults = [
         (f"`{each['line']}`", f"`{each['wrong']}`", prose(each["refuted_by"]))
@@ -119,7 +119,7 @@ def contracts() -> str:
 
 
 def listed(some: list[Contract]) -> str:
-    """Return a row for each statement: what it is about, and the kinds of layer or the steps."""
+    """Return a row for each statement: its subject, and the kinds of layer or the steps."""
     layers: dict[tuple[str, str, str], list[str]] = {}
     for each in some:
         layers.setdefault((each.part, each.statement, head(each)), []).append(each.layer)
@@ -154,7 +154,7 @@ def mutants() -> str:
 
 
 def survivors(listed: dict[str, dict[str, str]] | None) -> str:
-    """Return the table of what is listed: the function, how many of its mutants, and why nothing can tell them."""
+    """Return the table of listed mutants: the function, their number, and why no test can find them."""
     if not listed:
         return NOT_MEASURED
     cells = [
@@ -171,7 +171,7 @@ def number(value: Any) -> str:
 
 
 def sample(kind: str) -> str:
-    """Return what the last report says of a gate's sample, source by source."""
+    """Return the results of a gate's sample in the last report, source by source."""
     rows = [row for row in data.rows(kind) if row["scope"].endswith(".py") or row.get("detail", "").startswith("score")]
     cells = [(plain(row["scope"]), plain(row.get("detail", ""))) for row in rows if row["scope"] != row.get("detail")]
     return table(("source", "in the last report"), cells) if cells else NOT_MEASURED
@@ -281,7 +281,7 @@ def grouped(places: list[Place]) -> Iterator[str]:
 
 
 def sources() -> str:
-    """Return the page that stands for folders of the repository that documents name."""
+    """Return the page for folders of the repository that documents name."""
     parts = ["(sources)=\n# Folders of the repository"]
     for folder in ("conformance/blockwright_lab/numerics/engine",):
         label = folder.replace("/", "-").replace("_", "-")
