@@ -82,8 +82,8 @@ Each piece is contiguous, of format ``"B"`` and one dimension; those that a `get
 class ByteStore(Protocol):
     """Keeps whole blocks of bytes by their key. Safe to call from several threads at once.
 
-    Derive from it to have the defaults of `put_many`, `get_many`, `register` and `close`. A store that other processes read has an
-    attribute `identity`, that of its blocks.
+    Derive from it to have the defaults of `put_many`, `get_many`, `register` and `close`. A store that other processes
+    read has an attribute `identity`, that of its blocks.
     """
 
     def put(self, key: bytes, place: int | None, parts: Sequence[memoryview]) -> None:

@@ -125,7 +125,7 @@ class FakeCluster:
 
     def open(self, identity: CacheIdentity, **options: Any) -> MooncakeStore:
         kept = mooncake._library
-        mooncake._library = lambda: SimpleNamespace(  # type: ignore[assignment]
+        mooncake._library = lambda: SimpleNamespace(
             MooncakeDistributedStore=lambda: FakeClient(self), ReplicateConfig=SimpleNamespace
         )
         try:

@@ -1,4 +1,4 @@
-"""Property: whatever a Mooncake store or its processes do, no wrong byte is found and calls end by the library's bounds.
+"""Property: whatever a Mooncake store or its processes do, no wrong byte is found and each call ends in bounded time.
 
 How: each test runs on a client that answers with the library's codes, and, where the package is installed, on a real
 master and a process that lends memory. Those are killed, stopped, filled and restarted; the library's own calls show
