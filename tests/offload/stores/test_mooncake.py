@@ -286,3 +286,61 @@ def test_the_host_of_a_handler_is_registered_once(space: MooncakeSpace) -> None:
         assert handler.get_finished() == [(2, True)]
     assert host.memory[600_000:] == DATA[0]
     assert [size for _, size in store._memory].count(800_000) == 1
+
+
+class EngineProcess:
+    """`mooncake_engine.py`, in a process of its own."""
+
+    def __init__(self, master: str, model: str = "model") -> None:
+        program = Path(__file__).with_name("mooncake_engine.py")
+        self._process = subprocess.Popen(
+            [sys.executable, str(program), master, model],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "MC_LOG_LEVEL": "FATAL"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def serve(self, name: str) -> list[int]:
+        """Return the tokens loaded, and the slots that are wrong."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{name}\n")
+        self._process.stdin.flush()
+        return [int(word) for word in self._process.stdout.readline().split()]
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def test_engines_in_two_processes_share_a_store(tmp_path: Path) -> None:
+    """One loads what the other stored, through everything that may happen to the store's processes."""
+    pytest.importorskip("torch")
+    if why := missing():
+        pytest.skip(why)
+    cluster = RealCluster(tmp_path)
+    one, other, foreign = (EngineProcess(cluster.address, model) for model in ("model", "model", "another"))
+    try:
+        assert one.serve("first") == [0, 0]
+        assert other.serve("first") == [20 * 32, 0]
+        assert foreign.serve("first") == [0, 0]
+        for stop, resume in (
+            (cluster.kill_owner, cluster.start_owner),
+            (cluster.stop_owner, cluster.resume_owner),
+            (cluster.kill_master, cluster.start_master),
+            (cluster.stop_master, cluster.resume_master),
+        ):
+            stop()
+            assert in_time(lambda: other.serve("away"))[1] == 0
+            resume()
+            end, loaded = time.monotonic() + WAIT, 0
+            while loaded < 20 * 32 and time.monotonic() < end:
+                assert one.serve("back")[1] == 0
+                loaded, wrong = other.serve("back")
+                assert wrong == 0
+            assert loaded == 20 * 32
+    finally:
+        for engine in (one, other, foreign):
+            engine.end()
+        cluster.close()
