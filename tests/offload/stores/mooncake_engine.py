@@ -4,7 +4,9 @@ It reads the name of a pass, serves twenty prompts, each of which it loads as fa
 writes how many tokens it loaded, and how many slots hold other numbers than their prefix decides.
 """
 
+import os
 import sys
+import traceback
 from random import Random
 
 import torch
@@ -35,7 +37,7 @@ def main(master: str, model: str) -> None:
     spec = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=128, dtype="float32")
     config = KVCacheConfig(num_blocks=40, kv_cache_groups=[KVCacheGroupSpec(["layers.0"], spec)])
     pool = HostPool([device], num_blocks=16)
-    store = MooncakeStore(master, CacheIdentity(model, "4, 256", "float32", 4, b"seed"), lookup_timeout=5.0)
+    store = MooncakeStore(master, CacheIdentity(model, "4, 256", "float32", 4, b"seed"), lookup_timeout=5.0, failures=1)
     near, far = HostHandler([device], pool), StoreHandler(pool, store)
     worker = OffloadingWorker()
     for upper, lower, handler in (
@@ -85,4 +87,9 @@ def main(master: str, model: str) -> None:
     store.close()
 
 
-main(*sys.argv[1:])
+try:
+    main(*sys.argv[1:])
+except BaseException:
+    traceback.print_exc()
+finally:
+    os._exit(0)  # the worker's threads would wait for the end of their handlers

@@ -96,6 +96,7 @@ class SharedStore(ByteStore):
         self._envelope = Envelope(self._identity)
         self._breaker = breaker
         self._batch_bytes = batch_bytes
+        self._most_in_batch = MOST_IN_BATCH
         self._counts: Counter[str] = Counter()
         self._lock = Lock()
 
@@ -253,10 +254,10 @@ class SharedStore(ByteStore):
             self._counts[what] += by
 
     def _batches(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-        """Split items so that no batch exceeds `batch_bytes`, unless it is a single block, or `MOST_IN_BATCH`."""
+        """Split items so that no batch exceeds `batch_bytes`, unless it is a single block, nor the most blocks of a call."""
         start = total = 0
         for at, item in enumerate(items):
-            full = total + _length(item) > self._batch_bytes or at - start == MOST_IN_BATCH
+            full = total + _length(item) > self._batch_bytes or at - start == self._most_in_batch
             if at > start and full:
                 yield items[start:at]
                 start, total = at, 0
