@@ -63,7 +63,7 @@ def main(master: str, model: str) -> None:
                 request.num_computed_tokens = connector.drain()[0].num_computed_tokens
                 loaded += request.num_computed_tokens
             begin = request.num_computed_tokens
-            assert manager.allocate_slots(request, LENGTH - begin, *([] if begin else [0])) is not None
+            assert manager.allocate_slots(request, LENGTH - begin) is not None
             connector.start_step()
             table = manager.get_block_ids(request.request_id)[0]
             for position in range(LENGTH):

@@ -254,7 +254,7 @@ class SharedStore(ByteStore):
             self._counts[what] += by
 
     def _batches(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-        """Split items so that no batch exceeds `batch_bytes`, unless it is a single block, nor the most blocks of a call."""
+        """Split items so that no batch exceeds `batch_bytes`, unless it is a single block, or has too many blocks."""
         start = total = 0
         for at, item in enumerate(items):
             full = total + _length(item) > self._batch_bytes or at - start == self._most_in_batch
