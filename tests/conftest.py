@@ -8,6 +8,7 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from blockwright import build_info
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 settings.register_profile("blockwright-pr", derandomize=True, deadline=None, database=None)
-settings.register_profile("crosshair", settings.get_profile("blockwright-pr"), backend="crosshair", max_examples=50)
+if find_spec("hypothesis_crosshair_provider"):  # which the environments of engines do not have
+    settings.register_profile("crosshair", settings.get_profile("blockwright-pr"), backend="crosshair", max_examples=50)
 settings.load_profile("blockwright-pr")
 
 
