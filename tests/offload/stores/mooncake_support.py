@@ -5,6 +5,7 @@ The real one listens on other interfaces as well, for as long as a test takes; `
 
 import ctypes
 import importlib.util
+import os
 import signal
 import subprocess
 import sys
@@ -85,13 +86,13 @@ class RealCluster:
         self._end(self._master)
 
     def stop_owner(self) -> None:
-        self._owner.send_signal(signal.SIGSTOP)
+        self._stop(self._owner)
 
     def resume_owner(self) -> None:
         self._owner.send_signal(signal.SIGCONT)
 
     def stop_master(self) -> None:
-        self._master.send_signal(signal.SIGSTOP)
+        self._stop(self._master)
 
     def resume_master(self) -> None:
         self._master.send_signal(signal.SIGCONT)
@@ -99,6 +100,11 @@ class RealCluster:
     def close(self) -> None:
         self.kill_owner()
         self.kill_master()
+
+    @staticmethod
+    def _stop(process: "subprocess.Popen[Any]") -> None:
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)  # until then it may answer a call
 
     @staticmethod
     def _end(process: "subprocess.Popen[Any]") -> None:
