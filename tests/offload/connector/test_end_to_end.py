@@ -21,7 +21,7 @@ pytest.importorskip("fsspec", reason="needs fsspec: pip install fsspec")
 
 import torch
 from tests.offload.connector.engine import WIDTH, Engine, chunked, full, mamba, number, sliding
-from tests.offload.stores.mooncake_support import FakeCluster, MooncakeSpace, RealCluster, missing
+from tests.offload.stores.mooncake_support import MooncakeSpace
 from tests.offload.stores.shared_spaces import Space, space_of
 
 from blockwright import KVCacheSpec, MambaSpec, Request
@@ -40,6 +40,7 @@ from blockwright.offload import (
 )
 from blockwright.offload.hits import GroupBlocks
 from blockwright.offload.tiers.interfaces import BlockIDsLoadStoreSpec
+from blockwright_lab.media.cluster import FakeCluster, RealCluster, missing
 
 DISK_BLOCKS = 14
 IDENTITY = CacheIdentity("model", "tokens, width", "int64", 2, b"seed")

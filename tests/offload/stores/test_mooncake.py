@@ -19,15 +19,19 @@ import pytest
 
 pytest.importorskip("fsspec", reason="needs fsspec: pip install fsspec")
 
-from tests.offload.stores.mooncake_support import WAIT, FakeCluster, MooncakeSpace, RealCluster, missing
+from tests.offload.stores.mooncake_support import MooncakeSpace
 from tests.offload.stores.shared_spaces import OURS, THEIRS, parts
 
+from blockwright import Request, Sha256Hasher
 from blockwright.errors import InvalidArgumentError, StoreUnavailableError, UnsupportedError
-from blockwright.offload import BlockHint
+from blockwright.offload import BlockHint, CacheIdentity
+from blockwright.offload.hits import offload_key
 from blockwright.offload.media import StoreHandler
 from blockwright.offload.shared.manager import SharedStoreManager
-from blockwright.offload.shared.mooncake import BOUNDS, MooncakeStore
+from blockwright.offload.shared.mooncake import ABSENT, BOUNDS, MooncakeStore
 from blockwright.offload.tiers.interfaces import CPULoadStoreSpec
+from blockwright_lab.media.cluster import WAIT, FakeCluster, RealCluster, missing
+from blockwright_lab.media.lent_memory import mooncake_run
 
 KEYS = [bytes([number]) * 32 for number in range(16)]
 DATA = [random.Random(number).randbytes(200_000) for number in range(16)]
@@ -144,15 +148,10 @@ def test_a_stopped_owner_holds_no_call_and_writes_nothing_later(space: MooncakeS
     assert all(each == b"\xdd" * 200_000 for each in into)
 
 
-def test_an_owner_that_dies_makes_misses_until_another_lends_memory(space: MooncakeSpace) -> None:
-    store = opened(space)
-    put(store)
-    space.cluster.kill_owner()
-    assert in_time(lambda: get(store)) == 0
-    in_time(lambda: put(store))
-    assert store.stats().failures > 0
-    space.cluster.start_owner()
-    assert recovers(store)
+def test_the_fault_runs_see_a_damaged_block_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blockwright_lab.media.faults.RECOVERY", 0.3)
+    monkeypatch.setattr(MooncakeStore, "_removed", lambda self, names: [ABSENT] * len(names))
+    assert "of no use" in mooncake_run("mooncake client: damaged values", "pr").detail
 
 
 @pytest.mark.parametrize("fault", ["kill", "stop"])
@@ -325,7 +324,27 @@ def test_engines_in_two_processes_share_a_store(tmp_path: Path) -> None:
         assert one.serve("first") == [0, 0]
         assert other.serve("first") == [20 * 32, 0]
         assert foreign.serve("first") == [0, 0]
+        keys = [
+            offload_key(digest, 0)
+            for prompt in range(20)
+            for numbers in (random.Random(prompt),)
+            for digest in Request(
+                f"{prompt}", [numbers.randrange(100) for _ in range(33)], 4, hasher=Sha256Hasher(b"seed")
+            ).block_hashes
+        ]
+        large = [(b"large%d" % number, None, parts(bytes(6 << 20))) for number in range(16)]
+        direct = cluster.open(CacheIdentity("model", "4, 256", "float32", 4, b"seed"))
+
+        def damage() -> None:
+            for name in map(direct._name, keys):
+                value = bytearray(direct._client.get(name))
+                value[-1] ^= 1
+                direct._client.remove(name, True)
+                assert direct._client.put(name, bytes(value)) == 0
+
         for stop, resume in (
+            (damage, lambda: None),
+            (lambda: direct.put_many(large), lambda: direct.remove([key for key, *_ in large])),
             (cluster.kill_owner, cluster.start_owner),
             (cluster.stop_owner, cluster.resume_owner),
             (cluster.kill_master, cluster.start_master),
