@@ -181,6 +181,9 @@ class FakeClient:
     def register_buffer(self, address: int, size: int) -> int:
         return 0 if address and size else -600
 
+    def unregister_buffer(self, address: int) -> int:
+        return 0 if address else -600
+
     def health_check(self) -> int:
         return 0
 

@@ -14,7 +14,7 @@ from blockwright.errors import InvalidArgumentError, StoreUnavailableError, Unsu
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.media import Item
 from blockwright.offload.shared.breaker import CircuitBreaker
-from blockwright.offload.shared.store import MOST_KEY_BYTES, SharedStore
+from blockwright.offload.shared.store import SharedStore
 
 BOUNDS: Final = {
     "MC_TCP_PROGRESS_TIMEOUT_SEC": "2",
@@ -27,11 +27,13 @@ BOUNDS: Final = {
 }
 """How long the library waits. It reads these variables of the environment once, when it is loaded or first used.
 
-Transfers that share a connection wait for each other, and a block is two of them. With the library's four connections a
-batch of 16 blocks waits 23 s for a process that is stopped, with 16 connections 5 s.
+Transfers that share a connection wait for each other. With the library's four connections 32 of them wait 23 s for a
+process that is stopped, with 16 connections 5 s.
 """
-MOST_AT_ONCE: Final = 16
-"""Blocks of one call; more would wait longer for a process that is stopped."""
+MOST_AT_ONCE: Final = 32
+"""Transfers of one call; more would wait longer for a process that is stopped."""
+MOST_COPIED: Final = 1 << 20
+"""Bytes of a block that is copied beside its header, so that it is one transfer: two take longer than the copy."""
 QUIET: Final = {"MC_LOG_LEVEL": "ERROR", "MC_STORE_CLIENT_METRIC": "0"}
 """Less on standard error, unless the variables are set."""
 
@@ -46,11 +48,54 @@ class MooncakeError(Exception):
     """A call of the library failed; the argument is its code."""
 
 
-class MooncakeStore(SharedStore):
-    """Keeps each block as one object of a Mooncake store, under ``prefix:identity:hash``, and moves it without a copy.
+class _Batch:
+    """Where the objects of a batch are gathered from, or read into: a slot for each, and their blocks' own memory.
 
-    An object is gathered from two places, the header and the block's memory on the host, and is read into two. The
-    checksum is verified in place, so that memory that a miss was read into is undefined.
+    Attributes:
+        is_copied: whether slots hold whole objects; else their headers alone.
+        needed: bytes of memory for the slots.
+        pointers, sizes: of the pieces of each object.
+    """
+
+    def __init__(self, items: Sequence[Item], heads: Sequence[int]) -> None:
+        self._parts = [parts for _, _, parts in items]
+        lengths = [sum(part.nbytes for part in parts) for parts in self._parts]
+        self.is_copied = max(lengths) <= MOST_COPIED
+        step = max(heads) + self.is_copied * max(lengths)
+        self._step = step + -step % 64
+        self.needed = self._step * len(items)
+        self.sizes = [[head + length] for head, length in zip(heads, lengths, strict=True)]
+        if not self.is_copied:
+            self.sizes = [
+                [head, *(part.nbytes for part in parts if part.nbytes)]
+                for head, parts in zip(heads, self._parts, strict=True)
+            ]
+
+    def lay(self, memory: memoryview) -> None:
+        """Take the memory for the slots."""
+        self._memory, base, step = memory, _address(memory), self._step
+        self.pointers = [[base + at * step] for at in range(len(self._parts))]
+        if not self.is_copied:
+            for place, parts in zip(self.pointers, self._parts, strict=True):
+                place += [_address(part) for part in parts if part.nbytes]
+
+    def slot(self, at: int) -> memoryview:
+        return self._memory[at * self._step : (at + 1) * self._step]
+
+    def write(self, at: int, head: bytes) -> None:
+        """Write the header of an object, and copy its data."""
+        end = at * self._step
+        for part in (head, *(self._parts[at] if self.is_copied else ())):
+            start, end = end, end + len(part)
+            self._memory[start:end] = part
+
+
+class MooncakeStore(SharedStore):
+    """Keeps each block as one object of a Mooncake store, under ``prefix:identity:hash``.
+
+    A block of more than a MiB is moved without a copy: its object is gathered from two places, the header and the
+    block's memory on the host, and is read into two. The checksum is verified in place, so that memory that a miss was
+    read into is undefined. Smaller blocks are copied once.
 
     Transfers are never given up here, since a transfer that goes on would write later. They end by the library's own
     timeouts, `BOUNDS`, which this class sets before it loads the library, unless they are set already. The master
@@ -74,7 +119,7 @@ class MooncakeStore(SharedStore):
         failures: int = 3,
         backoff: float = 0.5,
         longest_backoff: float = 30.0,
-        batch_bytes: int = 64 << 20,
+        batch_bytes: int = 8 << 20,
     ) -> None:
         """Load the library and join the store.
 
@@ -123,8 +168,7 @@ class MooncakeStore(SharedStore):
         self._hinted: dict[str, None] = {}  # oldest first
         self._pinned: dict[str, int] = {}
         self._memory: set[tuple[int, int]] = set()
-        self._spare: list[bytearray] = []  # for headers, one for each transfer at a time
-        self._width = self._envelope.size(bytes(MOST_KEY_BYTES), 0)
+        self._spare: list[bytearray] = []  # for headers and what is copied, one for each transfer at a time
         self._client: Any = library.MooncakeDistributedStore()
         code = self._client.setup(hostname, metadata, segment_bytes, 16 << 20, protocol, devices, master)
         if code != OK:
@@ -159,18 +203,22 @@ class MooncakeStore(SharedStore):
     def _put_batch(self, names: Sequence[str], items: Sequence[Item]) -> list[str]:
         # A put under a name that there is would do nothing and report success, even if the object is damaged.
         free = [code in (OK, ABSENT) for code in self._removed(names)]
-        codes = [FULL] * len(names)
         pinned = self._to_pin(names, items)
-        with self._headers() as headers:
+        codes = [FULL] * len(names)
+        with self._laid_out(items) as batch:
             for is_pinned, config in self._configs.items():
                 chosen = [at for at, name in enumerate(names) if free[at] and (name in pinned) is is_pinned]
                 if not chosen:
                     continue
                 for at in chosen:
-                    head = self._envelope.head(items[at][0], items[at][2])
-                    headers[at * self._width : at * self._width + len(head)] = head
-                pointers, sizes = self._places(headers, items, chosen)
-                found = self._client.batch_put_from_multi_buffers([names[at] for at in chosen], pointers, sizes, config)
+                    key, _, parts = items[at]
+                    batch.write(at, self._envelope.head(key, parts))
+                found = self._client.batch_put_from_multi_buffers(
+                    [names[at] for at in chosen],
+                    [batch.pointers[at] for at in chosen],
+                    [batch.sizes[at] for at in chosen],
+                    config,
+                )
                 for at, code in zip(chosen, found, strict=True):
                     codes[at] = code
         verdicts = ["written" if code == OK else "refused" if code in REFUSALS else "unavailable" for code in codes]
@@ -181,57 +229,56 @@ class MooncakeStore(SharedStore):
         return _some(verdicts, codes)
 
     def _get_batch(self, names: Sequence[str], items: Sequence[Item]) -> list[str]:
-        with self._headers() as headers:
-            pointers, sizes = self._places(headers, items, range(len(items)))
-            codes = self._client.batch_get_into_multi_buffers(list(names), pointers, sizes)
+        with self._laid_out(items) as batch:
+            codes = self._client.batch_get_into_multi_buffers(list(names), batch.pointers, batch.sizes)
             # A shorter object fails as one does whose bytes do not come; its description tells which of the two it is.
-            doubtful = [name for name, code in zip(names, codes, strict=True) if code == NO_TRANSFER]
-            there = self._client.batch_get_replica_desc(doubtful) if doubtful else {}
+            unsure = [name for name, code in zip(names, codes, strict=True) if code == NO_TRANSFER]
+            there = self._client.batch_get_replica_desc(unsure) if unsure else {}
             verdicts = []
-            for at, (name, code, (key, _, parts)) in enumerate(zip(names, codes, items, strict=True)):
+            for at, (name, code, item) in enumerate(zip(names, codes, items, strict=True)):
                 size = _size(there.get(name, ()))
                 if code == ABSENT:
                     self._pinned.pop(name, None)
                     verdicts.append("absent")
-                elif code == NOT_THAT_LONG or (size is not None and size != sum(sizes[at])):
+                elif code == NOT_THAT_LONG or (size is not None and size != sum(batch.sizes[at])):
                     verdicts.append("foreign")
                 elif code < 0:
                     verdicts.append("unavailable")
+                elif batch.is_copied:
+                    verdicts.append(self._envelope.opened(item[0], batch.slot(at)[:code], item[2]) or "found")
                 else:
-                    head = memoryview(headers)[at * self._width :][: self._envelope.size(key, 0)]
-                    length = sum(part.nbytes for part in parts)
-                    verdicts.append(self._envelope.fault(key, head, parts, code, length) or "found")
+                    size = batch.sizes[at][0]
+                    length = sum(batch.sizes[at]) - size
+                    head = batch.slot(at)[:size]
+                    verdicts.append(self._envelope.fault(item[0], head, item[2], code, length) or "found")
         return _some(verdicts, codes)
 
-    def _places(
-        self, headers: bytearray, items: Sequence[Item], chosen: Iterable[int]
-    ) -> tuple[list[list[int]], list[list[int]]]:
-        """Return addresses and sizes of the pieces of some objects: the header, and the memory of the block."""
-        base = _address(memoryview(headers))
-        pointers, sizes = [], []
-        for at in chosen:
-            key, _, parts = items[at]
-            whole = [part for part in parts if part.nbytes]
-            pointers.append([base + at * self._width, *map(_address, whole)])
-            sizes.append([self._envelope.size(key, 0), *(part.nbytes for part in whole)])
-        return pointers, sizes
-
     @contextmanager
-    def _headers(self) -> Iterator[bytearray]:
-        """Lend memory for the headers of a batch, registered and kept for the next one."""
+    def _laid_out(self, items: Sequence[Item]) -> Iterator[_Batch]:
+        """Lend memory for the headers and the copies of a batch, registered and kept for the next one."""
+        batch = _Batch(items, [self._envelope.size(key, 0) for key, _, _ in items])
         try:
-            headers = self._spare.pop()
+            memory = self._spare.pop()
         except IndexError:
-            headers = bytearray(MOST_AT_ONCE * self._width)
-            self.register(memoryview(headers))
+            memory = bytearray()
+        if len(memory) < batch.needed:
+            if memory:
+                place = _address(memoryview(memory)), len(memory)
+                self._client.unregister_buffer(place[0])
+                self._memory.discard(place)
+            memory = bytearray(batch.needed)
+            self.register(memoryview(memory))
+        batch.lay(memoryview(memory))
         try:
-            yield headers
+            yield batch
         finally:
-            self._spare.append(headers)
+            self._spare.append(memory)
 
     def _to_pin(self, names: Sequence[str], items: Sequence[Item]) -> set[str]:
         """Choose the blocks to pin, within the bytes allowed."""
-        chosen = set()
+        chosen: set[str] = set()
+        if not self._most_pinned:
+            return chosen
         with self._lock:
             for name in names:
                 self._pinned.pop(name, None)
