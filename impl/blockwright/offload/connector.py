@@ -423,7 +423,7 @@ class OffloadingConnector:
                 )
             ended.append(load)
         self._told += [result for load in ended if (result := self._end_load(load)) is not None]
-        if has_landed and self._stores.num_late:
+        if self._stores.num_late and (has_landed or self._stores.may_store_late):
             self._stores.store_late()
         self._desk.submit()
         return has_landed
