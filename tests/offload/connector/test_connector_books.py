@@ -81,6 +81,19 @@ def test_a_request_that_starts_again_is_stored_again(is_over: bool) -> None:
     assert [len(source) for source, _ in rig.handler.blocks()] == [2]
 
 
+def test_blocks_that_waited_for_room_are_stored_when_their_request_has_ended() -> None:
+    rig = Rig(host=2)
+    rig.compute("first", range(5))
+    request = rig.compute("late", range(50, 55))
+    rig.handler.end()
+    rig.connector.poll()
+    assert (rig.connector.stats().waiting_blocks, rig.handler.blocks()) == (2, [])
+    rig.manager.free(request)
+    rig.connector.request_finished(request)
+    rig.connector.poll()
+    assert (rig.connector.stats().waiting_blocks, len(rig.handler.blocks())) == (0, 1)
+
+
 def failed(rig: Rig) -> Request:
     """A request whose load has failed, and whose tokens another one has stored since."""
     rig.offloaded(range(5))

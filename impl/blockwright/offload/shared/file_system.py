@@ -248,6 +248,10 @@ class FileSystemStore(ValueStore):
             return str(self._fs.info(name)["type"])
         except MISSING:
             return None
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return "link"  # to itself
+            raise
 
     def _is_file(self, name: str) -> bool:
         return self._kind(name) == "file"
