@@ -88,8 +88,8 @@ def sides(stack: ExitStack, source: memoryview, target: memoryview, size: int) -
     for name, place in (("files, /dev/shm", "/dev/shm"), ("files, disk", None)):
         if place is None or Path(place).is_dir():
             where = stack.enter_context(tempfile.TemporaryDirectory(dir=place))
-            store = stack.enter_context(closing(FileSystemStore(f"file://{where}", IDENTITY, timeout=20.0)))
-            yield name, of_store(store, source, target, size)
+            files = stack.enter_context(closing(FileSystemStore(f"file://{where}", IDENTITY, timeout=20.0)))
+            yield name, of_store(files, source, target, size)
 
 
 def run(args: argparse.Namespace) -> int:

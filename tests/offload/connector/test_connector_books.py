@@ -84,8 +84,9 @@ def test_a_request_that_starts_again_is_stored_again(is_over: bool) -> None:
 @pytest.mark.parametrize("host", range(2, 12))
 def test_a_hit_that_is_longer_than_the_host_is_offered_in_the_longest_part_that_fits(host: int) -> None:
     manager, handler, worker = manager_of(full(), sliding(2, 6), num_blocks=60), StillHandler(), OffloadingWorker()
-    for pair in ((GPULoadStoreSpec, CPULoadStoreSpec), (CPULoadStoreSpec, GPULoadStoreSpec), (CPULoadStoreSpec,) * 2):
-        worker.register_handler(*pair, handler)
+    worker.register_handler(GPULoadStoreSpec, CPULoadStoreSpec, handler)
+    worker.register_handler(CPULoadStoreSpec, GPULoadStoreSpec, handler)
+    worker.register_handler(CPULoadStoreSpec, CPULoadStoreSpec, handler)
     tiers = [LRUOffloadingManager(CPUBackend(2, host)), LRUOffloadingManager(CPUBackend(2, 60))]
     connector = OffloadingConnector(manager, OffloadChain(tiers, write="through"), worker)
     request = Request("r", list(range(41)), 2)

@@ -85,8 +85,8 @@ class _Batch:
     def write(self, at: int, head: bytes) -> None:
         """Write the header of an object, and copy its data."""
         end = at * self._step
-        for part in (head, *(self._parts[at] if self.is_copied else ())):
-            start, end = end, end + len(part)
+        for part in (memoryview(head), *(self._parts[at] if self.is_copied else ())):
+            start, end = end, end + part.nbytes
             self._memory[start:end] = part
 
 
