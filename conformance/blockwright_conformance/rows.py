@@ -81,9 +81,12 @@ class Listed:
     """Looks at one of them in a process of its own."""
     whole: Callable[[list[GateResult], Profile], list[GateResult]] = lambda rows, profile: rows
     """Adds to the rows, or sums them up, where all are looked at."""
+    nightly: Iterable[str] = ()
+    """Names that are looked at by night alone."""
 
     def chosen(self, profile: Profile) -> list[str]:
-        return [name for name in self.names if profile.is_ours and profile.scope in name]
+        names = (*self.names, *(self.nightly if profile.name == "nightly" else ()))
+        return [name for name in names if profile.is_ours and profile.scope in name]
 
     def size(self, profile: Profile) -> int:
         return len(self.chosen(profile))
