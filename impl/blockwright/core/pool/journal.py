@@ -204,7 +204,7 @@ class Journal:
             tokens = request.token_bytes(start, start + block_size)  # law: EV-4
             items = request.items_within(start, start + block_size)  # law: EV-5
             # As BlockStored(...) does, past its own constructor, which takes longer than all the rest.
-            fields = (digest, parent, tokens, int(block_size), request.lora_name, int(group), salt, items, "GPU", False)
+            fields = (digest, parent, tokens, int(block_size), request.lora_name, int(group), salt, items, "GPU", False, None)
             events.append(tuple.__new__(BlockStored, fields))
 
     def told(self, block: i64, digest: bytes, event: BlockStored, is_new: bool) -> None:
