@@ -22,11 +22,12 @@ from blockwright.core.keys.block_hash import Sha256Hasher
 from blockwright.core.keys.request import Request
 from blockwright.core.manager import KVCacheManager
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, OffloadError, UnsupportedError
-from blockwright.offload.hits import Finder, NeededBlock, PresentBlocks, external_hit
+from blockwright.offload.hits import Finder, GroupBlocks, NeededBlock, PresentBlocks, external_hit
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.loads import FoundHit, Load, destinations, end_load
 from blockwright.offload.media import ByteStore
 from blockwright.offload.metrics import Pair
+from blockwright.offload.naming import BlockNames
 from blockwright.offload.results import ConnectorStats, LoadResult
 from blockwright.offload.stores import LONGEST_WAIT, Stores
 from blockwright.offload.tiers.chain import OffloadChain
@@ -101,7 +102,8 @@ class OffloadingConnector:
         self._chain = chain
         self._per_block = chain.device_blocks_per_block
         self._desk = TransferDesk(chain, worker)
-        self._stores = Stores(manager, chain, self._desk, store_on == "publish", store_passing)
+        self._names = BlockNames(chain.tiers)
+        self._stores = Stores(manager, chain, self._desk, self._names, store_on == "publish", store_passing)
         self._found: dict[str, FoundHit] = {}
         self._loads: dict[int, Load] = {}
         self._ended: list[Load] = []  # loads that never began, until the engine asks
@@ -125,6 +127,7 @@ class OffloadingConnector:
         store_on: str = "publish",
         write: str = "through",
         block_dim: int | Sequence[int] = 0,
+        events: bool = False,
     ) -> OffloadingConnector:
         """Make a connector with all its parts: the host's memory and, if it is named, a directory on a disk below it.
 
@@ -142,6 +145,8 @@ class OffloadingConnector:
             write: when blocks go to the disk: ``"through"``, as soon as they are on the host, so that a restart finds
                 all; or ``"back"``, when the host has less than an eighth of its places free.
             block_dim: as for `HostPool`.
+            events: keep the events of the tiers for `take_events`. With ``store_on="evict"`` the manager must be made
+                with ``enable_kv_cache_events=True``, since it alone knows the tokens of an evicted block.
 
         Raises:
             InvalidArgumentError: as above, or an argument is not as described.
@@ -149,7 +154,7 @@ class OffloadingConnector:
         """
         from blockwright.offload.assembly import build_connector
 
-        return build_connector(manager, tensors, host_blocks, disk, disk_blocks, identity, store_on, write, block_dim)
+        return build_connector(manager, tensors, host_blocks, disk, disk_blocks, identity, store_on, write, block_dim, events)
 
     def _require(self) -> None:
         """Refuse a call that cannot be served.
@@ -228,6 +233,8 @@ class OffloadingConnector:
             if num_external <= 0:
                 return 0, False
             self._lookups_hit += 1
+            if self._names.reports:
+                self._name(request, needed)
             self._found[name] = FoundHit(num_computed_tokens, num_external, needed)
             return num_external, True
 
@@ -251,6 +258,13 @@ class OffloadingConnector:
             if (count := self._chain.lookup(keys)) < len(keys):
                 return found(PresentBlocks(keys[:count]))
         return length, needed
+
+    def _name(self, request: Request, needed: list[NeededBlock]) -> None:
+        """Note the contents of blocks from an earlier run, now that a request names them."""
+        groups = [GroupBlocks(each, at, request, self._per_block) for at, each in enumerate(self._manager.managers)]
+        for block in needed:
+            if not self._names.knows(block.key):
+                self._names.note(block.key, groups[block.group].stored(block.first_entry // self._per_block))
 
     def _check_hasher(self, request: Request) -> None:
         if self._identity is not None and request.block_size is not None:
@@ -466,9 +480,17 @@ class OffloadingConnector:
         return self._is_quiet() and not self._told
 
     def take_events(self) -> list[OffloadingEvent]:
-        """Return the blocks that became readable on the tiers, and those that left them, since the last call."""
+        """Return the blocks that became readable on the tiers, and those that left them, since the last call.
+
+        Give them to `EventStream.record` after those of the manager: routers then know each block by its tokens, parent,
+        group, adapter, salt and items, as on the device. A block that came and went in between may be left out, so that
+        they take a bounded amount of memory. law: EV-6.
+
+        Raises:
+            JournalGapError: a store that engines share has lost events. The next call returns the others.
+        """
         with self._changing():
-            return self._chain.take_events()
+            return self._names.take()
 
     def stats(self) -> ConnectorStats:
         """Return the counts."""
