@@ -13,6 +13,15 @@ from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.state import Content, Copy, Table
 from blockwright_spec.reads import Prefix
 
+EXTRAS: tuple[dict[str, str], ...] = (
+    {},
+    {"cache_salt": "salt"},
+    {"lora_name": "adapter"},
+    {"cache_salt": "salt", "lora_name": "adapter"},
+    {"cache_salt": "other"},
+)
+"""What the extra keys 0, 1, ... of a scope mean to a request."""
+
 
 class Found(NamedTuple):
     """The result of a lookup: the length of the hit and its block ids per group, 0 where the entry is null.
@@ -182,6 +191,12 @@ class ManagerAdapter(Protocol):
 
     def reset(self) -> bool:
         """Reset the prefix cache and return whether it was."""
+
+    def unlearn(self, name: str | None, extra: int) -> None:
+        """Forget what a request has cached, or, with no name, what the owner of some extra keys has (``forget``).
+
+        Only called in scopes with "forget" among their calls.
+        """
 
     def common_prefix(self, name: str, running: int) -> tuple[int, ...] | None:
         """Count, per group, the leading blocks that `running` requests share; None if the manager does not count."""

@@ -19,16 +19,8 @@ from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Config, Content, Table
 from blockwright_spec.reads import Ahead, Chunked, Cross, Full, Kind, Mamba, Prefix, Sinks, Sliding, cut
 
-from .adapter import Counted, Explained, Found, Observation, Planned, Served
+from .adapter import EXTRAS, Counted, Explained, Found, Observation, Planned, Served
 
-EXTRAS: tuple[dict[str, str], ...] = (
-    {},
-    {"cache_salt": "salt"},
-    {"lora_name": "adapter"},
-    {"cache_salt": "salt", "lora_name": "adapter"},
-    {"cache_salt": "other"},
-)
-"""What the extra keys 0, 1, ... of a scope mean to a request."""
 
 
 def declared(kind: Kind, block_size: int) -> tuple[str, dict[str, Any]]:
@@ -442,6 +434,12 @@ class BlockwrightAdapter:
 
     def reset(self) -> bool:
         return self.manager.reset_prefix_cache()
+
+    def unlearn(self, name: str | None, extra: int) -> None:
+        if name is None:
+            self.manager.forget(**EXTRAS[extra])
+        else:
+            self.manager.forget(self.requests[name])
 
     def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
         return tuple(self.manager.get_num_common_prefix_blocks(name, running))

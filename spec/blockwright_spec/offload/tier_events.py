@@ -45,12 +45,12 @@ def law_index_is_what_is_offered(state: Chain, told: Told) -> bool:
 
 
 def law_forgotten_is_not_found(before: Chain, outcome: ChainDone) -> bool:
-    """FORGET-1: what was forgotten is found by no later lookup, in no tier and on the way to none."""
+    """FORGET-3: what was forgotten is found by no later lookup, in no tier and on the way to none."""
     return all(source_of(outcome.state, key) is None for key in {*outcome.forgot, *before.forgotten})
 
 
 def law_nothing_else_is_lost(before: Chain, outcome: ChainDone) -> bool:
-    """FORGET-2: to forget loses nothing else: all other blocks stay, and every transfer goes on, readers too."""
+    """FORGET-4: to forget loses nothing else: all other blocks stay, and every transfer goes on, readers too."""
     gone = frozenset(outcome.forgot)
     return bool(outcome.ended) or not gone or (others(before, gone), before.transfers, before.device) == (
         others(outcome.state, gone),
@@ -68,7 +68,7 @@ TOLD_LAWS = (listed(law_index_is_what_is_offered, "vLLM OffloadingConnector.take
 """The laws of an index of events."""
 
 FORGET_LAWS = (
-    listed(law_forgotten_is_not_found, "vLLM #57727, #28827; SGLang #27058; known bug D93"),
-    listed(law_nothing_else_is_lost, "vLLM reset_prefix_cache, which takes all or nothing; known bug D94"),
+    listed(law_forgotten_is_not_found, "vLLM #57727, #28827; SGLang #27058; known bug D96a"),
+    listed(law_nothing_else_is_lost, "vLLM reset_prefix_cache, which takes all or nothing; known bug D96b"),
 )
 """The laws of forgetting."""

@@ -24,7 +24,7 @@ EVICTED: Final = 1
 TRIMMED: Final = 2
 """Taken for new blocks after the window of its last request had moved on."""
 RESET: Final = 3
-"""Dropped by a reset of the prefix cache."""
+"""Dropped by a reset of the prefix cache, or forgotten on demand."""
 
 _FEWEST_EVENTS: Final = 4096
 """Events that wait, before any are left out."""
@@ -305,6 +305,19 @@ class Journal:
             return
         if was_last:
             self._report(BlockRemoved(digest, int(group)))
+
+    def forgotten(self, block: i64, low: i64, high: i64, group: i64, was_last: bool) -> None:
+        """Note that a block lost its key on demand: no eviction, since it must not be stored elsewhere. O(1)."""
+        losses, evictions = self.losses, self.evictions
+        if losses is not None:
+            losses.note_release(block, RESET)
+        self._salts.pop(block, None)
+        self._stored.pop(block, None)
+        self.evictions = None
+        if evictions is not None and self.events is None:
+            del self._digests[block]
+        self.forgot(block, low, high, group, was_last)
+        self.evictions = evictions
 
     def cleared(self, index: PrefixIndex) -> None:
         """Note that every block is about to lose its key. O(num_blocks), O(1) where none has one."""

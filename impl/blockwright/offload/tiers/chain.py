@@ -275,7 +275,7 @@ class OffloadChain:
         self._moves._whole.done()
 
     def forget(self, block_hashes: Iterable[bytes]) -> None:
-        """Let no later lookup find some blocks, in any tier. O(blocks). law: FORGET-1, FORGET-2.
+        """Let no later lookup find some blocks, in any tier. O(blocks). law: FORGET-3, FORGET-4.
 
         A transfer that reads such a block reads on; one that writes it lands, and then the block goes.
 

@@ -115,7 +115,7 @@ class TierMoves:
     # ------------------------------------------------------------------ what is forgotten
 
     def _forget(self, keys: list[bytes]) -> None:
-        """Let no lookup find blocks; those that are being written go when that has ended. law: FORGET-1, FORGET-2."""
+        """Let no lookup find blocks; those that are being written go when that has ended. law: FORGET-3, FORGET-4."""
         for at, tier in enumerate(self.tiers):
             self.num_not_erased += tier.erase(keys)
             states = [tier.status_of(key) for key in keys]
