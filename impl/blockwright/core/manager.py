@@ -44,7 +44,7 @@ from blockwright.core.steps.preconditions import (
     tables_running,
 )
 from blockwright.core.steps.state import Config, Lookups, State
-from blockwright.core.steps.transitions import commit, find, forget, publish, release, reset, trim
+from blockwright.core.steps.transitions import commit, find, forget, make_private, publish, release, reset, trim
 from blockwright.core.tables.ask import StepRequest, all_or_each, counts_of
 from blockwright.core.tables.group import group_tables, refuse_eagle
 from blockwright.core.tables.view import GroupView
@@ -563,6 +563,12 @@ class KVCacheManager:
         count = forget(self._state, request, owner_mark(cache_salt), owner_mark(lora_name))
         self._tell()
         return count
+
+    def _publish_no_more(self, request_id: str) -> None:
+        """Let a running request publish nothing more, as contents that are being loaded for it were forgotten."""
+        tables = self._state.running.get(request_id)
+        if tables is not None:
+            make_private(self._state, tables)
 
     # ------------------------------------------------------------------ what to keep
 

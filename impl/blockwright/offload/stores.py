@@ -179,7 +179,8 @@ class Stores:
         if all(stop <= start for start, stop in zip(starts, stops, strict=True)):
             return
         tables = manager.get_block_ids(name)
-        is_named = self._names.reports or request.cache_salt is not None or request.lora_name is not None
+        names = self._names
+        is_named = names.reports or bool(names.unknown) or (request.cache_salt, request.lora_name) != (None, None)
         found: list[tuple[int, int, int, _Block]] = []
         for blocks, table, start, stop in zip(groups, tables, starts, stops, strict=True):
             for index in range(start, stop):

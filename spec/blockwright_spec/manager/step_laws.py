@@ -47,7 +47,7 @@ def taken_at_most(done: Done) -> tuple[int, ...]:
 
 
 def law_taking_drops_its_key(before: State, done: Done) -> bool:
-    """STEP-2: a taken block loses its key, and no other does but a duplicate (SHARE-4) or a forgotten one, or by a reset."""
+    """STEP-2: a taken block loses its key, and no other does but duplicates (SHARE-4), unless by `reset` or `forget`."""
     gone, kept = taken_at_most(done), frozenset(content for _, content in done.state.keys)
     rest = tuple(
         published

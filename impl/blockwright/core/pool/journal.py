@@ -41,7 +41,7 @@ class Eviction(NamedTuple):
         block_hash: digest of the request's block, in full length.
         hint: its tenant (the cache salt), and until when it was to be kept; None if neither is known.
         is_passing: whether no hit that its last holder wanted needed it (``keep_wanted``).
-        stored: the event that reported it, where events are recorded.
+        stored: the event that reports it, where events are recorded, or it has a salt or an adapter.
     """
 
     group: int
@@ -185,7 +185,7 @@ class Journal:
         self._most_events: i64 = _FEWEST_EVENTS
         self._digests: dict[int, bytes] = {}
         self._salts: dict[int, str] = {}  # for evictions
-        self._stored: dict[int, BlockStored] = {}  # for evictions, where events are recorded
+        self._stored: dict[int, BlockStored] = {}  # for evictions, where events are recorded or there is an owner
 
     def copy(self) -> Journal:
         """Return an independent copy."""
@@ -224,7 +224,7 @@ class Journal:
         salt = request.cache_salt
         if self.evictions is not None and salt is not None:
             self._salts[block] = salt
-        if events is None:
+        if events is None and salt is None and request.lora_name is None:
             return
         if is_new or self.evictions is not None:
             parent = request.block_digest(index * keys.units - 1) if index > 0 else None
@@ -236,7 +236,7 @@ class Journal:
             stored: BlockStored = tuple.__new__(BlockStored, fields)
             if self.evictions is not None:
                 self._stored[block] = stored
-            if is_new:
+            if is_new and events is not None:
                 self._report(stored)
 
     def told(self, block: i64, digest: bytes, event: BlockStored, is_new: bool) -> None:
@@ -247,11 +247,10 @@ class Journal:
         self._digests[block] = digest
         if self.evictions is not None and event.cache_salt is not None:
             self._salts[block] = event.cache_salt
-        if events is not None:
-            if self.evictions is not None:
-                self._stored[block] = event
-            if is_new:
-                self._report(event)
+        if self.evictions is not None:
+            self._stored[block] = event
+        if events is not None and is_new:
+            self._report(event)
 
     def _report(self, event: KVCacheEvent) -> None:
         """Record an event; where none is taken, leave out of the events all that is undone by a later one.
@@ -291,7 +290,7 @@ class Journal:
         # law: STEP-4
         if evictions is not None:
             salt = self._salts.pop(block, None) if len(self._salts) > 0 else None
-            stored = self._stored.pop(block, None) if events is not None else None
+            stored = self._stored.pop(block, None) if len(self._stored) > 0 else None
             if was_last:
                 hint: BlockHint | None = None
                 if salt is not None or len(self.hints) > 0:

@@ -171,8 +171,7 @@ def forget(state: State, request: Request | None, salt: i64, adapter: i64) -> in
     try:
         pool._forget(blocks)
         for tables in private:
-            for table in tables.by_group:
-                table.num_published = state.config.max_len + 1  # more than there are: none is left to be published
+            make_private(state, tables)
         state.num_forgets += 1
         if journal is not None:
             journal._add(FORGET, name, 0, pool._num_free)
@@ -180,6 +179,12 @@ def forget(state: State, request: Request | None, salt: i64, adapter: i64) -> in
         state.tear()
         raise
     return len(gone)
+
+
+def make_private(state: State, tables: RequestTables) -> None:
+    """Let a running request publish nothing more: publication has passed more entries than there are."""
+    for table in tables.by_group:
+        table.num_published = state.config.max_len + 1
 
 
 def is_meant(tables: RequestTables, request: Request | None, salt: i64, adapter: i64, gone: set[int]) -> bool:

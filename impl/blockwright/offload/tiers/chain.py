@@ -119,6 +119,7 @@ class OffloadChain:
         twin._moves._finished = self._moves._finished.copy()
         twin._moves._stuck = [each.copy() for each in self._moves._stuck]
         twin._moves.num_dropped = self._moves.num_dropped
+        twin._moves.num_not_erased = self._moves.num_not_erased
         twin._moves._forgotten = self._moves._forgotten.copy()
         return twin
 
@@ -126,6 +127,11 @@ class OffloadChain:
     def num_dropped(self) -> int:
         """Blocks for which the tier below had no room when they should have gone there."""
         return self._moves.num_dropped
+
+    @property
+    def num_not_erased(self) -> int:
+        """Forgotten blocks that a medium did not delete, since it failed."""
+        return self._moves.num_not_erased
 
     # ------------------------------------------------------------------ what the engine asks
 
