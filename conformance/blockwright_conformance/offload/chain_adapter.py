@@ -84,8 +84,8 @@ class ChainUnderTest:
     def __init__(self, config: ChainConfig, media: tuple[str, ...] = (), asked: tuple[tuple[Key, ...], ...] = ()) -> None:
         self.chain = self.made(config, media)
         self.media, self.asked = media, asked
-        self.names = self.package.offload.naming.BlockNames(self.chain.tiers) if media else None
-        self.index = self.package.observe.PrefixIndex()
+        self.names: Any = self.package.offload.naming.BlockNames(self.chain.tiers) if media else None
+        self.index: Any = self.package.observe.PrefixIndex() if media else None
         self.num_tiers = len(config.capacities)
         self.jobs: tuple[int | None, ...] = ()
         self.dropped = 0
@@ -105,7 +105,7 @@ class ChainUnderTest:
         new.chain, new.num_tiers = self.chain.copy(), self.num_tiers
         new.media, new.asked = self.media, self.asked
         new.names = None if self.names is None else self.names.copy(new.chain.tiers)
-        new.index = self.package.observe.PrefixIndex(self.index._blocks.values())
+        new.index = None if self.names is None else self.package.observe.PrefixIndex(self.index._blocks.values())
         new.jobs, new.dropped, new.handed = self.jobs, self.dropped, ()
         return new
 

@@ -72,6 +72,7 @@ CHAPTERS = tuple(
             "paged",
             "tiers",
             "offload",
+            "forgotten",
         ),
     )
 )
