@@ -64,7 +64,7 @@ STEP_LAWS = (
     listed(time_laws.law_copy_is_of_its_entry, "PagedAttention (Kwon et al., 2023), section 4.4"),
     listed(outside.law_outside_is_apart, "vLLM BlockPool.free_blocks: a block released twice; known bug D61"),
     listed(step_laws.law_forgotten_is_not_found, "SGLang #27058; vLLM #42125; known bugs D93, D94"),
-    listed(step_laws.law_nothing_else_is_lost, "vLLM reset_prefix_cache, which takes all or nothing; known bug D95"),
+    listed(step_laws.law_nothing_else_is_lost, "vLLM reset_prefix_cache, which takes all or nothing; known bug D95, which STEP-2 shows first"),
     listed(step_laws.law_newcomer_leaves_the_watermark, "vLLM KVCacheManager.allocate_slots; known bug B34"),
 )
 """Every law of steps."""
