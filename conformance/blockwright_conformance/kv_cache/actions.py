@@ -27,9 +27,9 @@ from .steps import FinishLoad, Forget, Fork, Reset, Settle, Start, TakeCopies
 from .wrong import LateHit, WrongHit, WrongStep
 
 __all__ = [
-    "ACTIONS", "Action", "Admit", "AdmitHeld", "Append", "Find", "FinishLoad", "Forget", "Fork", "Grow", "GrowEach", "Hold",
-    "LateHit", "LetGo", "ManagerOutcome", "Preempt", "Publish", "Release", "ReleasePrefix", "Reset", "Retain", "Settle",
-    "Start", "Take", "TakeCopies", "Tick", "Trim", "WrongHit", "WrongStep", "call_of", "enabled", "meaning",
+    "ACTIONS", "Action", "Admit", "AdmitHeld", "Append", "Find", "FinishLoad", "Forget", "Fork", "Grow", "GrowEach",
+    "Hold", "LateHit", "LetGo", "ManagerOutcome", "Preempt", "Publish", "Release", "ReleasePrefix", "Reset", "Retain",
+    "Settle", "Start", "Take", "TakeCopies", "Tick", "Trim", "WrongHit", "WrongStep", "call_of", "enabled", "meaning",
     "of_running", "perform",
 ]  # fmt: skip
 

@@ -120,7 +120,8 @@ class ManagerAdapter(Protocol):
 
     Every scope calls `copy`, `send`, `append`, `find`, `allocate`, `free`, `forget`, `observe`, `check` and
     `common_prefix`. The others are called in scopes that need the call of that name, which `capabilities`, an attribute
-    of this class if there is one, must declare.
+    of this class if there is one, must declare. Scopes with "forget" call ``unlearn(name, extra)``: it forgets what a
+    request has cached or, where `name` is None, what the owner of `EXTRAS[extra]` has.
     """
 
     errors: tuple[type[Exception], ...]
@@ -191,12 +192,6 @@ class ManagerAdapter(Protocol):
 
     def reset(self) -> bool:
         """Reset the prefix cache and return whether it was."""
-
-    def unlearn(self, name: str | None, extra: int) -> None:
-        """Forget what a request has cached, or, with no name, what the owner of some extra keys has (``forget``).
-
-        Only called in scopes with "forget" among their calls.
-        """
 
     def common_prefix(self, name: str, running: int) -> tuple[int, ...] | None:
         """Count, per group, the leading blocks that `running` requests share; None if the manager does not count."""

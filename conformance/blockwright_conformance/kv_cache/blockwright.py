@@ -22,7 +22,6 @@ from blockwright_spec.reads import Ahead, Chunked, Cross, Full, Kind, Mamba, Pre
 from .adapter import EXTRAS, Counted, Explained, Found, Observation, Planned, Served
 
 
-
 def declared(kind: Kind, block_size: int) -> tuple[str, dict[str, Any]]:
     """Return the name of the class by which an engine declares a layer, and its arguments."""
     sizes: dict[str, Any] = {"block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
@@ -436,10 +435,9 @@ class BlockwrightAdapter:
         return self.manager.reset_prefix_cache()
 
     def unlearn(self, name: str | None, extra: int) -> None:
-        if name is None:
-            self.manager.forget(**EXTRAS[extra])
-        else:
-            self.manager.forget(self.requests[name])
+        request = None if name is None else self.requests[name]
+        owner = EXTRAS[extra] if name is None else {}
+        self.manager.forget(request, cache_salt=owner.get("cache_salt"), lora_name=owner.get("lora_name"))
 
     def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
         return tuple(self.manager.get_num_common_prefix_blocks(name, running))

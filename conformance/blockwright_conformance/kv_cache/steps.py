@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.choices import Choice
-from blockwright_spec.manager.in_time import forks
+from blockwright_spec.manager.in_time import forgetting, forks
 from blockwright_spec.manager.in_time import in_flight as flights
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.state import Absent, Running, State, is_loading
@@ -43,17 +43,17 @@ class Forget(NamedTuple):
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
         if "forget" in scope.calls:
             yield from (cls(slot) for slot, each in enumerate(state.requests) if not isinstance(each, Absent))
-            yield from (cls(None, extra) for extra in sorted({extra for extra, _ in scope.prompts} - {0}))
+            yield from (cls(None, extra) for extra in range(1, len(EXTRAS)) if extra in dict(scope.prompts))
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         if self.slot is not None:
-            return settled(state, transitions.forget(state, self.slot))
+            return settled(state, forgetting.forget(state, self.slot))
         own = EXTRAS[self.extra].items()
         extras = frozenset(at for at, other in enumerate(EXTRAS) if own <= other.items())
-        return settled(state, transitions.forget_extra(state, extras))
+        return settled(state, forgetting.forget_extra(state, extras))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> None:
-        adapter.unlearn(None if self.slot is None else name_of(self.slot), self.extra)
+        cast("Any", adapter).unlearn(None if self.slot is None else name_of(self.slot), self.extra)
 
 
 class Start(NamedTuple):

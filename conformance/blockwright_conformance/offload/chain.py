@@ -460,9 +460,7 @@ def alike(scope: ChainScope) -> Iterator[dict[Key, Key]]:
         if all(
             {tuple(names.get(key, key) for key in each) for each in named} == set(named)
             for named in (scope.touched, scope.forgets)
-        ) and all(
-            exchanged(slices, names) == set(slices) for slices in (scope.stores, scope.loads)
-        ):
+        ) and all(exchanged(slices, names) == set(slices) for slices in (scope.stores, scope.loads)):
             yield names
 
 

@@ -81,7 +81,9 @@ class ChainUnderTest:
     package: ClassVar[Any] = blockwright
     errors: ClassVar[dict[ChainReason, type[Exception]]] = {**CHAIN_ERRORS}
 
-    def __init__(self, config: ChainConfig, media: tuple[str, ...] = (), asked: tuple[tuple[Key, ...], ...] = ()) -> None:
+    def __init__(
+        self, config: ChainConfig, media: tuple[str, ...] = (), asked: tuple[tuple[Key, ...], ...] = ()
+    ) -> None:
         self.chain = self.made(config, media)
         self.media, self.asked = media, asked
         self.names: Any = self.package.offload.naming.BlockNames(self.chain.tiers) if media else None
@@ -171,7 +173,7 @@ def shelf(offload: Any, block_size: int, num_blocks: int) -> Any:
 
 @cache
 def shelf_kind(offload: Any) -> Any:
-    class Shelf(offload.tiers.backend.SlotBackend):  # type: ignore[misc,name-defined]
+    class Shelf(offload.tiers.backend.SlotBackend):  # type: ignore[misc]
         def spec_of(self, block_hashes: list[bytes], block_ids: list[int]) -> Any:
             return offload.CPULoadStoreSpec(block_ids)
 

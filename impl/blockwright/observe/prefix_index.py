@@ -137,7 +137,8 @@ class PrefixIndex:
         self._go_on()
         adapter = lora_name if lora_name is not None else lora_id
         sizes = self._sizes.get((group_id, medium), ()) if block_size is None else (block_size,)
-        return max([self._run(token_ids, size, adapter, cache_salt, mm_items, group_id, medium) for size in sizes] or [0])
+        rest = adapter, cache_salt, mm_items, group_id, medium
+        return max([self._run(token_ids, size, *rest) for size in sizes], default=0)
 
     def _run(
         self,

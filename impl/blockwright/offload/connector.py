@@ -155,7 +155,8 @@ class OffloadingConnector:
         """
         from blockwright.offload.assembly import build_connector
 
-        return build_connector(manager, tensors, host_blocks, disk, disk_blocks, identity, store_on, write, block_dim, events)
+        stores = host_blocks, disk, disk_blocks, identity
+        return build_connector(manager, tensors, *stores, store_on, write, block_dim, events)
 
     def _require(self) -> None:
         """Refuse a call that cannot be served.
@@ -542,9 +543,9 @@ class OffloadingConnector:
     def take_events(self) -> list[OffloadingEvent]:
         """Return the blocks that became readable on the tiers, and those that left them, since the last call.
 
-        Give them to `EventStream.record` after those of the manager: routers then know each block by its tokens, parent,
-        group, adapter, salt and items, as on the device. A block that came and went in between may be left out, so that
-        they take a bounded amount of memory. law: EV-6.
+        Give them to `EventStream.record` after those of the manager: routers then know each block by its tokens, its
+        parent, group, adapter, salt and items, as on the device. A block that came and went in between may be left out,
+        so that they take a bounded amount of memory. law: EV-6.
 
         Raises:
             JournalGapError: a store that engines share has lost events. The next call returns the others.

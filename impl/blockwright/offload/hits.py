@@ -20,7 +20,6 @@ from blockwright.core.keys.request import Request
 from blockwright.core.tables.view import GroupView
 from blockwright.events import BlockStored
 
-
 _GROUP_BYTES: Final = 4
 
 

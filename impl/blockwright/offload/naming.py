@@ -6,7 +6,7 @@ of the tiers. A block from an earlier run is reported by its hash alone, and by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from blockwright.events import BlockRemoved, BlockStored
 from blockwright.offload.hits import split_key

@@ -33,7 +33,7 @@ LONGEST_WAIT: Final = 1.0
 
 
 class _Block(NamedTuple):
-    """An offloaded block to be stored: its key, the device's blocks that hold it, its hint, and its content if known."""
+    """An offloaded block to be stored: its key, the device's blocks with it, its hint, and its content if known."""
 
     key: bytes
     ids: list[int]

@@ -3,7 +3,6 @@
 from ..reads import writes
 from .effects import target
 from .outcomes import Done
-from .publication import is_private
 from .state import NULL, Copy, Request, Running, State, Table, holders, key, running, sharers, span
 from .table_laws import held
 
@@ -47,7 +46,7 @@ def taken_at_most(done: Done) -> tuple[int, ...]:
 
 
 def law_taking_drops_its_key(before: State, done: Done) -> bool:
-    """STEP-2: a taken block loses its key, and no other does but duplicates (SHARE-4), unless by `reset` or `forget`."""
+    """STEP-2: a taken block loses its key, no other does but duplicates (SHARE-4), unless by `reset` or `forget`."""
     gone, kept = taken_at_most(done), frozenset(content for _, content in done.state.keys)
     rest = tuple(
         published
@@ -108,25 +107,3 @@ def law_newcomer_leaves_the_watermark(before: State, done: Done) -> bool:
     is_joined = any(isinstance(new, Running) and not isinstance(old, Running) for old, new in pairs)
     is_idle = len(before.queue) == before.config.num_blocks - 1
     return not is_joined or is_idle or len(done.state.queue) >= before.config.watermark
-
-
-def law_forgotten_is_not_found(before: State, done: Done) -> bool:
-    """FORGET-1: no lookup finds what was forgotten, and no request that holds some of it publishes anything more."""
-    held_keys = {block for block, content in before.keys if content in done.forgot}
-    return not any(content in done.forgot for _, content in done.state.keys) and all(
-        is_private(done.state.config, request)
-        for request in running(done.state)
-        if held_keys & {block for table in request.tables for block in table}
-    )
-
-
-def law_nothing_else_is_lost(before: State, done: Done) -> bool:
-    """FORGET-2: to forget loses nothing else: other contents are found as before, and tables keep their blocks."""
-    others = tuple(each for each in before.keys if each[1] not in done.forgot)
-    tables = tuple(request.tables for request in running(before))
-    return not done.forgot or (
-        done.state.keys == others
-        and tuple(request.tables for request in running(done.state)) == tables
-        and sorted(done.state.queue) == sorted(before.queue)
-        and all(done.state.contents[block] == before.contents[block] for table in sum(tables, ()) for block in table)
-    )

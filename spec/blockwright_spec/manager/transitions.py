@@ -4,11 +4,10 @@ All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what 
 the model run in the order of the calls, so that what a call gives slots to counts as written by it.
 """
 
-from collections.abc import Callable, Hashable
 from dataclasses import replace
 
 from ..hints import Mark
-from ..reads import Prefix, cut
+from ..reads import Prefix
 from .choices import Choice, legal_order, legal_serving
 from .effects import requeued, serve, vacated, written
 from .hits import found, holding, served
@@ -16,7 +15,7 @@ from .keeping import passing
 from .outcomes import Done, Outcome, Reason, Refusal, Step
 from .plans import let_go, nulled, trimmed_tables
 from .preconditions import going, starting, wrong
-from .publication import is_open, made_private, published, replaced, stops, without
+from .publication import is_open, published, replaced, stops, without
 from .state import NULL, Absent, Hit, Running, State, Waiting, certain, held_tables
 
 Ask = tuple[int, int, Step]
@@ -214,49 +213,3 @@ def reset(state: State) -> Outcome:
     marks = (Mark(),) * len(state.marks)
     return Done(replace(state, keys=(), contents=(None,) * state.config.num_blocks, marks=marks))
     # SAME: the queue and its order, requests.
-
-
-def forget(state: State, slot: int) -> Outcome:
-    """Let no later lookup find any block of a request's known tokens: ``forget(request)``."""
-    # REFUSE
-    request = state.requests[slot]
-    if isinstance(request, Absent):
-        return Refusal(Reason.NOT_RUNNING)
-    # EFFECT
-    known = len(request.prefix[1])
-    prefixes = frozenset(cut(request.prefix, end) for end in range(1, known + 1))
-    return forgotten(state, lambda prefix: prefix in prefixes, frozenset((slot,)))
-    # SAME: tables, other contents.
-
-
-def forget_extra(state: State, extras: frozenset[Hashable]) -> Outcome:
-    """Let no later lookup find any block of a salt or an adapter: ``forget(cache_salt=...)``, ``lora_name=...``.
-
-    `extras` are the extra keys that name it.
-    """
-    # EFFECT
-    slots = (slot for slot, each in enumerate(state.requests) if not isinstance(each, Absent))
-    meant = frozenset(slot for slot in slots if state.requests[slot].prefix[0] in extras)
-    return forgotten(state, lambda prefix: prefix[0] in extras, meant)
-    # SAME: tables, other contents.
-
-
-def forgotten(state: State, is_meant: Callable[[Prefix], bool], slots: frozenset[int]) -> Done:
-    """Take the keys of some contents away: of held blocks, which stay held, and of free ones, which hold nothing now.
-
-    A request that holds one of them, or is meant itself, publishes nothing more: its blocks are its own.
-    """
-    gone = tuple(each for each in state.keys if is_meant(each[1][1]))
-    blocks = frozenset(block for block, _ in gone)
-    free = tuple(sorted(blocks & frozenset(state.queue)))
-    contents = tuple(None if block in free else content for block, content in enumerate(state.contents))
-    after = replace(
-        state,
-        keys=tuple(each for each in state.keys if each not in gone),
-        contents=contents,
-        queue=(*free, *(block for block in state.queue if block not in blocks)),
-    )
-    for slot, request in enumerate(state.requests):
-        if isinstance(request, Running) and (slot in slots or any(blocks & {*table} for table in request.tables)):
-            after = replaced(after, slot, made_private(state.config, request))
-    return Done(after, forgot=frozenset(content for _, content in gone))

@@ -1,4 +1,4 @@
-"""Part three, chapter 10: the laws of the chain, of its states and of its calls.
+"""Part three, chapter 11: the laws of the chain, of its states and of its calls.
 
 Those of `tier_laws` hold in each tier as well.
 """
@@ -121,7 +121,8 @@ def law_readable_stays_readable(before: Chain, outcome: ChainDone) -> bool:
     bad = (each for each, success in outcome.ended if is_blamed(each) and not success)
     loaded = (each for each, success in outcome.ended if each.kind is Kind.LOAD and success and before.config.frees)
     evicted = (key for _, key in outcome.evicted)
-    return lost <= {*outcome.dropped, *evicted, *outcome.forgot, *(key for each in (*bad, *loaded) for key in each.keys)}
+    moved = (key for each in (*bad, *loaded) for key in each.keys)
+    return lost <= {*outcome.dropped, *evicted, *outcome.forgot, *moved}
 
 
 def index(state: Chain) -> frozenset[Key]:
@@ -162,7 +163,7 @@ def reserve_of(config: ChainConfig, tier: int) -> int:
 
 
 def law_written_through_goes_on(before: Chain, outcome: ChainDone) -> bool:
-    """CHAIN-11: written through, what landed from above is present in the tier below, or dropped, evicted, forgotten."""
+    """CHAIN-11: written through, what landed from above is present in the tier below, dropped, evicted or forgotten."""
     return not before.config.through or all(
         key in present(outcome.state, below) | {*outcome.dropped, *outcome.forgot} or (below, key) in outcome.evicted
         for each, success in outcome.ended

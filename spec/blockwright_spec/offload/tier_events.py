@@ -1,4 +1,4 @@
-"""Part three, chapter 11: events of tiers: what a router is told of them, and what must be forgotten.
+"""Part three, chapter 10: events of tiers: what a router is told of them, and what must be forgotten.
 
 A router chooses an engine by what the engine could load as well as by what it holds on the device. So an event of a
 tier names a block as an event of the device does (chapter `events` of part one): by the tokens of the block, the prefix
@@ -52,10 +52,15 @@ def law_forgotten_is_not_found(before: Chain, outcome: ChainDone) -> bool:
 def law_nothing_else_is_lost(before: Chain, outcome: ChainDone) -> bool:
     """FORGET-4: to forget loses nothing else: all other blocks stay, and every transfer goes on, readers too."""
     gone = frozenset(outcome.forgot)
-    return bool(outcome.ended) or not gone or (others(before, gone), before.transfers, before.device) == (
-        others(outcome.state, gone),
-        outcome.state.transfers,
-        outcome.state.device,
+    return (
+        bool(outcome.ended)
+        or not gone
+        or (others(before, gone), before.transfers, before.device)
+        == (
+            others(outcome.state, gone),
+            outcome.state.transfers,
+            outcome.state.device,
+        )
     )
 
 

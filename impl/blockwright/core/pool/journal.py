@@ -232,7 +232,8 @@ class Journal:
             tokens = request.token_bytes(start, start + block_size)  # law: EV-4
             items = request.items_within(start, start + block_size)  # law: EV-5
             # As BlockStored(...) does, past its own constructor, which takes longer than all the rest.
-            fields = (digest, parent, tokens, int(block_size), request.lora_name, int(group), salt, items, "GPU", False, None)
+            lora, number = request.lora_name, int(group)
+            fields = (digest, parent, tokens, int(block_size), lora, number, salt, items, "GPU", False, None)
             stored: BlockStored = tuple.__new__(BlockStored, fields)
             if self.evictions is not None:
                 self._stored[block] = stored

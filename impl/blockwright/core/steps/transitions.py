@@ -192,9 +192,7 @@ def is_meant(tables: RequestTables, request: Request | None, salt: i64, adapter:
     if request is not None:
         if tables.uid == request._uid:
             return True
-    elif (salt == 0 or tables.request._salt_mark == salt) and (
-        adapter == 0 or tables.request._adapter_mark == adapter
-    ):
+    elif (salt == 0 or tables.request._salt_mark == salt) and (adapter == 0 or tables.request._adapter_mark == adapter):
         return True
     return any([int(block) in gone for table in tables.by_group for block in table.blocks])
 
