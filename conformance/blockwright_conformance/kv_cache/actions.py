@@ -23,13 +23,13 @@ from .outside import Hold, LetGo, Take
 from .parts import Reply
 from .running import Append, Grow, GrowEach, Publish, Trim
 from .scopes import Scope
-from .steps import FinishLoad, Fork, Reset, Settle, Start, TakeCopies
+from .steps import FinishLoad, Forget, Fork, Reset, Settle, Start, TakeCopies
 from .wrong import LateHit, WrongHit, WrongStep
 
 __all__ = [
-    "ACTIONS", "Action", "Admit", "AdmitHeld", "Append", "Find", "FinishLoad", "Fork", "Grow", "GrowEach", "Hold",
-    "LateHit", "LetGo", "ManagerOutcome", "Preempt", "Publish", "Release", "ReleasePrefix", "Reset", "Retain", "Settle",
-    "Start", "Take", "TakeCopies", "Tick", "Trim", "WrongHit", "WrongStep", "call_of", "enabled", "meaning",
+    "ACTIONS", "Action", "Admit", "AdmitHeld", "Append", "Find", "FinishLoad", "Forget", "Fork", "Grow", "GrowEach",
+    "Hold", "LateHit", "LetGo", "ManagerOutcome", "Preempt", "Publish", "Release", "ReleasePrefix", "Reset", "Retain",
+    "Settle", "Start", "Take", "TakeCopies", "Tick", "Trim", "WrongHit", "WrongStep", "call_of", "enabled", "meaning",
     "of_running", "perform",
 ]  # fmt: skip
 
@@ -41,7 +41,7 @@ PROMPTED: tuple[Any, ...] = (Admit, Find, WrongHit)
 """With one that is not there, for each prompt that it may have."""
 UNSENT: tuple[Any, ...] = (Release, WrongStep, Admit)
 """With one that is not there, whatever its prompt."""
-WHOLE: tuple[Any, ...] = (GrowEach, Reset, FinishLoad, Fork, TakeCopies, Start, Settle, Tick, Hold, Take, LetGo)
+WHOLE: tuple[Any, ...] = (GrowEach, Reset, Forget, FinishLoad, Fork, TakeCopies, Start, Settle, Tick, Hold, Take, LetGo)
 """With the manager as a whole."""
 
 ACTIONS: tuple[type[Any], ...] = tuple(dict.fromkeys((*RUNNING, *WAITING, *PROMPTED, *UNSENT, *WHOLE)))

@@ -19,16 +19,7 @@ from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Config, Content, Table
 from blockwright_spec.reads import Ahead, Chunked, Cross, Full, Kind, Mamba, Prefix, Sinks, Sliding, cut
 
-from .adapter import Counted, Explained, Found, Observation, Planned, Served
-
-EXTRAS: tuple[dict[str, str], ...] = (
-    {},
-    {"cache_salt": "salt"},
-    {"lora_name": "adapter"},
-    {"cache_salt": "salt", "lora_name": "adapter"},
-    {"cache_salt": "other"},
-)
-"""What the extra keys 0, 1, ... of a scope mean to a request."""
+from .adapter import EXTRAS, Counted, Explained, Found, Observation, Planned, Served
 
 
 def declared(kind: Kind, block_size: int) -> tuple[str, dict[str, Any]]:
@@ -195,8 +186,8 @@ class Account:
         self.lives[name] = replace(self.lives.get(name, Life(0)), asked=tokens)
 
     def asked_elsewhere(self, manager: KVCacheManager, request: Request, length: int, external: int) -> None:
-        """Look a request up beyond the device, where it is to be loaded from."""
-        if external > 0:
+        """Look a request up beyond the device, where it is to be loaded from; of one request nothing is reported."""
+        if external > 0 and request.request_id != "r1":
             tokens = request.num_tokens - length
             manager.found_outside(request, tokens, min(external, tokens))
             name = request.request_id
@@ -437,6 +428,11 @@ class BlockwrightAdapter:
 
     def reset(self) -> bool:
         return self.manager.reset_prefix_cache()
+
+    def unlearn(self, name: str | None, extra: int) -> None:
+        request = None if name is None else self.requests[name]
+        owner = EXTRAS[extra] if name is None else {}
+        self.manager.forget(request, cache_salt=owner.get("cache_salt"), lora_name=owner.get("lora_name"))
 
     def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
         return tuple(self.manager.get_num_common_prefix_blocks(name, running))

@@ -18,7 +18,8 @@ from benchmarks.peers import vllm as vllm_peer
 from benchmarks.peers import vllm_offload as vllm_offload_peer
 from benchmarks.peers import vllm_paging as vllm_paging_peer
 from benchmarks.published import Published
-from blockwright_conformance.kv_cache.blockwright import EXTRAS, hash_unit
+from blockwright_conformance.kv_cache.adapter import EXTRAS
+from blockwright_conformance.kv_cache.blockwright import hash_unit
 from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sinks, Sliding
 

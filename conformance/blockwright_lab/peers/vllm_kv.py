@@ -9,8 +9,8 @@ import copy
 from collections.abc import Iterable
 from typing import Any, Self
 
-from blockwright_conformance.kv_cache.adapter import Explained, Found, ManagerAdapter, Observation, Planned
-from blockwright_conformance.kv_cache.blockwright import EXTRAS, hash_unit
+from blockwright_conformance.kv_cache.adapter import EXTRAS, Explained, Found, ManagerAdapter, Observation, Planned
+from blockwright_conformance.kv_cache.blockwright import hash_unit
 from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Config, Content, State, Table
 from blockwright_spec.reads import Prefix, cut

@@ -91,7 +91,8 @@ class Done:
     """A step that happened: the new state and, per group, the entries appended and the entries that became null.
 
     `demand` is the count of its plan; `copied` are the entries whose block others held, per group; `evicted` are the
-    blocks taken with which the last copy of a content was lost, in the order of taking.
+    blocks taken with which the last copy of a content was lost, in the order of taking; `forgot` are the contents that
+    were forgotten.
     """
 
     state: State
@@ -100,6 +101,7 @@ class Done:
     demand: int = 0
     copied: tuple[int | None, ...] = ()
     evicted: tuple[tuple[int, Content], ...] = ()
+    forgot: frozenset[Content] = frozenset()
 
 
 Outcome = Done | Refusal

@@ -66,6 +66,16 @@ def alone(state: State, block: int) -> State:
     return replace(undoubled(state, doubles), queue=(*doubles, *left)) if doubles else state
 
 
+def is_private(config: Config, request: Running) -> bool:
+    """Return whether a request publishes nothing, since something that it holds was forgotten."""
+    return any(count > config.max_model_len for count in request.published)
+
+
+def made_private(config: Config, request: Running) -> Running:
+    """Let a request publish nothing more: no entry is left that publication has not passed."""
+    return replace(request, published=(config.max_model_len + 1,) * len(config.groups))
+
+
 def is_open(state: State, slot: int) -> bool:
     """Return whether the step that was started last computes tokens of a request: that has not run."""
     return any(flight.slot == slot for step in state.flights[-1:] for flight in step)

@@ -46,12 +46,13 @@ def taken_at_most(done: Done) -> tuple[int, ...]:
 
 
 def law_taking_drops_its_key(before: State, done: Done) -> bool:
-    """STEP-2: a taken block loses its key, and no other does but a duplicate (SHARE-4), unless the cache is reset."""
+    """STEP-2: a taken block loses its key, no other does but duplicates (SHARE-4), unless by `reset` or `forget`."""
     gone, kept = taken_at_most(done), frozenset(content for _, content in done.state.keys)
     rest = tuple(
         published
         for published in before.keys
         if published[0] not in gone
+        if published[1] not in done.forgot
         if published in done.state.keys or not (before.config.added.retains and published[1] in kept)
     )
     return done.state.keys[: len(rest)] == rest or (

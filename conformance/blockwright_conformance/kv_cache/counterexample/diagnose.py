@@ -238,8 +238,10 @@ def of_step(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, s
     new = tuple(table for served in reply.served for table in served.new)
     demand = sum(step.demand for step, _ in zip(outcome.done, reply.served, strict=False))
     copied = (0,) * max(0, len(state.copies) - len(before.copies))  # which entries they are does not matter here
+    forgot = frozenset(content for step in outcome.done for content in step.forgot)
+    done = Done(state, new, (), demand, copied, forgot=forgot)
     for law in (*STEP_LAWS, *POLICY_STEP_LAWS) if state.marks else STEP_LAWS:
-        if law.id not in ("STEP-1", "STEP-4") and not holds(law.holds, before, Done(state, new, (), demand, copied)):
+        if law.id not in ("STEP-1", "STEP-4") and not holds(law.holds, before, done):
             yield law.id, law.statement
     slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else []
     slots += [action.slot] if hasattr(action, "slot") else []

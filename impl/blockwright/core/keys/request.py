@@ -58,6 +58,14 @@ def exact_text(text: str) -> str:
     return text if type(text) is str else str.__str__(text)
 
 
+def owner_mark(name: str | None) -> i64:
+    """Return 64 bits that represent a salt or an adapter's name in this process, never 0; 0 for None. O(length)."""
+    if name is None:
+        return 0
+    mark: i64 = hash(name)
+    return mark if mark != 0 else 1
+
+
 def _tagged(tag: bytes, text: str) -> bytes:
     """Encode one extra key: a tag byte, the length, the text; no two sequences of them look alike."""
     data = text.encode("utf-8", "surrogatepass")
@@ -298,6 +306,9 @@ class Request:
         self._num_found_outside: i64 = 0
         self.cache_salt = None if cache_salt is None else exact_text(cache_salt)
         self.lora_name = None if lora_name is None else exact_text(lora_name)
+        # By these the blocks of a salt, or of an adapter, are found again to be forgotten; 0 where there is none.
+        self._salt_mark: i64 = owner_mark(self.cache_salt)
+        self._adapter_mark: i64 = owner_mark(self.lora_name)
         self.prompt_logprobs = prompt_logprobs
         self._mm_items = _checked_items(mm_items, self._num_prompt)
         # Per item, in order of offsets: where the last of the items up to it ends, so that a block finds its first one.
@@ -355,6 +366,8 @@ class Request:
         twin._num_found_outside = self._num_found_outside
         twin.cache_salt = self.cache_salt
         twin.lora_name = self.lora_name
+        twin._salt_mark = self._salt_mark
+        twin._adapter_mark = self._adapter_mark
         twin.prompt_logprobs = self.prompt_logprobs
         twin._mm_items = self._mm_items
         twin._mm_ends = self._mm_ends

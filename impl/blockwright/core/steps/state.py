@@ -231,7 +231,8 @@ class State:
         owner: number of the manager, by which a request knows its own tables; -1 once a call ended in mid-change.
         margin: tokens after a hit that must be cached too, and are computed again.
         running: the tables of each request, oldest first.
-        num_batches, num_forks, num_steps: batches served, forks made, steps started so far.
+        num_batches, num_forks, num_forgets, num_steps: batches served, forks made, calls of `forget`, and steps started
+            so far.
         steps: those in flight, oldest first.
         loads, load_wishes, load_wants: blocks that wait for a load of a released request, the hint for them, and the
             lengths of hits that the request wanted kept.
@@ -254,6 +255,7 @@ class State:
         self.running: dict[str, RequestTables] = {}
         self.num_batches: i64 = 0
         self.num_forks: i64 = 0
+        self.num_forgets: i64 = 0
         self.num_steps: i64 = 0
         self.steps: list[StepInFlight] = []
         self.loads: dict[str, list[vec[i32]]] = {}
@@ -278,6 +280,7 @@ class State:
             twin.running[name] = own
         twin.num_batches = self.num_batches
         twin.num_forks = self.num_forks
+        twin.num_forgets = self.num_forgets
         twin.num_steps = self.num_steps
         twin.steps = [step.copy_for(twin.owner, twin.running) for step in self.steps]
         twin.loads = self.loads.copy()

@@ -5,6 +5,7 @@ from ...reads import drafts_beside as beside
 from ..lru import LRU
 from ..outcomes import Done, Outcome, Reason, Refusal, Step
 from ..plans import num_waiting, plan_admission
+from ..publication import is_private
 from ..state import (
     NULL,
     Flight,
@@ -82,7 +83,7 @@ def drafts_beside(group: Group, flight: Flight) -> int:
 def law_load_is_hidden(state: State) -> bool:
     """LOAD-1: nothing that is still being loaded can be found, and no step computes beyond it."""
     return all(
-        request.published[at] * group.block_size <= request.written
+        (is_private(state.config, request) or request.published[at] * group.block_size <= request.written)
         and not any(flight.slot == slot for step in state.flights for flight in step)
         for slot, request in enumerate(state.requests)
         if isinstance(request, Running) and request.added.loading > 0
