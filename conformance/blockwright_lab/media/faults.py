@@ -34,7 +34,6 @@ BACKOFF = 0.02
 RECOVERY = 120.0
 """Seconds after a fault in which the store must be of use again."""
 OPERATIONS = {"quick": 6, "pr": 24, "nightly": 400}
-"""Operations under each fault, by profile."""
 
 STORE_EVERYTHING = frozenset(
     "put load store lookup found missed absent truncated foreign corrupt wrong_type refused unavailable down".split()
@@ -94,7 +93,6 @@ class FaultRun:
                 raise StoreFaultError(f"{what} took {took:.2f} s of {seconds} s")
 
     def operate(self) -> None:
-        """Do one operation, chosen at random, as a manager and its handler do."""
         if self.store.is_down and self.random.random() < 0.7:  # see more of the fault than a store that rests
             time.sleep(BACKOFF)
         what = self.random.choice(("put", "load", "store", "lookup"))
@@ -144,7 +142,6 @@ class FaultRun:
         raise StoreFaultError(f"the store was of no use {RECOVERY} s after the fault: {self.store.stats()}")
 
     def under(self, begin: "Act", end: "Act", operations: int) -> None:
-        """Let something go wrong, operate, mend it, and recover."""
         for key in self.random.sample(self.keys, 8):
             self._put([key])
         begin(self)
@@ -240,12 +237,10 @@ SERVER_FAULTS: dict[str, tuple[Act, Act]] = {
 """What goes wrong in the server itself: what brings it about, and what ends it."""
 
 STORE_RUNS = tuple(f"store: {fault}" for fault in (*FAULTS, *SERVER_FAULTS))
-"""Names of the runs, one for each fault."""
 
 
 @contextmanager
 def everything_logged() -> Iterator[io.StringIO]:
-    """Collect all log messages, at every level, tracebacks included."""
     text, root = io.StringIO(), logging.getLogger()
     handler, level = logging.StreamHandler(text), root.level
     handler.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s %(args)s"))
@@ -259,7 +254,6 @@ def everything_logged() -> Iterator[io.StringIO]:
 
 
 def store_run(name: str, profile: str, seed: int = 0) -> GateResult:
-    """Return the row of a run; it notes a missing server or client."""
     why, fault = missing(), name.partition(": ")[2]
     if why:
         return GateResult("faults", name, "ValkeyStore", 0, 0, 0, 0.0, detail=f"not run: {why}", left_out=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from blockwright.arguments import guard
 from blockwright.core.pool.order.order import BlockHint
 from blockwright.offload.connector import OffloadingConnector
-from blockwright.offload.results import ConnectorStats, LoadResult
+from blockwright.offload.results import ConnectorStats, Forgotten, LoadResult
 from blockwright.offload.status import BlockStatus
 from blockwright.offload.tiers.arc import ARCOffloadingManager
 from blockwright.offload.tiers.backend import CPUBackend, SlotBackend
@@ -76,6 +76,7 @@ __all__ = [
     "DiskStore",
     "FileSystemStore",
     "Finished",
+    "Forgotten",
     "GPULoadStoreSpec",
     "HostHandler",
     "HostPool",
