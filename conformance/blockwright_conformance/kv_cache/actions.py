@@ -68,13 +68,11 @@ def enabled(scope: Scope, state: State) -> Iterator[Any]:
 
 
 def of_running(scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Any]:
-    """Yield what may be done with a request that runs."""
     for each in RUNNING:
         yield from each.allowed(scope, state, slot, prefix)
 
 
 def meaning(state: State, action: Any, choice: Choice = LRU) -> ManagerOutcome:
-    """Return what comes of an action in a state."""
     outcome: ManagerOutcome = action.meaning(state, choice)
     return outcome
 
@@ -92,7 +90,6 @@ def call_of(action: Any) -> Call | None:
 
 
 def perform(adapter: ManagerAdapter, action: Any, state: State) -> Reply:
-    """Perform an action on a manager with the abstract state `state`."""
     try:
         reply: Reply | None = action.perform(adapter, state)
     except adapter.errors as error:

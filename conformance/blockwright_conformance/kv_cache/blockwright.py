@@ -43,7 +43,6 @@ def declared(kind: Kind, block_size: int) -> tuple[str, dict[str, Any]]:
 
 
 def kv_cache_spec(kind: Kind, block_size: int, package: Any = blockwright) -> KVCacheSpec:
-    """Return the layer declaration of a kind, as a copy of the package makes it."""
     name, arguments = declared(kind, block_size)
     spec: KVCacheSpec = getattr(package, name)(**arguments)
     return spec
@@ -54,7 +53,6 @@ JOINED = 32
 
 
 def keywords(step: Step) -> dict[str, int]:
-    """Return the keyword arguments of a step."""
     names = "num_draft_tokens num_external_computed_tokens num_encoder_tokens full_sequence_must_fit reserved_blocks"
     added = step.added
     values = added.drafts, added.external, added.encoder, step.whole, step.reserve
@@ -62,7 +60,6 @@ def keywords(step: Step) -> dict[str, int]:
 
 
 def errors_of(package: ModuleType) -> tuple[type[Exception], ...]:
-    """Return the errors by which a copy of the package refuses a wrong call."""
     names = ("Block", "DuplicateRequest", "InvalidArgument", "StaleHit", "UnknownRequest", "UnknownStep", "Unsupported")
     return tuple(getattr(package.errors, f"{name}Error") for name in names)
 
@@ -99,7 +96,6 @@ def options_of(config: Config) -> dict[str, Any]:
 
 
 def kv_cache_config(config: Config, package: Any = blockwright) -> KVCacheConfig:
-    """Return the configuration as an engine gives it to a manager and to its workers."""
     specs = [kv_cache_spec(group.kind, group.block_size, package) for group in config.groups]
     groups = [package.KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(specs)]
     made: KVCacheConfig = package.KVCacheConfig(config.num_blocks, groups)
@@ -292,7 +288,6 @@ class BlockwrightAdapter:
     def asked(
         self, name: str, computed: int, step: Step, length: int, hit_of: str | None
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a call that asks for slots."""
         request = self.owned(name)
         request.num_computed_tokens = computed
         hit = self.hits[hit_of] if hit_of else None

@@ -46,7 +46,6 @@ def keeps_draft_states(scope: Scope) -> bool:
 
 
 def needs_of(scope: Scope) -> Needs:
-    """Return the needs of a scope: kinds of layers, optional calls, and features of its configuration and its steps."""
     kinds = [kind_and_lengths(group.kind)[0] for group in scope.config.groups]
     features = (word for word, is_needed in FEATURES.items() if is_needed(scope))
     return Needs(frozenset(kinds), frozenset(scope.calls), frozenset(features))

@@ -56,7 +56,6 @@ class ChainAction:
         return None
 
     def answered(self, done: ChainDone, answer: Any) -> Iterator[str]:
-        """Yield what differs in the answer of a call that is served."""
         yield from ("expected success, found False",) if answer is False else ()
 
 
@@ -296,7 +295,6 @@ class Forget(ChainAction):
 
 
 def sliced(each: Slice) -> tuple[tuple[Key, ...], tuple[int, ...]]:
-    """Return the keys of a slice, and its blocks of the device."""
     return tuple(key for key, _ in each), tuple(block for _, blocks in each for block in blocks)
 
 
@@ -431,7 +429,6 @@ class ChainWorld(World[Chain, ChainUnderTest]):
             yield from action.answered(outcome.steps[0][1], answer)
 
     def examine(self, model: ChainUnderTest, state: Chain) -> list[str]:
-        """Run the self-check, and look up the loaded keys, and each key."""
         model.chain.check()
         wanted = {keys: chain_lookup(state, keys) for keys in self.asked}
         return misfound(model.chain.lookup, wanted, lambda: [shown_by(each, self.keys) for each in model.chain.tiers])
@@ -481,7 +478,6 @@ def plain(state: Chain, names: dict[Key, Key]) -> tuple[Any, ...]:
 
 
 def ended(outcome: ChainDone) -> Iterator[str]:
-    """Name what came about in a call."""
     for each, success in outcome.ended:
         how = "landed" if success else "failed" if each.started else "dropped"
         yield f"chain: {each.kind.name.lower()} {how}"

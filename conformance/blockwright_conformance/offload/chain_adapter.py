@@ -65,7 +65,6 @@ class ChainShown(NamedTuple):
 
 
 def options_of(config: ChainConfig) -> dict[str, Any]:
-    """Return the options of a chain."""
     return {
         "device_blocks_per_block": config.span,
         "write": "through" if config.through else "back",

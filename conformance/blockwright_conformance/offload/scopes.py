@@ -46,7 +46,6 @@ def lists(keys: int, longest: int) -> tuple[tuple[Key, ...], ...]:
 
 
 def keys_of(letters: str) -> tuple[Key, ...]:
-    """Return keys from their letters."""
     return tuple(letter.encode() for letter in letters)
 
 

@@ -96,7 +96,6 @@ class Tiers(ChainWorld):
 
 
 def misdone(what: str, compared: Compared, errors: Any, changed: bool) -> Broken:
-    """Yield the laws of refusals that a call broke, which may have changed something."""
     if changed:
         yield "REFUSE-1", "the call was refused, and something has changed"
     refusal = compared.outcome.refusal
@@ -124,7 +123,6 @@ def heard(announced: frozenset[Key], event: Event) -> frozenset[Key]:
 
 
 def shown_tier(state: Tier, announced: frozenset[Key], manager: Any, events: Iterable[Event]) -> Tier:
-    """Return a state as a manager shows it; before the events it had announced some keys."""
     entries = tuple(shown_entries(state, manager))
     used = [entry.place for entry in entries]
     freed = dict.fromkeys((*state.freed, *(entry.place for entry in state.entries if entry.place not in used)))

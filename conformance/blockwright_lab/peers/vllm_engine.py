@@ -29,7 +29,6 @@ EVENTS = frozenset({"vllm.distributed.kv_events"})
 NEW = replace(
     vllm_peer.PUBLISHED, modules=vllm_peer.PUBLISHED.modules | EVENTS, foreign=vllm_peer.PUBLISHED.foreign | {"zmq"}
 )
-"""vLLM 0.33.0."""
 
 OLD = Published(
     version=vllm_offload_peer.PUBLISHED.version,
@@ -114,7 +113,6 @@ class VllmEngine:
                 )
 
     def manager(self, config: Config, **options: Any) -> Any:
-        """Return a manager of these groups over one pool; hashes are as fine as its own engine core makes them."""
         make = self.interface
         groups = [
             make.KVCacheGroupSpec([f"layers.{at}"], self.kv_cache_spec(group.kind, group.block_size, config))

@@ -40,7 +40,6 @@ class VllmAdapter(ManagerAdapter):
         self.mirror = Mirror(engine)
 
     def copy(self) -> Self:
-        """Return an independent copy; what never changes is shared."""
         twin = copy.copy(self)
         shared = {id(each): each for each in (self.manager.kv_cache_config, self.engine)}
         own = (self.manager, self.requests, self.hits)
@@ -247,7 +246,6 @@ class VllmAdapter(ManagerAdapter):
             raise LawError("KEY-1", f"the index lists {len(listed - fields)} that no block says, and lacks others")
 
     def listen(self) -> None:
-        """Take the events, and compare what they tell with the index."""
         self.mirror.listen(self.manager)
 
     @staticmethod
@@ -259,5 +257,4 @@ class VllmAdapter(ManagerAdapter):
         return scheduled(state, action, lambda prefix: asked(self, prefix).length)
 
     def law_of(self, error: Exception) -> str:
-        """Name the law that a call broke which ended in an error of the manager's own."""
         return "PLAN-1" if "free blocks from the pool" in str(error) else "REF-0"

@@ -1,4 +1,4 @@
-"""The laws as data: every law of the four parts, and what is known of each."""
+"""The laws as data: every law of the four parts, with its evidence."""
 
 import inspect
 import re

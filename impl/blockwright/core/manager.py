@@ -261,11 +261,9 @@ class KVCacheManager:
         return twin
 
     def __copy__(self) -> KVCacheManager:
-        """Return an independent copy."""
         return self.copy()
 
     def __reduce__(self) -> str:
-        """Refuse to be pickled or copied deeply."""
         raise UnsupportedError(
             "KVCacheManager: can be neither pickled nor copied deeply; use copy(), with Request.copy() of its requests"
         )
@@ -790,7 +788,7 @@ class KVCacheManager:
 
         Args:
             num_facts: how many facts to keep, 1 .. 2**24; the oldest are written over.
-            num_blocks: how many block ids to keep with them; None: two of each fact, and all of the pool's twice.
+            num_blocks: how many block ids to keep with them. By default two of each fact, and all of the pool's twice.
             clock: gives the time of facts, in seconds. It is read before a call changes anything.
 
         Raises:
@@ -819,7 +817,7 @@ class KVCacheManager:
 
         Args:
             note: called with each `observe.Fact`: the ``append`` of a list or bounded deque, for example.
-            clock: the time that facts carry from now on, in seconds; None: the journal's own.
+            clock: the time that facts carry from now on, in seconds. By default the journal's.
         """
         self.start_journal()._note(note, clock)
         return self
@@ -1016,7 +1014,7 @@ class KVCacheManager:
         return self._state.pool.take_evictions()
 
     def read_evictions(self) -> EvictionReader:
-        """Return a reader of the evictions from now on, with a place of its own: it takes nothing from other readers.
+        """Return a reader of the evictions from now on, which takes nothing from other readers.
 
         Raises:
             UnsupportedError: made without ``track_evictions``.
@@ -1059,7 +1057,7 @@ class KVCacheManager:
 
 
 def _keeps_wanted(asked: bool | None, spares: int | None, groups: list[KVCacheGroupSpec], pool: BlockPool) -> bool:
-    """Return whether passing blocks go first, as asked for, or as the kinds of layers suggest."""
+    """Return whether passing blocks are evicted first, as asked for, or as the kinds of layers suggest."""
     if spares is not None and not 0 <= spares < pool.num_blocks:
         raise InvalidArgumentError(f"passing_spares: must be within 0..{pool.num_blocks - 1} blocks, not {spares!r}")
     kinds = [type(group.kv_cache_spec) for group in groups]

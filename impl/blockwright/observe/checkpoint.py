@@ -128,7 +128,6 @@ def _checked_prefixes(manager: KVCacheManager, rows: list[Any]) -> list[BlockSto
 
 
 def _bytes(text: str, at: int) -> bytes:
-    """Return the bytes that hexadecimal digits spell."""
     found = b""
     with suppress(ValueError):
         found = bytes.fromhex(text)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from blockwright.offload.relay import RelayHandler
     from blockwright.offload.shared.file_system import FileSystemStore
     from blockwright.offload.shared.manager import SharedStoreManager
+    from blockwright.offload.shared.mooncake import MooncakeStore
     from blockwright.offload.shared.valkey import ValkeyStore
 
 ON_DEMAND: Final = {
@@ -50,6 +51,7 @@ ON_DEMAND: Final = {
     "FileSystemStore": "shared.file_system",
     "HostHandler": "host",
     "HostPool": "host",
+    "MooncakeStore": "shared.mooncake",
     "RelayHandler": "relay",
     "SharedLoadStoreSpec": "media",
     "SharedStoreManager": "shared.manager",
@@ -81,6 +83,7 @@ __all__ = [
     "LRUOffloadingManager",
     "LoadResult",
     "LoadStoreSpec",
+    "MooncakeStore",
     "OffloadChain",
     "OffloadingConnector",
     "OffloadingEvent",

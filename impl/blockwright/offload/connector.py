@@ -12,8 +12,10 @@ The names are those of vLLM's connectors where the meaning is the same.
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -22,7 +24,7 @@ from blockwright.core.keys.block_hash import Sha256Hasher
 from blockwright.core.keys.request import Request
 from blockwright.core.manager import KVCacheManager
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, OffloadError, UnsupportedError
-from blockwright.offload.hits import Finder, GroupBlocks, NeededBlock, PresentBlocks, external_hit
+from blockwright.offload.hits import GroupBlocks, NeededBlock, external_hit
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.loads import FoundHit, Load, destinations, end_load
 from blockwright.offload.media import ByteStore
@@ -203,8 +205,8 @@ class OffloadingConnector:
 
         The number is at most what an empty pool can hold, so that a request that waits for blocks is served in the end,
         and at most what the host can hold at once, because blocks of lower tiers pass through it. If the hit is longer,
-        it offers the longest part that fits, and the rest is computed. Complexity: at most one lookup per block. law:
-        HIT-1, LIVE-1.
+        it offers the longest part that fits, and the rest is computed. Complexity: at most one lookup per block; with
+        windows, and a hit that is longer than the host, O(log blocks) of them. law: HIT-1, LIVE-1.
 
         Raises:
             InvalidArgumentError: the request was made with another block size or hasher, or blocks leave the process
@@ -243,22 +245,28 @@ class OffloadingConnector:
         """Return the longest length that one load can bring, and the blocks that it brings."""
         managers = self._manager.managers
 
-        def found(chain: Finder) -> tuple[int, list[NeededBlock]]:
+        def found(most: int) -> tuple[int, list[NeededBlock]]:
             return external_hit(
-                chain,
+                self._chain,
                 managers,
                 request,
                 num_computed,
                 self._per_block,
-                lambda length: self._manager.can_load(request, num_computed, length - num_computed),
+                lambda length: length <= most and self._manager.can_load(request, num_computed, length - num_computed),
             )
 
-        length, needed = found(self._chain)
-        if len(self._chain.tiers) > 1 and (len(managers) > 1 or not managers[0].keeps_all):
-            keys = [each.key for each in needed]  # each was found alone; the nearest tier may lack room for all
-            if (count := self._chain.lookup(keys)) < len(keys):
-                return found(PresentBlocks(keys[:count]))
-        return length, needed
+        def has_room(needed: list[NeededBlock]) -> bool:
+            return self._chain.lookup([each.key for each in needed]) == len(needed)
+
+        length, needed = found(request.num_tokens)
+        if len(self._chain.tiers) == 1 or (len(managers) == 1 and managers[0].keeps_all) or has_room(needed):
+            return length, needed
+        # Each block was found alone; the nearest tier lacks room for all. A shorter hit needs other blocks of windows.
+        unit = math.lcm(*[manager.block_size for manager in managers])
+        shorter = range(num_computed + unit, length, unit)
+        count = bisect_right(shorter, False, key=lambda most: not has_room(found(most)[1]))
+        length, needed = found(num_computed + count * unit)
+        return (length, needed) if has_room(needed) else (num_computed, [])
 
     def _name(self, request: Request, needed: list[NeededBlock]) -> None:
         """Note the contents of blocks from an earlier run, now that a request names them."""
@@ -441,7 +449,7 @@ class OffloadingConnector:
                 )
             ended.append(load)
         self._told += [result for load in ended if (result := self._end_load(load)) is not None]
-        if has_landed and self._stores.num_late:
+        if self._stores.num_late and (has_landed or self._stores.may_store_late):
             self._stores.store_late()
         self._desk.submit()
         return has_landed

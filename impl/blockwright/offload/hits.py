@@ -168,17 +168,6 @@ class _Probe:
         ]
 
 
-class PresentBlocks:
-    """Finds the blocks of a set."""
-
-    def __init__(self, keys: Sequence[bytes]) -> None:
-        self._keys = frozenset(keys)
-
-    def lookup(self, block_hashes: Sequence[bytes]) -> int:
-        """Return how many of the first blocks, in a row, are in the set."""
-        return next((at for at, key in enumerate(block_hashes) if key not in self._keys), len(block_hashes))
-
-
 def external_hit(
     chain: Finder,
     managers: Sequence[GroupView],

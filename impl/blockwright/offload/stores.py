@@ -53,6 +53,7 @@ class Stores:
 
     Attributes:
         copies: stores under way that read evicted blocks: they must run before the next step.
+        may_store_late: whether blocks that wait for room may be free to be read since this was tried last.
         num_stored, num_known, num_refused, num_failed: offloaded blocks, see `ConnectorStats`.
     """
 
@@ -81,6 +82,7 @@ class Stores:
         self._touched: dict[str, int] = {}  # per request: how many blocks it had when all were counted as used
         self._held: dict[int, list[int]] = {}  # per store: the device blocks held for it
         self._late: dict[bytes, _Late] = {}
+        self.may_store_late = False
         self._given_up: int | None = None  # how many blocks had gone down when a step last waited in vain
         self._now = 0.0
         self._evictions = None if is_early else manager.read_evictions()
@@ -108,6 +110,7 @@ class Stores:
         if stops is not None and request.block_size is not None:
             self._touch(request, stops)
         self.forget(request.request_id)
+        self.may_store_late = bool(self._late)
 
     def held_blocks(self) -> dict[int, int]:
         """Return how often stores hold each device block."""
@@ -221,6 +224,7 @@ class Stores:
 
     def store_late(self) -> None:
         """Store blocks that had no room before, as far as the device still has them and no request may write them."""
+        self.may_store_late = False
         ready: list[_Block] = []
         pool = self._manager.block_pool
         for key, late in list(self._late.items()):

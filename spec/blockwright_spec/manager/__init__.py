@@ -1,6 +1,6 @@
 """Part one, the manager: one pool of blocks, any number of groups of layers.
 
-How to read it: 1 `added`, what a first reading leaves out, to be looked up in a second.
+How to read it: 1 `added`, the parts that a first reading leaves out, to be looked up in a second.
 
 What it is and does: 2 `state`, 3 `choices`, 4 `lru`, 5 `hits`, 6 `outcomes`, 7 `retention`, 8 `keeping`,
 9 `preconditions`, 10 `plans`, 11 `publication`, 12 `effects`, 13 `transitions`. What is always true of it:

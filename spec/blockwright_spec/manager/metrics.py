@@ -1,4 +1,4 @@
-"""Part one, chapter 23: metrics: what has happened, in numbers that only grow.
+"""Part one, chapter 23: metrics: events, counted in numbers that only grow.
 
 An operator reads rates and shares of them, so a counter never falls, and the sources of prompt tokens add up to the
 prompts. Each request counts once, when it is admitted: its lookup, and where the tokens of its prompt come from. If
@@ -21,7 +21,7 @@ from .state import Config, Running, State
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What an engine knows of a request, and a manager's state does not say.
+    """The facts that an engine knows of a request beside a manager's state.
 
     The tokens of its `prompt`; of its last lookup, and of its last lookup `elsewhere`, unless it was admitted since (0:
     none); and whether it `was_admitted` before.
@@ -35,7 +35,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What has happened. All are tokens, but `resumed` requests and `preemptions`.
+    """Counts since the start: tokens, except `resumed` requests and `preemptions`.
 
     `local`, `external` and `computed` are the sources of prompts, and `again_local` and so on those of what requests
     know that are admitted again.

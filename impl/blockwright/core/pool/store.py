@@ -408,7 +408,7 @@ class BlockStore:
         self._num_free += freed
 
     def _let_go_passing(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
-        """Do so where passing blocks go first: the entries of the range are those of a table. law: POLICY-4."""
+        """Release a range of a table where passing blocks are evicted first. law: POLICY-4."""
         ref = self._ref
         marks = self._index.marks
         i = stop
@@ -454,7 +454,7 @@ class BlockStore:
             passing.note(block, self._index.marks[block] != 0 and passing.is_passing(entry, block))
 
     def _last_to_pass(self, passing: PassingBlocks) -> i64:
-        """Return the block of the queue behind which the next passing one stands, 0 if it comes first. O(1)."""
+        """Return the block of the queue that the next passing one follows, 0 if that is the first. O(1)."""
         if passing.last != 0:
             return passing.last
         first: i64 = i64(self._next[0])
@@ -510,7 +510,6 @@ class BlockStore:
         self._version += 1
 
     def _put_first(self, block: i64) -> None:
-        """Put a block without content at the head of the queue."""
         self._put_after(block, 0)
 
     def _forget_double(self, order: CandidateOrder, block: i64) -> None:
@@ -624,15 +623,6 @@ class BlockStore:
             # Most engines never fork, so that the four bytes per block are taken with the first copy.
             self._ends = zeros32(self._count)
         self._copies = with_room(self._copies, 3 * count)
-
-    def _take_copies(self) -> list[tuple[int, int, int]]:
-        """Return the copies to come as (group, source, destination), oldest first, and let go of both ends.
-
-        Complexity: O(copies).
-        """
-        copies = self.pending_copies()
-        self._end_copies()
-        return copies
 
     def _end_copies(self) -> None:
         """Release both ends of the copies to come, which the engine has taken. O(copies)."""

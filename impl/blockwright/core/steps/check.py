@@ -85,7 +85,6 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
 
 
 def slots_covered(tables: RequestTables, group: GroupTables) -> i64:
-    """Return the slots that a table must cover."""
     if group.is_encoder:
         return 0
     if group.is_row():
@@ -140,6 +139,5 @@ def count_blocks(batch: list[vec[i32]], holders: vec[i32]) -> None:
 
 
 def count_holders(tables: list[GroupTable], holders: vec[i32]) -> None:
-    """Add the tables' entries to a count per block. O(blocks held)."""
     for table in tables:
         count_blocks([table.blocks, table.states], holders)

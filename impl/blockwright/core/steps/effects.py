@@ -145,7 +145,6 @@ def note_dead(state: State, tables: RequestTables, settled: i64, changes: StepSc
 
 
 def widen(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
-    """Append null entries for the blocks to come."""
     num_groups = state.config.num_groups
     at: i64 = 0
     if state.uniform_groups:
@@ -273,7 +272,6 @@ def act(
 
 
 def fill_each(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
-    """Take the blocks of a step, group by group."""
     at: i64 = 0
     while at < state.config.num_groups:
         table = tables.by_group[at]
@@ -456,7 +454,7 @@ def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None
 
 
 def trim_passing(state: State, tables: RequestTables, changes: StepScratch) -> None:
-    """Do so where passing blocks go first, which a group tells by the entries of its table. law: POLICY-4."""
+    """Trim a table where passing blocks are evicted first. law: POLICY-4."""
     at: i64 = 0
     while at < state.config.num_groups:
         trim_group(state, tables, at, i64(changes.trimmed[at]))

@@ -41,7 +41,6 @@ class StepInFlight:
     """
 
     def __init__(self, number: i64) -> None:
-        """Start without requests."""
         self.number: i64 = number
         self.tables: list[RequestTables] = []
         self.news: vec[i64] = vec[i64]()
@@ -93,7 +92,6 @@ class DueStates:
     """
 
     def __init__(self) -> None:
-        """Start without requests."""
         self.first: RequestTables | None = None
         self._last: RequestTables | None = None
 
@@ -202,7 +200,6 @@ class Lookups:
     """
 
     def __init__(self) -> None:
-        """Start without lookups."""
         self.was_reset = False
         self.requests: i64 = 0
         self.queries: i64 = 0
@@ -212,7 +209,6 @@ class Lookups:
         self.preempted_hits: i64 = 0
 
     def copy(self) -> Lookups:
-        """Return an independent copy."""
         twin = Lookups()
         twin.was_reset = self.was_reset
         twin.requests = self.requests
@@ -244,11 +240,10 @@ class State:
         changes: of the step that is being made.
         nothing: the answer of a step that takes no block.
         lookups: those of requests that have been admitted, for `PrefixCacheStats`.
-        journal: where facts are written; None: nowhere. The pool writes to the same.
+        journal: where facts are written, if anywhere. The pool writes to the same.
     """
 
     def __init__(self, config: Config, pool: BlockPool, groups: list[GroupTables]) -> None:
-        """Start without requests."""
         _owners[0] += 1
         self.config = config
         self.pool = pool
@@ -274,7 +269,6 @@ class State:
         self.journal: Journal | None = None
 
     def copy(self) -> State:
-        """Return an independent copy. O(num_blocks)."""
         pool = self.pool.copy()
         groups = [group.copy(pool) for group in self.groups]
         twin = State(self.config, pool, groups)
@@ -301,6 +295,5 @@ class State:
         return twin
 
     def tear(self) -> None:
-        """Refuse later calls: one has ended in the middle of a change."""
         self.owner = -1  # so that every request is looked up
         self.pool._tear()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol, Self
 
+from blockwright.core.pool.order.order import BlockHint
 from blockwright.errors import (
     BlockNotReadyError,
     InvalidArgumentError,
@@ -18,6 +20,7 @@ from blockwright.errors import (
 from blockwright.offload.media import SharedLoadStoreSpec
 from blockwright.offload.tiers.interfaces import OffloadingEvent, OffloadingManager, PrepareStoreOutput
 from blockwright.offload.tiers.keys import keys_of
+from blockwright.offload.tiers.retained import checked_hints
 
 WRITING, DOOMED = -1, -2
 _MOST_BLAMED = _MOST_EVENTS = 1 << 16
@@ -36,6 +39,10 @@ class Presence(Protocol):
 
     def remove(self, keys: Sequence[bytes]) -> bool:
         """Delete blocks; False if the store did not answer."""
+        ...
+
+    def pin(self, keys: Iterable[bytes]) -> None:
+        """Keep these blocks once they have been written, as far as the store can."""
         ...
 
 
@@ -138,6 +145,25 @@ class SharedStoreManager(OffloadingManager):
             return None
         self._writing.update(missing)
         return PrepareStoreOutput(missing, SharedLoadStoreSpec(list(missing)), [])
+
+    def prepare_store_hinted(
+        self, block_hashes: Iterable[bytes], hints: Iterable[BlockHint | None]
+    ) -> PrepareStoreOutput | None:
+        """Prepare a store, and pin the blocks with hints that have no end: the store cannot end a pin by itself.
+
+        Raises:
+            InvalidArgumentError: a hash is not bytes, or empty; or there is not one hint for each.
+        """
+        keys = keys_of(block_hashes)
+        lasting = {
+            key
+            for key, hint in zip(keys, checked_hints(keys, hints), strict=True)
+            if hint.priority and hint.until == math.inf
+        }
+        prepared = self.prepare_store(keys)
+        if prepared is not None and lasting:
+            self._store.pin([key for key in prepared.block_hashes_to_store if key in lasting])
+        return prepared
 
     def complete_store(self, block_hashes: Iterable[bytes], success: bool = True) -> None:
         """End what `prepare_store` began; blocks named that are not being written are passed over.
