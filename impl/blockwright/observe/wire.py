@@ -250,7 +250,7 @@ class Encoder:
 
     def _vllm(self, chain: list[BlockStored]) -> object:
         """Return a chain of blocks as one event: mostly of one block; nearly all the time of encoding is spent here."""
-        own, parent, tokens, size, lora, group, salt, items, medium, _, number = chain[0]
+        own, parent, tokens, size, lora, group, salt, items, medium, number, _ = chain[0]
         if len(chain) == 1:
             hashes, has_items = [_from_bytes(own[:32][-8:]) if isinstance(own, bytes) else own], bool(items)
         else:
@@ -307,7 +307,7 @@ def _is_joined(last: BlockStored, event: BlockStored, is_sglang: bool) -> bool:
     """
     if is_sglang and (event.mm_items or last.mm_items):
         return False
-    return bool(event[3:7] == last[3:7] and event[8::2] == last[8::2] and event.tokens and last.tokens)
+    return bool(event[3:7] == last[3:7] and event[8:10] == last[8:10] and event.tokens and last.tokens)
 
 
 def _vllm_medium(medium: str) -> tuple[str, str | None]:
@@ -417,7 +417,7 @@ def _decoded(event: Any) -> list[KVCacheEvent]:
         salt, items = (named, ()) if keys is None else _said(keys, lora, named)
         named = salt
         own = packed[4 * at * size : 4 * (at + 1) * size]
-        found.append(BlockStored(block_hash, parent, own, size, lora, group, salt, items, medium, False, number))
+        found.append(BlockStored(block_hash, parent, own, size, lora, group, salt, items, medium, number))
         parent = block_hash if tokens else None
     return found
 

@@ -233,7 +233,7 @@ class Journal:
             items = request.items_within(start, start + block_size)  # law: EV-5
             # As BlockStored(...) does, past its own constructor, which takes longer than all the rest.
             lora, number = request.lora_name, int(group)
-            fields = (digest, parent, tokens, int(block_size), lora, number, salt, items, "GPU", False, None)
+            fields = (digest, parent, tokens, int(block_size), lora, number, salt, items, "GPU", None, False)
             stored: BlockStored = tuple.__new__(BlockStored, fields)
             if self.evictions is not None:
                 self._stored[block] = stored

@@ -348,7 +348,7 @@ def note_admission(
     journal._say(base, HIT, ask.hit_length)
     journal._say(base, EXTERNAL, ask.external)
     asked, found = request._num_asked_outside, request._num_found_outside
-    if asked == 0 and ask.external > 0:  # the engine did not report its lookup, but it has made one
+    if asked == 0 and ask.external != 0:  # the engine did not report its lookup, but it has made one
         asked = request._num_prompt + i64(len(request._output)) - ask.hit_length
         found = min(ask.external, asked)
     journal._admit(base, request._num_looked_up, asked, found, is_resumed)
