@@ -424,6 +424,9 @@ class GroupTables:
         """
         start = table.num_published
         stop = num_tokens // self._block_size
+        if stop * self._block_size > request.num_keyed():
+            # law: PUB-3
+            stop = request.num_keyed() // self._block_size if self._layout == ROW else 0
         if stop <= start:
             return
         if self._layout != ROW:

@@ -33,7 +33,6 @@ from blockwright.kinds import ChunkedLocalAttentionSpec, CrossAttentionSpec, Mam
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "pcp_world_size": ((1,), "start vLLM without prefill context parallelism"),
     "metrics_collector": ((None,), "start vLLM without --kv-cache-metrics"),
-    "num_hash_lookahead_tokens": ((0,), 'put "disable_lookahead_block_hashes": true into --speculative-config'),
     "num_prefill_lookahead": ((0, 1), "start vLLM without drafts of several modules"),
     "enable_mamba_shared_prefix_checkpoint": ((False, True), "start vLLM without it"),
 }
@@ -123,6 +122,7 @@ class KVCacheManager:
         enable_kv_cache_events: bool = False,
         dcp_world_size: int = 1,
         watermark: float = 0.0,
+        num_hash_lookahead_tokens: int = 0,
         **options: Any,
     ) -> None:
         """Take vLLM's configuration.
@@ -144,7 +144,10 @@ class KVCacheManager:
             getattr(layer_spec(group.kv_cache_spec), "mamba_cache_mode", "align") != "align" for group in groups
         ):
             raise UnsupportedError("recurrent layers with prefix caching need mamba_cache_mode='align'")
-        self.use_eagle = use_eagle or any(getattr(group, "is_eagle_group", False) for group in groups)
+        self._lookahead = num_hash_lookahead_tokens
+        # Hashes that look ahead leave no block to be computed again, though the groups stay flagged.
+        is_flagged = any(getattr(group, "is_eagle_group", False) for group in groups)
+        self.use_eagle = use_eagle or (is_flagged and not self._lookahead)
         self.core = Manager(
             config,
             max_model_len,
@@ -184,7 +187,7 @@ class KVCacheManager:
         self._due: dict[str, Any] = {}
         self._left: list[tuple[int, Any]] = []
         self._events = (
-            Events(self.core, groups, self._sizes, hash_block_size or self._unit)
+            Events(self.core, groups, self._sizes, hash_block_size or self._unit, self._lookahead)
             if enable_kv_cache_events and enable_caching
             else None
         )
@@ -255,7 +258,8 @@ class KVCacheManager:
 
     def _prefix(self, hashes: Any, tokens: list[int]) -> Request:
         """Return a request that only asks: what is the hit of these tokens, the last of which is left to compute?"""
-        return Twin.request_of("asks", tokens, self._hash_block_size, GivenHasher(hashes))
+        hasher = GivenHasher(hashes, key_lookahead=self._lookahead)
+        return Twin.request_of("asks", tokens, self._hash_block_size, hasher)
 
     def _hits_per_group(self, block_hashes: Any, max_cache_hit_length: int) -> tuple[None, tuple[int, ...]]:
         """Return the hit that each group has alone, as the offloading connector asks vLLM's coordinator.
@@ -335,7 +339,7 @@ class KVCacheManager:
             if (
                 stop <= twin.table and not self._has_states and not delay_cache_blocks and not full_sequence_must_fit
             ):  # it fills a block
-                self._note_filled(request, twin, min(stop, request.num_tokens), twin.table)
+                self._note_filled(request, twin, stop, twin.table)
                 return self.empty_kv_cache_blocks
         except AttributeError:
             self._twin(request)
@@ -408,7 +412,7 @@ class KVCacheManager:
             if stop <= begin:
                 self._note_filled(request, twin, stop, NEVER)
                 return self.empty_kv_cache_blocks
-        is_later, end = True, stop
+        is_later, end, sure = True, stop, 0
         if self._has_states and self._trims:
             twin.learn(request, stop)
             begin = self._settle(request, twin)
@@ -416,11 +420,13 @@ class KVCacheManager:
             begin = computed - request.num_in_flight_tokens
             if begin < twin.certain:
                 begin = twin.certain
-            if twin.due <= begin <= twin.written and twin.learn(request, begin) <= begin:
+            sure = twin.learn(request, begin)
+            if twin.due <= begin <= twin.written and sure <= begin:
                 is_later = False  # one call trims, publishes what is settled, and gives slots
             else:
                 begin = self._settle(request, twin)
-            if own.num_tokens <= begin:  # slots up to the end of the last block: of steps within it nothing is told
+            # Slots up to the end of the last block: of steps within it nothing is told.
+            if own.num_tokens <= min(begin + twin.lookahead, stop):
                 end = -(-(stop + ahead) // self._unit) * self._unit - ahead
                 if end > self.max_model_len:
                     end = self.max_model_len
@@ -433,7 +439,7 @@ class KVCacheManager:
         if blocks is None:
             return None
         if not is_later:
-            twin.published = max(twin.published, begin - begin % self._unit)
+            twin.published = max(twin.published, min(begin, sure) // self._unit * self._unit)
             self._tell(request, twin.published)
         self._note_step(request, twin, begin, end, ahead)
         return blocks
@@ -480,7 +486,7 @@ class KVCacheManager:
         twin.written = stop
         known = twin.request.num_tokens
         if self._has_states:
-            twin.is_exact = stop <= known
+            twin.is_exact = stop <= known - twin.lookahead
             twin.end = stop - stop % self._unit
             if twin.is_exact:
                 self._left.append((stop, request))
@@ -495,10 +501,11 @@ class KVCacheManager:
             twin.trim = self._next_trim(begin)
             if twin.trim < table - 1:  # what dies one step before the next block is needed is trimmed with that step
                 table = twin.trim
-        self._note_filled(request, twin, min(stop, request.num_tokens), table)
+        self._note_filled(request, twin, stop, table)
 
-    def _note_filled(self, request: Any, twin: Twin, sure: int, table: int) -> None:
-        """Note that `sure` known tokens have slots, and set the bounds of steps that change nothing."""
+    def _note_filled(self, request: Any, twin: Twin, stop: int, table: int) -> None:
+        """Note that tokens up to `stop` have slots, and set the bounds of steps that change nothing."""
+        sure = max(0, min(stop, request.num_tokens - twin.lookahead))
         if sure >= twin.fill and self._caches and sure > twin.published:
             twin.due = sure
             self._due[request.request_id] = request
@@ -564,7 +571,7 @@ class KVCacheManager:
             twin.loading = (length, external)
             return blocks
         is_held = is_delayed or (bool(external) and not self._trims)
-        twin.published = length if is_held else min(stop, own.num_tokens)
+        twin.published = length if is_held else max(length, min(stop, own.num_tokens - twin.lookahead))
         self._note_step(request, twin, length if is_held else length + external, stop, ahead)
         if is_held:
             self._hold(request)
@@ -575,7 +582,8 @@ class KVCacheManager:
         """Return whether this step leaves a recurrent state that lengthens a request's hit: it is found in the next."""
         hashes, unit = request.block_hashes, self._hash_block_size or self._unit
         for count, other in self._left:
-            if length < count < request.num_tokens and not any(count % size for size in self._state_sizes):
+            is_longer = length < count <= request.num_tokens - max(1, self._lookahead)
+            if is_longer and not any(count % size for size in self._state_sizes):
                 at = count // unit - 1
                 if other.block_hashes[at] == hashes[at]:
                     return True
@@ -622,7 +630,7 @@ class KVCacheManager:
         """Return what hangs on a request, made when it first matters."""
         twin: Twin | None = getattr(request, "_blockwright", None)
         if twin is None:
-            twin = request._blockwright = Twin(request, self._hash_block_size)
+            twin = request._blockwright = Twin(request, self._hash_block_size, self._lookahead)
             request._blockwright_quiet = NEVER
         return twin
 
@@ -669,7 +677,7 @@ class KVCacheManager:
         if twin.is_exact and twin.written <= computed:
             return twin.written
         count: int = min(twin.written, computed - request.num_in_flight_tokens)
-        known: int = min(count, request.num_tokens)
+        known: int = min(count, request.num_tokens - twin.lookahead)
         return known if all(count // size == known // size for size in self._state_sizes) else 0
 
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
