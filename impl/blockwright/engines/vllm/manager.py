@@ -24,7 +24,7 @@ from blockwright import Fits, GivenHasher, KVCacheBlocks, Request
 from blockwright import KVCacheManager as Manager
 from blockwright.engines.vllm import connectors
 from blockwright.engines.vllm.events import Events
-from blockwright.engines.vllm.kinds import layer_spec, next_trim, translated
+from blockwright.engines.vllm.kinds import layer_spec, next_trim, require_margins, translated
 from blockwright.engines.vllm.pool import Pool
 from blockwright.engines.vllm.requests import FOR_EVER, NEVER, Twin
 from blockwright.errors import UnsupportedError
@@ -148,6 +148,8 @@ class KVCacheManager:
         # Hashes that look ahead leave no block to be computed again, though the groups stay flagged.
         is_flagged = any(getattr(group, "is_eagle_group", False) for group in groups)
         self.use_eagle = use_eagle or (is_flagged and not self._lookahead)
+        if self.use_eagle and enable_caching:
+            require_margins(groups, self._specs)
         self.core = Manager(
             config,
             max_model_len,
