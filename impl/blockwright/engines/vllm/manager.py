@@ -188,6 +188,7 @@ class KVCacheManager:
         self._running: dict[str, Any] = {}
         self._due: dict[str, Any] = {}
         self._left: list[tuple[int, Any]] = []
+        self._offers: dict[str, list[tuple[int, int, int]]] = {}
         self._events = (
             Events(self.core, groups, self._sizes, hash_block_size or self._unit, self._lookahead)
             if enable_kv_cache_events and enable_caching
@@ -314,8 +315,11 @@ class KVCacheManager:
         """Say that a step starts: recurrent states that the last one left may be found from now on."""
         if self._has_states:
             self._publish_due()
-            self._left.clear()
             self.core.new_step_starts()
+            if self.block_pool.keeps_hashes:
+                for _, request in self._left:
+                    self._offer(request)
+            self._left.clear()
 
     def allocate_slots(
         self,
@@ -574,6 +578,7 @@ class KVCacheManager:
             return blocks
         is_held = is_delayed or (bool(external) and not self._trims)
         twin.published = length if is_held else max(length, min(stop, own.num_tokens - twin.lookahead))
+        twin.offered = dict.fromkeys(range(len(self._sizes)), length + external)
         self._note_step(request, twin, length if is_held else length + external, stop, ahead)
         if is_held:
             self._hold(request)
@@ -694,6 +699,7 @@ class KVCacheManager:
         length, external = twin.loading
         if self._end_load(twin, max(0, min(num_computed_tokens - length, external))):
             twin.published = min(length + external, twin.request.num_tokens - 1)  # the last token is computed again
+            twin.offered = dict.fromkeys(range(len(self._sizes)), length + external)
             self._note_step(request, twin, twin.published, twin.published, 0)
             self._tell(request, twin.published)
             return
@@ -728,6 +734,22 @@ class KVCacheManager:
             units = count // (self._hash_block_size or self._unit)
             self.block_pool.note(request.block_hashes[twin.noted : units])
             twin.noted = max(twin.noted, units)
+            self._offer(request)
+
+    def _offer(self, request: Any) -> None:
+        """Offer a connector the states that were published of a running request since it was last offered one."""
+        name = request.request_id
+        if not self._has_states or name not in self._running:
+            return
+        offered: dict[int, int] = request._blockwright.offered
+        tables, published = self.core.get_block_ids(name), self.core.num_published(name)
+        for group, (spec, size) in enumerate(zip(self._specs, self._sizes, strict=True)):
+            entry = published[group] - 1
+            end = published[group] * size
+            if isinstance(spec, MambaSpec) and end > offered.get(group, 0):
+                offered[group] = end
+                if tables[group][entry]:
+                    self._offers.setdefault(name, []).append((group, tables[group][entry], end))
 
     # ------------------------------------------------------------------ release
 
@@ -738,6 +760,7 @@ class KVCacheManager:
             return
         twin: Twin = request._blockwright
         self._due.pop(name, None)
+        self._offers.pop(name, None)
         own = twin.request
         if twin.loading is not None:
             self.core.free(own)
@@ -861,11 +884,19 @@ class KVCacheManager:
         return [], []
 
     def take_boundary_state_offloads(self) -> dict[str, list[tuple[int, int, int]]]:
-        """Return no states for connectors."""
-        return {}
+        """Return the states that were published since the last call, as (group, block, tokens), for a connector.
+
+        A block that was given up and taken since then holds another request's data, so it is left out.
+        """
+        offers, self._offers = self._offers, {}
+        unit, pool = self._hash_block_size or self._unit, self.block_pool
+        for name, states in offers.items():  # of requests that run: those of others went with them
+            hashes = self._running[name].block_hashes
+            offers[name] = [each for each in states if pool.carries(each[1], hashes[each[2] // unit - 1], each[0])]
+        return {name: states for name, states in offers.items() if states}
 
     def finalize_partial_tail_offloads(self, request: Any) -> list[tuple[int, int, int]]:
-        """Return no partial blocks for connectors."""
+        """Return none: no state inside a block is published."""
         return []
 
     def _num_blocks_to_allocate(

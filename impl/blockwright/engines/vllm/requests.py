@@ -34,12 +34,13 @@ class Twin:
         is_exact, end: of the last step that the manager has heard of, whether it ends within the known tokens, and the
             last block end that it may pass; where layers are recurrent.
         noted: hashes that were kept for a connector, by their number.
+        offered: of each group with recurrent states, the tokens of the last one that a connector was offered.
         lookahead: tokens behind a block that its hash also covers (0.33); the block is published once they are known.
     """
 
     __slots__ = (
-        "certain", "cover", "due", "end", "fill", "is_exact", "loading", "lookahead", "noted", "published", "request",
-        "table", "trim", "written",
+        "certain", "cover", "due", "end", "fill", "is_exact", "loading", "lookahead", "noted", "offered", "published",
+        "request", "table", "trim", "written",
     )  # fmt: skip
 
     def __init__(self, request: Any, hash_block_size: int | None, lookahead: int) -> None:
@@ -65,6 +66,7 @@ class Twin:
         self.end = 0
         self.cover = self.written = self.certain = self.due = self.published = self.noted = 0
         self.loading: tuple[int, int] | None = None
+        self.offered: dict[int, int] = {}
         self.request.num_computed_tokens = 0
 
     def learn(self, request: Any, stop: int) -> int:
