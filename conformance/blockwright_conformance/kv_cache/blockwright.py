@@ -118,7 +118,7 @@ def kv_cache_config(config: Config, package: Any = blockwright) -> KVCacheConfig
 class Shared:
     """Shared by all copies of an adapter: requests as first made, and the prefix of each digest."""
 
-    def __init__(self, block_size: int, make: Callable[..., Request], lookahead: int) -> None:
+    def __init__(self, block_size: int, make: Callable[..., Request], lookahead: int = 0) -> None:
         self.block_size = block_size
         self.make = make
         self.lookahead = lookahead
