@@ -55,8 +55,8 @@ def plan_kv_cache(
       groups 1 to 5: sliding 1,024, 4 layers, 16 tokens a block, 64.00 KiB of a page used, 0.0% wasted, ...
 
     Of the layouts that fit, the one with the fewest groups is taken among those that lose at most `max_loss` of the
-    requests that the best one holds: each group is one more block table for every request and step. Of several workers
-    that share the tables, plan for the least memory that any of them has.
+    requests that the best one holds: each group is one more block table for every request and step. If several
+    workers share the tables, plan for the least memory that any of them has.
 
     Complexity: O(layouts x groups x block_size): milliseconds for a hundred layers.
 
@@ -151,7 +151,6 @@ class _Memory:
         return self.num_blocks if self.num_blocks <= fit else 0
 
     def holds(self, layout: Layout, limits: RequestLimits) -> bool:
-        """Whether a request of the longest length fits, beside the null block."""
         # law: LAYOUT-6
         return self.need(layout, limits) < self.blocks(layout)
 
@@ -172,7 +171,6 @@ def _chosen(layouts: Sequence[Layout], memory: _Memory, limits: RequestLimits, m
 
 
 def _planned(layout: Layout, memory: _Memory, limits: RequestLimits, shared_layers: Mapping[str, str]) -> KVCachePlan:
-    """Write a layout out as a plan."""
     specs = {name: spec for family in layout.families for name, spec in family.specs.items()}
     groups = []
     for names, number in layout.groups:
@@ -284,7 +282,6 @@ def _told_apart(one: float, other: float) -> tuple[str, str]:
 
 
 def _check_limits(limits: RequestLimits) -> None:
-    """Check counts of tokens and steps."""
     for name in ("max_model_len", "max_num_batched_tokens", "max_steps_in_flight"):
         integer(name, getattr(limits, name), 1)
     for name in ("max_num_encoder_tokens", "num_lookahead_tokens"):
@@ -319,7 +316,6 @@ def _check_layers(layers: Mapping[str, KVCacheSpec], limits: RequestLimits) -> N
 
 
 def _check_choices(available: int, num_blocks: int | None, largest: int, width: int | None, unit: int) -> None:
-    """Check the options of the layout."""
     integer("available_bytes", available, 0, 2**63 - 1)
     integer("max_block_size", largest, 1)
     integer("page_alignment", unit, 1)
