@@ -101,6 +101,7 @@ def scheduler(
     *,
     is_async: bool = False,
     drafts: int = 0,
+    eagle: bool = False,
     caching: bool = True,
     events: bool = False,
     loads: dict[str, Any] | None = None,
@@ -121,7 +122,10 @@ def scheduler(
         "max_num_batched_tokens": 64,
         "async_scheduling": False,
     } | options
-    if drafts:
+    if drafts and eagle:  # the head has full attention, as the first group
+        model = str(models.eagle(folder))
+        settings["speculative_config"] = {"method": "eagle", "model": model, "num_speculative_tokens": drafts}
+    elif drafts:
         settings["speculative_config"] = {
             "method": "ngram",
             "num_speculative_tokens": drafts,
@@ -157,7 +161,10 @@ def scheduler(
         from vllm.config import KVEventsConfig
 
         config.kv_events_config = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
-    groups = [KVCacheGroupSpec([f"layers.{number}"], kind) for number, kind in enumerate(kinds)]
+    groups = [
+        KVCacheGroupSpec([f"layers.{number}"], kind, is_eagle_group=eagle and number == 0)
+        for number, kind in enumerate(kinds)
+    ]
     names = [name for group in groups for name in group.layer_names]
     size = kinds[0].page_size_bytes if kinds else 0
     tensors = [KVCacheTensor(size=size * num_blocks, layers=names, layer_stride=0, block_stride=size)] if kinds else []
@@ -174,12 +181,15 @@ def scheduler(
     )
 
 
-def request(name: str, tokens: list[int], hash_block_size: int, max_tokens: int, **options: Any) -> Request:
-    """Return a request as the engine makes it."""
+def request(
+    name: str, tokens: list[int], hash_block_size: int, max_tokens: int, lookahead: int = 0, **options: Any
+) -> Request:
+    """Return a request as the engine makes it; its hashes may look ahead (0.33)."""
     kv_cache_utils.init_none_hash(sha256)
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     sampling.update_from_generation_config({}, None)
-    hasher = kv_cache_utils.get_request_block_hasher(hash_block_size, sha256)
+    more = (lookahead,) if lookahead else ()
+    hasher = kv_cache_utils.get_request_block_hasher(hash_block_size, sha256, *more)
     return Request(name, tokens, sampling, None, block_hasher=hasher, **options)
 
 
@@ -551,7 +561,8 @@ def walk(
                 extra["cache_salt"] = "tenant"
             most = draw.randrange(1, 80)
             for side in sides:
-                side.scheduler.add_request(request(name, tokens, hash_block_size, most, **extra))
+                lookahead = getattr(side.scheduler, "num_hash_lookahead_tokens", 0)
+                side.scheduler.add_request(request(name, tokens, hash_block_size, most, lookahead, **extra))
             alive.append(name)
         if alive and draw.random() < 0.02:
             name = draw.choice(alive)

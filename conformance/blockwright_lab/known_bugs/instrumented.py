@@ -22,11 +22,13 @@ class VariantAdapter(BlockwrightAdapter):
     units: ClassVar[int] = 1
     """Hashed units per block: requests are hashed with blocks this much smaller than the manager's."""
 
-    def hasher(self) -> Any:
-        return self.package.SipHasher(bytes(range(16)))
+    def hasher(self, lookahead: int) -> Any:
+        return self.package.SipHasher(bytes(range(16)), key_lookahead=lookahead)
 
     def sharing(self, config: Config) -> Shared:
-        return Shared(hash_unit(config) // self.units, partial(self.package.Request, hasher=self.hasher()))
+        lookahead = config.added.key_lookahead
+        make = partial(self.package.Request, hasher=self.hasher(lookahead))
+        return Shared(hash_unit(config) // self.units, make, lookahead)
 
 
 class FineAdapter(VariantAdapter):
@@ -50,7 +52,7 @@ class CollidingAdapter(VariantAdapter):
 
     options: ClassVar[dict[str, Any]] = {"verify_tokens": True}
 
-    def hasher(self) -> Any:
+    def hasher(self, lookahead: int) -> Any:
         return self.package.FunctionHasher(lambda parent, block: bytes(16))
 
     def sharing(self, config: Config) -> Shared:
@@ -68,8 +70,8 @@ class ToldAdapter(VariantAdapter):
 
     options: ClassVar[dict[str, Any]] = {"log_stats": True, "track_evictions": True}
 
-    def hasher(self) -> Any:
-        return self.package.Sha256Hasher(b"")
+    def hasher(self, lookahead: int) -> Any:
+        return self.package.Sha256Hasher(b"", lookahead)
 
 
 def adapter_on(package: ModuleType, base: type[BlockwrightAdapter] = VariantAdapter) -> type[BlockwrightAdapter]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from ..reads import Ahead, Cross, Full, Group, Mamba, cut, dead, drafts_beside, drafts_within, positions, reads, shows
+from .added import named
 from .hits import useful
 from .publication import is_private
 from .state import NULL, Running, State, Table, covers, key, owned, resumed, running, sharers, span
@@ -106,14 +107,14 @@ def law_written_is_unshared(state: State) -> bool:
 
 def law_full_is_published(state: State) -> bool:
     """PUB-2: of the entries looked at, exactly those that a hit can need are published: full blocks, the last state."""
-    size = tuple(group.block_size for group in state.config.groups)
-    recurrent = tuple(isinstance(group.kind, Mamba) for group in state.config.groups)
+    config, size = state.config, tuple(group.block_size for group in state.config.groups)
+    recurrent = tuple(isinstance(group.kind, Mamba) for group in config.groups)
     return all(
-        key(state, block)
-        == ((at, cut(request.prefix, (entry + 1) * size[at])) if useful(state.config, at, entry) else None)
+        key(state, block) == (named(config.added, at, request.prefix, end) if useful(config, at, entry) else None)
         for request, at, entry, block in held(state)
-        if not is_private(state.config, request)
-        if entry < request.published[at] and (not recurrent[at] or (entry + 1) * size[at] == request.computed)
+        for end in ((entry + 1) * size[at],)
+        if not is_private(config, request)
+        if entry < request.published[at] and (not recurrent[at] or end == request.computed)
     )
 
 

@@ -20,6 +20,7 @@ from tests.core.support import chunked, cross, full, mamba, manager_dump, needed
 
 from blockwright import (
     BlockPool,
+    ChunkedLocalAttentionSpec,
     EvictionStats,
     HitExplanation,
     HitLimit,
@@ -82,7 +83,9 @@ class Expected(NamedTuple):
 def ends_of(spec: KVCacheSpec, length: int, eagle: bool) -> list[int]:
     size = spec.block_size
     ends = {(position // size + 1) * size for position in needed(spec, length)}
-    return sorted(ends | ({length + size} if eagle and not isinstance(spec, MambaSpec) else set()))
+    return sorted(
+        ends | ({length + size} if eagle and not isinstance(spec, MambaSpec | ChunkedLocalAttentionSpec) else set())
+    )
 
 
 def longest(specs: Sequence[KVCacheSpec], has: Sequence[AbstractSet[int]], num_tokens: int, eagle: bool) -> int:
