@@ -132,11 +132,12 @@ def scheduler(
         "async_scheduling": False,
     } | options
     if drafts:
-        head = {"method": "eagle", "model": str(models.eagle(folder))}
+        head: dict[str, Any] = {"method": "eagle", "model": str(models.eagle(folder))}
         ngram = {"method": "ngram", "prompt_lookup_max": 2, "prompt_lookup_min": 1}
-        settings["speculative_config"] = {"num_speculative_tokens": drafts} | (head if eagle else ngram)
+        drafting = {"num_speculative_tokens": drafts} | (head if eagle else ngram)
         if not lookahead and hasattr(SpeculativeConfig, "disable_lookahead_block_hashes"):
-            settings["speculative_config"]["disable_lookahead_block_hashes"] = True
+            drafting["disable_lookahead_block_hashes"] = True
+        settings["speculative_config"] = drafting
     name = repr(sorted(settings.items(), key=str))
     if name not in _CONFIGS:
         _CONFIGS[name] = EngineArgs(**settings).create_engine_config()
