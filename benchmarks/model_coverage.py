@@ -9,12 +9,15 @@ is what came of it.
 """
 
 import argparse
+import importlib.abc
+import importlib.machinery
 import json
 import os
 import re
 import sys
 import tomllib
 import traceback
+import types
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,12 +44,15 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.model_executor.models import registry
 from vllm.platforms import current_platform
+from vllm.triton_utils import triton
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.kv_cache_layout import KVCacheLayout
+from vllm.v1.worker.workspace import init_workspace_manager
 from vllm.v1.structured_output import StructuredOutputManager
 
 from blockwright.engines.vllm import schedulers
@@ -55,11 +61,42 @@ from blockwright.errors import UnsupportedError
 
 DATA: dict[str, Any] = tomllib.loads((HERE / "model_coverage.toml").read_text(encoding="utf-8"))
 PAGE = HERE.parent / "docs" / "reference" / "served.md"
+ABSENT = ("cuda", "cutlass", "torchvision")
+"""Packages of kernels and of images that models import, and that no layer needs in order to declare its cache."""
 LONGEST = 8192
 """Tokens of the longest request."""
 MODES = {"sync": (True, False, False), "async": (True, True, False), "uncached": (False, True, False)}
 MODES |= {"drafts, sync": (True, False, True), "drafts, async": (True, True, True)}
 """Prefix caching, asynchronous scheduling, and drafts."""
+
+
+class _Anything(type):
+    """A class for each name of an absent package."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        return cls
+
+
+class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Find absent packages, in which every name is a class that does nothing."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name.partition(".")[0] in ABSENT:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec: Any) -> Any:
+        module = types.ModuleType(spec.name)
+        module.__getattr__ = lambda name: getattr(_Anything("Anything", (), {}), name)  # type: ignore[method-assign]
+        return module
+
+    def exec_module(self, module: Any) -> None:
+        pass
 
 
 @dataclass
@@ -188,6 +225,7 @@ def ran(config: Any, memory: Any, is_async: bool, drafts: int, steps: int) -> st
         note = " (vLLM's own is wrong)"
         mine = side(True)
         stub.walk([mine], 1, steps, unit, longest=longest, exact=False)
+    if "DBG" in os.environ: print([(s.hits,s.queries,s.preemptions,s.audited) for s in (mine,theirs)], memory.num_blocks, longest, [(k,g.is_eagle_group) for k,g in zip(kinds,memory.kv_cache_groups)])
     return f"{mine.hits}/{theirs.hits}{note}" if mine.queries else f"runs{note}"
 
 
@@ -258,6 +296,25 @@ def is_served(result: str) -> bool:
     return not re.match("not built|refused|FAILS", result)
 
 
+def _like_a_gpu(platform: Any) -> None:
+    """Undo what vLLM's platform changes on a CPU: latent attention loses caching and chunks there, and none is sparse."""
+    backend_of, checked = platform.get_attn_backend_cls, platform.check_and_update_config
+    latent, sparse = AttentionBackendEnum.TRITON_MLA.get_path(), AttentionBackendEnum.FLASHMLA_SPARSE.get_path()
+
+    def check(config: Any) -> None:
+        caching, chunks = config.cache_config.enable_prefix_caching, config.scheduler_config.enable_chunked_prefill
+        checked(config)
+        config.cache_config.enable_prefix_caching = caching
+        config.scheduler_config.enable_chunked_prefill = chunks
+
+    def backend(chosen: Any, attn_selector_config: Any, num_heads: int | None = None) -> Any:
+        if attn_selector_config.use_mla:
+            return sparse if attn_selector_config.use_sparse else latent
+        return backend_of(chosen, attn_selector_config, num_heads)
+
+    platform.get_attn_backend_cls, platform.check_and_update_config = staticmethod(backend), staticmethod(check)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--folder", type=Path, default=Path("build/model-coverage"))
@@ -266,6 +323,12 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="architectures; all without")
     args = parser.parse_args()
     registry._run_in_subprocess = lambda look: look()  # a process for each model takes seconds
+    sys.meta_path.append(_Absent())
+    triton.set_allocator = lambda allocator: None
+    torch.cuda.Stream = torch.cuda.Event = _Anything("Anything", (), {})
+    torch.accelerator.empty_cache = lambda: None
+    init_workspace_manager(torch.device("cpu"))
+    _like_a_gpu(type(current_platform))
     parallel_state.init_distributed_environment(1, 0, f"file://{args.folder.absolute()}/store-{os.getpid()}", 0, "gloo")
     found = {}
     for name, row in DATA["models"].items():
