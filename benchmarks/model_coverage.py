@@ -4,8 +4,8 @@ Run inside an environment with vLLM (``make model-coverage``). `model_coverage.t
 architecture. vLLM makes its configuration and the model's modules of it on torch's device "meta", without weights, and
 the layers declare their caches; where that fails on a CPU, the table has the reason. Drafts are of the model's own
 module (MTP) or of an EAGLE head. Then vLLM's scheduler runs random requests over its own manager and over ours, side by
-side, with a worker that knows what every slot must hold. What is printed, and written into ``docs/reference/served.md``,
-is what came of it.
+side, with a worker that knows what every slot must hold. The results are printed and, with ``--write``, put into
+``docs/reference/served.md``.
 """
 
 import argparse
@@ -25,15 +25,6 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-os.environ |= {
-    "OMP_NUM_THREADS": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-}
 
 import torch
 from tests.engines import stub
@@ -52,8 +43,8 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.kv_cache_layout import KVCacheLayout
-from vllm.v1.worker.workspace import init_workspace_manager
 from vllm.v1.structured_output import StructuredOutputManager
+from vllm.v1.worker.workspace import init_workspace_manager
 
 from blockwright.engines.vllm import schedulers
 from blockwright.engines.vllm.kinds import layer_spec
@@ -225,7 +216,6 @@ def ran(config: Any, memory: Any, is_async: bool, drafts: int, steps: int) -> st
         note = " (vLLM's own is wrong)"
         mine = side(True)
         stub.walk([mine], 1, steps, unit, longest=longest, exact=False)
-    if "DBG" in os.environ: print([(s.hits,s.queries,s.preemptions,s.audited) for s in (mine,theirs)], memory.num_blocks, longest, [(k,g.is_eagle_group) for k,g in zip(kinds,memory.kv_cache_groups)])
     return f"{mine.hits}/{theirs.hits}{note}" if mine.queries else f"runs{note}"
 
 
@@ -238,21 +228,20 @@ def attempt(folder: Path, name: str, row: dict[str, Any], steps: int) -> Found:
         try:
             config = configured(folder, name, row, caching, drafting)
             try:
-                specs, how = layers_of(config, "meta"), ""
+                layers = layers_of(config, "meta")
             except NotImplementedError:  # a constant of the model is computed on the way
-                specs, how = layers_of(config, "cpu"), ""
-            memory = memory_of(config, specs)
+                layers = layers_of(config, "cpu")
+            memory = memory_of(config, layers)
+            scheduler(config, memory, False, is_async)
         except Exception as error:
             if os.environ.get("COVERAGE_TRACE"):
                 traceback.print_exc()
             found.results[mode] = f"not built: {words(error)}"
             continue
         if mode == "sync":
-            kinds = Counter(
-                f"{type(layer_spec(group.kv_cache_spec)).__name__.removesuffix('Spec')} {group.kv_cache_spec.block_size}"
-                for group in memory.kv_cache_groups
-            )
-            found.layers = ", ".join(f"{count} x {kind}" if count > 1 else kind for kind, count in kinds.items()) + how
+            specs = [layer_spec(group.kv_cache_spec) for group in memory.kv_cache_groups]
+            kinds = Counter(f"{type(spec).__name__.removesuffix('Spec')} {spec.block_size}" for spec in specs)
+            found.layers = ", ".join(f"{count} x {kind}" if count > 1 else kind for kind, count in kinds.items())
         try:
             speculative = config.speculative_config
             found.results[mode] = ran(
@@ -297,7 +286,7 @@ def is_served(result: str) -> bool:
 
 
 def _like_a_gpu(platform: Any) -> None:
-    """Undo what vLLM's platform changes on a CPU: latent attention loses caching and chunks there, and none is sparse."""
+    """Undo what vLLM changes on a CPU: latent attention has neither caching nor chunks there, and none is sparse."""
     backend_of, checked = platform.get_attn_backend_cls, platform.check_and_update_config
     latent, sparse = AttentionBackendEnum.TRITON_MLA.get_path(), AttentionBackendEnum.FLASHMLA_SPARSE.get_path()
 

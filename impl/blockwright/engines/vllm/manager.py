@@ -176,6 +176,15 @@ class KVCacheManager:
         layouts = dict.fromkeys(zip(self._specs, self._sizes, strict=True))
         trims = [found for spec, size in layouts if (found := next_trim(spec, size)) is not None]
         self._trims = bool(trims)
+        # Within so many tokens no trim reaches a block that may be hit and is not published. A chunk's last one is not.
+        self._unread = min(
+            [
+                size + (spec.sliding_window - 1 if isinstance(spec, SlidingWindowSpec) else size)
+                for spec, size in layouts
+                if isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec)
+            ],
+            default=FOR_EVER,
+        )
         self._next_trim = trims[0] if len(trims) == 1 else lambda count: min([trim(count) for trim in trims])
         self._in_flight = max_model_len if max_in_flight_tokens is None else max_in_flight_tokens
         self._zeroes = bool(getattr(kv_cache_config, "needs_kv_cache_zeroing", False))
@@ -416,7 +425,9 @@ class KVCacheManager:
             begin = computed - request.num_in_flight_tokens
             if begin < twin.certain:
                 begin = twin.certain
-            if twin.due <= begin <= twin.written and twin.learn(request, begin) <= begin:
+            if twin.due <= begin <= twin.written and (
+                begin - twin.published < self._unread and twin.learn(request, begin) <= begin
+            ):
                 is_later = False  # one call trims, publishes what is settled, and gives slots
             else:
                 begin = self._settle(request, twin)
@@ -452,7 +463,7 @@ class KVCacheManager:
             self._publish(request, due)
             if is_more:
                 self._catch_up(twin, settled)
-        return settled
+        return max(settled, twin.certain)  # publishing may have told the manager of more, which is certain then
 
     def _trim_late(self) -> bool:
         """Trim what could have been trimmed one step earlier, where blocks are short; say whether there was any."""
