@@ -23,11 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from tests.engines import stub
+from tests.engines import conftest, stub
 from vllm.config import get_layers_from_vllm_config, set_current_vllm_config
 from vllm.distributed import parallel_state
 from vllm.engine.arg_utils import EngineArgs
@@ -50,6 +49,7 @@ from blockwright.engines.vllm import schedulers
 from blockwright.engines.vllm.kinds import layer_spec
 from blockwright.errors import UnsupportedError
 
+HERE = conftest.HERE.parents[1] / "benchmarks"
 DATA: dict[str, Any] = tomllib.loads((HERE / "model_coverage.toml").read_text(encoding="utf-8"))
 PAGE = HERE.parent / "docs" / "reference" / "served.md"
 ABSENT = ("cuda", "cutlass", "torchvision")
