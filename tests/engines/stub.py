@@ -18,7 +18,6 @@ import torch
 from tests.engines import models
 from tests.engines.connector import draw
 from vllm import SamplingParams
-from vllm.config import SpeculativeConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers.mamba.checkpoint import compute_mamba_prefill_checkpoints
 from vllm.utils.hashing import sha256
@@ -104,7 +103,6 @@ def scheduler(
     drafts: int = 0,
     eagle: bool = False,
     flagged: bool = True,
-    lookahead: bool = False,
     unit: int | None = None,
     interval: int | None = None,
     shared_prefix: bool = False,
@@ -117,8 +115,7 @@ def scheduler(
     """Return one of vLLM's schedulers over a pool of these groups, with its own manager or ours.
 
     `loads` configures the connector beside this file, `connector` one of vLLM's own. Drafts are of an EAGLE head or of
-    n-grams; `flagged` marks the attention groups as read by the head. With `lookahead` block hashes cover the tokens
-    behind their block, where the release can. `unit` is the tokens of a hash, `interval` the retention interval, and
+    n-grams; `flagged` marks full attention as the head's. `unit` is the tokens of a hash, `interval` the retention interval, and
     `shared_prefix` lets states inside blocks be published.
     """
     settings = {
@@ -134,10 +131,7 @@ def scheduler(
     if drafts:
         head: dict[str, Any] = {"method": "eagle", "model": str(models.eagle(folder))}
         ngram = {"method": "ngram", "prompt_lookup_max": 2, "prompt_lookup_min": 1}
-        drafting = {"num_speculative_tokens": drafts} | (head if eagle else ngram)
-        if not lookahead and hasattr(SpeculativeConfig, "disable_lookahead_block_hashes"):
-            drafting["disable_lookahead_block_hashes"] = True
-        settings["speculative_config"] = drafting
+        settings["speculative_config"] = {"num_speculative_tokens": drafts} | (head if eagle else ngram)
     name = repr(sorted(settings.items(), key=str))
     if name not in _CONFIGS:
         _CONFIGS[name] = EngineArgs(**settings).create_engine_config()
@@ -171,7 +165,7 @@ def scheduler(
         config.kv_events_config = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
     groups = [
         KVCacheGroupSpec(
-            [f"layers.{number}"], kind, is_eagle_group=eagle and flagged and not isinstance(kind, MambaSpec)
+            [f"layers.{number}"], kind, is_eagle_group=eagle and flagged and isinstance(kind, FullAttentionSpec)
         )
         for number, kind in enumerate(kinds)
     ]
@@ -199,7 +193,7 @@ def scheduler(
 def request(
     name: str, tokens: list[int], hash_block_size: int, max_tokens: int, lookahead: int = 0, **options: Any
 ) -> Request:
-    """Return a request as the engine makes it; its block hashes cover `lookahead` tokens behind their block."""
+    """Return a request as the engine makes it; its block hashes cover `lookahead` tokens behind their block (0.33)."""
     kv_cache_utils.init_none_hash(sha256)
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     sampling.update_from_generation_config({}, None)

@@ -131,7 +131,7 @@ def test_the_last_token_of_a_prompt_finds_its_window(models_folder: Path) -> Non
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize("groups", ["full", "full sliding"])
+@pytest.mark.parametrize("groups", ["full", "full sliding", "full state"])
 def test_the_host_holds_what_it_says(groups: str, lazy: bool, models_folder: Path) -> None:
     from tests.engines import stub, transfers
 

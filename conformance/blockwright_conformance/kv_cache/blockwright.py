@@ -118,9 +118,10 @@ def kv_cache_config(config: Config, package: Any = blockwright) -> KVCacheConfig
 class Shared:
     """Shared by all copies of an adapter: requests as first made, and the prefix of each digest."""
 
-    def __init__(self, block_size: int, make: Callable[..., Request]) -> None:
+    def __init__(self, block_size: int, make: Callable[..., Request], lookahead: int = 0) -> None:
         self.block_size = block_size
         self.make = make
+        self.lookahead = lookahead
         self.requests: dict[tuple[str, Prefix], Request] = {}
         self.prefixes: dict[bytes, Prefix] = {}
 
@@ -138,9 +139,10 @@ class Shared:
     def learn(self, request: Request, prefix: Prefix) -> None:
         """Record the prefixes of a request's digests, one for each (HASH-1)."""
         for entry, digest in enumerate(request.block_hashes):
-            known = self.prefixes.setdefault(digest, cut(prefix, (entry + 1) * self.block_size))
+            covered = cut(prefix, (entry + 1) * self.block_size + self.lookahead)
+            known = self.prefixes.setdefault(digest, covered)
             self.prefixes[digest[:16]] = known  # as the index keeps it
-            if known != cut(prefix, (entry + 1) * self.block_size):
+            if known != covered:
                 raise AssertionError(f"HASH-1: one digest stands for {known} and for {prefix}")
 
 
@@ -255,8 +257,9 @@ class BlockwrightAdapter:
 
     def sharing(self, config: Config) -> Shared:
         """Return the record shared by all copies of this adapter; with events, keys leave the process."""
-        hasher = {"hasher": self.package.Sha256Hasher(b"")} if config.added.tells else {}
-        return Shared(hash_unit(config), partial(self.package.Request, **hasher))
+        tells, lookahead = config.added.tells, config.added.key_lookahead
+        hasher = {"hasher": self.package.Sha256Hasher(b"", lookahead)} if tells or lookahead else {}
+        return Shared(hash_unit(config), partial(self.package.Request, **hasher), lookahead)
 
     def copy(self) -> Self:
         """Return an independent copy; requests are copied when they are next used."""
@@ -392,9 +395,10 @@ class BlockwrightAdapter:
             request.append_output_token_ids(list(tokens))
         extra, known = self.prefixes[name]
         self.prefixes[name] = extra, known + tokens
-        if self.overlaps:
-            self.manager.cache_blocks(request, 0)  # publishes nothing, but shows the copy that settlement is to read
-        if (len(known) + len(tokens)) // self.shared.block_size > len(known) // self.shared.block_size:
+        if self.overlaps or self.shared.lookahead:
+            self.manager.cache_blocks(request, 0)  # publishes nothing, but shows the copy that a later step is to read
+        before = len(known) - self.shared.lookahead
+        if (before + len(tokens)) // self.shared.block_size > before // self.shared.block_size:
             self.shared.learn(request, self.prefixes[name])
 
     def publish(self, name: str, end: int) -> None:

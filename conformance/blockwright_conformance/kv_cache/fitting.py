@@ -20,6 +20,7 @@ FEATURES: dict[str, Callable[[Scope], object]] = {
     "caching": lambda scope: scope.config.caching,
     "uncached": lambda scope: not scope.config.caching,
     "eagle": lambda scope: scope.config.eagle,
+    "key lookahead": lambda scope: scope.config.added.key_lookahead,
     "overlaps": lambda scope: scope.config.added.overlaps,
     "settles": lambda scope: scope.config.added.settles,
     "watermark": lambda scope: scope.config.watermark,

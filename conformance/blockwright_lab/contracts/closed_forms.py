@@ -345,11 +345,10 @@ def _(kind: Callable[[int, int], Kind], most: int) -> Function:
     def holds(width: int, sinks: int, size: int, times: int, entry: int, eagle: bool) -> None:
         assert 1 <= width <= 7 and 0 <= sinks <= 3 and 1 <= size <= 3 and 1 <= times <= 4 and 0 <= entry <= 9
         each = whole_chunks(kind(width, sinks), size)
-        use = eagle and not isinstance(each, Chunked)
-        config = Config((Group(each, size), Group(Full(), size * times)), 8, 99, eagle=use)
+        config = Config((Group(each, size), Group(Full(), size * times)), 8, 99, eagle=eagle)
         group = tables(each, size, 1 if isinstance(each, Mamba) else 0)
         group.keeps_all = isinstance(each, Full)
-        group.align(size * times, use)
+        group.align(size * times, eagle)
         assert group.is_useful(entry) == hits.useful(config, 0, entry)
 
     return holds

@@ -38,12 +38,14 @@ class VariantAdapter(BlockwrightAdapter):
     units: ClassVar[int] = 1
     """Hashed units per block: requests are hashed with blocks this much smaller than the manager's."""
 
-    def hasher(self) -> Any:
-        return self.package.SipHasher(bytes(range(16)))
+    def hasher(self, lookahead: int) -> Any:
+        return self.package.SipHasher(bytes(range(16)), key_lookahead=lookahead)
 
     def sharing(self, config: Config) -> Shared:
         """Return what all copies of this adapter share: the hasher, too."""
-        return Shared(hash_unit(config) // self.units, partial(self.package.Request, hasher=self.hasher()))
+        lookahead = config.added.key_lookahead
+        make = partial(self.package.Request, hasher=self.hasher(lookahead))
+        return Shared(hash_unit(config) // self.units, make, lookahead)
 
 
 class FineAdapter(VariantAdapter):
@@ -67,7 +69,7 @@ class CollidingAdapter(VariantAdapter):
 
     options: ClassVar[dict[str, Any]] = {"verify_tokens": True}
 
-    def hasher(self) -> Any:
+    def hasher(self, lookahead: int) -> Any:
         return self.package.FunctionHasher(lambda parent, block: bytes(16))
 
     def sharing(self, config: Config) -> Shared:
@@ -93,9 +95,9 @@ class ToldAdapter(VariantAdapter):
         self.lookups: dict[str, tuple[int, int]] = {}
         self.admitted: frozenset[str] = frozenset()
 
-    def hasher(self) -> Any:
+    def hasher(self, lookahead: int) -> Any:
         """Return a hasher with keys that may leave the process."""
-        return self.package.Sha256Hasher(b"")
+        return self.package.Sha256Hasher(b"", lookahead)
 
     def copy(self) -> Self:
         twin = super().copy()

@@ -113,12 +113,14 @@ class VllmEngine:
                 )
 
     def manager(self, config: Config, **options: Any) -> Any:
-        """Return a manager of these groups over one pool; hashes are as fine as its own engine core makes them."""
-        make = self.interface
-        groups = [
-            make.KVCacheGroupSpec([f"layers.{at}"], self.kv_cache_spec(group.kind, group.block_size, config))
-            for at, group in enumerate(config.groups)
-        ]
+        """Return a manager of these groups over one pool; hashes are as fine as its own engine core makes them.
+
+        `state` has further fields of recurrent layers, `cache_config` of the configuration; the rest are the manager's.
+        """
+        make, state = self.interface, options.pop("state", {})
+        specs = [self.kv_cache_spec(group.kind, group.block_size, config) for group in config.groups]
+        specs = [replace(spec, **state) if isinstance(spec, make.MambaSpec) else spec for spec in specs]
+        groups = [make.KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)]
         cache_config = make.KVCacheConfig(
             num_blocks=config.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups, **options.pop("cache_config", {})
         )

@@ -197,8 +197,7 @@ class KVCacheManager:
             raise UnsupportedError(
                 "enable_caching: cross-attention blocks are never cached, so no prefix is; turn it off"
             )
-        for group in groups:
-            refuse_eagle(group.kv_cache_spec, use_eagle)
+        refuse_eagle([group.kv_cache_spec for group in groups], use_eagle)
         pool = BlockPool(
             kv_cache_config.num_blocks,
             enable_caching,

@@ -164,6 +164,6 @@ def _refuse_weak_keys(manager: KVCacheManager) -> None:
 
 def _whose(manager: KVCacheManager, identity: bytes, hasher: BlockHasher | None) -> str:
     """Return a digest of all that must be the same: identity, configuration, and the hasher's key of one token."""
-    key = b"" if hasher is None else Request("key", [0], 1, hasher=hasher).block_hashes[0]
+    key = b"" if hasher is None else Request("key", [0] * (1 + hasher.key_lookahead), 1, hasher=hasher).block_hashes[0]
     sizes = [each.block_size for each in manager.managers]
     return hashlib.sha256(repr((identity, key, sizes, manager.kv_cache_config)).encode()).hexdigest()

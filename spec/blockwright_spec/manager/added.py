@@ -23,7 +23,7 @@ class ConfigAdded:
     candidates are told apart by hints and tenants: each of `floors` is a tenant's extra keys and the blocks that are
     its own, and the last `guard` candidates are out of the reach of hints. With `keeps`, blocks that no wanted hit
     needs go first (chapter `keeping`), except the last `spares` of them, which go as others do where there are neither
-    hints nor floors.
+    hints nor floors. With `key_lookahead`, a key also covers so many tokens behind its block (PUB-3).
     """
 
     overlaps: bool = False
@@ -35,6 +35,7 @@ class ConfigAdded:
     guard: int = 0
     keeps: bool = False
     spares: int = 0
+    key_lookahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,15 +80,20 @@ def known(listener: Listener) -> tuple[frozenset[Content], ...]:
 
 
 def parent(state: State, content: Content) -> Prefix | None:
-    """Return the prefix before the last block of a content, or None where that is the first block."""
-    at, prefix = content
-    before = len(prefix[1]) - state.config.groups[at].block_size
-    return cut(prefix, before) if before > 0 else None
+    """Return what the block before is published as, or None where a content's block is the first."""
+    (at, prefix), whole = content, block_end(state, content)
+    size = state.config.groups[at].block_size
+    return cut(prefix, len(prefix[1]) - size) if len(whole[1]) > size else None
+
+
+def block_end(state: State, content: Content) -> Prefix:
+    """Return the prefix up to the end of a content's block, without the tokens that its key looks ahead at."""
+    return cut(content[1], len(content[1][1]) - state.config.added.key_lookahead)
 
 
 def stored(state: State, content: Content) -> Stored:
     """Return the event that tells of a content, when all else that can be found in a state is known."""
-    at, (extra, tokens) = content
+    at, (extra, tokens) = content[0], block_end(state, content)
     before = parent(state, content)
     is_orphan = before is not None and (at, before) not in index(state)
     return Stored(content, before, is_orphan, tokens[-state.config.groups[at].block_size :], extra)
@@ -144,7 +149,8 @@ def law_key_serves_alone(state: State, listener: Listener) -> bool:
     return all(
         len(event.tokens) == state.config.groups[event.content[0]].block_size for _, event in reports(listener)
     ) and all(
-        any(state.contents[block] == content for block in holding(state, content)) for content in known(listener)[-1]
+        any(state.contents[block] == (content[0], block_end(state, content)) for block in holding(state, content))
+        for content in known(listener)[-1]
     )
 
 
@@ -153,7 +159,7 @@ def law_events_tell_all_that_decides(state: State, listener: Listener) -> bool:
     return all(
         event.extra == extra and tokens[len(tokens) - len(event.tokens) :] == event.tokens
         for _, event in reports(listener)
-        for _, (extra, tokens) in (event.content,)
+        for extra, tokens in (block_end(state, event.content),)
     )
 
 

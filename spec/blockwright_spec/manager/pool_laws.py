@@ -2,7 +2,7 @@
 
 from math import lcm
 
-from ..reads import Prefix, margin, needed, shows
+from ..reads import Prefix, cut, margin, needed, shows
 from .hits import found
 from .lru import LRU
 from .state import NULL, Running, State, Waiting, heads, holders, key
@@ -32,10 +32,23 @@ def law_key_is_single(state: State) -> bool:
 
 def law_key_is_content(state: State) -> bool:
     """PUB-1: a published block holds exactly what it is published as: a prefix that ends where the block ends."""
-    groups = state.config.groups
+    groups, lookahead = state.config.groups, state.config.added.key_lookahead
     return all(
-        state.contents[block] == (at, prefix) and len(prefix[1]) % groups[at].block_size == 0 < len(prefix[1])
+        state.contents[block] == (at, cut(prefix, end)) and end % groups[at].block_size == 0 < end
         for block, (at, prefix) in state.keys
+        for end in (len(prefix[1]) - lookahead,)
+    )
+
+
+def law_key_looks_ahead(state: State) -> bool:
+    """PUB-3: a key covers the tokens behind its block that its data depends on: no hit is continued by other tokens."""
+    lookahead = state.config.added.key_lookahead
+    return all(
+        key(state, block) == (at, cut(prefix, (entry + 1) * group.block_size + lookahead))
+        for prefix, hit in ((prefix, found(state, prefix, LRU)) for prefix in asked(state))
+        for at, group in enumerate(state.config.groups)
+        for entry, block in enumerate(heads(state.config, hit)[at])
+        if block != NULL
     )
 
 
@@ -52,8 +65,12 @@ def asked(state: State) -> frozenset[Prefix]:
 
 def readable(state: State, at: int, prefix: Prefix, position: int) -> bool:
     """Return whether the content of some published block, whatever its key, serves a group's read of a position."""
-    group = state.config.groups[at]
-    return any(shows(group, at, state.contents[block], prefix, position) for block, _ in state.keys)
+    group, lookahead = state.config.groups[at], state.config.added.key_lookahead
+    return any(
+        shows(group, at, state.contents[block], prefix, position)
+        for block, (_, whole) in state.keys
+        if not lookahead or cut(prefix, len(whole[1])) == whole
+    )
 
 
 def law_hit_is_sound(state: State) -> bool:
@@ -88,7 +105,9 @@ def law_hit_is_longest(state: State) -> bool:
 
 def law_hit_leaves_a_token(state: State) -> bool:
     """HIT-3: a hit is aligned in every group, and leaves a token to compute and its draft margin."""
-    extra = max(1, *(margin(group, state.config.eagle) for group in state.config.groups))
+    extra = max(
+        1, state.config.added.key_lookahead, *(margin(group, state.config.eagle) for group in state.config.groups)
+    )
     lengths = ((len(prefix[1]), found(state, prefix, LRU).length) for prefix in asked(state))
     return all(
         length <= max(0, known - extra) and not any(length % group.block_size for group in state.config.groups)

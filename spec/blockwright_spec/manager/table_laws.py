@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ..reads import Ahead, Cross, Full, Group, Mamba, cut, dead, drafts_beside, drafts_within, positions, reads, shows
 from .hits import useful
-from .state import NULL, Running, State, Table, covers, key, owned, resumed, running, sharers, span
+from .state import NULL, Running, State, Table, covers, key, named, owned, resumed, running, sharers, span
 
 
 def tables(state: State) -> Iterator[tuple[Running, int, Group, Table]]:
@@ -109,7 +109,9 @@ def law_full_is_published(state: State) -> bool:
     recurrent = tuple(isinstance(group.kind, Mamba) for group in state.config.groups)
     return all(
         key(state, block)
-        == ((at, cut(request.prefix, (entry + 1) * size[at])) if useful(state.config, at, entry) else None)
+        == (
+            named(state.config, at, request.prefix, (entry + 1) * size[at]) if useful(state.config, at, entry) else None
+        )
         for request, at, entry, block in held(state)
         if entry < request.published[at] and (not recurrent[at] or (entry + 1) * size[at] == request.computed)
     )

@@ -245,12 +245,21 @@ class BlockHasher:
         is_collision_resistant: no attacker can construct two prefixes with one key. Without it a manager demands
             ``verify_tokens=True``.
         is_portable: equal in every process with the same seed, so keys may leave this one.
+        key_lookahead: tokens behind its block that a key also covers, because a draft head's data at the block's last
+            position depends on them. No block of a hit is then computed again (``use_eagle=False``). law: PUB-3.
     """
 
-    def __init__(self, is_collision_resistant: bool, is_portable: bool) -> None:
-        """Declare the two properties."""
+    def __init__(self, is_collision_resistant: bool, is_portable: bool, key_lookahead: int = 0) -> None:
+        """Declare the properties.
+
+        Raises:
+            InvalidArgumentError: `key_lookahead` is negative or too large.
+        """
+        if not 0 <= key_lookahead < 1 << 20:
+            raise InvalidArgumentError(f"key_lookahead: must be 0 or more, and below 2**20, not {key_lookahead!r}")
         self.is_collision_resistant = is_collision_resistant
         self.is_portable = is_portable
+        self.key_lookahead = key_lookahead
 
     def start(self, root: bytes, block_size: i64) -> HashChain:
         """Return a new chain for a request with this identity encoding."""
@@ -432,7 +441,7 @@ def _spread(data: bytes, step: i64, filler: bytes) -> bytes:
 class SipHasher(BlockHasher):
     """Keyed SipHash-1-3-128: the default inside one process (about 50 ns per 16 tokens when compiled)."""
 
-    def __init__(self, key: bytes | None = None, remembered_bytes: int = REMEMBERED) -> None:
+    def __init__(self, key: bytes | None = None, remembered_bytes: int = REMEMBERED, key_lookahead: int = 0) -> None:
         """Take a 16-byte secret key; without one it is drawn from the operating system.
 
         Args:
@@ -440,11 +449,12 @@ class SipHasher(BlockHasher):
             remembered_bytes: that the prompts that were hashed last may take, so that a prompt that begins like one of
                 them is compared, not hashed again: 4 bytes a token, 24 a block (its key), and 384 a prompt; a key takes
                 some 100 uncompiled. 0 keeps no tokens beyond their requests.
+            key_lookahead: tokens behind its block that a key also covers; then no prompt is remembered.
 
         Raises:
             InvalidArgumentError: names the argument.
         """
-        super().__init__(True, False)
+        super().__init__(True, False, key_lookahead)
         if not 0 <= remembered_bytes < 1 << 60:
             raise InvalidArgumentError(f"remembered_bytes: must be 0 or more, and below 2**60, not {remembered_bytes}")
         self._key = _SipKey(os.urandom(16) if key is None else key)
@@ -515,9 +525,9 @@ class _Sha256Chain(HashChain):
 class Sha256Hasher(BlockHasher):
     """SHA-256 under an explicit seed: for keys that leave the process (about 250 ns per 16 tokens)."""
 
-    def __init__(self, seed: bytes) -> None:
+    def __init__(self, seed: bytes, key_lookahead: int = 0) -> None:
         """Take the seed that all processes of one deployment share; any length, not secret."""
-        super().__init__(True, True)
+        super().__init__(True, True, key_lookahead)
         self._seed = seed
 
     def has_seed(self, seed: bytes) -> bool:
@@ -616,10 +626,17 @@ class GivenHasher(BlockHasher):
     """
 
     def __init__(
-        self, block_hashes: list[bytes], is_collision_resistant: bool = True, is_portable: bool = True
+        self,
+        block_hashes: list[bytes],
+        is_collision_resistant: bool = True,
+        is_portable: bool = True,
+        key_lookahead: int = 0,
     ) -> None:
-        """Take the list, which must grow before the request gets the tokens, and the engine's promises."""
-        super().__init__(is_collision_resistant, is_portable)
+        """Take the list, which must grow before the request gets the tokens, and the engine's promises.
+
+        With `key_lookahead`, the list has a block's key once the request has that many tokens behind the block.
+        """
+        super().__init__(is_collision_resistant, is_portable, key_lookahead)
         self._hashes = block_hashes
 
     def start(self, root: bytes, block_size: i64) -> HashChain:

@@ -213,7 +213,7 @@ class BlockKeys:
         request = self.request
         if request is None:
             raise InvalidArgumentError("verify_tokens: needs a request; bare hashes cannot be verified")
-        return request.prefix_content((index + 1) * block_size)
+        return request.prefix_content((index + 1) * block_size, request._lookahead)
 
 
 class ManagerTables:
@@ -310,6 +310,7 @@ class Request:
             self._mm_ends = list(accumulate([item.offset + item.length for item in self._mm_items], max))
         used = DEFAULT_HASHER if hasher is None else hasher
         self.hasher = used
+        self._lookahead: i64 = used.key_lookahead
         self._root = b"" if self.lora_name is None else _tagged(b"L", self.lora_name)
         if self.cache_salt is not None:
             self._root += _tagged(b"S", self.cache_salt)
@@ -363,6 +364,7 @@ class Request:
         twin._mm_items = self._mm_items
         twin._mm_ends = self._mm_ends
         twin.hasher = self.hasher
+        twin._lookahead = self._lookahead
         twin._root = self._root
         twin._block_size = self._block_size
         chain = self._chain
@@ -532,8 +534,15 @@ class Request:
             raise
 
     def num_full_blocks(self) -> i64:
-        """Return how many hashed blocks the known tokens fill; 0 without a block size. O(1)."""
-        return (self._num_prompt + i64(len(self._output))) // self._block_size if self._block_size > 0 else 0
+        """Return how many hashed blocks the known tokens fill and have a key; 0 without a block size. O(1)."""
+        return self.num_keyed() // self._block_size if self._block_size > 0 else 0
+
+    def num_keyed(self) -> i64:
+        """Return the tokens that keys can be made of: those before the tokens that a key looks ahead at. O(1).
+
+        law: PUB-3.
+        """
+        return max(self._num_prompt + i64(len(self._output)) - self._lookahead, 0)
 
     def _hash_early(self) -> None:
         """Make all keys now, if that must not wait."""
@@ -563,7 +572,7 @@ class Request:
         size = self._block_size
         in_prompt = min(self._num_prompt // size, stop)
         # Items give each block its own extra keys; without them the whole prompt is hashed in one call.
-        in_one = i < in_prompt and not self._mm_items
+        in_one = i < in_prompt and not self._mm_items and self._lookahead == 0
         if in_one and i == 0 and stop > next_length(0):
             self.hash_until(next_length(0))  # by the last of these an earlier prompt is found that begins alike
             self.hash_until(stop)
@@ -604,10 +613,15 @@ class Request:
         return writer.getvalue()
 
     def _extra_keys(self, index: i64) -> bytes:
-        """Encode the multimodal items that overlap a block, at their places relative to it. O(log items + those)."""
+        """Encode the tokens that a block's key looks ahead at, and the multimodal items that overlap it and them.
+
+        Items are encoded at their places relative to the block. Complexity: O(log items + those).
+        """
         data = b""
         start = int(index * self._block_size)
-        stop = start + int(self._block_size)
+        stop = start + int(self._block_size) + int(self._lookahead)
+        if self._lookahead > 0:
+            data = b"A" + self.token_bytes(start + self._block_size, stop)
         # Items before this one end before the block; a long prompt with many images would be read in quadratic time.
         at = bisect_right(self._mm_ends, start)
         while at < len(self._mm_items) and self._mm_items[at].offset < stop:
@@ -631,11 +645,11 @@ class Request:
             ]
         )
 
-    def prefix_content(self, num_tokens: i64) -> bytes:
-        """Return an exact, injective encoding of the first tokens and all that identifies them. O(n)."""
+    def prefix_content(self, num_tokens: i64, ahead: i64) -> bytes:
+        """Return an exact, injective encoding of whole blocks, the tokens ahead and all that identifies them. O(n)."""
         items = b"".join([self._extra_keys(i) + b"|" for i in range(num_tokens // self._block_size)])
         head = len(self._root).to_bytes(8, "little") + self._root + len(items).to_bytes(8, "little") + items
-        return head + self.token_bytes(0, num_tokens)
+        return head + self.token_bytes(0, num_tokens + ahead)
 
     def keys(self, units: i64) -> BlockKeys:
         """Return the keys as a group with `units` hashed units per block sees them. O(1)."""

@@ -148,7 +148,7 @@ def loss_named(loss: i64) -> HitLimit:
 
 def explain(groups: list[GroupTables], request: Request, alignment: i64, use_eagle: bool) -> HitExplanation:
     """Explain the hit of a request; nothing changes. law: EXPLAIN-1."""
-    max_length: i64 = request.num_tokens - 1
+    max_length: i64 = min(request.num_tokens - 1, request.num_keyed())
     pool = groups[0].block_pool if groups else None
     if pool is None or not pool.enable_caching or request.prompt_logprobs or request._block_size == 0:
         unasked = [

@@ -85,7 +85,7 @@ def publish_alike(state: State, request: Request, tables: RequestTables, ask: St
     end = (start + 1) * size  # tokens that fill the next entry
     if ask.stop < end:
         return min(in_place, end - 1)
-    num_filled = min(ask.stop, request._num_prompt + i64(len(request._output)))
+    num_filled = min(ask.stop, request.num_keyed())
     if num_filled >= end and request._block_size > 0 and publishes_now(state, ask):
         pool = state.pool
         units: i64 = 1 if request._block_size == size else size // request._block_size

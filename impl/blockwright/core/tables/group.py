@@ -81,7 +81,7 @@ class GroupTables:
         """Say that hits end at multiples of `alignment`, so that what none can need is not published."""
         size = self._block_size
         self._alignment = alignment
-        self._has_margin = use_eagle and self._layout == ROW
+        self._has_margin = use_eagle and self._layout == ROW and not isinstance(self.rule, ChunkedRule)
         # Where a chunk ends with the block, the next token reads nothing of it, and no hit ever needs it.
         reads_back = not isinstance(self.rule, ChunkedRule) and self.rule.first_needed(size) < size
         self._publishes_all = self.keeps_all or (alignment == size and reads_back)
@@ -424,6 +424,9 @@ class GroupTables:
         """
         start = table.num_published
         stop = num_tokens // self._block_size
+        if stop * self._block_size > request.num_keyed():
+            # law: PUB-3
+            stop = request.num_keyed() // self._block_size if self._layout == ROW else 0
         if stop <= start:
             return
         if self._layout != ROW:
@@ -443,7 +446,7 @@ class GroupTables:
 
     def probe(self, keys: BlockKeys, max_length: i64, use_eagle: bool) -> Probe:
         """Start a lookup of at most `max_length` tokens. O(max_length / block_size), one vector."""
-        margin: i64 = 1 if use_eagle else 0
+        margin: i64 = 1 if use_eagle and not isinstance(self.rule, ChunkedRule) else 0
         # The block after a hit is computed again, so it may hold the last token, which a hit may not.
         return Probe(self.block_pool, keys, self._group, self._block_size, max_length + margin, margin)
 
@@ -609,7 +612,7 @@ def group_tables(spec: KVCacheSpec, pool: BlockPool, group: int, dcp_world_size:
     return GroupTables(spec, pool, count_of("kv_cache_group_id", group), spec.block_size * dcp_world_size)
 
 
-def refuse_eagle(spec: KVCacheSpec, use_eagle: bool) -> None:
-    """Raise `UnsupportedError` for EAGLE with a kind that cannot give up its last block."""
-    if use_eagle and isinstance(spec, ChunkedLocalAttentionSpec):
+def refuse_eagle(specs: list[KVCacheSpec], use_eagle: bool) -> None:
+    """Raise `UnsupportedError` for EAGLE where no layer can be its draft head's: none gives up its last block."""
+    if use_eagle and all([isinstance(spec, ChunkedLocalAttentionSpec) for spec in specs]):
         raise UnsupportedError("use_eagle: chunked local attention cannot give up the last block of a hit; turn it off")

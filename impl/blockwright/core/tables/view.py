@@ -147,7 +147,7 @@ class GroupReader:
         """
         if isinstance(kv_cache_spec, CrossAttentionSpec):
             raise UnsupportedError("kv_cache_spec: cross-attention blocks are never cached; there is no hit")
-        refuse_eagle(kv_cache_spec, use_eagle)
+        refuse_eagle([kv_cache_spec], use_eagle)
         if not kv_cache_group_ids:
             raise InvalidArgumentError("kv_cache_group_ids: needs at least one group")
         if block_pool.verifies_tokens:
