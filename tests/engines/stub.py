@@ -115,8 +115,8 @@ def scheduler(
     """Return one of vLLM's schedulers over a pool of these groups, with its own manager or ours.
 
     `loads` configures the connector beside this file, `connector` one of vLLM's own. Drafts are of an EAGLE head or of
-    n-grams; `flagged` marks full attention as the head's. `unit` is the tokens of a hash, `interval` the retention interval, and
-    `shared_prefix` lets states inside blocks be published.
+    n-grams; `flagged` marks full attention as the head's. `unit` is the tokens of a hash, `interval` the retention
+    interval, and `shared_prefix` lets states inside blocks be published.
     """
     settings = {
         "model": str(models.make("llama", folder)),
