@@ -314,7 +314,7 @@ def main() -> int:
     registry._run_in_subprocess = lambda look: look()  # a process for each model takes seconds
     sys.meta_path.append(_Absent())
     triton.set_allocator = lambda allocator: None
-    torch.cuda.Stream = torch.cuda.Event = _Anything("Anything", (), {})
+    vars(torch.cuda).update(Stream=_Anything("Stream", (), {}), Event=_Anything("Event", (), {}))
     torch.accelerator.empty_cache = lambda: None
     init_workspace_manager(torch.device("cpu"))
     _like_a_gpu(type(current_platform))
