@@ -293,8 +293,9 @@ def _like_a_gpu(platform: Any) -> None:
     def check(config: Any) -> None:
         caching, chunks = config.cache_config.enable_prefix_caching, config.scheduler_config.enable_chunked_prefill
         checked(config)
-        config.cache_config.enable_prefix_caching = caching
-        config.scheduler_config.enable_chunked_prefill = chunks
+        if config.model_config is not None and config.model_config.use_mla:
+            config.cache_config.enable_prefix_caching = caching
+            config.scheduler_config.enable_chunked_prefill = chunks
 
     def backend(chosen: Any, attn_selector_config: Any, num_heads: int | None = None) -> Any:
         if attn_selector_config.use_mla:
