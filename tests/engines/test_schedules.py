@@ -108,12 +108,12 @@ def test_what_was_scheduled_and_never_ran_is_not_found(models_folder: Path) -> N
     manager.core.check({})
 
 
-@pytest.mark.parametrize("batched", [24, 100, 300])
+@pytest.mark.parametrize("batched", [24, 70, 100, 300])
 def test_windows_narrower_than_a_block_are_found_again(batched: int, models_folder: Path) -> None:
     """Steps in flight that end inside a block: a window's blocks are published before they are given up."""
     from tests.engines import stub
 
-    kinds, tokens, found = [stub.sliding(24, 64), stub.full(64)], [3 + at % 90 for at in range(400)], []
+    kinds, tokens, found = [stub.sliding(24, 64), stub.full(64)], [3 + at % 90 for at in range(420)], []
     for ours in (False, True):
         made = stub.scheduler(models_folder, ours, kinds, 60, is_async=True, max_num_batched_tokens=batched)
         side = stub.Side(made, kinds, depth=1)

@@ -181,10 +181,11 @@ class KVCacheManager:
         layouts = dict.fromkeys(zip(self._specs, self._sizes, strict=True))
         trims = [found for spec, size in layouts if (found := next_trim(spec, size)) is not None]
         self._trims = bool(trims)
-        # Within so many tokens no trim reaches a block that may be hit and is not published. A chunk's last one is not.
+        # A step that ends within so many tokens of the published ones trims no block that is to be published yet. The
+        # last block of a chunk needs no key: behind it, nothing of the chunk is read.
         self._unread = min(
             [
-                size + (spec.sliding_window - 1 if isinstance(spec, SlidingWindowSpec) else size)
+                self._unit + (spec.sliding_window - 1 if isinstance(spec, SlidingWindowSpec) else size)
                 for spec, size in layouts
                 if isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec)
             ],
@@ -436,7 +437,11 @@ class KVCacheManager:
             if begin < twin.certain:
                 begin = twin.certain
             sure = twin.learn(request, begin)
-            if twin.due <= begin <= twin.written and sure <= begin and begin - twin.published < self._unread:
+            if (
+                twin.due <= begin <= twin.written
+                and sure <= begin
+                and begin - twin.published // self._unit * self._unit < self._unread
+            ):
                 is_later = False  # one call trims, publishes what is settled, and gives slots
             else:
                 begin = self._settle(request, twin)
