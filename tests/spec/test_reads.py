@@ -158,7 +158,7 @@ def readable(group: Group, tokens: int, length: int, cached: set[int], eagle: bo
     """Whether a group could resume `tokens` tokens after `length`, by brute force."""
     size = group.block_size
     read = {at // size for at in reads(group.kind, length)}
-    if not eagle or isinstance(group.kind, Mamba):
+    if not eagle or isinstance(group.kind, Mamba | Chunked):
         return read <= cached and length < tokens
     return read | {length // size} <= cached and length < tokens >= length + size
 

@@ -7,10 +7,11 @@ a request and a step is below, and stands there in a field `added`. A first read
 every `added` is plain, and what a chapter says of it can be passed over.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Set
 from dataclasses import dataclass
 
 from ..hints import UNSAID, Wish
+from ..reads import Group, Prefix, cut, longest_hit
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class ConfigAdded:
     candidates are told apart by hints and tenants: each of `floors` is a tenant's extra keys and the blocks that are
     its own, and the last `guard` candidates are out of the reach of hints. With `keeps`, blocks that no wanted hit
     needs go first (chapter `keeping`), except the last `spares` of them, which go as others do where there are neither
-    hints nor floors. With `key_lookahead`, a key also covers so many tokens behind its block (PUB-3).
+    hints nor floors. With `key_lookahead`, a key also covers so many tokens behind its block (PUB-4).
     """
 
     overlaps: bool = False
@@ -75,3 +76,43 @@ PLAIN_CONFIG = ConfigAdded()
 PLAIN_REQUEST = RunningAdded()
 PLAIN_STEP = StepAdded()
 """What stands in a first reading: nothing is added."""
+
+
+def named(added: ConfigAdded, at: int, prefix: Prefix, end: int) -> tuple[int, Prefix]:
+    """Return what a group's block that ends after `end` tokens of a prefix is published as (PUB-1, PUB-4).
+
+    A draft layer's data at a position depends on the token behind it too. Where keys look ahead they cover these
+    tokens, and no margin is left of a hit.
+    """
+    return at, cut(prefix, end + added.key_lookahead)
+
+
+def keyed(added: ConfigAdded, prefix: Prefix) -> int:
+    """Count the tokens that keys can be made of: behind them, those that the keys look ahead at are known (PUB-4)."""
+    return len(prefix[1]) - added.key_lookahead
+
+
+def is_published(added: ConfigAdded, published: Set[tuple[int, Prefix]], at: int, prefix: Prefix, end: int) -> bool:
+    """Return whether a group's block that ends after `end` tokens of a prefix is among published contents."""
+    return end <= keyed(added, prefix) and named(added, at, prefix, end) in published
+
+
+def longest(
+    added: ConfigAdded,
+    groups: Iterable[tuple[int, Group]],
+    published: Set[tuple[int, Prefix]],
+    prefix: Prefix,
+    eagle: bool,
+) -> int:
+    """Return the longest hit of a prefix in some numbered groups, if just these contents are published."""
+    numbers, those = zip(*groups, strict=True)
+
+    def found(at: int, known: Prefix) -> bool:
+        return is_published(added, published, numbers[at], prefix, len(known[1]))
+
+    return longest_hit(those, found, prefix, eagle)
+
+
+def continues(added: ConfigAdded, prefix: Prefix, content: Prefix) -> bool:
+    """Return whether a prefix goes on behind a block as a content says whose key looks ahead (PUB-4)."""
+    return added.key_lookahead == 0 or cut(prefix, len(content[1])) == content

@@ -2,9 +2,10 @@
 
 from math import lcm
 
-from ..reads import Full, Group, Prefix, dead, hit_ends, longest_hit
+from ..reads import Full, Prefix, dead, hit_ends
+from .added import is_published, keyed, longest, named
 from .choices import Choice
-from .state import NULL, Config, Content, Hit, State, Table, heads, key, keyed, named
+from .state import NULL, Config, Content, Hit, State, Table, heads, key
 
 
 def holding(state: State, content: Content) -> tuple[int, ...]:
@@ -33,27 +34,15 @@ def useful(config: Config, at: int, entry: int) -> bool:
     return any(end in hit_ends(group, length, config.eagle) for length in range(step, end + step, step))
 
 
-def longest(
-    config: Config, groups: tuple[tuple[int, Group], ...], published: frozenset[Content], prefix: Prefix
-) -> int:
-    """Return the longest hit of a prefix in some numbered groups, if just these contents are published."""
-
-    def is_published(at: int, known: Prefix) -> bool:
-        end = len(known[1])
-        return end <= keyed(config, prefix) and named(config, groups[at][0], prefix, end) in published
-
-    return longest_hit(tuple(group for _, group in groups), is_published, prefix, config.eagle)
-
-
 def found(state: State, prefix: Prefix, choice: Choice) -> Hit:
     """Return the longest hit of a prefix: which duplicate serves each entry is open (HIT-1, HIT-2)."""
     config, published = state.config, frozenset(content for _, content in state.keys)
-    length = longest(config, tuple(enumerate(config.groups)), published, prefix)
+    length = longest(config.added, enumerate(config.groups), published, prefix, config.eagle)
 
     def table(at: int) -> Table:
-        kind, size = config.groups[at].kind, config.groups[at].block_size
+        kind, size, added = config.groups[at].kind, config.groups[at].block_size, config.added
         return tuple(
-            NULL if dead(kind, size, length, entry) else choice.serve(holding(state, named(config, at, prefix, end)))
+            NULL if dead(kind, size, length, entry) else choice.serve(holding(state, named(added, at, prefix, end)))
             for entry, end in enumerate(range(size, length + 1, size))
         )
 
@@ -68,11 +57,10 @@ def junction(config: Config, published: frozenset[Content], prefix: Prefix, leng
     """
     full = tuple((at, group) for at, group in enumerate(config.groups) if isinstance(group.kind, Full))
     step, known = lcm(*(group.block_size for group in config.groups)), len(prefix[1])
-    most = keyed(config, prefix)
 
     def holds(end: int) -> bool:
         ends = ((at, each) for at, group in full for each in hit_ends(group, end, config.eagle))
-        return all(each <= most and named(config, at, prefix, each) in published for at, each in ends)
+        return all(is_published(config.added, published, at, prefix, each) for at, each in ends)
 
     return next((end for end in reversed(range(0, known, step)) if full and end > length and holds(end)), 0)
 
@@ -80,7 +68,7 @@ def junction(config: Config, published: frozenset[Content], prefix: Prefix, leng
 def served(hit: Hit, prefix: Prefix, state: State) -> tuple[tuple[int, Content], ...]:
     """Return the blocks of a hit, each with the content that it must have."""
     return tuple(
-        (block, named(state.config, at, prefix, (entry + 1) * state.config.groups[at].block_size))
+        (block, named(state.config.added, at, prefix, (entry + 1) * state.config.groups[at].block_size))
         for at, table in enumerate(hit.tables)
         for entry, block in enumerate(table)
         if block != NULL
@@ -90,8 +78,7 @@ def served(hit: Hit, prefix: Prefix, state: State) -> tuple[tuple[int, Content],
 def sound(state: State, prefix: Prefix, hit: Hit) -> bool:
     """Return whether each block of a hit carries this prefix now, null entries are dead and a token is left (HIT-1)."""
     return (
-        hit.length < len(prefix[1])
-        and (hit.length == 0 or hit.length <= keyed(state.config, prefix))
+        hit.length <= max(0, min(len(prefix[1]) - 1, keyed(state.config.added, prefix)))
         and all(key(state, block) == content for block, content in served(hit, prefix, state))
         and all(
             dead(group.kind, group.block_size, hit.length, entry)

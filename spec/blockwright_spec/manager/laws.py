@@ -19,7 +19,7 @@ LAWS = (
     listed(pool_laws.law_null_is_nothing, "vLLM BlockPool.null_block; known bug B57"),
     listed(pool_laws.law_key_is_single, "vLLM BlockPool.cached_block_hash_to_block; known bug B56"),
     listed(pool_laws.law_key_is_content, "vLLM BlockPool.cache_full_blocks; known bugs B40, B42"),
-    listed(pool_laws.law_key_looks_ahead, "vLLM num_hash_lookahead_tokens (0.33.0); known bug D84"),
+    listed(time_laws.law_key_looks_ahead, "vLLM num_hash_lookahead_tokens (0.33.0); known bug D84"),
     listed(time_laws.law_copies_are_apart, "PagedAttention (Kwon et al., 2023), section 4.4; known bug B51"),
     listed(pool_laws.law_free_is_findable_or_empty, "chapter `state`: contents are ghosts; known bug B14"),
     listed(pool_laws.law_hit_is_sound, "vLLM SingleTypeKVCacheManager.find_longest_cache_hit; known bugs B27, B60"),

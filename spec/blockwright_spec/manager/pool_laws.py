@@ -3,6 +3,7 @@
 from math import lcm
 
 from ..reads import Prefix, cut, margin, needed, shows
+from .added import continues
 from .hits import found
 from .lru import LRU
 from .state import NULL, Running, State, Waiting, heads, holders, key
@@ -40,18 +41,6 @@ def law_key_is_content(state: State) -> bool:
     )
 
 
-def law_key_looks_ahead(state: State) -> bool:
-    """PUB-3: a key covers the tokens behind its block that its data depends on: no hit is continued by other tokens."""
-    lookahead = state.config.added.key_lookahead
-    return all(
-        key(state, block) == (at, cut(prefix, (entry + 1) * group.block_size + lookahead))
-        for prefix, hit in ((prefix, found(state, prefix, LRU)) for prefix in asked(state))
-        for at, group in enumerate(state.config.groups)
-        for entry, block in enumerate(heads(state.config, hit)[at])
-        if block != NULL
-    )
-
-
 def law_free_is_findable_or_empty(state: State) -> bool:
     """GHOST-1: a free block that is not published holds nothing readable."""
     return all(state.contents[block] is None or key(state, block) is not None for block in state.queue)
@@ -65,12 +54,9 @@ def asked(state: State) -> frozenset[Prefix]:
 
 def readable(state: State, at: int, prefix: Prefix, position: int) -> bool:
     """Return whether the content of some published block, whatever its key, serves a group's read of a position."""
-    group, lookahead = state.config.groups[at], state.config.added.key_lookahead
-    return any(
-        shows(group, at, state.contents[block], prefix, position)
-        for block, (_, whole) in state.keys
-        if not lookahead or cut(prefix, len(whole[1])) == whole
-    )
+    group, keys = state.config.groups[at], state.keys
+    blocks = (block for block, (_, content) in keys if continues(state.config.added, prefix, content))
+    return any(shows(group, at, state.contents[block], prefix, position) for block in blocks)
 
 
 def law_hit_is_sound(state: State) -> bool:
@@ -105,9 +91,8 @@ def law_hit_is_longest(state: State) -> bool:
 
 def law_hit_leaves_a_token(state: State) -> bool:
     """HIT-3: a hit is aligned in every group, and leaves a token to compute and its draft margin."""
-    extra = max(
-        1, state.config.added.key_lookahead, *(margin(group, state.config.eagle) for group in state.config.groups)
-    )
+    margins = (margin(group, state.config.eagle) for group in state.config.groups)
+    extra = max(1, state.config.added.key_lookahead, *margins)
     lengths = ((len(prefix[1]), found(state, prefix, LRU).length) for prefix in asked(state))
     return all(
         length <= max(0, known - extra) and not any(length % group.block_size for group in state.config.groups)

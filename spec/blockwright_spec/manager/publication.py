@@ -9,9 +9,10 @@ layer does not: one request would read a state while another writes it. So a sta
 from dataclasses import replace
 
 from ..reads import Ahead, Group, Mamba, saved_end
+from .added import keyed, named
 from .hits import useful
 from .retention import doubled, undoubled
-from .state import NULL, Config, Request, Running, State, certain, key, keyed, named, runs_ahead
+from .state import NULL, Config, Request, Running, State, certain, key, runs_ahead
 
 
 def replaced(state: State, slot: int, request: Request) -> State:
@@ -22,20 +23,19 @@ def replaced(state: State, slot: int, request: Request) -> State:
 def publishable(request: Running, group: Group, at: int, count: int, stop: int | None, most: int) -> range:
     """Return the entries of a group that end at or before `count` tokens and were not looked at yet (PUB-1).
 
-    None that ends beyond `most` tokens, behind which tokens of its key are not known yet (PUB-3).
+    None that ends beyond `most` tokens, behind which tokens of its key are not known yet (PUB-4).
 
     Of a recurrent layer, that is the state after `count` tokens, if a block ends there and a step that has run stopped
     there; `stop` is None while the step has still to run (MAMBA-5). A layer that runs ahead also leaves the state at
     the last block end among the tokens that hold; of several block ends, only that one.
     """
-    full = range(request.published[at], min(count, most) // group.block_size)
+    size, looked = group.block_size, request.published[at]
+    full, last = range(looked, min(count, most) // size), range(looked, count // size)[-1:]
     if not isinstance(group.kind, Mamba):
         return full
-    last = range(request.published[at], count // group.block_size)[-1:]
-    is_saved = isinstance(group.kind, Ahead) and stop is not None
-    is_saved = is_saved and saved_end(request.added.saved, group.block_size, count) > 0
-    is_left = is_saved or (count % group.block_size == 0 and count == stop)
-    return last if is_left and last.stop * group.block_size <= most else full[:0]
+    end = saved_end(request.added.saved, group.block_size, count)
+    is_left = (isinstance(group.kind, Ahead) and stop is not None and end > 0) or count == stop == last.stop * size
+    return last if is_left and last.stop * size <= most else full[:0]
 
 
 def published(state: State, slot: int, count: int, stop: int | None) -> State:
@@ -46,12 +46,10 @@ def published(state: State, slot: int, count: int, stop: int | None) -> State:
     request, config = state.requests[slot], state.config
     if not isinstance(request, Running) or not config.caching:
         return state
-    full = tuple(
-        publishable(request, group, at, count, stop, keyed(config, request.prefix))
-        for at, group in enumerate(config.groups)
-    )
+    most = keyed(config.added, request.prefix)
+    full = tuple(publishable(request, group, at, count, stop, most) for at, group in enumerate(config.groups))
     keys = tuple(
-        (request.tables[at][entry], named(config, at, request.prefix, (entry + 1) * group.block_size))
+        (request.tables[at][entry], named(config.added, at, request.prefix, (entry + 1) * group.block_size))
         for at, group in enumerate(config.groups)
         for entry in full[at]
         if request.tables[at][entry] != NULL and key(state, request.tables[at][entry]) is None

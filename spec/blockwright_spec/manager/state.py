@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import add
 
 from ..hints import UNSAID, Mark, Wish
-from ..reads import Ahead, Cross, Group, Mamba, Prefix, cut, entries, entries_ahead
+from ..reads import Ahead, Cross, Group, Mamba, Prefix, entries, entries_ahead
 from .added import PLAIN_CONFIG, PLAIN_REQUEST, ConfigAdded, RunningAdded
 
 NULL = 0
@@ -246,20 +246,6 @@ def is_loading(state: State, slot: int) -> bool:
 def key(state: State, block: int) -> Content | None:
     """Return what a block is published as, or None (PUB-1)."""
     return next((content for other, content in state.keys if other == block), None)
-
-
-def named(config: Config, at: int, prefix: Prefix, end: int) -> Content:
-    """Return what a group's block that ends after `end` tokens of a prefix is published as (PUB-1, PUB-3).
-
-    A draft layer's data at a position depends on the token behind it too. Where keys look ahead they cover these
-    tokens, and no margin is left of a hit.
-    """
-    return at, cut(prefix, end + config.added.key_lookahead)
-
-
-def keyed(config: Config, prefix: Prefix) -> int:
-    """Count the tokens that keys can be made of: behind them, those that the keys look ahead at are known (PUB-3)."""
-    return len(prefix[1]) - config.added.key_lookahead
 
 
 def covers(config: Config, group: Group, slots: int) -> int:

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from ..reads import Ahead, Cross, Full, Group, Mamba, cut, dead, drafts_beside, drafts_within, positions, reads, shows
+from .added import named
 from .hits import useful
-from .state import NULL, Running, State, Table, covers, key, named, owned, resumed, running, sharers, span
+from .state import NULL, Running, State, Table, covers, key, owned, resumed, running, sharers, span
 
 
 def tables(state: State) -> Iterator[tuple[Running, int, Group, Table]]:
@@ -105,15 +106,13 @@ def law_written_is_unshared(state: State) -> bool:
 
 def law_full_is_published(state: State) -> bool:
     """PUB-2: of the entries looked at, exactly those that a hit can need are published: full blocks, the last state."""
-    size = tuple(group.block_size for group in state.config.groups)
-    recurrent = tuple(isinstance(group.kind, Mamba) for group in state.config.groups)
+    config, size = state.config, tuple(group.block_size for group in state.config.groups)
+    recurrent = tuple(isinstance(group.kind, Mamba) for group in config.groups)
     return all(
-        key(state, block)
-        == (
-            named(state.config, at, request.prefix, (entry + 1) * size[at]) if useful(state.config, at, entry) else None
-        )
+        key(state, block) == (named(config.added, at, request.prefix, end) if useful(config, at, entry) else None)
         for request, at, entry, block in held(state)
-        if entry < request.published[at] and (not recurrent[at] or (entry + 1) * size[at] == request.computed)
+        for end in ((entry + 1) * size[at],)
+        if entry < request.published[at] and (not recurrent[at] or end == request.computed)
     )
 
 

@@ -246,7 +246,7 @@ class BlockHasher:
             ``verify_tokens=True``.
         is_portable: equal in every process with the same seed, so keys may leave this one.
         key_lookahead: tokens behind its block that a key also covers, because a draft head's data at the block's last
-            position depends on them. No block of a hit is then computed again (``use_eagle=False``). law: PUB-3.
+            position depends on them. No block of a hit is then computed again (``use_eagle=False``). law: PUB-4.
     """
 
     def __init__(self, is_collision_resistant: bool, is_portable: bool, key_lookahead: int = 0) -> None:

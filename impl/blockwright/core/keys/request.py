@@ -540,7 +540,7 @@ class Request:
     def num_keyed(self) -> i64:
         """Return the tokens that keys can be made of: those before the tokens that a key looks ahead at. O(1).
 
-        law: PUB-3.
+        law: PUB-4.
         """
         return max(self._num_prompt + i64(len(self._output)) - self._lookahead, 0)
 
@@ -572,7 +572,9 @@ class Request:
         size = self._block_size
         in_prompt = min(self._num_prompt // size, stop)
         # Items give each block its own extra keys; without them the whole prompt is hashed in one call.
-        in_one = i < in_prompt and not self._mm_items and self._lookahead == 0
+        in_one = i < in_prompt and not self._mm_items
+        if self._lookahead > 0:
+            in_one = False
         if in_one and i == 0 and stop > next_length(0):
             self.hash_until(next_length(0))  # by the last of these an earlier prompt is found that begins alike
             self.hash_until(stop)

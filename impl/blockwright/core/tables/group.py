@@ -425,7 +425,7 @@ class GroupTables:
         start = table.num_published
         stop = num_tokens // self._block_size
         if stop * self._block_size > request.num_keyed():
-            # law: PUB-3
+            # law: PUB-4
             stop = request.num_keyed() // self._block_size if self._layout == ROW else 0
         if stop <= start:
             return

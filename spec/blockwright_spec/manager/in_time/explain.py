@@ -10,9 +10,9 @@ from enum import Enum
 from math import lcm
 
 from ...reads import Prefix, hit_ends, margin, needed
-from ..hits import longest
+from ..added import keyed, longest, named
 from ..pool_laws import asked, readable
-from ..state import Config, Content, State, keyed, named
+from ..state import Config, Content, State
 
 
 class Limit(Enum):
@@ -52,8 +52,10 @@ def explained(state: State, prefix: Prefix, lost: Set[Content] = frozenset()) ->
     config, published = state.config, frozenset(content for _, content in state.keys)
     if not config.caching:
         return Explanation(0, None, (Part(0, (), Limit.NOT_ASKED),) * len(config.groups))
-    groups = tuple(enumerate(config.groups))
-    length, before = longest(config, groups, published, prefix), longest(config, groups, published | lost, prefix)
+    length, before = (
+        longest(config.added, enumerate(config.groups), contents, prefix, config.eagle)
+        for contents in (published, published | lost)
+    )
     candidate = before if before > length else length + lcm(*(group.block_size for group in config.groups))
     parts = tuple(explained_part(state, prefix, at, length, candidate) for at in range(len(config.groups)))
     return Explanation(length, candidate if candidate <= most_hit(config, prefix) else None, parts)
@@ -61,20 +63,20 @@ def explained(state: State, prefix: Prefix, lost: Set[Content] = frozenset()) ->
 
 def most_hit(config: Config, prefix: Prefix) -> int:
     """Return the tokens that a hit has at most: one is left to compute, and the keys must be known."""
-    return min(len(prefix[1]) - 1, keyed(config, prefix))
+    return min(len(prefix[1]) - 1, keyed(config.added, prefix))
 
 
 def explained_part(state: State, prefix: Prefix, at: int, length: int, candidate: int) -> Part:
     """Explain a group's part of a hit of `length` tokens that might have been one of `candidate` tokens."""
     config, group, eagle = state.config, state.config.groups[at], state.config.eagle
     published = frozenset(content for _, content in state.keys)
-    alone = longest(config, ((at, group),), published, prefix)
+    alone = longest(config.added, ((at, group),), published, prefix, eagle)
     if candidate > most_hit(config, prefix):
         return Part(alone, (), Limit.NOT_ALIGNED if alone > length else Limit.NOTHING)
     if (end := candidate + margin(group, eagle)) > len(prefix[1]):
         return Part(alone, (end,), Limit.DRAFT_MARGIN)
     ends = sorted(hit_ends(group, candidate, eagle))
-    missing = tuple(end for end in ends if named(config, at, prefix, end) not in published)
+    missing = tuple(end for end in ends if named(config.added, at, prefix, end) not in published)
     if not missing:
         return Part(alone, (), Limit.OTHER_GROUP)
     return Part(alone, missing, Limit.DRAFT_MARGIN if missing[0] > candidate else Limit.MISSING)

@@ -2,9 +2,11 @@
 
 from ...reads import Ahead, Cross, Group, Mamba, cut, dead, entries, writes
 from ...reads import drafts_beside as beside
+from ..hits import found
 from ..lru import LRU
 from ..outcomes import Done, Outcome, Reason, Refusal, Step
 from ..plans import num_waiting, plan_admission
+from ..pool_laws import asked
 from ..state import (
     NULL,
     Flight,
@@ -14,6 +16,7 @@ from ..state import (
     Waiting,
     certain,
     entries_of_states,
+    heads,
     is_loading,
     key,
     running,
@@ -193,3 +196,15 @@ def after(outcome: Outcome) -> State:
     """Return the state after a step that cannot be refused."""
     assert isinstance(outcome, Done)
     return outcome.state
+
+
+def law_key_looks_ahead(state: State) -> bool:
+    """PUB-4: a key covers the tokens behind its block that its data depends on: no hit is continued by other tokens."""
+    lookahead = state.config.added.key_lookahead
+    return all(
+        key(state, block) == (at, cut(prefix, (entry + 1) * group.block_size + lookahead))
+        for prefix in asked(state)
+        for at, group in enumerate(state.config.groups)
+        for entry, block in enumerate(heads(state.config, found(state, prefix, LRU))[at])
+        if block != NULL
+    )
