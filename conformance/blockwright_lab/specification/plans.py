@@ -31,7 +31,7 @@ def fields_of(row: dict[str, Any]) -> dict[str, Any]:
         made["groups"] = tuple(PlannedGroup(*each) for each in made["groups"])
     if "limits" in made:
         made["limits"] = Limits(**made["limits"])
-    return made | {name: Fraction(made[name]) for name in ("loss", "group_cost") if name in made}
+    return made | ({"loss": Fraction(made["loss"])} if "loss" in made else {})
 
 
 RIGHT_PLANS = tuple(StoragePlan(**fields_of(row)) for row in ROWS["right"])
