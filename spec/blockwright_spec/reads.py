@@ -54,7 +54,7 @@ class Mamba:
 class Ahead(Mamba):
     """A recurrent layer with steps that run ahead of the known tokens: the states of drafts are in its block table.
 
-    How many drafts hold is known only later, so that every entry which any count may need keeps a block of its own.
+    How many drafts hold is known only later, so that every entry which any count may need keeps a separate block.
     """
 
 

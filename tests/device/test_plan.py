@@ -8,7 +8,6 @@ heads, states); the laws of every plan, those of the specification's chapter `st
 Not covered: that a planned request is served (test_plan_serves.py), the memory itself (test_storage.py).
 """
 
-import doctest
 import math
 import pickle
 from dataclasses import dataclass, replace
@@ -24,8 +23,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.device.models import Model, models
 
-import blockwright.device.plan as plan_module
-import blockwright.device.planned as planned_module
 from blockwright import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -53,18 +50,15 @@ def sliding(window: int = 1024, block_size: int = 16, heads: int = 8, size: int 
 
 
 def stacked(*parts: tuple[int, KVCacheSpec]) -> dict[str, KVCacheSpec]:
-    """So many layers of each declaration, one after the other."""
     specs = [spec for count, spec in parts for _ in range(count)]
     return {f"layers.{number}": spec for number, spec in enumerate(specs)}
 
 
 def counts(plan: KVCachePlan) -> list[int]:
-    """The layers of each group."""
     return [len(group.layer_names) for group in plan.groups]
 
 
 def sizes(plan: KVCachePlan) -> list[int]:
-    """The block size of each group."""
     return [group.spec.block_size for group in plan.groups]
 
 
@@ -269,13 +263,6 @@ def test_an_odd_layer_does_not_split_all_others(caplog: pytest.LogCaptureFixture
     assert (len(split.groups), split.max_concurrency) == (46, most.max_concurrency)
 
 
-@pytest.mark.parametrize("module", [plan_module, planned_module])
-def test_examples(module: Any) -> None:
-    results = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
-    assert results.attempted
-    assert not results.failed
-
-
 # --- laws of every plan ---
 
 
@@ -289,7 +276,6 @@ def bytes_of(spec: KVCacheSpec) -> int:
 
 
 def kind_of(spec: KVCacheSpec) -> tuple[object, ...]:
-    """What must be equal in a group."""
     own = [getattr(spec, name, None) for name in ("sliding_window", "attention_chunk_size", "num_speculative_blocks")]
     return (type(spec), spec.block_size, *own, getattr(spec, "sink_len", 0) or None)
 
@@ -328,7 +314,6 @@ def test_every_plan_is_a_layout(model: Model, extra: int, unit: int, max_loss: f
 
 
 def layer_of(spec: KVCacheSpec) -> Layer:
-    """What a layer declares, in the specification's terms."""
     kinds: dict[type[KVCacheSpec], type[Any]] = {
         FullAttentionSpec: Full,
         SlidingWindowSpec: Sliding,
@@ -344,7 +329,6 @@ def layer_of(spec: KVCacheSpec) -> Layer:
 
 
 def storage_of(model: Model, plan: KVCachePlan, unit: int, max_loss: float, group_cost: float) -> StoragePlan:
-    """A plan in the specification's terms."""
     names, limits = list(model.layers), plan.limits
     return StoragePlan(
         tuple(map(layer_of, model.layers.values())),

@@ -104,7 +104,6 @@ def asks(tokens: int) -> Prefix:
 
 
 def hit(kind: Kind, size: int, tokens: int, cached: set[int], eagle: bool = False) -> int:
-    """The hit of `tokens` tokens when the entries `cached` are."""
     return hit_of_all((Group(kind, size),), tokens, (cached,), eagle)
 
 
@@ -164,7 +163,6 @@ def readable(group: Group, tokens: int, length: int, cached: set[int], eagle: bo
 
 
 def subsets(entries: int) -> list[set[int]]:
-    """All sets of some entries."""
     return [{entry for entry, mark in enumerate(marks) if mark} for marks in product((False, True), repeat=entries)]
 
 

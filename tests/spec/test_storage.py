@@ -59,7 +59,6 @@ def test_law_holds(law: Law) -> None:
 
 
 def of_group(at: int, **fields: Any) -> StoragePlan:
-    """The plan with another group."""
     return replace(PLAN, groups=(*GROUPS[:at], replace(GROUPS[at], **fields), *GROUPS[at + 1 :]))
 
 

@@ -12,7 +12,6 @@ from .adapter import Observation
 
 
 def expected(state: State) -> Observation:
-    """Return the observation of a manager in this state."""
     blocks = state.config.num_blocks
     references = [0] * blocks
     keys = [None] * blocks

@@ -96,7 +96,6 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
 
 
 def num_dead(group: Group, size: int, length: int) -> int:
-    """Count the dead entries of a table."""
     return sum([dead(group.kind, size, length, entry) for entry in range(entries(size, length))])
 
 

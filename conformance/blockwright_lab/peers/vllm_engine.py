@@ -18,7 +18,8 @@ from benchmarks.peers import vllm as vllm_peer
 from benchmarks.peers import vllm_offload as vllm_offload_peer
 from benchmarks.peers import vllm_paging as vllm_paging_peer
 from benchmarks.published import Published
-from blockwright_conformance.kv_cache.blockwright import EXTRAS, hash_unit
+from blockwright_conformance.kv_cache.adapter import EXTRAS
+from blockwright_conformance.kv_cache.blockwright import hash_unit
 from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sinks, Sliding
 
@@ -28,7 +29,6 @@ EVENTS = frozenset({"vllm.distributed.kv_events"})
 NEW = replace(
     vllm_peer.PUBLISHED, modules=vllm_peer.PUBLISHED.modules | EVENTS, foreign=vllm_peer.PUBLISHED.foreign | {"zmq"}
 )
-"""vLLM 0.33.0."""
 
 OLD = Published(
     version=vllm_offload_peer.PUBLISHED.version,

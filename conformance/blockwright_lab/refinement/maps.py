@@ -129,7 +129,6 @@ def of_tiers(
 
 
 def block_of(entry: Entry, content: Hashable) -> Block:
-    """Return what is known of a tier's block: its writer or its readers hold it, and it can be found when ready."""
     count = 1 if entry.phase is Phase.WRITING else entry.readers
     return Block(count, content, entry.key if entry.phase is Phase.READY else None)
 

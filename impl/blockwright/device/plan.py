@@ -62,7 +62,7 @@ def plan_kv_cache(
     Layouts are compared by the requests that they hold at once, divided by the time of a decode step: each group is one
     more block table for every request and step, and adds `group_cost`. Among the layouts that lose at most `max_loss`
     of the best one, the one with the fewest groups is taken. A warning is logged, and is in the summary, where another
-    layout would hold many more requests, or where the groups take much of a step. Of several workers that share the
+    layout would hold many more requests, or where the groups take much of a step. If several workers share the
     tables, plan for the least memory that any of them has.
 
     Complexity: O(layouts x groups x block_size): milliseconds for a hundred layers.
@@ -162,7 +162,6 @@ class _Memory:
         return self.num_blocks if self.num_blocks <= fit else 0
 
     def holds(self, layout: Layout, limits: RequestLimits) -> bool:
-        """Whether a request of the longest length fits, beside the null block."""
         # law: LAYOUT-6
         return self.need(layout, limits) < self.blocks(layout)
 
@@ -219,7 +218,6 @@ def _note(
 def _planned(
     layout: Layout, memory: _Memory, limits: RequestLimits, shared_layers: Mapping[str, str], note: str
 ) -> KVCachePlan:
-    """Write a layout out as a plan."""
     specs = {name: spec for family in layout.families for name, spec in family.specs.items()}
     groups = []
     for names, number in layout.groups:
@@ -331,7 +329,6 @@ def _told_apart(one: float, other: float) -> tuple[str, str]:
 
 
 def _check_limits(limits: RequestLimits) -> None:
-    """Check counts of tokens and steps."""
     for name in ("max_model_len", "max_num_batched_tokens", "max_steps_in_flight"):
         integer(name, getattr(limits, name), 1)
     for name in ("max_num_encoder_tokens", "num_lookahead_tokens"):
@@ -366,7 +363,6 @@ def _check_layers(layers: Mapping[str, KVCacheSpec], limits: RequestLimits) -> N
 
 
 def _check_choices(available: int, num_blocks: int | None, largest: int, width: int | None, unit: int) -> None:
-    """Check the options of the layout."""
     integer("available_bytes", available, 0, 2**63 - 1)
     integer("max_block_size", largest, 1)
     integer("page_alignment", unit, 1)

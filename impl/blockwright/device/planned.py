@@ -126,7 +126,6 @@ class KVCachePlan:
     _places: dict[str, tuple[int, int]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Note where each layer lies."""
         places = {
             name: (number, tensor)
             for number, group in enumerate(self.groups)
@@ -225,7 +224,6 @@ class KVCachePlan:
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        """Return the summary."""
         return self.summary
 
 
@@ -242,7 +240,7 @@ def bytes_text(count: int) -> str:
 
 
 def _alike(groups: Sequence[GroupPlan]) -> list[tuple[str, str]]:
-    """Return the lines of groups, with the numbers of those that read the same and stand together."""
+    """Return the lines of groups, with the numbers of neighbours that read the same."""
     found: list[tuple[str, str]] = []
     first = 0
     for number, group in enumerate(groups):

@@ -44,7 +44,8 @@ def dump(manager: KVCacheManager, told: Iterable[KVCacheEvent], identity: bytes,
         place = event.block_hash[:16], event.group_id
         if place in wanted:
             numbers[place] = len(prefixes)
-            prefixes.append([field.hex() if isinstance(field, bytes) else field for field in event])
+            fields = (*event[:9], event.is_parent_absent)
+            prefixes.append([field.hex() if isinstance(field, bytes) else field for field in fields])
     blocks = [(int(block), numbers[place]) for block, place in places if place in numbers]
     body = json.dumps([_whose(manager, identity, hasher), prefixes, blocks]).encode()
     return hashlib.sha256(body).digest() + body
@@ -127,7 +128,6 @@ def _checked_prefixes(manager: KVCacheManager, rows: list[Any]) -> list[BlockSto
 
 
 def _bytes(text: str, at: int) -> bytes:
-    """Return the bytes that hexadecimal digits spell."""
     found = b""
     with suppress(ValueError):
         found = bytes.fromhex(text)

@@ -1,10 +1,10 @@
-"""Part one, chapter 1: how to read this part, and what a first reading leaves out.
+"""Part one, chapter 1: how to read this part, and the parts that a first reading leaves out.
 
 This part is best read twice. The first reading is of an engine that runs one step after another, on tokens that it
 knows, and says nothing of what to keep. The second adds steps in flight, drafts, loads, forks and encoders (`in_time`),
 what others are told (`events`), and what is kept for whom (`retention`). What only the second needs of a configuration,
-a request and a step is below, and stands there in a field `added`. A first reading goes on with the next chapter: to it
-every `added` is plain, and what a chapter says of it can be passed over.
+a request and a step is below, in a field `added`. A first reading goes on with the next chapter: to it
+every `added` is plain, and its mentions in a chapter can be passed over.
 """
 
 from collections.abc import Hashable, Iterable, Set
@@ -16,7 +16,7 @@ from ..reads import Group, Prefix, cut, longest_hit
 
 @dataclass(frozen=True, slots=True)
 class ConfigAdded:
-    """What is added to a configuration (`state.Config`).
+    """Additions to a configuration (`state.Config`).
 
     With `overlaps`, steps are in flight until they are settled; without, each call says that all before it is done.
     With `settles`, blocks are published when their data is settled, without when a step that writes them is scheduled.
@@ -41,7 +41,7 @@ class ConfigAdded:
 
 @dataclass(frozen=True, slots=True)
 class RunningAdded:
-    """What is added to a request with block tables (`state.Running`).
+    """Additions to a request with block tables (`state.Running`).
 
     `states` are, per group, the blocks for the states of draft tokens; `drafts` counts the drafts of the last step, all
     its unknown tokens unless steps are in flight. Of recurrent layers that run ahead, `saved` is the first token
@@ -61,7 +61,7 @@ class RunningAdded:
 
 @dataclass(frozen=True, slots=True)
 class StepAdded:
-    """What is added to a step (`outcomes.Step`): the last `drafts` of its new tokens are drafts.
+    """Additions to a step (`outcomes.Step`): the last `drafts` of its new tokens are drafts.
 
     For a request that is admitted, also: slots for `external` tokens that are loaded, and for the tokens of an
     `encoder`.

@@ -1,4 +1,4 @@
-"""Part one, chapter 12: the parts that transitions are made of, down to `serve`, what a step of the model comes to.
+"""Part one, chapter 12: the parts that transitions are made of, down to `serve`, the effect of a step of the model.
 
 Groups stand side by side: what is released is one batch in the order of groups, and all groups have adopted their hits
 before any of them takes a block.
@@ -35,10 +35,10 @@ from .state import (
 
 
 def requeued(state: State, released: tuple[int, ...], ending: frozenset[int] | None = None) -> State:
-    """Queue the released blocks that nobody holds any more: without content at the head, candidates at the tail.
+    """Queue the released blocks that have no holder any more: without content at the head, candidates at the tail.
 
     One after another, in the order given, so that the last block without content is the next to be taken (QUEUE-1).
-    What an unpublished block holds can no longer be found: its content is forgotten (GHOST-1). Those of `ending` are
+    The content of an unpublished block can no longer be found: it is forgotten (GHOST-1). Those of `ending` are
     passing (POLICY-4); where no request lets go of them, those that its last request left so.
     """
     held = frozenset(block for table in held_tables(state) for block in table)
@@ -61,7 +61,7 @@ def adopted(state: State, tables: tuple[Table, ...]) -> State:
 
 
 def emptied(state: State, taken: tuple[int, ...]) -> State:
-    """Take blocks out of the queue; what they held is lost, and exactly their keys are dropped (KEY-1)."""
+    """Take blocks out of the queue; their content is lost, and exactly their keys are dropped (KEY-1)."""
     queue = tuple(block for block in state.queue if block not in taken)
     contents = tuple(None if block in taken else content for block, content in enumerate(state.contents))
     keys = tuple(published for published in state.keys if published[0] not in taken)
@@ -88,7 +88,7 @@ def copied(tables: tuple[Table, ...], copies: tuple[Copy, ...], entries: tuple[i
 
 
 def target(request: Running, at: int, group: Group, size: int, place: int) -> int:
-    """Return the block that a position is written to: a draft's state has a block of its own (MAMBA-3)."""
+    """Return the block that a position is written to: a draft's state has a separate block (MAMBA-3)."""
     if isinstance(group.kind, Mamba) and not isinstance(group.kind, Ahead) and place >= certain(request):
         return request.added.states[at][place - certain(request)]
     return request.tables[at][place // size]
@@ -200,7 +200,7 @@ def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice
 
 
 def orphaned(state: State, slot: int) -> tuple[tuple[Flight, ...], ...]:
-    """Return the steps in flight after a request has gone: they still compute its tokens, and nobody asks for them."""
+    """Return the steps in flight after a request has gone: they still compute its tokens, for no request."""
     return tuple(
         tuple(replace(flight, slot=None) if flight.slot == slot else flight for flight in step)
         for step in state.flights

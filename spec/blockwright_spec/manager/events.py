@@ -64,7 +64,7 @@ def index(state: State) -> frozenset[Content]:
 
 
 def heard(known: frozenset[Content], event: Event) -> frozenset[Content]:
-    """Return what a listener knows after an event."""
+    """Return a listener's knowledge after an event."""
     match event:
         case Stored(content):
             return known | {content}
@@ -75,7 +75,7 @@ def heard(known: frozenset[Content], event: Event) -> frozenset[Content]:
 
 
 def known(listener: Listener) -> tuple[frozenset[Content], ...]:
-    """Return what a listener knew before each event, and what it knows in the end."""
+    """Return a listener's knowledge before each event, and in the end."""
     return tuple(accumulate((*listener.snapshot, *listener.events), heard, initial=frozenset()))
 
 
@@ -92,7 +92,7 @@ def block_end(state: State, content: Content) -> Prefix:
 
 
 def stored(state: State, content: Content) -> Stored:
-    """Return the event that tells of a content, when all else that can be found in a state is known."""
+    """Return the event that reports a content, when all else that can be found in a state is known."""
     at, (extra, tokens) = content[0], block_end(state, content)
     before = parent(state, content)
     is_orphan = before is not None and (at, before) not in index(state)
@@ -100,7 +100,7 @@ def stored(state: State, content: Content) -> Stored:
 
 
 def news(before: State, after: State) -> tuple[Event, ...]:
-    """Return the fewest events that tell of a step: what is gone, then what is new, parents before children."""
+    """Return the fewest events that report a step: removals, then additions, parents before children."""
     gone, new = index(before) - index(after), index(after) - index(before)
     return (
         *(Removed(content) for content in dict.fromkeys(content for _, content in before.keys) if content in gone),
@@ -109,7 +109,7 @@ def news(before: State, after: State) -> tuple[Event, ...]:
 
 
 def snapshot(state: State) -> tuple[Stored, ...]:
-    """Return what is reported to one who joins now: all that can be found, parents before children."""
+    """Return the report to a listener that joins now: all that can be found, parents before children."""
     return tuple(stored(state, content) for content in sorted(index(state), key=lambda content: len(content[1][1])))
 
 
@@ -130,7 +130,7 @@ def law_latecomers_know_the_same(state: State, listener: Listener) -> bool:
 
 
 def reports(listener: Listener) -> tuple[tuple[frozenset[Content], Stored], ...]:
-    """Return each content that was reported to a listener, with what it knew before."""
+    """Return each content that was reported to a listener, with its knowledge before."""
     pairs = zip(known(listener), (*listener.snapshot, *listener.events), strict=False)
     return tuple((before, event) for before, event in pairs if isinstance(event, Stored))
 

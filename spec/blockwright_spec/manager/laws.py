@@ -1,9 +1,9 @@
-"""Part one, chapter 25: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 26: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
 from . import events, metrics, pool_laws, retention_laws, step_laws, table_laws
-from .in_time import explain, outside, time_laws
+from .in_time import explain, forgetting, outside, time_laws
 
 BLOCK_LAWS = (
     listed(block_machine.law_count_is_of_places, "vLLM KVCacheBlock.ref_cnt; known bugs B01, B02"),
@@ -64,6 +64,8 @@ STEP_LAWS = (
     listed(step_laws.law_writer_is_alone, "PagedAttention (Kwon et al., 2023), section 4.4; known bug B01"),
     listed(time_laws.law_copy_is_of_its_entry, "PagedAttention (Kwon et al., 2023), section 4.4"),
     listed(outside.law_outside_is_apart, "vLLM BlockPool.free_blocks: a block released twice; known bug D61"),
+    listed(forgetting.law_forgotten_is_not_found, "SGLang #27058; vLLM #42125; known bugs D93, D94"),
+    listed(forgetting.law_nothing_else_is_lost, "vLLM reset_prefix_cache, which takes all or nothing; known bug D95"),
     listed(step_laws.law_newcomer_leaves_the_watermark, "vLLM KVCacheManager.allocate_slots; known bug B34"),
 )
 """Every law of steps."""

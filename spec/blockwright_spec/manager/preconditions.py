@@ -44,7 +44,7 @@ def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step)
 
 
 def overdrafted(config: Config, known: int, first: int, step: Step) -> Refusal | None:
-    """Refuse to run a recurrent state beyond what it can be taken back from (MAMBA-3).
+    """Refuse to run a recurrent state beyond the drafts that it can be taken back from (MAMBA-3).
 
     With steps in flight, one token may be unknown that is no draft: the one that the step before will give. Layers that
     run ahead keep the states of them all (MAMBA-6).

@@ -41,7 +41,7 @@ def publishable(request: Running, group: Group, at: int, count: int, stop: int |
 def published(state: State, slot: int, count: int, stop: int | None) -> State:
     """Publish what `count` tokens filled in each group, after a step that ended at `stop`, group by group (PUB-1).
 
-    What no hit can need is passed over: as a candidate it would only outlive what one can (PUB-2).
+    Blocks that no hit can need are passed over: as candidates they would only outlive useful ones (PUB-2).
     """
     request, config = state.requests[slot], state.config
     if not isinstance(request, Running) or not config.caching:
@@ -65,10 +65,20 @@ def published(state: State, slot: int, count: int, stop: int | None) -> State:
 
 
 def alone(state: State, block: int) -> State:
-    """Forget what a candidate holds that a block has just been published as: it is free without content (SHARE-4)."""
+    """Forget the content of a candidate that a block has just been published as: it is free and empty (SHARE-4)."""
     doubles = doubled(state, state.queue, (block,))
     left = tuple(other for other in state.queue if other not in doubles)
     return replace(undoubled(state, doubles), queue=(*doubles, *left)) if doubles else state
+
+
+def is_private(config: Config, request: Running) -> bool:
+    """Return whether a request publishes nothing, since something that it holds was forgotten."""
+    return any(count > config.max_model_len for count in request.published)
+
+
+def made_private(config: Config, request: Running) -> Running:
+    """Let a request publish nothing more: no entry is left that publication has not passed."""
+    return replace(request, published=(config.max_model_len + 1,) * len(config.groups))
 
 
 def is_open(state: State, slot: int) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from ..reads import Ahead, Cross, Full, Group, Mamba, cut, dead, drafts_beside, drafts_within, positions, reads, shows
 from .added import named
 from .hits import useful
+from .publication import is_private
 from .state import NULL, Running, State, Table, covers, key, owned, resumed, running, sharers, span
 
 
@@ -112,6 +113,7 @@ def law_full_is_published(state: State) -> bool:
         key(state, block) == (named(config.added, at, request.prefix, end) if useful(config, at, entry) else None)
         for request, at, entry, block in held(state)
         for end in ((entry + 1) * size[at],)
+        if not is_private(config, request)
         if entry < request.published[at] and (not recurrent[at] or end == request.computed)
     )
 
@@ -204,7 +206,7 @@ def law_counts_are_ordered(state: State) -> bool:
         and request.settled <= request.written
         and min(request.settled, len(request.prefix[1])) <= request.computed
         and request.computed <= min(request.written, len(request.prefix[1]))
-        and request.published[at] * group.block_size <= request.computed
+        and (is_private(state.config, request) or request.published[at] * group.block_size <= request.computed)
         and request.written + request.added.loading <= state.config.max_model_len
         for request, at, group, _ in tables(state)
     )

@@ -1,7 +1,7 @@
 """Part one, chapter 13: the transitions, one for each call that an engine makes.
 
 All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what changes, SAME what stays. The steps of
-the model run in the order of the calls, so that what a call gives slots to counts as written by it.
+the model run in the order of the calls, so that tokens count as written by the call that gives them slots.
 """
 
 from dataclasses import replace
@@ -111,7 +111,7 @@ def append_output(state: State, slot: int, tokens: tuple[int, ...], accepted: in
     """Append tokens to a running request; the first `accepted` were drafts, computed by the step before.
 
     ``append_output_token_ids``, or ``append_output_token_ids_batch`` for one request after another; with accepted
-    drafts the engine's own count goes up. Others are computed again, unless they were said to be done before they were
+    drafts the engine's count goes up. Others are computed again, unless they were said to be done before they were
     known. With steps in flight the count has gone ahead, and the tokens become known for which slots were given.
     """
     # REFUSE

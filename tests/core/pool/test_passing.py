@@ -34,7 +34,6 @@ def manager_of(specs: list[KVCacheSpec], blocks: int, **options: Any) -> KVCache
 
 
 def serve(manager: KVCacheManager, name: str, tokens: list[int], step: int = 2) -> int:
-    """Compute a prompt in steps; return the tokens of its hit."""
     request = Request(name, tokens, 1, hasher=Sha256Hasher(b""))
     hit, length = manager.get_computed_blocks(request)
     done = 0

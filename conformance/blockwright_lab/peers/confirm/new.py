@@ -77,7 +77,6 @@ def partial_key_again() -> str:
 
 
 def _own_half(event: object) -> bool:
-    """Return whether an event of the full group is about tokens 4 and 5, the half block."""
     tokens = getattr(event, "token_ids", None)
     return getattr(event, "group_idx", None) == 0 and tokens in (None, [4, 5])
 

@@ -121,8 +121,6 @@ def _sip(
 
 @final
 class _SipKey:
-    """A key, unfolded into the initial state of the 128-bit variant."""
-
     def __init__(self, key: bytes) -> None:
         if len(key) != 16:
             raise InvalidArgumentError(f"key: must be 16 bytes, not {len(key)}")
@@ -133,7 +131,6 @@ class _SipKey:
         self.v3: i64 = k1 ^ _words(b"arenegylsetybdet")[1]
 
     def hash_bytes(self, message: bytes, rounds: i64) -> tuple[i64, i64]:
-        """Hash a message of any length."""
         whole: i64 = len(message) // 8
         tail = message[whole * 8 :]
         last = read_i64_le(tail + bytes(7 - len(tail)) + bytes([len(message) & 0xFF]), 0)
@@ -141,7 +138,6 @@ class _SipKey:
 
 
 def _words(key: bytes) -> tuple[i64, i64]:
-    """Read 16 bytes as two signed words."""
     return read_i64_le(key, 0), read_i64_le(key, 8)
 
 
@@ -291,7 +287,6 @@ class _Memory:
     """
 
     def __init__(self, limit: i64) -> None:
-        """Make an empty one for `limit` bytes."""
         self._limit: i64 = limit
         self._slots: list[_Prompt | None] = []
         self._kept: deque[_Prompt] = deque()
@@ -464,7 +459,6 @@ class SipHasher(BlockHasher):
         self._high: i64 = high
 
     def start(self, root: bytes, block_size: i64) -> HashChain:
-        """Return a new chain for a request with this identity encoding."""
         low = self._low
         high = self._high
         if len(root) > 0:
@@ -531,11 +525,9 @@ class Sha256Hasher(BlockHasher):
         self._seed = seed
 
     def has_seed(self, seed: bytes) -> bool:
-        """Return whether it hashes under this seed."""
         return self._seed == seed
 
     def start(self, root: bytes, block_size: i64) -> HashChain:
-        """Return a new chain for a request with this identity encoding."""
         head = len(self._seed).to_bytes(8, "little") + self._seed + len(root).to_bytes(8, "little") + root
         return _Sha256Chain(hashlib.sha256(head + int(block_size).to_bytes(8, "little")), [], block_size)
 
@@ -581,12 +573,10 @@ class FunctionHasher(BlockHasher):
         is_collision_resistant: bool = False,
         is_portable: bool = False,
     ) -> None:
-        """Take the function and its promises."""
         super().__init__(is_collision_resistant, is_portable)
         self._function = function
 
     def start(self, root: bytes, block_size: i64) -> HashChain:
-        """Return a new chain for a request with this identity encoding."""
         return _FunctionChain(self._function, self._function(b"", root), block_size)
 
 
@@ -640,7 +630,6 @@ class GivenHasher(BlockHasher):
         self._hashes = block_hashes
 
     def start(self, root: bytes, block_size: i64) -> HashChain:
-        """Return the chain of the request; its identity is part of the engine's keys already."""
         return _GivenChain(self._hashes)
 
 

@@ -58,6 +58,14 @@ def exact_text(text: str) -> str:
     return text if type(text) is str else str.__str__(text)
 
 
+def owner_mark(name: str | None) -> i64:
+    """Return 64 bits that represent a salt or an adapter's name in this process, never 0; 0 for None. O(length)."""
+    if name is None:
+        return 0
+    mark: i64 = hash(name)
+    return mark if mark != 0 else 1
+
+
 def _tagged(tag: bytes, text: str) -> bytes:
     """Encode one extra key: a tag byte, the length, the text; no two sequences of them look alike."""
     data = text.encode("utf-8", "surrogatepass")
@@ -101,7 +109,6 @@ def _viewed(token_ids: object) -> memoryview | None:
 
 
 def _pack_list(name: str, token_ids: list[int]) -> bytes:
-    """Pack a list of ints."""
     writer = BytesWriter()
     # Eight times 2**61 is 0 in C and positive in Python: so the source tells which build it is in.
     step: i64 = 1 << 61
@@ -126,7 +133,6 @@ def _pack_list(name: str, token_ids: list[int]) -> bytes:
 
 
 def _pack_view(name: str, view: memoryview) -> bytes:
-    """Pack a buffer of integers."""
     if view.ndim != 1:
         raise InvalidArgumentError(f"{name}: must have one dimension, not {view.ndim}")
     if view.itemsize == 8 and view.format in ("q", "l", "Q", "L", "<q", "=q"):
@@ -183,7 +189,6 @@ class BlockKeys:
     """
 
     def __init__(self, words: vec[i64], units: i64, request: Request | None) -> None:
-        """Take the fields as they are."""
         self.words: vec[i64] = words
         self.units: i64 = units
         self.request = request
@@ -224,7 +229,6 @@ class ManagerTables:
     """
 
     def __init__(self, owner: i64) -> None:
-        """Take the number of the manager."""
         self.owner: i64 = owner
 
 
@@ -302,6 +306,9 @@ class Request:
         self._num_found_outside: i64 = 0
         self.cache_salt = None if cache_salt is None else exact_text(cache_salt)
         self.lora_name = None if lora_name is None else exact_text(lora_name)
+        # By these the blocks of a salt, or of an adapter, are found again to be forgotten; 0 where there is none.
+        self._salt_mark: i64 = owner_mark(self.cache_salt)
+        self._adapter_mark: i64 = owner_mark(self.lora_name)
         self.prompt_logprobs = prompt_logprobs
         self._mm_items = _checked_items(mm_items, self._num_prompt)
         # Per item, in order of offsets: where the last of the items up to it ends, so that a block finds its first one.
@@ -360,6 +367,8 @@ class Request:
         twin._num_found_outside = self._num_found_outside
         twin.cache_salt = self.cache_salt
         twin.lora_name = self.lora_name
+        twin._salt_mark = self._salt_mark
+        twin._adapter_mark = self._adapter_mark
         twin.prompt_logprobs = self.prompt_logprobs
         twin._mm_items = self._mm_items
         twin._mm_ends = self._mm_ends
@@ -376,11 +385,9 @@ class Request:
         return twin
 
     def __copy__(self) -> Request:
-        """Return an independent copy."""
         return self.copy()
 
     def __reduce__(self) -> str:
-        """Refuse to be pickled or copied deeply."""
         raise UnsupportedError(
             "Request: can be neither pickled nor copied deeply, as it is tied to its manager; use copy() with a copy "
             "of the manager, fork() for another request, or send its tokens and make it there"
@@ -499,7 +506,6 @@ class Request:
         return chain.digest(index, self._words)
 
     def token_at(self, position: i64) -> i32:
-        """Return the token at a position. O(1)."""
         if position < self._num_prompt:
             return read_i32_le(self._prompt, position * 4)
         return self._output[position - self._num_prompt]
@@ -604,7 +610,6 @@ class Request:
             raise
 
     def token_bytes(self, start: i64, stop: i64) -> bytes:
-        """Return the tokens of a range of positions, packed. O(range)."""
         if stop <= self._num_prompt:
             return self._prompt[start * 4 : stop * 4]
         writer = BytesWriter()
@@ -658,12 +663,10 @@ class Request:
         return BlockKeys(self._words, units, self)
 
     def __repr__(self) -> str:
-        """Describe the request in one line."""
         return f"Request({self.request_id!r}, tokens={self.num_tokens}, computed={self.num_computed_tokens})"
 
 
 def _checked_items(mm_items: Sequence[MultiModalItem], num_prompt: i64) -> list[MultiModalItem]:
-    """Return the items in order of position, checked."""
     if not mm_items:
         return []
     size = int(num_prompt)
@@ -695,7 +698,6 @@ def item_count(name: str, given: object) -> i64:
 
 
 def no_request(found: object) -> InvalidArgumentError:
-    """Return the error about an argument that is no request."""
     return InvalidArgumentError(f"request: must be a Request, not {found!r}; make one by Request(id, token_ids)")
 
 

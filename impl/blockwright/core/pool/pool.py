@@ -68,7 +68,7 @@ class BlockPool(BlockStore):
                 forgotten. Costs about 50 bytes per block, and time at each loss.
             track_evictions: record the contents that are evicted, for `take_evictions`. Costs about 150 bytes per
                 published block.
-            order: the order of eviction; with None the least recently released goes first.
+            order: the order of eviction; with None the least recently released block is evicted first.
 
         Complexity: O(num_blocks).
 

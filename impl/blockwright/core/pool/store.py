@@ -32,8 +32,8 @@ from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.block_hash import hash_words, word_bytes
-from blockwright.core.keys.packed import with_room, zeros32
-from blockwright.core.keys.request import BlockKeys, Request
+from blockwright.core.keys.packed import with_room, zeros32, zeros64
+from blockwright.core.keys.request import BlockKeys, Request, owner_mark
 from blockwright.core.pool.check import check_index, check_passing, check_queue, demand
 from blockwright.core.pool.facts import Journal as FactJournal
 from blockwright.core.pool.index import PrefixIndex
@@ -82,6 +82,9 @@ class BlockStore:
         self._passing: PassingBlocks | None = None  # where what no wanted hit needs goes first
         # StepScratch whenever a block is taken, held, released or forgotten, so that a stale plan is noticed.
         self._version: i64 = 0
+        # Per block, once a request has had one: the marks of the salt and of the adapter of its published content.
+        self._salt_marks: vec[i64] = vec[i64]()
+        self._adapter_marks: vec[i64] = vec[i64]()
         self._journal: Journal | None = journal
         self._facts: FactJournal | None = None
 
@@ -103,6 +106,8 @@ class BlockStore:
         twin._order = None if self._order is None else self._order.copy()
         twin._passing = None if self._passing is None else self._passing.copy()
         twin._version = self._version
+        twin._salt_marks = self._salt_marks[:]
+        twin._adapter_marks = self._adapter_marks[:]
         twin._journal = None if self._journal is None else self._journal.copy()
 
     def _tear(self) -> None:
@@ -403,7 +408,7 @@ class BlockStore:
         self._num_free += freed
 
     def _let_go_passing(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
-        """Do so where passing blocks go first: the entries of the range are those of a table. law: POLICY-4."""
+        """Release a range of a table where passing blocks are evicted first. law: POLICY-4."""
         ref = self._ref
         marks = self._index.marks
         i = stop
@@ -449,7 +454,7 @@ class BlockStore:
             passing.note(block, self._index.marks[block] != 0 and passing.is_passing(entry, block))
 
     def _last_to_pass(self, passing: PassingBlocks) -> i64:
-        """Return the block of the queue behind which the next passing one stands, 0 if it comes first. O(1)."""
+        """Return the block of the queue that the next passing one follows, 0 if that is the first. O(1)."""
         if passing.last != 0:
             return passing.last
         first: i64 = i64(self._next[0])
@@ -505,7 +510,6 @@ class BlockStore:
         self._version += 1
 
     def _put_first(self, block: i64) -> None:
-        """Put a block without content at the head of the queue."""
         self._put_after(block, 0)
 
     def _forget_double(self, order: CandidateOrder, block: i64) -> None:
@@ -619,15 +623,6 @@ class BlockStore:
             # Most engines never fork, so that the four bytes per block are taken with the first copy.
             self._ends = zeros32(self._count)
         self._copies = with_room(self._copies, 3 * count)
-
-    def _take_copies(self) -> list[tuple[int, int, int]]:
-        """Return the copies to come as (group, source, destination), oldest first, and let go of both ends.
-
-        Complexity: O(copies).
-        """
-        copies = self.pending_copies()
-        self._end_copies()
-        return copies
 
     def _end_copies(self) -> None:
         """Release both ends of the copies to come, which the engine has taken. O(copies)."""
@@ -789,6 +784,8 @@ class BlockStore:
         journal = self._journal
         order = self._order
         before = index.num_keyed
+        if len(self._salt_marks) > 0 or request._salt_mark != 0 or request._adapter_mark != 0:
+            self._mark_run(ids, start, stop, request._salt_mark, request._adapter_mark)
         if journal is None:
             index.add_run(words, 2 * units, group, ids, start, stop)
         else:
@@ -812,6 +809,9 @@ class BlockStore:
         """Make a held block findable under the key of an event of another process. O(1). law: PUB-1."""
         digest = cast("bytes", event.block_hash)
         low, high = hash_words(digest)
+        salt, adapter = owner_mark(event.cache_salt), owner_mark(event.lora_name)
+        if len(self._salt_marks) > 0 or salt != 0 or adapter != 0:
+            self._mark_run(vec[i32]([i32(block)]), 0, 1, salt, adapter)
         is_new = self._index.add(block, low, high, event.group_id)
         if self._journal is not None:
             self._journal.told(block, digest, event, is_new)
@@ -825,9 +825,75 @@ class BlockStore:
         at: i64 = 2 * ((entry + 1) * units - 1)
         assert self.is_plain(), "nothing is noted of blocks that are published so"
         assert at + 1 < i64(len(words)), "keys are made before blocks are published"
+        if len(self._salt_marks) > 0 or request._salt_mark != 0 or request._adapter_mark != 0:
+            self._mark_run(blocks, 0, count, request._salt_mark, request._adapter_mark)
         self._index.add_each(words[at], words[at + 1], blocks, count)
         if self._facts is not None:
             self._facts.published += count
+
+    def _reserve_marks(self) -> None:
+        """Take the memory for the marks of salts and adapters, as publishing takes none. O(count) once, then O(1)."""
+        if len(self._salt_marks) == 0:
+            salts, adapters = zeros64(self._count), zeros64(self._count)
+            self._salt_marks, self._adapter_marks = salts, adapters
+
+    def _mark_run(self, ids: vec[i32], start: i64, stop: i64, salt: i64, adapter: i64) -> None:
+        """Note the salt and the adapter of blocks that are being published. O(blocks)."""
+        self._reserve_marks()
+        salts, adapters = self._salt_marks, self._adapter_marks
+        while start < stop:
+            block: i64 = i64(ids[start])
+            salts[block] = salt
+            adapters[block] = adapter
+            start += 1
+
+    def blocks_of(self, salt: i64, adapter: i64) -> list[int]:
+        """Return the published blocks of a salt, of an adapter, or of both, by their marks; 0 is any. O(count)."""
+        found: list[int] = []
+        block: i64 = 1
+        while block < i64(len(self._salt_marks)):
+            if (
+                (salt == 0 or self._salt_marks[block] == salt)
+                and (adapter == 0 or self._adapter_marks[block] == adapter)
+                and self._index.has_key(block)
+            ):
+                found.append(int(block))
+            block += 1
+        return found
+
+    def blocks_with(self, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> list[int]:
+        """Return all blocks that are published as the request's block `index`. O(blocks with this key)."""
+        keys.ensure_keys(index + 1)
+        at: i64 = 2 * ((index + 1) * keys.units - 1)
+        oldest = self._index.find(keys.words[at], keys.words[at + 1], group)
+        block, journal = oldest, self._journal
+        found: list[int] = []
+        while block != 0:
+            if journal is None or journal.holds(block, keys, index, block_size):
+                found.append(int(block))
+            block = self._index.next_duplicate(block, oldest)
+        return found
+
+    def _forget(self, blocks: vec[i32]) -> None:
+        """Take the keys of published blocks away; the free ones are taken next. O(blocks). law: FORGET-1, FORGET-2."""
+        index, ref, journal = self._index, self._ref, self._journal
+        free = vec[i32](capacity=i64(len(blocks)))
+        for block in blocks:
+            if ref[i64(block)] == 0:
+                free = append(free, block)
+        try:
+            # Held for the moment, so that they leave the queue with their keys, and come back to it without.
+            self._touch_entries(free)
+            for each in blocks:
+                low, high, group = index.key(i64(each))
+                was_last = index.drop(i64(each))
+                if journal is not None:
+                    journal.forgotten(i64(each), low, high, group, was_last)
+            self._let_go(free, 0, i64(len(free)))
+            self._version += 1
+        except BaseException:
+            self._tear()
+            raise
 
     def is_plain(self) -> bool:
         """Return whether nothing is noted of blocks, and candidates wait in the queue. O(1).

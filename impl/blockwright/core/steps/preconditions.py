@@ -66,7 +66,6 @@ def give_keys(state: State, request: Request) -> None:
 
 
 def tables_named(state: State, request_id: str) -> RequestTables:
-    """Return the tables of the request with an id, or raise `UnknownRequestError`."""
     state.pool.require_whole()
     tables = state.running.get(request_id)
     if tables is None:
@@ -75,7 +74,6 @@ def tables_named(state: State, request_id: str) -> RequestTables:
 
 
 def tables_running(state: State, request: Request) -> RequestTables:
-    """Return a request's tables, or raise `UnknownRequestError`."""
     state.pool.require_whole()
     tables = tables_of(state, request)
     if tables is None:

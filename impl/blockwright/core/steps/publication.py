@@ -31,6 +31,8 @@ def make_keys(state: State, request: Request, count: i64) -> None:
     """Make the keys of the blocks that `count` tokens fill: all the memory that publishing them takes, events aside."""
     if state.config.caching:
         request.hash_filled(count)
+        if request._salt_mark != 0 or request._adapter_mark != 0:
+            state.pool._reserve_marks()
 
 
 def publish_to(group: GroupTables, table: GroupTable, request: Request, count: i64, stopped: i64) -> None:

@@ -106,7 +106,6 @@ class GroupTables:
         return self._block_size if self._has_margin else 0
 
     def copy(self, pool: BlockPool) -> GroupTables:
-        """Return an independent copy over another pool. O(blocks held)."""
         twin = GroupTables(self.spec, pool, self._group, self._block_size)
         twin._alignment = self._alignment
         twin._has_margin = self._has_margin
@@ -120,7 +119,6 @@ class GroupTables:
         return is_plain and self._block_size == other._block_size
 
     def entries_for(self, num_tokens: i64) -> i64:
-        """Return the table's length once it covers `num_tokens` slots. O(1)."""
         # law: MAMBA-2
         if self._layout == ONE_STATE:
             return 1 if num_tokens > 0 else 0
@@ -508,7 +506,6 @@ class GroupTables:
         self.block_pool._release(table.blocks, start, i64(len(table.blocks)))
 
     def open(self, request_id: str, table: GroupTable) -> None:
-        """Keep a table under a name that has none."""
         assert request_id not in self._tables, "a request has one table in each group"
         self._tables[request_id] = table
 
@@ -518,11 +515,9 @@ class GroupTables:
             del self._tables[request_id]
 
     def table_of(self, request_id: str) -> GroupTable | None:
-        """Return a request's table, or None."""
         return self._tables.get(request_id)
 
     def existing(self, request_id: str) -> GroupTable:
-        """Return the table of a request that runs."""
         return self._tables[request_id]
 
     def all_tables(self) -> dict[str, GroupTable]:
@@ -588,7 +583,6 @@ def rule_for(spec: KVCacheSpec) -> WindowRule:
 
 
 def layout_for(spec: KVCacheSpec, enable_caching: bool) -> i64:
-    """Return how a kind's tokens map to table entries."""
     if isinstance(spec, MambaSpec):
         return LAST_STATE if enable_caching else ONE_STATE
     return ROW

@@ -33,7 +33,6 @@ class GroupTable:
     def __init__(
         self, blocks: vec[i32], num_published: i64, num_trimmed: i64, num_covered: i64, states: vec[i32]
     ) -> None:
-        """Take the fields as they are."""
         self.blocks: vec[i32] = blocks
         self.num_published: i64 = num_published
         self.num_trimmed: i64 = num_trimmed
@@ -46,7 +45,6 @@ class GroupTable:
         self.read_block: i64 = 0
 
     def copy(self) -> GroupTable:
-        """Return an independent copy."""
         twin = GroupTable(self.blocks[:], self.num_published, self.num_trimmed, self.num_covered, self.states[:])
         twin.in_place = self.in_place
         twin.saved = self.saved
@@ -78,14 +76,13 @@ class RequestTables(ManagerTables):
         is_forked: it may share blocks that it has not filled, and has not written since.
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         was_certain: the certain tokens before that batch, if it counted them in place.
-        wants: the lengths of hits that it wants kept, where passing blocks go first; it never changes.
+        wants: the lengths of hits that it wants kept, where passing blocks are evicted first; it never changes.
         tenant, wish: the number of the tenant for which it takes blocks, and the hint for them. A wish never changes,
             so copies share it.
         by_group: the tables, one per group.
     """
 
     def __init__(self, request: Request, owner: i64, by_group: list[GroupTable]) -> None:
-        """Start for a request that has nothing written."""
         super().__init__(owner)
         # What a step in place reads and writes comes first, in one or two cache lines.
         self.num_written: i64 = 0

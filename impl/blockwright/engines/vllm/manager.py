@@ -782,7 +782,8 @@ class KVCacheManager:
         else:
             self._publish(request, min(twin.due, request.num_computed_tokens))
             own.num_computed_tokens = max(twin.certain, min(request.num_computed_tokens, twin.written))
-            self.core.free(own)
+            # vLLM's scheduler frees a request that it preempts while it still counts as running, and others afterwards.
+            self.core.free(own, preempted=getattr(request.status, "name", "") == "RUNNING")
         twin.forget()
         request._blockwright_quiet = NEVER
 

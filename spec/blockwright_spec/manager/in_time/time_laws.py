@@ -1,4 +1,4 @@
-"""Part one, chapter 21: what is true in time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
+"""Part one, chapter 21: laws of time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
 
 from ...reads import Ahead, Cross, Group, Mamba, cut, dead, entries, writes
 from ...reads import drafts_beside as beside
@@ -7,6 +7,7 @@ from ..lru import LRU
 from ..outcomes import Done, Outcome, Reason, Refusal, Step
 from ..plans import num_waiting, plan_admission
 from ..pool_laws import asked
+from ..publication import is_private
 from ..state import (
     NULL,
     Flight,
@@ -78,14 +79,14 @@ def law_found_is_settled(state: State) -> bool:
 
 
 def drafts_beside(group: Group, flight: Flight) -> int:
-    """Count the drafts of a step whose states have blocks of their own."""
+    """Count the drafts of a step that have blocks for their states."""
     return flight.drafts if isinstance(group.kind, Mamba) else 0
 
 
 def law_load_is_hidden(state: State) -> bool:
     """LOAD-1: nothing that is still being loaded can be found, and no step computes beyond it."""
     return all(
-        request.published[at] * group.block_size <= request.written
+        (is_private(state.config, request) or request.published[at] * group.block_size <= request.written)
         and not any(flight.slot == slot for step in state.flights for flight in step)
         for slot, request in enumerate(state.requests)
         if isinstance(request, Running) and request.added.loading > 0
@@ -174,7 +175,7 @@ def law_waiting_returns(state: State) -> bool:
 
 
 def landed(state: State) -> State:
-    """Return the state once steps in flight are settled, and loads have ended whose request has given them up."""
+    """Return the state once steps in flight are settled, and loads that their requests have given up have ended."""
     for slot in {fence.slot for fence in state.fences if fence.step is None}:
         state = after(finish_load(state, slot, 0, LRU))
     while state.flights:
