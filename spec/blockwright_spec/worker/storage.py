@@ -132,11 +132,6 @@ def used_bytes(plan: StoragePlan, group: PlannedGroup) -> int:
     return sum(page(plan.layers[layer], group.block_size) for layer in group.layers)
 
 
-def step_time(plan: StoragePlan, num_groups: int) -> Fraction:
-    """Return the time of a decode step over so many groups, as a multiple of the time without any."""
-    return 1 + plan.group_cost * num_groups
-
-
 def plain_plans(plan: StoragePlan) -> Iterator[tuple[int, int, int]]:
     """Return the results of plain plans of the same layers: bytes of a block, blocks of a request, and groups.
 

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 from ..law import listed
 from .input_laws import INPUT_LAWS, ROW_LAWS
-from .storage import StoragePlan, block_bytes, held_in_all, may_hold, page, plain_plans, step_time, used_bytes
+from .storage import StoragePlan, block_bytes, held_in_all, may_hold, page, plain_plans, used_bytes
 
 
 def law_layer_has_one_place(plan: StoragePlan) -> bool:
@@ -62,10 +62,10 @@ def law_page_is_whole(plan: StoragePlan) -> bool:
 
 def law_no_plain_plan_is_worth_more(plan: StoragePlan) -> bool:
     """LAYOUT-9: no plain plan holds more of the longest requests for the time of a step, beyond the permitted loss."""
-    worth = Fraction(plan.num_blocks - 1, plan.request_blocks) / step_time(plan, len(plan.groups))
+    worth = Fraction(plan.num_blocks - 1, plan.request_blocks) / (1 + plan.group_cost * len(plan.groups))
     return all(
         blocks < request_blocks + 1
-        or worth >= (1 - plan.loss) * Fraction(blocks - 1, request_blocks) / step_time(plan, num_groups)
+        or worth >= (1 - plan.loss) * Fraction(blocks - 1, request_blocks) / (1 + plan.group_cost * num_groups)
         for size, request_blocks, num_groups in plain_plans(plan)
         for blocks in (plan.memory // size,)
     )
