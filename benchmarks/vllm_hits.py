@@ -69,7 +69,7 @@ def main() -> None:
         for pool, blocks in zip(("room", "medium", "tight"), pools, strict=True):
             cells: list[str] = []
             for ours in (False, True):
-                made = stub.scheduler(args.models, ours, kinds, blocks, max_num_batched_tokens=256, retention=0)
+                made = stub.scheduler(args.models, ours, kinds, blocks, max_num_batched_tokens=256, interval=0)
                 side = stub.Side(made, kinds)
                 served(side, args.seed, args.steps)
                 cells += [f"{100 * side.hits / max(1, side.queries):.2f} % of {side.queries:,}", f"{side.preemptions}"]

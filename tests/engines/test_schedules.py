@@ -107,3 +107,20 @@ def test_what_was_scheduled_and_never_ran_is_not_found(models_folder: Path) -> N
     manager.free(one)
     assert manager.get_computed_blocks(other)[1] == 64
     manager.core.check({})
+
+
+@pytest.mark.parametrize("batched", [24, 70, 100, 300])
+def test_windows_narrower_than_a_block_are_found_again(batched: int, models_folder: Path) -> None:
+    """Steps in flight that end inside a block: a window's blocks are published before they are given up."""
+    from tests.engines import stub
+
+    kinds, tokens, found = [stub.sliding(24, 64), stub.full(64)], [3 + at % 90 for at in range(420)], []
+    for ours in (False, True):
+        made = stub.scheduler(models_folder, ours, kinds, 60, is_async=True, max_num_batched_tokens=batched)
+        side = stub.Side(made, kinds, depth=1)
+        made.add_request(stub.request("one", tokens, 64, 20))
+        for _ in range(40):
+            side.step()
+        side.check()
+        found.append(made.kv_cache_manager.get_computed_blocks(stub.request("other", tokens, 64, 1))[1])
+    assert found == [384, 384]

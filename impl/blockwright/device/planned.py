@@ -113,6 +113,7 @@ class KVCachePlan:
         groups: the groups, in the order of `config`.
         limits: the lengths that the plan was made for.
         available_bytes: the memory that was offered.
+        note: a warning about memory given up for fewer groups, or about many groups; empty if there is none.
     """
 
     config: KVCacheConfig
@@ -121,6 +122,7 @@ class KVCachePlan:
     groups: tuple[GroupPlan, ...]
     limits: RequestLimits
     available_bytes: int
+    note: str = ""
     _places: dict[str, tuple[int, int]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -217,6 +219,8 @@ class KVCachePlan:
         ]
         if shared := len(self.config.shared_layers):
             lines.append(f"  {_counted(shared, 'layer')} more without a cache of their own")
+        if self.note:
+            lines.append(f"  note: {self.note}")
         return "\n".join(lines)
 
     def __str__(self) -> str:

@@ -181,6 +181,16 @@ class KVCacheManager:
         layouts = dict.fromkeys(zip(self._specs, self._sizes, strict=True))
         trims = [found for spec, size in layouts if (found := next_trim(spec, size)) is not None]
         self._trims = bool(trims)
+        # A step that ends within so many tokens of the published ones trims no block that is to be published yet. The
+        # last block of a chunk needs no key: behind it, nothing of the chunk is read.
+        self._unread = min(
+            [
+                self._unit + (spec.sliding_window - 1 if isinstance(spec, SlidingWindowSpec) else size)
+                for spec, size in layouts
+                if isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec)
+            ],
+            default=FOR_EVER,
+        )
         self._next_trim = trims[0] if len(trims) == 1 else lambda count: min([trim(count) for trim in trims])
         self._in_flight = max_model_len if max_in_flight_tokens is None else max_in_flight_tokens
         self._zeroes = bool(getattr(kv_cache_config, "needs_kv_cache_zeroing", False))
@@ -427,7 +437,11 @@ class KVCacheManager:
             if begin < twin.certain:
                 begin = twin.certain
             sure = twin.learn(request, begin)
-            if twin.due <= begin <= twin.written and sure <= begin:
+            if (
+                twin.due <= begin <= twin.written
+                and sure <= begin
+                and begin - twin.published // self._unit * self._unit < self._unread
+            ):
                 is_later = False  # one call trims, publishes what is settled, and gives slots
             else:
                 begin = self._settle(request, twin)
@@ -464,7 +478,7 @@ class KVCacheManager:
             self._publish(request, due)
             if is_more:
                 self._catch_up(twin, settled)
-        return settled
+        return max(settled, twin.certain)  # publishing may have told the manager of more, which is certain then
 
     def _trim_late(self) -> bool:
         """Trim what could have been trimmed one step earlier, where blocks are short; say whether there was any."""
