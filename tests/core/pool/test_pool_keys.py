@@ -7,6 +7,8 @@ Not covered: which of equal blocks serves, and how long (test_pool_model.py), wh
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.core.support import filled, pool_dump, publish, served, unchanged_by
 
@@ -77,7 +79,7 @@ def test_events_are_taken_once() -> None:
 @pytest.mark.parametrize("resets", [False, True])
 def test_events_that_no_call_takes_are_bounded_and_lose_nothing(resets: bool) -> None:
     pool = BlockPool(4, enable_kv_cache_events=True)
-    known: frozenset[bytes | int] = frozenset(publish(pool, token, pool.get_new_blocks(1)) for token in (9000, 9001))
+    known: frozenset[Any] = frozenset(publish(pool, token, pool.get_new_blocks(1)) for token in (9000, 9001))
     pool.take_events()
     pool.free_blocks([1, 2])
     for token in range(6000):
