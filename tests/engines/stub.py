@@ -115,8 +115,9 @@ def scheduler(
     """Return one of vLLM's schedulers over a pool of these groups, with its own manager or ours.
 
     `loads` configures the connector beside this file, `connector` one of vLLM's own. Drafts are of an EAGLE head or of
-    n-grams; `flagged` marks full attention as the head's. `unit` is the tokens of a hash, `interval` the retention
-    interval, and `shared_prefix` lets states inside blocks be published.
+    n-grams; `flagged` marks full attention as the head's. `unit` is the tokens of a hash, `interval` is vLLM's
+    ``--prefix-cache-retention-interval`` (0 by default there), and `shared_prefix` lets states inside blocks be
+    published.
     """
     settings = {
         "model": str(models.make("llama", folder)),
@@ -172,6 +173,7 @@ def scheduler(
     names = [name for group in groups for name in group.layer_names]
     size = kinds[0].page_size_bytes if kinds else 0
     tensors = [KVCacheTensor(size=size * num_blocks, layers=names, layer_stride=0, block_stride=size)] if kinds else []
+    config.cache_config.prefix_cache_retention_interval = interval
     memory = KVCacheConfig(
         num_blocks=num_blocks,
         kv_cache_tensors=tensors,

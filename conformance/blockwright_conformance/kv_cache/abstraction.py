@@ -39,7 +39,9 @@ def expected(state: State) -> Observation:
     settled = tuple([each.settled if isinstance(each, Running) and overlaps else None for each in state.requests])
     shown = tuple(references), tuple(keys), tuple(published), len(queue), tuple(states), settled, state.copies
     passing = tuple([block for block, mark in enumerate(state.marks) if mark.passing])
-    return Observation(tuple(tables), queue, *shown, outside=tuple(sorted(state.outside)), passing=passing)
+    tips = tuple([(block, int(mark.tip)) for block, mark in enumerate(state.marks) if mark.tip])
+    outside = tuple(sorted(state.outside))
+    return Observation(tuple(tables), queue, *shown, outside=outside, passing=passing, tips=tips)
 
 
 def differences(wanted: Observation, shown: Observation, ordered: bool = True) -> list[str]:

@@ -106,6 +106,8 @@ class Observation(NamedTuple):
     """Blocks held from outside, each as often as it is held there, in ascending order."""
     passing: tuple[int, ...] | None = None
     """Passing blocks, where blocks are told apart so, in ascending order."""
+    tips: tuple[tuple[int, int], ...] | None = None
+    """Free blocks with which a prompt (1) or an output (2) ended that no request has gone on from, likewise."""
     counted: Counted | None = None
     """Where what happens is counted: the counts."""
 

@@ -499,6 +499,7 @@ class BlockwrightAdapter:
             None if self.stream is None else self.listeners(self.stream),
             tuple([block for block, times in enumerate(pool.holders_apart()) for _ in range(times)]),
             tuple(pool.passing_block_ids()),
+            tuple(pool.tips()),
             None if self.account is None else self.account.counted(),
         )
 

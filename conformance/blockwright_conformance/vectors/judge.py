@@ -159,7 +159,9 @@ REFUSALS = frozenset(("refused", "error"))
 
 def shown_faults(adapter: ManagerAdapter, matching: Matching, vector: Vector, wanted: Observation) -> list[str]:
     try:
-        shown = adapter.observe(vector.requests)._replace(outside=None, passing=None)  # of which vectors say nothing
+        shown = adapter.observe(vector.requests)._replace(
+            outside=None, passing=None, tips=None
+        )  # of which vectors say nothing
         if adapter.follows_policy:
             return differences(wanted, shown)
         return differences(wanted, matching.translated(shown), ordered=False)

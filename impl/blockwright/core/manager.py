@@ -31,6 +31,7 @@ from blockwright.core.steps.explain import EvictionStats, HitExplanation, evicti
 from blockwright.core.steps.forks import fork, take_copies
 from blockwright.core.steps.hints import advance_time, hint_of, release_prefix, retain
 from blockwright.core.steps.in_flight import finish_load, new_step_starts, settle_step, start_step
+from blockwright.core.steps.keeping import may_be_wanted
 from blockwright.core.steps.outcomes import BatchAllocation, Plan
 from blockwright.core.steps.plans import can_load, fits, planned, refuse_never
 from blockwright.core.steps.preconditions import (
@@ -615,6 +616,22 @@ class KVCacheManager:
             UnknownRequestError: the request holds no blocks.
         """
         return hint_of(self._state, request, first_token)
+
+    def may_be_wanted(self, request: Request, group: int, start: int, stop: int) -> bool:
+        """Return whether a likely hit needs one of some entries of a running request's table (``keep_wanted``). O(1).
+
+        Of the prompt that is known when the request is admitted, of what it puts out only when it ends, so that counts.
+
+        Raises:
+            UnknownRequestError: the request holds no blocks.
+            InvalidArgumentError: there is no such group, or a range that is none.
+        """
+        count = len(self._state.groups)
+        if not 0 <= group < count or not 0 <= start <= stop <= self._state.config.max_len:
+            raise InvalidArgumentError(
+                f"group, start, stop: {group}, {start}..{stop} name no entries of {count} groups"
+            )
+        return may_be_wanted(self._state, request, group, start, stop)
 
     def advance_time(self, now: float) -> None:
         """Say what time it is on the engine's clock, which begins at 0 and has any unit: no clock is read here.

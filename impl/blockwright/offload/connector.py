@@ -74,8 +74,9 @@ class OffloadingConnector:
             worker: with a handler for each pair of neighbouring media; the connector is its only caller.
             store_on: ``"publish"``: blocks are stored once a step has computed them, and held until that has ended.
                 ``"evict"``: blocks are stored when the device takes them for other content.
-            store_passing: with ``"evict"``, also store blocks that no likely hit needs (`Eviction.is_passing`): the
-                windows that running requests have moved past.
+            store_passing: also store blocks that no likely hit needs (`Eviction.is_passing`): the windows that running
+                requests have moved past. With ``"publish"``, those of prompts; which of an output are needed is
+                known only as the request ends, so all are stored.
             media: closed by `close`, after the handlers.
 
         Raises:

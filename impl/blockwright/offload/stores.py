@@ -68,7 +68,7 @@ class Stores:
     ) -> None:
         """Store the blocks that steps fill if `is_early`, else those that are evicted.
 
-        Of these, passing ones only if `stores_passing`.
+        Passing ones only if `stores_passing`.
         """
         self._names = names
         self._manager = manager
@@ -188,7 +188,11 @@ class Stores:
         for blocks, table, start, stop in zip(groups, tables, starts, stops, strict=True):
             for index in range(start, stop):
                 parts = table[index * self._per_block : (index + 1) * self._per_block]
-                if self._are_readable(blocks, index, parts):
+                first = index * self._per_block
+                wanted = self._stores_passing or manager.may_be_wanted(
+                    request, blocks.number, first, first + self._per_block
+                )
+                if wanted and self._are_readable(blocks, index, parts):
                     hint = manager.hint_of(request, index * blocks.tokens)
                     block = _Block(blocks.key(index), parts, hint, blocks.stored(index) if is_named else None)
                     found.append(((index + 1) * blocks.tokens, blocks.number, index, block))

@@ -40,6 +40,23 @@ class ConfigAdded:
 
 
 @dataclass(frozen=True, slots=True)
+class Wants:
+    """What a request wants kept (chapter `keeping`): hits of these lengths.
+
+    From the `proven` ones other requests have gone on as well. With `output`, as it ends, it also wants all that it has
+    published.
+    """
+
+    lengths: tuple[int, ...] = ()
+    proven: tuple[int, ...] = ()
+    output: bool = True
+
+
+NO_WANTS = Wants()
+"""Where nothing is kept so."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunningAdded:
     """Additions to a request with block tables (`state.Running`).
 
@@ -47,7 +64,7 @@ class RunningAdded:
     its unknown tokens unless steps are in flight. Of recurrent layers that run ahead, `saved` is the first token
     count of the last steps without a gap: from there on each step leaves the state at the last block end that it
     passes. `encoder` tokens are read by cross-attention; `loading` tokens after the written ones are on their way from
-    elsewhere. `wish` is what was said of its blocks, and `wants` are the lengths of hits that it wants kept.
+    elsewhere. `wish` is what was said of its blocks, and `wants` the hits that it wants kept.
     """
 
     states: tuple[tuple[int, ...], ...] = ()
@@ -56,7 +73,7 @@ class RunningAdded:
     encoder: int = 0
     loading: int = 0
     wish: Wish = UNSAID
-    wants: tuple[int, ...] = ()
+    wants: Wants = NO_WANTS
 
 
 @dataclass(frozen=True, slots=True)

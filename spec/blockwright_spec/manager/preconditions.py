@@ -5,7 +5,7 @@ from dataclasses import replace
 from ..reads import Cross, Prefix, dead
 from .added import RunningAdded
 from .hits import sound
-from .keeping import wanted_lengths
+from .keeping import wants_of
 from .outcomes import Reason, Refusal, Step
 from .state import (
     NULL,
@@ -82,7 +82,7 @@ def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
         tuple(NULL if dead(group.kind, span(config, group), end, entry) else block for entry, block in enumerate(table))
         for group, table in zip(config.groups, tables, strict=True)
     )
-    wants = wanted_lengths(config, request.prefix, length + step.added.external, request.hit.junction)
+    wants = wants_of(state, request, tables, step.added.external)
     added = RunningAdded(encoder=step.added.encoder, saved=length if runs_ahead(config) else 0, wants=wants)
     return Running(request.prefix, length, length, length, kept, looked, trimmed=end, added=added)
 

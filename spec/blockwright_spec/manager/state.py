@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from operator import add
 
-from ..hints import UNSAID, Mark, Wish
+from ..hints import NOTHING_LEFT, UNSAID, Leaving, Mark, Wish
 from ..reads import Ahead, Cross, Group, Mamba, Prefix, entries, entries_ahead
 from .added import PLAIN_CONFIG, PLAIN_REQUEST, ConfigAdded, RunningAdded
 
@@ -108,8 +108,8 @@ class Fence:
     """Blocks that their request gave up while something still touches them, given per group.
 
     They return when the step in flight numbered `step`, oldest 0, is settled, or, without one, when the load of the
-    request in `slot` has ended; `extra` are the request's extra keys, and
-    `passing` the blocks that none of its wanted hits needs.
+    request in `slot` has ended; `extra` are the request's extra keys, and `leaving` tells which of the blocks are
+    passing.
     """
 
     step: int | None
@@ -117,7 +117,7 @@ class Fence:
     tables: tuple[Table, ...]
     extra: Hashable = 0
     wish: Wish = UNSAID
-    passing: frozenset[int] = frozenset()
+    leaving: Leaving = NOTHING_LEFT
 
 
 Copy = tuple[int, int, int]

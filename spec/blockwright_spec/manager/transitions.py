@@ -11,7 +11,7 @@ from ..reads import Prefix
 from .choices import Choice, legal_order, legal_serving
 from .effects import requeued, serve, vacated, written
 from .hits import found, holding, served
-from .keeping import passing
+from .keeping import leaving
 from .outcomes import Done, Outcome, Reason, Refusal, Step
 from .plans import let_go, nulled, trimmed_tables
 from .preconditions import going, starting, wrong
@@ -181,7 +181,7 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
     # EFFECT
     done = max(settled, request.settled)  # a load that is under way was trimmed for what it will have settled
     kept = replace(request, tables=tables, trimmed=max(settled, request.trimmed), settled=done)
-    ending = passing(state.config, request.tables, gone, request.added.wants)
+    ending = leaving(state.config, request.tables, gone, request.added.wants)
     return Done(requeued(believed(state, slot, kept), order, ending), nulled=gone)
     # SAME: entries that some later token reads, keys, contents of published blocks.
 

@@ -80,6 +80,7 @@ ALTERED: dict[str, Any] = {
     "copies": ((0, 1, 4),),
     "outside": (4,),
     "passing": (3,),
+    "tips": ((3, 1),),
 }
 
 

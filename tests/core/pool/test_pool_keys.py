@@ -92,9 +92,9 @@ def test_events_that_no_call_takes_are_bounded_and_lose_nothing(resets: bool) ->
     assert len(events) < 5000
     for event in events:
         match event:
-            case BlockStored(block_hash=key):
+            case BlockStored(block_hash=bytes() as key):
                 known |= {key}
-            case BlockRemoved(block_hash=key):
+            case BlockRemoved(block_hash=bytes() as key):
                 known -= {key}
             case _:
                 known = frozenset()

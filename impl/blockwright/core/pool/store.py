@@ -409,7 +409,12 @@ class BlockStore:
 
     def _let_go_passing(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
         """Release a range of a table where passing blocks are evicted first. law: POLICY-4."""
+        if passing.spares > 0 and passing.wants_none() and self._are_candidates(ids, start, stop):
+            self._spare_all(passing, ids, start, stop)
+            return
         ref = self._ref
+        following = self._next
+        before = self._prev
         marks = self._index.marks
         i = stop
         while i > start:
@@ -424,41 +429,85 @@ class BlockStore:
                 continue
             self._num_free += 1
             if marks[block] == 0:
-                if marks[i64(self._next[0])] != 0 or self._next[0] == 0:
+                if marks[i64(following[0])] != 0 or following[0] == 0:
                     passing.last_bare = block
                 passing.note(block, False)
                 self._put_first(block)
-            elif not passing.is_passing(i, block):
-                passing.note(block, False)
-                self._put_after(block, i64(self._prev[0]))
-            elif passing.spares == 0:
-                self._put_after(block, self._last_to_pass(passing))
-                passing.note(block, True)
-                passing.last = block
-            else:
-                self._put_after(block, i64(self._prev[0]))
-                oldest = passing.spare(block)
-                if oldest != 0:
-                    before = self._prev[oldest]
-                    following = self._next[oldest]
-                    self._next[i64(before)] = following
-                    self._prev[i64(following)] = before
-                    self._put_after(oldest, self._last_to_pass(passing))
-                    passing.note(oldest, True)
-                    passing.last = oldest
+                continue
+            passes = passing.is_passing(i, block)
+            if passes and passing.spares == 0:
+                self._put_last_to_pass(passing, block)
+                continue
+            tail: i64 = i64(before[0])
+            following[tail] = i32(block)
+            before[block] = i32(tail)
+            following[block] = 0
+            before[0] = i32(block)
+            if not passes:
+                passing.note_ordinary(i, block)
+                continue
+            passing.spare(block)
+            self._spare_fewer(passing)
         self._version += 1
+
+    def _are_candidates(self, ids: vec[i32], start: i64, stop: i64) -> bool:
+        """Return whether all entries of a range are published and have one holder. O(entries).
+
+        A loop of its own, because its reads wait for memory all at once, and not one after another.
+        """
+        ref = self._ref
+        marks = self._index.marks
+        while start < stop and ref[i64(ids[start])] == 1 and marks[i64(ids[start])] != 0:
+            start += 1
+        return start == stop
+
+    def _spare_all(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Let go of the last holder of passing blocks, last entry first. O(entries)."""
+        ref = self._ref
+        following = self._next
+        before = self._prev
+        tail: i64 = i64(before[0])
+        i = stop
+        while i > start:
+            i -= 1
+            block: i64 = i64(ids[i])
+            ref[block] = 0
+            following[tail] = i32(block)
+            before[block] = i32(tail)
+            tail = block
+        following[tail] = 0
+        before[0] = i32(tail)
+        passing.spare_all(ids, start, stop)
+        self._num_free += stop - start
+        self._version += 1
+        self._spare_fewer(passing)
+
+    def _spare_fewer(self, passing: PassingBlocks) -> None:
+        """Put the first spared blocks in front of the ordinary ones until no more than `spares` are left."""
+        following = self._next
+        before = self._prev
+        while passing.num_spared > passing.spares:
+            oldest = passing.spare_no_more()
+            ahead: i64 = i64(before[oldest])
+            behind: i64 = i64(following[oldest])
+            following[ahead] = i32(behind)
+            before[behind] = i32(ahead)
+            self._put_last_to_pass(passing, oldest)
 
     def _note_left(self, passing: PassingBlocks, entry: i64, block: i64) -> None:
         """Note the class of a block that a request has left, if only others than requests hold it now. O(1)."""
         if self._num_others(block) == i64(self._ref[block]):
             passing.note(block, self._index.marks[block] != 0 and passing.is_passing(entry, block))
 
-    def _last_to_pass(self, passing: PassingBlocks) -> i64:
-        """Return the block of the queue that the next passing one follows, 0 if that is the first. O(1)."""
-        if passing.last != 0:
-            return passing.last
-        first: i64 = i64(self._next[0])
-        return passing.last_bare if first != 0 and self._index.marks[first] == 0 else 0
+    def _put_last_to_pass(self, passing: PassingBlocks, block: i64) -> None:
+        """Put a passing block behind all others in front of the ordinary ones. O(1)."""
+        after = passing.last
+        if after == 0:
+            first: i64 = i64(self._next[0])
+            after = passing.last_bare if first != 0 and self._index.marks[first] == 0 else 0
+        self._put_after(block, after)
+        passing.note(block, True)
+        passing.last = block
 
     def _put_after(self, block: i64, before: i64) -> None:
         """Put a free block into the queue behind another, behind none if that is 0."""
@@ -499,6 +548,8 @@ class BlockStore:
                 passes = passing.is_passing(i, block)
                 passing.note(block, False)
             if is_published and (order.keeps_doubles or self._index.is_single(block)):
+                if passing is not None and not passes:
+                    passing.note_ordinary(i, block)
                 order.add(block, passes)
                 continue
             if is_published:

@@ -20,7 +20,14 @@ from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import ADMIT, EXTERNAL, FREE, GROW, HIT, NUM_HELD, NUM_NEW, PREEMPT, Journal
 from blockwright.core.pool.order.order import Wish
-from blockwright.core.steps.keeping import all_wanted, begin_wanted, end_wanted, trim_group, wanted_lengths
+from blockwright.core.steps.keeping import (
+    all_wanted,
+    begin_wanted,
+    end_wanted,
+    trim_group,
+    wanted_lengths,
+    wants_none,
+)
 from blockwright.core.steps.publication import publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State
 from blockwright.core.tables.ask import StepRequest
@@ -192,7 +199,7 @@ def open_tables(state: State, request: Request, ask: StepRequest, changes: StepS
     tables = RequestTables(request, 0, by_group)
     tables.trim_at = trim_at
     tables.tenant = state.pool.tenant(request.cache_salt)
-    tables.wants = wanted_lengths(state, request, ask)
+    wanted_lengths(state, request, tables, ask)
     at = 0
     while at < num_groups:
         state.groups[at].open(request._request_id, by_group[at])
@@ -424,9 +431,12 @@ def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None
 
     The groups in order, of each its last entry first. law: TRIM-1, REF-1.
     """
-    if state.pool._passing is not None:
-        trim_passing(state, tables, changes)
-        return
+    passing = state.pool._passing
+    if passing is not None:
+        if not wants_none(state, tables, changes):
+            trim_passing(state, tables, changes)
+            return
+        passing.begin()
     nulled, ends, trimmed, dead = changes.nulled, changes.nulled_ends, changes.trimmed, changes.blocks
     count: i64 = i64(len(nulled)) - changes.num_nulled
     first = count  # where the entries of a group begin; the pool releases from the end on
@@ -450,6 +460,8 @@ def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None
     if count > 0:
         state.pool._release(dead, 0, count)
         state.pool._note_trim(dead, 0, count)
+    if passing is not None:
+        passing.end()
     tables.trim_at = changes.trim_at
 
 
@@ -466,7 +478,7 @@ def trim_passing(state: State, tables: RequestTables, changes: StepScratch) -> N
 # ---------------------------------------------------------------------- release
 
 
-def vacate(state: State, tables: RequestTables, computed: i64) -> None:
+def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) -> None:
     """Release all a request holds; behind a fence while a step or a load still touches it. law: REF-1, FENCE-1.
 
     A state of its last step is published only if the step has run: it is not in flight, and `computed` covers it.
@@ -482,19 +494,19 @@ def vacate(state: State, tables: RequestTables, computed: i64) -> None:
     try:
         if step is not None:
             step.wishes.append(wish)
-            step.wants.append(all_wanted(state, tables))
+            step.wants.append(all_wanted(state, tables, resumes))
             step.fenced.append(batch)
         elif waits:
             if wish is not None:
                 state.load_wishes[tables.request_id] = wish
-            state.load_wants[tables.request_id] = all_wanted(state, tables)
+            state.load_wants[tables.request_id] = all_wanted(state, tables, resumes)
             state.loads[tables.request_id] = batch
         has_begun = True
         if not in_flight and computed >= tables.num_written - tables.num_drafts:
             # The state was computed and is worth finding, though the request that left it is gone.
             publish_due(state, tables, tables.request)
         state.due.remove(tables)
-        wants = NO_WANTS if waits else all_wanted(state, tables)
+        wants = NO_WANTS if waits else all_wanted(state, tables, resumes)
         for group, table in zip(state.groups, tables.by_group):
             if not waits:
                 state.pool._begin_release(wish, group._block_size)

@@ -41,6 +41,8 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         new = RequestTables(child, state.owner, by_group)
         new.tenant = tables.tenant
         new.wants = tables.wants
+        new.wants_end = tables.wants_end
+        new.wants_output = tables.wants_output
         state.running[child._request_id] = new
         given = KVCacheBlocks(state.pool, [table.blocks[:] for table in by_group])
         has_begun = True

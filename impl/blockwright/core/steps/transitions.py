@@ -140,7 +140,7 @@ def release(state: State, request: Request, was_preempted: bool) -> None:
     if tables is not None:
         if state.journal is not None:
             state.journal._stamp()
-        vacate(state, tables, request._num_computed)
+        vacate(state, tables, request._num_computed, was_preempted)
         request._held = None
         note_release(state, tables, request, was_preempted)
 

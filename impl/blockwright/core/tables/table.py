@@ -77,6 +77,8 @@ class RequestTables(ManagerTables):
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         was_certain: the certain tokens before that batch, if it counted them in place.
         wants: the lengths of hits that it wants kept, where passing blocks are evicted first; it never changes.
+        wants_end: the longest of them.
+        wants_output: as it ends, it also wants all that it has published.
         tenant, wish: the number of the tenant for which it takes blocks, and the hint for them. A wish never changes,
             so copies share it.
         by_group: the tables, one per group.
@@ -107,6 +109,8 @@ class RequestTables(ManagerTables):
         self.tenant: i64 = 0
         self.wish: Wish | None = None
         self.wants: vec[i64] = NO_WANTS
+        self.wants_end: i64 = 0
+        self.wants_output = True
         self.by_group = by_group
 
     def copy_for(self, owner: i64, by_group: list[GroupTable]) -> RequestTables:
@@ -126,6 +130,8 @@ class RequestTables(ManagerTables):
         twin.tenant = self.tenant
         twin.wish = self.wish
         twin.wants = self.wants
+        twin.wants_end = self.wants_end
+        twin.wants_output = self.wants_output
         return twin
 
 
