@@ -697,6 +697,8 @@ class KVCacheManager:
         computed: int = request.num_computed_tokens
         if twin.is_exact and twin.written <= computed:
             return twin.written
+        if self._num_drafts >= min(self._state_sizes) and request.is_finished():
+            return 0  # 0.33 cuts the count at the request's end, so it does not show which block ends were passed
         count: int = min(twin.written, computed - request.num_in_flight_tokens)
         known: int = min(count, request.num_tokens - twin.lookahead)
         return known if all(count // size == known // size for size in self._state_sizes) else 0
