@@ -316,7 +316,7 @@ class OffloadingConnector:
         places = destinations(load.needed, tables, starts, stops, self._per_block)
         keys = [block.key for block in load.needed]
         self._chain.touch(keys)  # lest making room for what was just evicted drives them out
-        self._stores.store_evicted()
+        self._stores.store_evicted(keys)
         end = time.monotonic() + LONGEST_WAIT
         while not self._try_to_load(load, keys, places):
             if load.reason == "no room":  # what was just evicted has taken it
