@@ -160,7 +160,7 @@ def forget(state: State, request: Request | None, salt: i64, adapter: i64) -> in
         name = request._request_id
         for number, group in enumerate(state.groups):
             keys = request.keys(pool._units_for(request, group._block_size))
-            for entry in range(request.num_tokens // int(group._block_size)):
+            for entry in range(int(keys.num_blocks())):
                 found.extend(pool.blocks_with(keys, entry, number, group._block_size))
     gone = set(found)
     blocks = vec[i32]([i32(block) for block in sorted(gone)])
