@@ -889,13 +889,14 @@ class BlockStore:
             self._salt_marks, self._adapter_marks = salts, adapters
 
     def _mark_run(self, ids: vec[i32], start: i64, stop: i64, salt: i64, adapter: i64) -> None:
-        """Note the salt and the adapter of blocks that are being published. O(blocks)."""
+        """Note the salt and the adapter of blocks that are being published; published ones keep theirs. O(blocks)."""
         self._reserve_marks()
-        salts, adapters = self._salt_marks, self._adapter_marks
+        salts, adapters, marks = self._salt_marks, self._adapter_marks, self._index.marks
         while start < stop:
             block: i64 = i64(ids[start])
-            salts[block] = salt
-            adapters[block] = adapter
+            if marks[block] == 0:
+                salts[block] = salt
+                adapters[block] = adapter
             start += 1
 
     def blocks_of(self, salt: i64, adapter: i64) -> list[int]:
