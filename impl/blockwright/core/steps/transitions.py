@@ -33,7 +33,7 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
         return state.nothing, 0
     state.pool.require_whole()
     # law: HIT-3
-    max_length: i64 = request.num_tokens - 1
+    max_length: i64 = min(request.num_tokens - 1, request.num_keyed())
     probes = [
         group.probe(request.keys(state.pool._units_for(request, group._block_size)), max_length, config.eagle)
         for group in state.groups
