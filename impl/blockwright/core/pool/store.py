@@ -878,9 +878,10 @@ class BlockStore:
         assert at + 1 < i64(len(words)), "keys are made before blocks are published"
         if len(self._salt_marks) > 0 or request._salt_mark != 0 or request._adapter_mark != 0:
             self._mark_run(blocks, 0, count, request._salt_mark, request._adapter_mark)
+        before = self._index.num_keyed
         self._index.add_each(words[at], words[at + 1], blocks, count)
         if self._facts is not None:
-            self._facts.published += count
+            self._facts.published += self._index.num_keyed - before
 
     def _reserve_marks(self) -> None:
         """Take the memory for the marks of salts and adapters, as publishing takes none. O(count) once, then O(1)."""
