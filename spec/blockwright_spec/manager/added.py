@@ -121,13 +121,16 @@ def longest(
     prefix: Prefix,
     eagle: bool,
 ) -> int:
-    """Return the longest hit of a prefix in some numbered groups, if just these contents are published."""
+    """Return the longest hit of a prefix in some numbered groups, if just these contents are published.
+
+    It ends where keys do, even if it needs none there (HIT-3).
+    """
     numbers, those = zip(*groups, strict=True)
 
     def found(at: int, known: Prefix) -> bool:
         return is_published(added, published, numbers[at], prefix, len(known[1]))
 
-    return longest_hit(those, found, prefix, eagle)
+    return longest_hit(those, found, cut(prefix, max(0, keyed(added, prefix)) + 1), eagle)
 
 
 def continues(added: ConfigAdded, prefix: Prefix, content: Prefix) -> bool:
