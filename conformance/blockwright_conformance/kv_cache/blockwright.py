@@ -530,7 +530,7 @@ class BlockwrightAdapter:
         extras = {"cache_salt": event.cache_salt, "lora_name": event.lora_name}
         extra = EXTRAS.index({name: value for name, value in extras.items() if value is not None})
         parent = None if event.parent_block_hash is None else prefixes[event.parent_block_hash]
-        return Stored(content, parent, event.is_parent_absent, event.token_ids, extra)
+        return Stored(content, parent, event.is_parent_absent, event.token_ids, extra, event.lookahead_token_ids)
 
     def evicted(self) -> tuple[tuple[int, Content], ...]:
         evictions = self.manager.take_evictions()

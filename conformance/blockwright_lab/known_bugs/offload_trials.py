@@ -4,6 +4,7 @@ HASH-1    of what leaves the process: another model, data type, layout or rank h
           group another key
 CHAIN-6   of the connector: what a load has brought is what the request's tokens name, whatever became of the blocks
 LIVE-1    of the connector: what is offered to a request could be loaded, were nothing else there
+PUB-4     of the connector: it asks for no key that a request does not have yet
 """
 
 from collections.abc import Iterator
@@ -79,8 +80,11 @@ class Copies:
 class Engine:
     """A scheduler with a connector and one host tier; a block holds what its group and the prefix up to it name."""
 
-    def __init__(self, package: ModuleType, store_on: str, num_blocks: int, fails: bool = False) -> None:
+    def __init__(
+        self, package: ModuleType, store_on: str, num_blocks: int, fails: bool = False, lookahead: int = 0
+    ) -> None:
         self.core: Any = package
+        self.hasher = package.SipHasher(key_lookahead=lookahead)
         offload: Any = package.offload
         specs = [kv_cache_spec(kind, SIZE, package) for kind in KINDS]
         groups = [self.core.KVCacheGroupSpec([f"layer {at}"], spec) for at, spec in enumerate(specs)]
@@ -96,7 +100,7 @@ class Engine:
 
     def admit(self, name: str, token: int) -> Any:
         """Give a request, which repeats a token, its slots; steps in flight end first if there are too few."""
-        request = self.core.Request(name, [token] * LENGTH, SIZE)
+        request = self.core.Request(name, [token] * LENGTH, SIZE, hasher=self.hasher)
         if self.manager.allocate_slots(request, LENGTH) is None:
             self.settle()
             self.manager.allocate_slots(request, LENGTH)
@@ -132,7 +136,7 @@ class Engine:
         """
         self.settle()
         self.manager.reset_prefix_cache()
-        request = self.core.Request("back", [token] * LENGTH, SIZE)
+        request = self.core.Request("back", [token] * LENGTH, SIZE, hasher=self.hasher)
         external, _ = self.connector.get_num_new_matched_tokens(request, 0)
         if external:
             self.manager.allocate_slots(request, 0, num_external_computed_tokens=external)
@@ -140,7 +144,7 @@ class Engine:
             self.connector.start_step()
             results = [each.num_tokens for each in self.settle()]
             yield from self.wrong(request) if results != [0] else ()
-        again = self.core.Request("again", [token] * LENGTH, SIZE)
+        again = self.core.Request("again", [token] * LENGTH, SIZE, hasher=self.hasher)
         hit, length = self.manager.get_computed_blocks(again)
         if length and self.manager.allocate_slots(again, LENGTH - length, length, hit) is not None:
             yield from self.wrong(again, length)
@@ -180,6 +184,20 @@ def not_yet_computed(package: ModuleType) -> Iterator[Fault]:
     engine.end(first)
     engine.end(later)
     yield from faults_of(engine, 2, 8)
+
+
+def looks_ahead(package: ModuleType) -> Iterator[Fault]:
+    """Store a request, and find it again, whose last whole block has no key, since it looks two tokens ahead."""
+    rearm()
+    engine = Engine(package, "publish", 24, lookahead=2)
+    try:
+        first = engine.admit("first", 1)
+        engine.compute(first)
+        engine.connector.finish_step([first])
+        engine.end(first)
+        yield from faults_of(engine, 1, 8)
+    except LookupError as error:
+        yield Fault("PUB-4", f"the connector asks for a key that the request does not have: {error}", 8)
 
 
 def evicted(package: ModuleType) -> Iterator[Fault]:

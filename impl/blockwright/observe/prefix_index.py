@@ -34,7 +34,7 @@ class PrefixIndex:
         """Begin with a snapshot's events, or with nothing."""
         self._blocks: dict[tuple[BlockHash, int, str], BlockStored] = {}
         self._children: dict[_Place, tuple[BlockHash, ...]] = {}
-        self._sizes: dict[tuple[int, str], set[int]] = {}  # of blocks, by group and medium
+        self._sizes: dict[tuple[int, str], set[tuple[int, int]]] = {}  # tokens in a block, and behind it in its key
         self._due: deque[list[_Step | None]] = deque()
         self.apply(events)
 
@@ -89,7 +89,7 @@ class PrefixIndex:
                     continue
                 self._take_out(key[0], place)
                 self._children[place] = (*self._children.get(place, ()), key[0])
-                self._sizes.setdefault(key[1:], set()).add(event.block_size)
+                self._sizes.setdefault(key[1:], set()).add((event.block_size, len(event.lookahead) // 4))
                 blocks[key] = event
             if self._due and self._due[0] is steps:
                 self._due.popleft()
@@ -118,8 +118,8 @@ class PrefixIndex:
     ) -> int:
         """Return how many leading tokens a group has blocks for, one after the other, on a medium. O(tokens).
 
-        A block counts only under the same adapter, salt and items. For windowed and recurrent layers the engine may
-        find more: their hits need not begin at the first block.
+        A block counts only under the same adapter, salt and items, and before the tokens that its hash looks ahead at.
+        For windowed and recurrent layers the engine may find more: their hits need not begin at the first block.
 
         Args:
             token_ids: of the prompt.
@@ -136,37 +136,42 @@ class PrefixIndex:
         """
         self._go_on()
         adapter = lora_name if lora_name is not None else lora_id
-        sizes = self._sizes.get((group_id, medium), ()) if block_size is None else (block_size,)
+        sizes = [
+            (size, ahead)
+            for size, ahead in self._sizes.get((group_id, medium), ())
+            if block_size is None or size == block_size
+        ]
         rest = adapter, cache_salt, mm_items, group_id, medium
-        return max([self._run(token_ids, size, *rest) for size in sizes], default=0)
+        return max([self._run(token_ids, size, ahead, *rest) for size, ahead in sizes], default=0)
 
     def _run(
         self,
         token_ids: Sequence[int],
         size: int,
+        ahead: int,
         adapter: str | int | None,
         cache_salt: str | None,
         mm_items: Sequence[Item],
         group_id: int,
         medium: str,
     ) -> int:
-        """Return how many leading tokens there are blocks of one size for."""
-        length = 0
+        """Return how many leading tokens there are blocks of one size for, with hashes that look equally far ahead."""
+        length, covered = 0, size + ahead
         parents: tuple[BlockHash | None, ...] = (None,)
-        while size and length + size <= len(token_ids):
+        while size and length + covered <= len(token_ids):
             try:
-                tokens = pack(f"<{size}i", *token_ids[length : length + size])
+                packed = pack(f"<{covered}i", *token_ids[length : length + covered])
             except struct.error as error:
                 raise InvalidArgumentError(
-                    f"token_ids: must be integers within 0..2147483647 ({error}, in {length}..{length + size - 1})"
+                    f"token_ids: must be integers within 0..2147483647 ({error}, in {length}..{length + covered - 1})"
                 ) from None
             items = tuple(
                 (name, offset - length)
                 for name, offset, count in mm_items
-                if offset < length + size and offset + count > length
+                if offset < length + covered and offset + count > length
             )
-            salt = None if length else cache_salt
-            found = [self._children.get((each, tokens, adapter, salt, items, group_id, medium), ()) for each in parents]
+            own = packed[: 4 * size], packed[4 * size :], adapter, None if length else cache_salt, items, group_id, medium
+            found = [self._children.get((each, *own), ()) for each in parents]
             parents = tuple([child for children in found for child in children])
             if not parents:
                 break
@@ -195,6 +200,7 @@ def _place(event: BlockStored) -> _Place:
     return (
         event.parent_block_hash,
         event.tokens,
+        event.lookahead,
         event.lora_name if event.lora_name is not None else event.lora_id,
         event.cache_salt if event.parent_block_hash is None else None,
         tuple([(name, offset) for name, offset, _ in event.mm_items]),  # the wire has no lengths

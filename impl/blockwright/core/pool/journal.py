@@ -229,11 +229,13 @@ class Journal:
         if is_new or self.evictions is not None:
             parent = request.block_digest(index * keys.units - 1) if index > 0 else None
             start: i64 = index * block_size
-            tokens = request.token_bytes(start, start + block_size)  # law: EV-4
-            items = request.items_within(start, start + block_size)  # law: EV-5
+            end: i64 = start + block_size
+            tokens = request.token_bytes(start, end)  # law: EV-4
+            ahead = request.token_bytes(end, end + request._lookahead) if request._lookahead > 0 else b""
+            items = request.items_within(start, end + request._lookahead)  # law: EV-5
             # As BlockStored(...) does, past its own constructor, which takes longer than all the rest.
             lora, number = request.lora_name, int(group)
-            fields = (digest, parent, tokens, int(block_size), lora, number, salt, items, "GPU", None, False)
+            fields = (digest, parent, tokens, int(block_size), lora, number, salt, items, "GPU", None, False, ahead)
             stored: BlockStored = tuple.__new__(BlockStored, fields)
             if self.evictions is not None:
                 self._stored[block] = stored
