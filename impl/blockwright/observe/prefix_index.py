@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from struct import pack
@@ -113,7 +114,7 @@ class PrefixIndex:
         cache_salt: str | None = None,
         mm_items: Sequence[Item] = (),
         group_id: int = 0,
-        medium: str = "GPU",
+        medium: str | Sequence[str] = "GPU",
         block_size: int | None = None,
     ) -> int:
         """Return how many leading tokens a group has blocks for, one after the other, on a medium. O(tokens).
@@ -128,55 +129,53 @@ class PrefixIndex:
             cache_salt: of the request.
             mm_items: of the whole prompt.
             group_id: group of layers.
-            medium: where: each medium has blocks of its own size.
+            medium: where: each medium has blocks of its own size. Of several, ``("GPU", "CPU", "DISK")`` for example,
+                the first is asked alone, and the others for what follows, as an engine loads it.
             block_size: tokens in a block, to look at blocks of this size alone; otherwise the longest match counts.
 
         Raises:
             InvalidArgumentError: a token is no token id.
         """
         self._go_on()
+        media = (medium,) if isinstance(medium, str) else tuple(medium)
         adapter = lora_name if lora_name is not None else lora_id
-        sizes = [
-            (size, ahead)
-            for size, ahead in self._sizes.get((group_id, medium), ())
-            if block_size is None or size == block_size
-        ]
-        rest = adapter, cache_salt, mm_items, group_id, medium
-        return max([self._run(token_ids, size, ahead, *rest) for size, ahead in sizes], default=0)
+        reached: dict[int, tuple[BlockHash | None, ...]] = {0: (None,)}
+        for names in (media[:1], media[1:]):
+            ways = [
+                (name, size, ahead)
+                for name in names
+                for size, ahead in self._sizes.get((group_id, name), ())
+                if block_size is None or size == block_size
+            ]
+            due = sorted(reached)
+            for start in due:
+                for name, size, ahead in ways:
+                    part = token_ids[start : start + size + ahead]
+                    if len(part) < size + ahead:
+                        continue
+                    items = tuple(
+                        (item, offset - start)
+                        for item, offset, count in mm_items
+                        if offset < start + size + ahead and offset + count > start
+                    )
+                    packed, salt = _packed(part, start), None if start else cache_salt
+                    own = packed[: 4 * size], packed[4 * size :], adapter, salt, items, group_id, name
+                    found = [self._children.get((parent, *own), ()) for parent in reached[start]]
+                    if hashes := tuple([child for children in found for child in children]):
+                        if start + size not in reached:
+                            insort(due, start + size)
+                        reached[start + size] = tuple({*reached.get(start + size, ()), *hashes})
+        return max(reached)
 
-    def _run(
-        self,
-        token_ids: Sequence[int],
-        size: int,
-        ahead: int,
-        adapter: str | int | None,
-        cache_salt: str | None,
-        mm_items: Sequence[Item],
-        group_id: int,
-        medium: str,
-    ) -> int:
-        """Return how many leading tokens there are blocks of one size for, with hashes that look equally far ahead."""
-        length, covered = 0, size + ahead
-        parents: tuple[BlockHash | None, ...] = (None,)
-        while size and length + covered <= len(token_ids):
-            try:
-                packed = pack(f"<{covered}i", *token_ids[length : length + covered])
-            except struct.error as error:
-                raise InvalidArgumentError(
-                    f"token_ids: must be integers within 0..2147483647 ({error}, in {length}..{length + covered - 1})"
-                ) from None
-            items = tuple(
-                (name, offset - length)
-                for name, offset, count in mm_items
-                if offset < length + covered and offset + count > length
-            )
-            own = packed[: 4 * size], packed[4 * size :], adapter, None if length else cache_salt, items, group_id, medium
-            found = [self._children.get((each, *own), ()) for each in parents]
-            parents = tuple([child for children in found for child in children])
-            if not parents:
-                break
-            length += size
-        return length
+
+def _packed(token_ids: Sequence[int], start: int) -> bytes:
+    """Return tokens as events have them."""
+    try:
+        return pack(f"<{len(token_ids)}i", *token_ids)
+    except struct.error as error:
+        raise InvalidArgumentError(
+            f"token_ids: must be integers within 0..2147483647 ({error}, in {start}..{start + len(token_ids) - 1})"
+        ) from None
 
 
 def _step(event: KVCacheEvent) -> _Step | None:
