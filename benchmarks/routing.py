@@ -32,6 +32,7 @@ from blockwright.offload import (
     GPULoadStoreSpec,
     HostHandler,
     HostPool,
+    LoadResult,
     LRUOffloadingManager,
     OffloadChain,
     OffloadingConnector,
@@ -108,7 +109,7 @@ class Engine:
             manager.allocate_slots(request, 0, length, hit, num_external_computed_tokens=external)
             connector.update_state_after_alloc(request, external)
             connector.start_step()
-            (result,) = [each for each in connector.drain() if each.request_id == request.request_id]
+            (result,) = self.settle()
             request.num_computed_tokens = result.num_computed_tokens
             manager.allocate_slots(request, request.num_tokens - request.num_computed_tokens)
         else:
@@ -118,7 +119,15 @@ class Engine:
         connector.finish_step([request])
         manager.free(request)
         connector.request_finished(request)
-        connector.drain()
+        self.settle()
+
+    def settle(self) -> list[LoadResult]:
+        """Wait for all transfers; return the loads that ended. `drain` sleeps between looks, as an engine may."""
+        found: list[LoadResult] = []
+        while not self.connector.is_idle:
+            found += self.connector.poll()
+            time.sleep(0)
+        return found
 
 
 def compare(num_requests: int, seed: int, lookahead: int, folder: Path) -> tuple[Counter[str], list[str]]:
@@ -156,7 +165,7 @@ def compare(num_requests: int, seed: int, lookahead: int, folder: Path) -> tuple
             elif what < 0.01:
                 counts["prompts forgotten"] += 1
                 engine.connector.forget(Request("gone", prompt, SIZE, hasher=engine.hasher, **owner))
-            engine.connector.drain()
+            engine.settle()
             engine.tell()
             if number % 10_000 == 9_999:
                 print(f"{number + 1:,} requests, {len(differences)} differences", file=sys.stderr, flush=True)

@@ -12,8 +12,10 @@ uses. A block is in the sample by its number, always or never.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from prometheus_client import make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -251,6 +253,16 @@ class Metrics(Collector):
         yield self._counter("sglang:evicted_tokens", "Tokens evicted.", totals["evicted"])
 
 
-__all__ = ["BOUNDS", "Metrics"]
+def wsgi_app(registry: CollectorRegistry) -> Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]:
+    """Return a WSGI application that serves a registry in Prometheus' text format, with the names as they are.
+
+    prometheus-client's own application (0.23 to 0.26) writes an underscore for each colon of a name where it is asked
+    for OpenMetrics, as Prometheus 2 does; then no dashboard finds ``vllm:prefix_cache_hits_total``.
+    """
+    app = make_wsgi_app(registry)
+    return lambda environ, start: app({**environ, "HTTP_ACCEPT": "text/plain"}, start)
+
+
+__all__ = ["BOUNDS", "Metrics", "wsgi_app"]
 
 _guard(globals(), __all__)
