@@ -38,9 +38,6 @@ _TIMES = {
 }
 
 
-_WAYS = ("store", "load")
-
-
 class Metrics(Collector):
     """Numbers of one manager.
 
@@ -199,20 +196,20 @@ class Metrics(Collector):
         return family
 
     def _offload(self) -> Iterator[Metric]:
-        """Yield the transfers from and to the device: one family for each name."""
-        ways: dict[str, TransferStats] = {}
+        """Yield the transfers from and to the device, of all tiers together: one family for each name."""
+        ways: dict[str, list[TransferStats]] = {"store": [], "load": []}
         for (source, target), counted in self._transfers().items() if self._transfers else ():
             stats = counted.transfers if isinstance(counted, PairStats) else counted
             if stats is not None and "GPU" in (source, target):
-                ways["store" if source == "GPU" else "load"] = stats
-        for way in _WAYS:
-            if (stats := ways.get(way)) is not None:
-                yield self._counter(f"vllm:kv_offload_{way}_bytes", "Bytes moved.", stats.bytes)
-                yield self._counter(
-                    f"vllm:kv_offload_{way}_time", "Seconds of moving, without the wait.", stats.seconds
-                )
+                ways["store" if source == "GPU" else "load"].append(stats)
+        for way, found in ways.items():
+            if found:
+                moved, seconds = sum(each.bytes for each in found), sum(each.seconds for each in found)
+                yield self._counter(f"vllm:kv_offload_{way}_bytes", "Bytes moved.", moved)
+                yield self._counter(f"vllm:kv_offload_{way}_time", "Seconds of moving, without the wait.", seconds)
                 name, text = f"blockwright:kv_offload_{way}_wait_seconds", "Time of transfers in the queue."
-                yield self._histogram(name, text, LATENCY_BOUNDS, stats.waits, stats.wait_seconds)
+                waits = [sum(numbers) for numbers in zip(*[each.waits for each in found], strict=True)]
+                yield self._histogram(name, text, LATENCY_BOUNDS, waits, sum(each.wait_seconds for each in found))
 
     def _histogram(
         self, name: str, text: str, bounds: Sequence[float], numbers: Sequence[int], total: float
