@@ -42,7 +42,13 @@ from blockwright.offload.identity import CacheIdentity
 
 SIZE, POOL = 4, 40
 SPEC = FullAttentionSpec(block_size=SIZE, num_kv_heads=1, head_size=1, dtype="float32")
-OWNERS = ({}, {}, {"cache_salt": "tenant"}, {"cache_salt": "other"}, {"lora_name": "adapter"})
+OWNERS: tuple[dict[str, Any], ...] = (
+    {},
+    {},
+    {"cache_salt": "tenant"},
+    {"cache_salt": "other"},
+    {"lora_name": "adapter"},
+)
 
 
 class Answer(NamedTuple):
@@ -57,8 +63,7 @@ class Engine:
 
     def __init__(self, disk: Path | None, lookahead: int) -> None:
         config = KVCacheConfig(num_blocks=POOL, kv_cache_groups=[KVCacheGroupSpec(["layers"], SPEC)])
-        tracked = {"enable_kv_cache_events": True, "track_evictions": True}
-        self.manager = KVCacheManager(config, max_model_len=256, **tracked)
+        self.manager = KVCacheManager(config, max_model_len=256, enable_kv_cache_events=True, track_evictions=True)
         self.hasher = Sha256Hasher(b"seed", lookahead)
         device = torch.zeros(POOL, SIZE, 1)
         if disk is not None:
@@ -88,8 +93,9 @@ class Engine:
     def routed(self, request: Request) -> Answer:
         """Return the answer of the index; a request computes its last token itself."""
         most = (request.num_tokens - 1) // SIZE * SIZE
-        tokens, owner = request.all_token_ids, {"cache_salt": request.cache_salt, "lora_name": request.lora_name}
-        found = [self.index.match(tokens, medium=media, **owner) for media in ("GPU", ("GPU", "CPU", "DISK"))]
+        owner: dict[str, Any] = {"cache_salt": request.cache_salt, "lora_name": request.lora_name}
+        media = ("GPU", ("GPU", "CPU", "DISK"))
+        found = [self.index.match(request.all_token_ids, medium=each, **owner) for each in media]
         return Answer(*[min(each, most) for each in found])
 
     def asked(self, request: Request) -> Answer:
@@ -185,7 +191,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         counts, differences = compare(args.requests, args.seed, args.key_lookahead, Path(folder))
     print("\n".join(differences[:10]))
-    print(f"{args.requests:,} requests in {time.monotonic() - began:.0f} s: {dict(counts)}; {len(differences)} differences")
+    took = f"{args.requests:,} requests in {time.monotonic() - began:.0f} s"
+    print(f"{took}: {dict(counts)}; {len(differences)} differences")
     return 1 if differences else 0
 
 

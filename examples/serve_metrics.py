@@ -112,15 +112,20 @@ class Engine:
 
 
 class Quiet(WSGIRequestHandler):
+    """Answers without a line in the log."""
+
     def log_message(self, *said: object) -> None:
-        pass
+        """Say nothing."""
 
 
 class Server(ThreadingMixIn, WSGIServer):
+    """A thread for each scrape."""
+
     daemon_threads = True
 
 
 def main() -> None:
+    """Run the engine for some time."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0, help="0: no server")
     parser.add_argument("--seconds", type=float, default=0.5)

@@ -87,7 +87,9 @@ def test_commands_exist(document: Path) -> None:
 @each_document
 def test_commands_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = "\n".join(text for _, text in blocks(document, "sh", "bash", "console", "shell"))
-    found = [shlex.split(line, comments=True)[1:] for line in re.findall(r"^(?:\$ )?blockwright .*", lines, re.MULTILINE)]
+    found = [
+        shlex.split(line, comments=True)[1:] for line in re.findall(r"^(?:\$ )?blockwright .*", lines, re.MULTILINE)
+    ]
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "mymodule", raising=False)

@@ -117,7 +117,7 @@ def test_no_counter_falls_and_no_rate_is_negative(watched: Watched) -> None:
     assert len(counters) > 15
     span = f"{int(SECONDS) + 60}s"
     for name in counters:
-        falls = [each for each in watched.query(f"resets({name}[{span}]) > 0")]
+        falls = watched.query(f"resets({name}[{span}]) > 0")
         negative = watched.query(f"min_over_time(rate({name}[5s])[{span}:1s]) < 0")
         assert (name, falls, negative) == (name, [], [])
 
@@ -139,7 +139,9 @@ def test_every_query_of_the_dashboard_returns_numbers(watched: Watched) -> None:
     board = json.loads((ROOT / "docs/grafana.json").read_text())
     models = watched.asked("label/model_name/values", **{"match[]": "vllm:kv_cache_usage_perc"})
     assert models == ["toy"]
-    expressions = [target["expr"].replace("$model", models[0]) for panel in board["panels"] for target in panel["targets"]]
+    expressions = [
+        target["expr"].replace("$model", models[0]) for panel in board["panels"] for target in panel["targets"]
+    ]
     for expression in expressions:
         values = [float(each["value"][1]) for each in watched.query(expression)]
         assert (expression, bool(values), all(map(math.isfinite, values))) == (expression, True, True)
@@ -152,7 +154,7 @@ def test_every_query_of_the_dashboard_returns_numbers(watched: Watched) -> None:
 
 
 def test_promtool_reads_the_exposition(watched: Watched) -> None:
-    """It parses. Its advice is against colons, which vLLM's names have, and against the names' units, which are vLLM's."""
+    """It parses. The one thing that promtool advises against are colons, which vLLM's names have."""
     done = subprocess.run(
         ["promtool", "check", "metrics"], input=fetched(watched.metrics), capture_output=True, timeout=60, check=False
     )

@@ -155,7 +155,10 @@ def test_blocks_are_told_apart_by_the_tokens_that_their_hashes_look_ahead_at() -
     chain = [FIRST._replace(lookahead=TOKENS[:4]), SECOND._replace(lookahead=TOKENS[4:])]
     _, (event,), _ = reported(Encoder("vllm"), *chain)
     assert event["lookahead_token_ids"] == [[7], [8]]
-    assert [reported(encoder, *chain)[1] for encoder in (Encoder("sglang"), Encoder("vllm", as_arrays=True))] == [[], []]
+    assert [reported(encoder, *chain)[1] for encoder in (Encoder("sglang"), Encoder("vllm", as_arrays=True))] == [
+        [],
+        [],
+    ]
     pairs = {**event, "token_ids": [[7, 8], [8, 7], [7, 8], [8, 8]], "lookahead_token_ids": None}
     for told in (event, pairs):
         index = PrefixIndex(decode(msgspec.msgpack.encode([0.0, [told], 0])))

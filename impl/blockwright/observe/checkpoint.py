@@ -146,7 +146,11 @@ def _item(row: object, event: BlockStored, at: int) -> tuple[str, int, int]:
     _demand(_is_row(row, (str, int, int)), f"prefix {at} has an item that is no name, offset and length")
     name, offset, length = cast("tuple[str, int, int]", row)
     first = 0 if event.parent_block_hash is None else -MAX_LENGTH
-    overlaps = first <= offset < event.block_size + len(event.lookahead) // 4 and 0 < length <= MAX_LENGTH and offset + length > 0
+    overlaps = (
+        first <= offset < event.block_size + len(event.lookahead) // 4
+        and 0 < length <= MAX_LENGTH
+        and offset + length > 0
+    )
     _demand(name != "" and overlaps, f"prefix {at} has an item that does not overlap it")
     return name, offset, length
 

@@ -271,7 +271,11 @@ class Encoder:
         ids = token_format(len(tokens) // 4).unpack(tokens)
         behind = [each.lookahead_token_ids for each in chain] if ahead else None
         if self._as_arrays:
-            return None if ahead else _ArrayStored(hashes, before, ids, size, number, medium, lora, extra, at, kind, window)
+            return (
+                None
+                if ahead
+                else _ArrayStored(hashes, before, ids, size, number, medium, lora, extra, at, kind, window)
+            )
         return _VllmStored(
             hashes, before, ids, size, number, medium, lora, extra, at, kind, window, None, ownership, behind, salt
         )
@@ -434,7 +438,7 @@ def _decoded(event: Any) -> list[KVCacheEvent]:
 
 
 def _unpaired(pairs: list[list[int]], size: int) -> tuple[list[int], list[Sequence[int]]]:
-    """Return the tokens of blocks that are named by pairs, each with the next token, and the token behind each block."""
+    """Return the tokens of blocks that are named by pairs, a token and the next, and the token behind each block."""
     if any(before != after for (_, before), (after, _) in pairwise(pairs)):
         raise ValueError("token_ids: each pair begins with the token that the one before it ends with")
     return [token for token, _ in pairs], [pair[1:] for pair in pairs[size - 1 :: size]]

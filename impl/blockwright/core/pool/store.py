@@ -847,7 +847,7 @@ class BlockStore:
                 if block != 0 and marks[block] == 0:
                     at: i64 = 2 * ((i + 1) * units - 1)
                     is_new = index.add(block, words[at], words[at + 1], group)
-                    journal.stored(block, request.keys(units), i, group, block_size, is_new)
+                    journal.stored(block, request, units, i, group, block_size, is_new)
                 i += 1
         if self._facts is not None:
             self._facts.published += index.num_keyed - before
