@@ -96,9 +96,8 @@ def stored(state: State, content: Content) -> Stored:
     """Return the event that reports a content, when all else that can be found in a state is known."""
     at, (extra, tokens) = content[0], block_end(state, content)
     before = parent(state, content)
-    is_orphan = before is not None and (at, before) not in index(state)
     own, ahead = tokens[-state.config.groups[at].block_size :], content[1][1][len(tokens) :]
-    return Stored(content, before, is_orphan, own, extra, ahead)
+    return Stored(content, before, before is not None and (at, before) not in index(state), own, extra, ahead)
 
 
 def news(before: State, after: State) -> tuple[Event, ...]:
@@ -162,9 +161,8 @@ def law_events_tell_all_that_decides(state: State, listener: Listener) -> bool:
     Extra keys are what tokens do not show: adapter, salt, multimodal items.
     """
     return all(
-        event.extra == extra and tokens[len(tokens) - len(event.tokens + event.ahead) :] == event.tokens + event.ahead
-        for _, event in reports(listener)
-        for extra, tokens in (event.content[1],)
+        said.content[1] == (said.extra, said.content[1][1][: -len(said.tokens + said.ahead)] + said.tokens + said.ahead)
+        for _, said in reports(listener)
     )
 
 
