@@ -78,11 +78,9 @@ class Listed:
 
     names: Iterable[str]
     row: Callable[[str, Profile], GateResult]
-    """Looks at one of them in a process of its own."""
     whole: Callable[[list[GateResult], Profile], list[GateResult]] = lambda rows, profile: rows
     """Adds to the rows, or sums them up, where all are looked at."""
     nightly: Iterable[str] = ()
-    """Names that are looked at by night alone."""
 
     def chosen(self, profile: Profile) -> list[str]:
         names = (*self.names, *(self.nightly if profile.name == "nightly" else ()))
@@ -102,7 +100,6 @@ class Exploration:
     """A gate that explores worlds: a module has one as its `GATE`."""
 
     module: str
-    """That module: processes look the gate up there."""
     kind: str
     about: str
     """What is explored, for the row that tells of what never happened."""
@@ -115,7 +112,6 @@ class Exploration:
     """How large a scope is, more or less: the largest start first."""
 
     def chosen(self, profile: Profile) -> list[Any]:
-        """Return the scopes that are asked for; other implementations have none of these worlds."""
         return [each for each in self.profiles(profile.name) if profile.scope in each.name] if profile.is_ours else []
 
     def is_whole(self, profile: Profile) -> bool:
@@ -134,7 +130,6 @@ class Exploration:
         return explored(self.kind, result, way)
 
     def run(self, profile: Profile, progress: Advance) -> list[GateResult]:
-        """Explore the scopes in parallel; the last row shows whether everything happened that can."""
         scopes = self.chosen(profile)
         names = [each.name for each in sorted(scopes, key=self.weight, reverse=True)]
         calls = [(self.module, name, profile) for name in names]

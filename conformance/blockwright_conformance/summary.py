@@ -11,7 +11,6 @@ COUNTS: Final = ("states", "transitions", "violations", "seconds")
 
 
 def sums(rows: list[GateResult]) -> dict[Way, GateResult]:
-    """Add up the rows of each way of checking; rows of a kind without a way make a separate one."""
     known = dict.fromkeys(way for gate in gates().values() for way in gate.ways)
     kinds = {kind for way in known for kind in way.kinds}
     others = dict.fromkeys(row.kind for row in rows if row.kind not in kinds)
@@ -21,7 +20,6 @@ def sums(rows: list[GateResult]) -> dict[Way, GateResult]:
 
 
 def summed(way: Way, rows: list[GateResult]) -> GateResult:
-    """Add up the rows of one way; where none of them counts things, each is one."""
     counts = [(row.tried or int(row.left_out), row.passed) for row in rows]
     if not any(row.tried for row in rows):
         counts = [(1, int(not row.violations and not row.left_out)) for row in rows]

@@ -105,7 +105,6 @@ class Allocate(TableAction):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield the prompts of the scope; wrong: over a table, and without tokens."""
         devices = scope.devices if "host" in scope.calls else (Device.GPU,)
         if (slot := absent(state)) is not None:
             yield from (cls(slot, prefix, device) for prefix in scope.prompts for device in devices)
@@ -133,7 +132,6 @@ class AppendTokens(TableAction):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield the ways in which a table on the GPU may grow, and wrong ones."""
         window, size = scope.config.window, scope.config.block_size
         for slot, table in on_gpu(state):
             length = len(table.prefix[1])
@@ -151,7 +149,6 @@ class AppendTokens(TableAction):
 
     @classmethod
     def wrong(cls, state: Paged, counted: int | None) -> Iterator[Self]:
-        """Yield growth by less than nothing, with wrong counts under a window, off the GPU, and of no table."""
         for slot, table in there(state):
             yield cls(slot, (0,), -1, counted)
             if counted is not None:
@@ -194,7 +191,6 @@ class Ensure(TableAction):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield numbers of slots about a block's; wrong: less than none, off the GPU, of no table."""
         for slot, _ in on_gpu(state) if "ensure" in scope.calls else ():
             yield from (cls(slot, slots) for slots in (0, *scope.lookaheads[1:], scope.config.block_size + 1))
         if "misuse" in scope.calls:
@@ -219,7 +215,6 @@ class Fork(TableAction):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield a fork of each table; wrong: of none."""
         if (slot := absent(state)) is not None:
             yield from (cls(parent, slot) for parent, _ in there(state))
             yield from (cls(slot, slot),) if "misuse" in scope.calls else ()
@@ -239,7 +234,6 @@ class FreeTable(TableAction):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield every table; there are no wrong calls."""
         yield from (cls(slot) for slot, _ in there(state))
         if "misuse" in scope.calls and (slot_absent := absent(state)) is not None:
             yield cls(slot_absent)
@@ -260,7 +254,6 @@ class Swap(TableAction):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield every set of tables that are on one device; wrong: to where it is."""
         for source, to in ((Device.GPU, Device.CPU), (Device.CPU, Device.GPU)) if "swap" in scope.calls else ():
             own = [slot for slot, table in there(state) if table.device is source]
             for count in range(1, len(own) + 1):
@@ -299,7 +292,6 @@ class AnyAccess(TableAction):
         raise NotImplementedError
 
     def time(self, state: Paged) -> int:
-        """Return its time: after all others."""
         return max(state.times) + 1
 
     def asked(self, state: Paged) -> tuple[Any, ...]:
@@ -387,7 +379,6 @@ class MarkTable(TableAction):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield chunks of every length; wrong: less than none, more than there are, off the GPU, of no table."""
         for slot, table in on_gpu(state) if "chunks" in scope.calls else ():
             yield from (cls(slot, tokens) for tokens in range(table.ready + 1, len(table.prefix[1]) + 1))
         if "misuse" in scope.calls:
@@ -424,7 +415,6 @@ ACTIONS: tuple[type[Any], ...] = (
     Allocate, Fork, FreeTable, AppendTokens, Ensure, MarkTable, Swap, ClearCopies, MarkComputed, ResetCache, Access,
     AccessFound, AccessUnknown,
 )  # fmt: skip
-"""Every action."""
 
 
 def pairs_of(outcome: Outcome[Paged]) -> tuple[Pair, ...]:

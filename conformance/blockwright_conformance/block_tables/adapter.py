@@ -34,6 +34,5 @@ class PagedObservation(NamedTuple):
 
 
 def ranked(times: Sequence[int]) -> tuple[int, ...]:
-    """Return the ranks of times, 0 for no access."""
     ranks = {time: rank for rank, time in enumerate(sorted({0, *times}))}
     return tuple([ranks[time] for time in times])

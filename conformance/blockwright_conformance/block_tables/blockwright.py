@@ -43,7 +43,6 @@ class Digests:
 
 
 def extra_of(extra: Any) -> int | None:
-    """Return the extra hash of an extra key, a small number; 0 if there is no key."""
     return extra or None
 
 
@@ -87,7 +86,6 @@ class BlockwrightTables:
         return self.package.paging.Device[device.name]
 
     def table(self, slot: int) -> BlockTable:
-        """Return the table in a slot; a new one, which has no blocks, where there is none."""
         return self.tables[slot][1] if slot in self.tables else self.new_table()
 
     def allocate(self, slot: int, prefix: Prefix, device: Device) -> None:

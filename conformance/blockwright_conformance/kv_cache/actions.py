@@ -78,7 +78,6 @@ def meaning(state: State, action: Any, choice: Choice = LRU) -> ManagerOutcome:
 
 
 def call_of(action: Any) -> Call | None:
-    """Return an action as it is counted."""
     match action:
         case Admit() | AdmitHeld() | Release():
             return Call(action.slot)

@@ -40,7 +40,6 @@ class Admit(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix | None) -> Iterator[Self]:
-        """Yield the ways to admit a request with the hit of a lookup; wrong calls are without tokens."""
         if prefix is None:
             if "misuse" in scope.calls:
                 yield cls(slot, scope.prompts[0], 0, 0, False, False)
@@ -152,7 +151,6 @@ class Release(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix | None) -> Iterator[Self]:
-        """Yield the end of a request; wrong: of one that is not there."""
         if prefix is not None or "misuse" in scope.calls:
             yield cls(slot)
 

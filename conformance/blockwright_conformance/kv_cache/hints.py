@@ -26,7 +26,6 @@ class Retain(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
-        """Yield two priorities, of which the lower is for more tokens and for longer; wrong: a time that has passed."""
         request = state.requests[slot]
         if "hint" not in scope.calls or not isinstance(request, Running) or is_told(scope, request):
             return
@@ -79,7 +78,6 @@ class Tick(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        """Yield the next time, as long as something is kept until then; wrong: an earlier one."""
         if "hint" in scope.calls:
             wishes = tuple(each.added.wish.until for each in state.requests if isinstance(each, Running))
             if max((*wishes, *(mark.until for mark in state.marks))) > state.now:

@@ -25,7 +25,6 @@ class Hold(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        """Yield a hold of each block that is held or has content; wrong: of one without either."""
         if may_hold(scope, state):
             held = {block for table in held_tables(state) for block in table if block != NULL}
             found = {block for block in state.queue if key(state, block) is not None}
@@ -65,7 +64,6 @@ class LetGo(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        """Yield the end of each hold, and of all in either order; wrong calls release foreign holds, or too many."""
         if "outside" not in scope.calls:
             return
         every = state.outside

@@ -61,7 +61,6 @@ class Start(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        """Yield the start, where steps are started for their own sake, and while another may be in flight."""
         if "start" in scope.calls:
             yield cls()
         if len(state.flights) < scope.in_flight:
@@ -81,7 +80,6 @@ class Settle(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        """Yield ends of the oldest step with every number of rejected drafts; wrong calls name too many."""
         misuses, untimely = "misuse" in scope.calls, is_untimely(scope)
         if not (scope.in_flight or (state.config.added.overlaps and misuses)):
             return
@@ -112,7 +110,6 @@ class FinishLoad(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        """Yield the ends of the loads on their way: all tokens came, some, or none."""
         if "load" not in scope.calls:
             return
         for slot, request in enumerate(state.requests):
@@ -141,7 +138,6 @@ class Fork(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        """Yield forks to a request that is not there; wrong: to other tokens, to one that runs, of an absent one."""
         if "fork" not in scope.calls:
             return
         child, misuses = absent(state), "misuse" in scope.calls

@@ -52,7 +52,6 @@ class ChainAction:
         raise NotImplementedError
 
     def begun(self, answer: Any) -> int | None:
-        """Return the chain's own name of the transfer that the call has begun."""
         return None
 
     def answered(self, done: ChainDone, answer: Any) -> Iterator[str]:
@@ -94,7 +93,6 @@ class Store(ChainAction):
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        """Yield the stores of computed blocks; an engine that does not know of a load tries to store under it, too."""
         if asked(state) < scope.under_way:
             known = (each for each in scope.stores if is_computed(state, each) or loads(state, each))
             yield from (cls(*sliced(each), scope.said) for each in known)
@@ -113,7 +111,6 @@ class Store(ChainAction):
         return started
 
     def hints(self, model: type[ChainUnderTest] | ChainUnderTest = ChainUnderTest) -> list[Any] | None:
-        """Return the hints for the blocks, in the types of a model's package."""
         return hints(said_in(self.said), self.keys, model.package.offload.BlockHint)
 
     def line(self, state: Chain) -> str:
@@ -192,7 +189,6 @@ class Land(ChainAction):
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        """Yield both ends of every transfer that has started."""
         for at, transfer in enumerate(state.transfers):
             if transfer.started or scope.misuse:
                 yield from (cls(at), cls(at, success=False))
@@ -217,7 +213,6 @@ class Cancel(ChainAction):
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        """Yield transfers that may not have started."""
         for at, transfer in enumerate(state.transfers):
             if not scope.eager or (scope.misuse and transfer.started):
                 yield cls(at)
@@ -299,7 +294,6 @@ def sliced(each: Slice) -> tuple[tuple[Key, ...], tuple[int, ...]]:
 
 
 def asked(state: Chain) -> int:
-    """Count the transfers under way that the engine asked for."""
     return sum(each.kind in (Kind.STORE, Kind.LOAD) for each in state.transfers)
 
 
@@ -309,7 +303,6 @@ def is_computed(state: Chain, each: Slice) -> bool:
 
 
 def loads(state: Chain, each: Slice) -> bool:
-    """Return whether a load writes to blocks of a slice."""
     device = set(sliced(each)[1])
     return any(other.kind is Kind.LOAD and device & set(other.device) for other in state.transfers)
 
@@ -405,7 +398,6 @@ class ChainWorld(World[Chain, ChainUnderTest]):
     def differences(
         self, model: ChainUnderTest, action: ChainAction, outcome: Outcome[Chain], reply: ChainReply, shown: ChainShown
     ) -> list[str]:
-        """Name the differences in the answer or, if there are none, in the observation."""
         if faults := list(self.answered(model, action, outcome, reply)):
             return faults
         before = outcome.steps[0][0] if outcome.steps else outcome.state

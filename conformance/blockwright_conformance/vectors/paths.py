@@ -148,7 +148,6 @@ class Graph:
         return actions
 
     def go(self, state: State, there: Place, goals: dict[Place, dict[Move, None]], actions: list[Action]) -> State:
-        """Go one action on, by a move not yet taken if there is one."""
         choices = [(move, action, outcome) for move, action, outcome in self.moves(state) if move.stop == there]
         still = self.open.get(self.names.digest(state), {})
         move, action, outcome = next((each for each in choices if each[0] in still), choices[0])
@@ -157,7 +156,6 @@ class Graph:
         return outcome.state
 
     def take(self, state: State, goals: dict[Place, dict[Move, None]], actions: list[Action]) -> State:
-        """Take the moves wanted here that are refused, up to one that is not."""
         wanted = goals.get(self.names.digest(state), {})
         for move, action, outcome in self.moves(state):
             if move in wanted:
@@ -196,6 +194,5 @@ def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:
 
 
 def vectors_of(scope: Scope, limit: int | None = None) -> Iterator[Vector]:
-    """Yield the vectors of a scope: a transition of every sort, and then up to the limit, or to the last transition."""
     for number, actions in enumerate(Graph(scope).paths(limit), 1):
         yield vector_from(scope, number, actions)

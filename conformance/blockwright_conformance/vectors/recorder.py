@@ -45,7 +45,6 @@ class Recorder(ByCalls):
         return type(self)(self.state, self.outcome)
 
     def said(self, word: str, *values: Any, may: tuple[str, ...] = ("ok",)) -> Answer:
-        """Write down a call with its answer; a wrong call raises what a manager would."""
         answer = self.question(word, values) or self.step(word)
         self.steps.append((Call(word, values), answer))
         if answer.word == "error":
@@ -87,7 +86,6 @@ class Recorder(ByCalls):
 
 
 def taken(state: State, action: Any) -> tuple[list[tuple[Call, Answer]], ManagerOutcome]:
-    """Return the calls of an action, with the right answers, and its outcome by the specification."""
     outcome = meaning(state, action)
     recorder = Recorder(state, outcome)
     unplanned = action._replace(planned=False) if getattr(action, "planned", False) else action

@@ -13,7 +13,6 @@ LENGTHS = {"quick": (1, 40), "pr": (6, 140), "nightly": (300, 200)}
 
 
 def scopes(profile: str) -> tuple[WorkerScope, ...]:
-    """Return the scopes of a profile, those of long histories last."""
     return (*PROFILES[profile], *LARGE.values())
 
 

@@ -164,7 +164,6 @@ def unlike(outcome: Outcome[Serving], found: Inputs) -> Iterator[str]:
 
 
 SERVED = ("Admit", "Grow", "Append", "Trim", "Preempt", "Release", "FinishLoad", "Fork", "Start", "Settle")
-"""The calls that are made on the manager, but for batches."""
 EVENTS = (
     "hit of the step", "left the step", "accepted", "rejected", "second batch", "copies", "copies in a batch",
     "followed with the step", "nothing of a request", Reason.NO_FREE_BLOCKS.name,
