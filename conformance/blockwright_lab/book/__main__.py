@@ -39,7 +39,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def made(reported: Any, folder: Path | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Return each file and what belongs into it; that of the gates only where there is a report."""
     yield "spaces", spaces.data()
     yield "examples", examples.data()
     if reported is not None:

@@ -55,7 +55,6 @@ def tags(source: str) -> list[tuple[int, str, str]]:
 
 
 Span = tuple[int, int, str]
-"""The first and the last line of a function or class, and its qualified name."""
 
 
 def functions(node: ast.AST, prefix: str = "") -> list[Span]:
@@ -68,7 +67,6 @@ def functions(node: ast.AST, prefix: str = "") -> list[Span]:
 
 
 def innermost(spans: list[Span], number: int) -> str:
-    """Return the innermost function around a line; the module's own lines are in none."""
     return next((name for first, last, name in reversed(spans) if first <= number <= last), "")
 
 

@@ -19,7 +19,6 @@ from ..scopes import plain as tupled
 from .tables_scopes import FILE
 
 BRANCHES, LONGEST, SLICES = 2, 3, 10
-"""Ways in which a prefix goes on at each of its keys, keys in a request, and slices of each sort."""
 
 
 def drawn(name: str, capacities: tuple[int, int, int], groups: int, **config: Any) -> ChainScope:
@@ -44,7 +43,6 @@ OFFLOAD_HISTORIES: dict[str, ChainScope] = {
 }
 
 LENGTHS = {"quick": (1, 60), "pr": (8, 200), "nightly": (1000, 300)}
-"""Per profile: examples of the machine, and the steps of each."""
 
 
 def histories(name: str, profile: str) -> GateResult:

@@ -42,9 +42,7 @@ def names(package: ModuleType) -> Iterator[Fault]:
 
 KINDS = (Full(), Sliding(4))
 SIZE = 2
-"""Tokens in a block of each group."""
 LENGTH = 7
-"""Tokens of a prompt: three whole blocks, and one to compute."""
 
 
 class Copies:

@@ -142,10 +142,8 @@ class Runner:
         self.items: dict[str, Any] = {}
         self.fault = ""
         self.lines: dict[str, dict[str, list[int]]] = {}
-        """By test, by source, the lines that it executes; the fastest test first."""
         self.seconds: dict[str, float] = {}
         self.killers: dict[str, list[str]] = {}
-        """By function, the tests that killed mutants of it, the last first."""
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed and self.failed is None:
@@ -227,7 +225,6 @@ class Runner:
         return found
 
     def run(self, names: Iterable[str]) -> None:
-        """Run tests up to the first that fails; one that runs on and on is ended."""
         signal.signal(signal.SIGVTALRM, stop)
         signal.signal(signal.SIGALRM, stop)
         names = list(names)
@@ -244,7 +241,6 @@ class Runner:
                 return
 
     def unchanged(self) -> str:
-        """Run every test that killed without a mutant, and tell which fails, if one does."""
         self.run({name for names in self.killers.values() for name in names})
         return json.dumps(self.failed or ("", ""))
 

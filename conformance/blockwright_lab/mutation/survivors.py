@@ -18,12 +18,10 @@ from ..known_bugs.changes import ROOT
 from .mutator import Mutation
 
 TREE = ROOT.parents[1]
-"""The folder of the project, where the lab runs."""
 SURVIVORS = TREE / "docs" / "data" / "survivors.json"
 KILLERS = TREE / "build" / "mutation" / "killers.json"
 
 Listed = dict[str, dict[str, str]]
-"""By function, by digest, the reason."""
 
 
 @cache

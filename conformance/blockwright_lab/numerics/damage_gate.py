@@ -33,7 +33,6 @@ LAWS = ("NUMERICS-0", "NUMERICS-1", "NUMERICS-2", "PAGE-4")
 
 
 def row(name: str, profile: Profile) -> GateResult:
-    """Run a world: a known bug must go wrong in it, the unchanged implementation must not."""
     bug, started = BY_ID.get(name.partition(" ")[0]), time.perf_counter()
     world = WORLDS[SHOWN[bug.id] if bug else name.removeprefix(UNCHANGED)]
     law, detail, steps = wrong_in(world, variant(*(bug.changes if bug else ())))

@@ -118,7 +118,6 @@ class VllmAdapter(ManagerAdapter):
         return tuple(range(length // group.block_size if hit_of else 0) for group in self.config.groups)
 
     def asked(self, name: str, step: Step) -> dict[str, Any]:
-        """Return the options of a call that asks for slots; only those that differ from their defaults."""
         delays = step.publication is Publication.LATER or (step.added.external > 0 and step.new == 0)
         options: dict[str, Any] = {
             "num_lookahead_tokens": step.lookahead,
@@ -202,7 +201,6 @@ class VllmAdapter(ManagerAdapter):
         return done
 
     def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
-        """Count shared leading blocks; the newer release has given this up."""
         asked = (name,) if self.engine.is_new else (self.requests[name], running)
         return tuple(self.manager.get_num_common_prefix_blocks(*asked))
 
@@ -250,7 +248,6 @@ class VllmAdapter(ManagerAdapter):
 
     @staticmethod
     def blocks_of(found: Any) -> Iterable[Any]:
-        """Return the blocks of one entry of the index, which keeps a single one bare."""
         return found.values() if isinstance(found, dict) else (found,)
 
     def engine_would(self, state: State, action: Any) -> bool:

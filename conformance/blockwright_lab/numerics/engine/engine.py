@@ -41,7 +41,6 @@ from .task import Phase, Step, Task, Work
 from .worker import Worker
 
 MOST_STEPS = 400
-"""Steps after which a schedule that has not ended will not end."""
 
 
 class Engine:
@@ -332,7 +331,6 @@ def run(
 
 
 def earliest(engine: Engine, error: NumericsError) -> NumericsError:
-    """Return what went wrong first: requests are compared once they have ended, so numbers may be older."""
     try:
         if error.step is not None or error.law == "NUMERICS-1":
             engine.checker.all(engine.tasks)

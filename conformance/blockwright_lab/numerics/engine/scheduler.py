@@ -22,7 +22,6 @@ KINDS = {
     "MambaSpec": "recurrent",
     "CrossAttentionSpec": "cross",
 }
-"""Kinds of layers, by the class that declares them in any copy of the package."""
 
 
 class Scheduler:
@@ -40,7 +39,6 @@ class Scheduler:
         self.boundary = lcm(*(spec.block_size for spec in specs))
         """Where prefill chunks end, if they are to end on block boundaries."""
         self.kinds = [KINDS[type(spec).__name__] for spec in specs]
-        """Of the groups, for what is counted."""
         self.is_recurrent = "recurrent" in self.kinds
         self.num_ahead = config.drafts if config.guesser == "eagle" else 0
         """Lookahead slots of each step: where the draft head writes while it guesses on."""
