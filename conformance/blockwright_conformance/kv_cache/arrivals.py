@@ -61,9 +61,9 @@ class Admit(NamedTuple):
                 yield cls(slot, prefix, new, encoder=encoder, reserve=1, planned=planned)
         if "load" in words and not is_loading(state, slot):
             for external in range(1, whole + (not recurrent(state.config))):  # a state is of no use before its end
-                yield cls(slot, prefix, 0, external=external, encoder=encoder)
+                yield cls(slot, prefix, 0, external=external, encoder=encoder, planned=planned)
                 if "whole" in words:
-                    yield cls(slot, prefix, 0, external=external, encoder=encoder, whole=True)
+                    yield cls(slot, prefix, 0, external=external, encoder=encoder, whole=True, planned=planned)
         for ahead in scope.lookaheads:
             if ahead:
                 yield cls(slot, prefix, whole, ahead)

@@ -16,7 +16,7 @@ from blockwright_conformance.gates import GateResult, Profile
 
 from .judge import ENDLESS, Result, judged
 from .mutator import Mutation
-from .survivors import reason_for, remember
+from .survivors import reason_for
 from .targets import TARGETS, all_mutations, target_of
 
 SAMPLE = {
@@ -58,7 +58,6 @@ def size(profile: Profile) -> int:
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     mutations = chosen(profile)
     results = attempt([each for each in mutations if not reason_for(each)], profile, progress)
-    remember((each.mutation, each.killer) for each in results if "::" in each.killer)
     rows = []
     for of, floor in FLOOR[profile.name].items():
         own = [each for each in results if each.mutation.of == of]

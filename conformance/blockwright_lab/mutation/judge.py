@@ -32,7 +32,7 @@ from .mutator import Mutation, path_of
 from .mutator import functions as functions_in
 from .planted import FAULTS, refuted
 from .planted import module_of as contracted
-from .survivors import KILLERS, TREE, known_killers
+from .survivors import TREE
 from .targets import Target, parsed, target
 
 BUSY, SLOWER, WAITING = 5.0, 10.0, 12.0
@@ -174,7 +174,7 @@ class Runner:
         return True
 
     def surveyed(self) -> bool:
-        path = KILLERS.with_name(f"survey-{self.owner.name}.json")
+        path = TREE / "build" / "mutation" / f"survey-{self.owner.name}.json"
         held: dict[str, Any] = json.loads(read(path)) if path.exists() else {}
         known: dict[str, Any] = {}
         for file, digest in digests_of(self.owner, self.items).items():
@@ -213,10 +213,9 @@ class Runner:
         return json.dumps(found)
 
     def reaching(self, mutation: Mutation) -> list[str]:
-        """Return the tests that execute a mutant's statement: those known to kill first, then the last killers."""
+        """Return the tests that execute a mutant's statement: first those that killed others of its function."""
         able = [name for name, lines in self.lines.items() if mutation.line in lines.get(mutation.file, ())]
-        known = known_killers(mutation)
-        first = [name for name in (*known[:1], *self.killers.get(mutation.function, ()), *known[1:]) if name in able]
+        first = [name for name in self.killers.get(mutation.function, ()) if name in able]
         left, found = MOST, list[str]()
         for name in dict.fromkeys((*first, *able)):
             left -= self.seconds[name]
