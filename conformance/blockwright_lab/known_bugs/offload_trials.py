@@ -61,7 +61,6 @@ class Copies:
         return True
 
     def wait(self, job_ids: Any) -> None:
-        """End transfers: unchanged blocks arrive."""
         for job_id in [job_id for job_id in self.begun if job_id in job_ids]:
             (source, destination), first = self.begun.pop(job_id)
             is_bad = self.fails and destination.medium() == "GPU"
@@ -93,7 +92,6 @@ class Engine:
         self.connector = offload.OffloadingConnector(self.manager, chain, worker, store_on=store_on)
 
     def admit(self, name: str, token: int) -> Any:
-        """Give a request, which repeats a token, its slots; steps in flight end first if there are too few."""
         request = self.core.Request(name, [token] * LENGTH, SIZE)
         if self.manager.allocate_slots(request, LENGTH) is None:
             self.settle()

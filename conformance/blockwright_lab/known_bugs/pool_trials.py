@@ -62,7 +62,6 @@ def requests(package: ModuleType) -> Iterator[tuple[tuple[object, ...], Any]]:
 def one(
     package: ModuleType, hasher: Any, tokens: tuple[int, ...], lora: str | None, salt: str | None, items: Any
 ) -> Iterator[tuple[tuple[object, ...], Any]]:
-    """Return the key of each block of one request, with its content: all that precedes the block's end."""
     own_items = [package.MultiModalItem(*item) for item in items]
     request = package.Request(
         "r", list(tokens), block_size=BLOCK_SIZE, lora_name=lora, cache_salt=salt, mm_items=own_items, hasher=hasher

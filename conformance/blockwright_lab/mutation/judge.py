@@ -3,7 +3,7 @@
 Tests are collected once; each runs once with a mark before every statement, so that it is known what it executes and
 how long it takes (kept in ``build/`` while the sources and its file are the same). Then, for each mutant, a fork gets
 the changed function in place of its own and runs the tests that execute the statement, up to the first that fails:
-those that killed the mutant or others of its function before, then the fastest. A test that computes or waits for much
+those that killed others of its function before, then the fastest. A test that computes or waits for much
 longer than it should is ended, which is a failure like any other.
 """
 

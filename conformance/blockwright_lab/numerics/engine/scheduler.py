@@ -43,7 +43,6 @@ class Scheduler:
         self.num_ahead = config.drafts if config.guesser == "eagle" else 0
         """Lookahead slots of each step: where the draft head writes while it guesses on."""
         self.later = Step(0)
-        """The step to come, which learns of rows that change between steps."""
 
     def schedule(self) -> Step:
         step, self.later = self.later, Step(self.later.index + 1)
@@ -152,7 +151,6 @@ class Scheduler:
         self.restart(task)
 
     def restart(self, task: Task) -> None:
-        """Let a request that holds no blocks wait for its next turn, before the others."""
         task.request.num_computed_tokens = 0
         task.phase, task.flight, task.drafts = Phase.WAITING, None, []
         task.turn += 1
