@@ -140,8 +140,9 @@ def lacking(names: list[str], profile: Profile) -> dict[str, list[str]]:
 
 def gate(name: str, profile: Profile) -> tuple[Run, int]:
     """Return the function that runs a gate, and the number of steps in which it reports progress."""
-    module: Any = importlib.import_module(gates()[name].module)
-    found = getattr(module, "GATE", module)
+    module, _, own = gates()[name].module.partition(":")
+    found: Any = importlib.import_module(module)
+    found = getattr(found, own or "GATE", found)
     return found.run, found.size(profile) if hasattr(found, "size") else 1
 
 

@@ -54,10 +54,7 @@ def tags(source: str) -> list[tuple[int, str, str]]:
     ]
 
 
-Span = tuple[int, int, str]
-
-
-def functions(node: ast.AST, prefix: str = "") -> list[Span]:
+def functions(node: ast.AST, prefix: str = "") -> list[tuple[int, int, str]]:
     found = []
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.ClassDef):
@@ -66,7 +63,7 @@ def functions(node: ast.AST, prefix: str = "") -> list[Span]:
     return found
 
 
-def innermost(spans: list[Span], number: int) -> str:
+def innermost(spans: list[tuple[int, int, str]], number: int) -> str:
     return next((name for first, last, name in reversed(spans) if first <= number <= last), "")
 
 

@@ -152,16 +152,26 @@ def faults_of(engine: Engine, token: int, length: int) -> Iterator[Fault]:
         yield Fault("CHAIN-6", wrong, length)
 
 
-def reused(package: ModuleType) -> Iterator[Fault]:
-    """Store a request, and let another one take its blocks meanwhile (CHAIN-6)."""
+def taken_over(package: ModuleType, store_on: str, num_blocks: int) -> Iterator[Fault]:
     rearm()
-    engine = Engine(package, "publish", 12)
+    engine = Engine(package, store_on, num_blocks)
     for name, token in (("first", 1), ("other", 2)):
         request = engine.admit(name, token)
         engine.compute(request)
-        engine.connector.finish_step([request])
+        if store_on == "publish":
+            engine.connector.finish_step([request])
         engine.end(request)
-    yield from faults_of(engine, 1, 10)
+    yield from faults_of(engine, 1, 8)
+
+
+def reused(package: ModuleType) -> Iterator[Fault]:
+    """Store a request, and let another one take its blocks meanwhile (CHAIN-6)."""
+    yield from taken_over(package, "publish", 12)
+
+
+def evicted(package: ModuleType) -> Iterator[Fault]:
+    """Store a request as its blocks are taken by another one, which a step writes to at once (CHAIN-6)."""
+    yield from taken_over(package, "evict", 10)
 
 
 def not_yet_computed(package: ModuleType) -> Iterator[Fault]:
@@ -176,17 +186,6 @@ def not_yet_computed(package: ModuleType) -> Iterator[Fault]:
     engine.end(first)
     engine.end(later)
     yield from faults_of(engine, 2, 8)
-
-
-def evicted(package: ModuleType) -> Iterator[Fault]:
-    """Store a request as its blocks are taken by another one, which a step writes to at once (CHAIN-6)."""
-    rearm()
-    engine = Engine(package, "evict", 10)
-    for name, token in (("first", 1), ("other", 2)):
-        request = engine.admit(name, token)
-        engine.compute(request)
-        engine.end(request)
-    yield from faults_of(engine, 1, 8)
 
 
 def failed_load(package: ModuleType) -> Iterator[Fault]:

@@ -5,7 +5,6 @@ HASH-2    keys cannot be foreseen: a hasher that is given no key draws its own
 HASH-3    a hasher that is not collision resistant serves no hits unless tokens are verified
 STAT-1    the statistics count exactly the lookups of requests admitted since they were last taken, and apart those of
           requests that go on
-DEMAND-1  the blocks that a manager of one kind says are missing are those that growth takes, never below none
 CALL-1    a stream of events that is interrupted while it folds a batch loses none of it
 RESTART-1 a new manager finds what nobody held when the dump was made, in the order in which it would be evicted
 """
@@ -136,17 +135,6 @@ def statistics(package: ModuleType) -> Iterator[Fault]:
             return
         if request is other:
             manager.free(first)
-
-
-def demand(package: ModuleType) -> Iterator[Fault]:
-    """Return DEMAND-1 unless the blocks that a group says are missing are those that growth takes."""
-    manager = manager_of(package, "full", 2)
-    manager.allocate_slots(package.Request("r", [0] * 4, 2), 4)
-    for slots in range(9):
-        missing, takes = manager.managers[0].get_num_blocks_to_allocate("r", slots, []), max(0, -(-slots // 2) - 2)
-        if missing != takes:
-            yield Fault("DEMAND-1", f"{missing} missing for {slots} slots, growth takes {takes}", 2)
-            return
 
 
 # --- rows

@@ -28,10 +28,9 @@ import blockwright
 import blockwright.offload
 
 from .below import Shelf, shelf_of
-from .checker import Checker
+from .checker import Checker, NumericsError
 from .drafts import GUESSERS
 from .elsewhere import Elsewhere, Readers, Swap
-from .errors import NumericsError
 from .offload import Offload
 from .parts import VOCAB, hasher_of, in_package, model_of, plan_of
 from .poison import Poison

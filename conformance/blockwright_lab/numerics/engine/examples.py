@@ -13,8 +13,8 @@ import torch
 import blockwright
 from blockwright_conformance.gates import GateResult
 
+from .checker import NumericsError
 from .engine import run
-from .errors import NumericsError
 from .schedule import EngineConfig, Job, Schedule, script
 from .worlds import WORLDS, random_schedule
 
