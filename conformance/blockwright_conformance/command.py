@@ -29,9 +29,9 @@ from .gates import OURS, GateResult, Profile, factory_of, gate, gates, lacking
 from .kv_cache.fitting import capabilities_of, fitting
 from .kv_cache.scopes import PROFILES
 from .others import THEIR_GATES, Met, asked, lacks, met, not_run, reasons, unusable
-from .summary import COLUMNS as SUMMARY
-from .summary import as_data, counted
-from .summary import cells as summary
+from .rows import COLUMNS as SUMMARY
+from .rows import as_data, counted
+from .rows import cells as summary
 
 _COLUMNS: Final = ("gate", "manager", "scope", "states", "transitions", "violations", "seconds", "law")
 

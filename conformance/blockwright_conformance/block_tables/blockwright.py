@@ -15,7 +15,7 @@ from blockwright.paging import Block, BlockTable, CpuGpuBlockAllocator
 from blockwright_spec.block_tables.state import Device, PagedConfig, Pair
 from blockwright_spec.reads import Prefix
 
-from .adapter import PagedObservation, TableShown, ranked
+from .abstraction import PagedObservation, TableShown, ranked
 
 Hash = Callable[[bytes | None, list[int], int | None], bytes]
 """Gives the content hash of a full block with some tokens, after one with a hash."""

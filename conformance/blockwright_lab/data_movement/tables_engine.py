@@ -15,7 +15,7 @@ from typing import Any
 import blockwright
 from blockwright.paging import SelfAttnBlockSpaceManager, SequenceStatus, SimpleSequence, SimpleSequenceGroup
 from blockwright_conformance.block_tables import actions as tables
-from blockwright_conformance.block_tables.adapter import PagedObservation
+from blockwright_conformance.block_tables.abstraction import PagedObservation
 from blockwright_conformance.block_tables.blockwright import BlockwrightTables
 from blockwright_conformance.block_tables.scopes import PagedScope
 from blockwright_conformance.block_tables.world import TablesWorld

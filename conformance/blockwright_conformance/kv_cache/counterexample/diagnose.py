@@ -48,10 +48,10 @@ from ...checker.lockstep import Compared
 from ..abstraction import differences, expected
 from ..adapter import Found, ManagerAdapter, Observation
 from ..arrivals import Admit, Find
-from ..hints import ReleasePrefix, Retain, Tick
 from ..outcome import ManagerOutcome
 from ..parts import OTHER, Reply, names_of
 from ..running import GrowEach
+from ..steps import ReleasePrefix, Retain, Tick
 
 
 def symptoms(adapter: ManagerAdapter, before: State, action: Any, compared: Compared) -> Broken:
