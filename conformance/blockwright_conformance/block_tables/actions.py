@@ -4,9 +4,9 @@ Tables are named by slot; blocks are not named at all.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from blockwright_spec.block_tables import marks
 from blockwright_spec.block_tables import transitions as calls
@@ -38,10 +38,17 @@ class TablesReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableAction:
-    """The base of all actions: each is one call, with the same name for allocators and the specification."""
+    """The base of all actions: each is one call, with the same name (`made`) for allocators and the specification."""
+
+    made: ClassVar[str]
+    told: ClassVar[str]
+    """The line of a counterexample, with the fields by their names."""
+
+    def given(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def asked(self, state: Paged) -> tuple[Any, ...]:
-        raise NotImplementedError
+        return self.made, *self.given().values()
 
     def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
         name, *arguments = self.asked(state)
@@ -55,7 +62,8 @@ class TableAction:
         return getattr(model, name)(*arguments)
 
     def line(self, state: Paged) -> str:
-        raise NotImplementedError
+        shown = {name: list(value) if isinstance(value, tuple) else value for name, value in self.given().items()}
+        return self.told.format(**shown)
 
     def meaning(self, state: Paged, choice: Choice | None = None) -> Outcome[Paged]:
         outcome = self.outcome(state, choice or lowest)
@@ -102,6 +110,7 @@ class Allocate(TableAction):
     slot: int
     prefix: Prefix
     device: Device = Device.GPU
+    made: ClassVar[str] = "allocate"
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
@@ -111,9 +120,6 @@ class Allocate(TableAction):
         if "misuse" in scope.calls:
             yield from (cls(other, scope.prompts[0]) for other, _ in there(state))
             yield from () if slot is None else (cls(slot, (0, ())),)
-
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return "allocate", self.slot, self.prefix, self.device
 
     def line(self, state: Paged) -> str:
         extra, tokens = self.prefix
@@ -129,6 +135,7 @@ class AppendTokens(TableAction):
     ahead: int = 0
     computed: int | None = None
     delayed: bool = False
+    told: ClassVar[str] = "t{slot}.append_token_ids({tokens}, {ahead}, {computed})"
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
@@ -174,9 +181,6 @@ class AppendTokens(TableAction):
         model.append(self.slot, self.tokens, self.ahead, self.computed)
         return () if self.delayed else model.clear_copies()
 
-    def line(self, state: Paged) -> str:
-        return f"t{self.slot}.append_token_ids({list(self.tokens)}, {self.ahead}, {self.computed})"
-
     def lines(self, state: Paged, outcome: Outcome[Paged]) -> list[str]:
         first = TableAction.lines(self, state, outcome)
         return first if self.delayed else [*first, "allocator.clear_copy_on_writes()"]
@@ -188,6 +192,8 @@ class Ensure(TableAction):
 
     slot: int
     slots: int
+    made: ClassVar[str] = "ensure"
+    told: ClassVar[str] = "t{slot}.ensure_num_empty_slots({slots})"
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
@@ -199,12 +205,6 @@ class Ensure(TableAction):
                 yield from () if table.device is Device.GPU else (cls(slot, 1),)
             yield from () if (free := absent(state)) is None else (cls(free, 1),)
 
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return "ensure", self.slot, self.slots
-
-    def line(self, state: Paged) -> str:
-        return f"t{self.slot}.ensure_num_empty_slots({self.slots})"
-
 
 @dataclass(frozen=True, slots=True)
 class Fork(TableAction):
@@ -212,6 +212,8 @@ class Fork(TableAction):
 
     parent: int
     child: int
+    made: ClassVar[str] = "fork"
+    told: ClassVar[str] = "t{child} = t{parent}.fork()"
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
@@ -219,30 +221,20 @@ class Fork(TableAction):
             yield from (cls(parent, slot) for parent, _ in there(state))
             yield from (cls(slot, slot),) if "misuse" in scope.calls else ()
 
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return "fork", self.parent, self.child
-
-    def line(self, state: Paged) -> str:
-        return f"t{self.child} = t{self.parent}.fork()"
-
 
 @dataclass(frozen=True, slots=True)
 class FreeTable(TableAction):
     """Give up a table's blocks."""
 
     slot: int
+    made: ClassVar[str] = "free"
+    told: ClassVar[str] = "t{slot}.free()"
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
         yield from (cls(slot) for slot, _ in there(state))
         if "misuse" in scope.calls and (slot_absent := absent(state)) is not None:
             yield cls(slot_absent)
-
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return "free", self.slot
-
-    def line(self, state: Paged) -> str:
-        return f"t{self.slot}.free()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +243,7 @@ class Swap(TableAction):
 
     slots: tuple[int, ...]
     to: Device
+    made: ClassVar[str] = "swap"
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
@@ -261,9 +254,6 @@ class Swap(TableAction):
         if "misuse" in scope.calls and scope.config.num_cpu:
             yield from (cls((slot,), table.device) for slot, table in there(state))
 
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return "swap", self.slots, self.to
-
     def line(self, state: Paged) -> str:
         source = Device.CPU if self.to is Device.GPU else Device.GPU
         return f"allocator.swap([{', '.join(f'*t{slot}.blocks' for slot in self.slots)}], {source}, {self.to})"
@@ -273,15 +263,12 @@ class Swap(TableAction):
 class ClearCopies(TableAction):
     """Take the pending copies."""
 
+    made: ClassVar[str] = "clear_copies"
+    told: ClassVar[str] = "allocator.clear_copy_on_writes()"
+
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
         yield from (cls(),) if "delay" in scope.calls else ()
-
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return ("clear_copies",)
-
-    def line(self, state: Paged) -> str:
-        return "allocator.clear_copy_on_writes()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,15 +346,12 @@ class AccessUnknown(AnyAccess):
 class MarkComputed(TableAction):
     """Mark what can be found as computed."""
 
+    made: ClassVar[str] = "mark_computed"
+    told: ClassVar[str] = "allocator.mark_blocks_as_computed([])"
+
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
         yield from (cls(),) if "mark" in scope.calls else ()
-
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return ("mark_computed",)
-
-    def line(self, state: Paged) -> str:
-        return "allocator.mark_blocks_as_computed([])"
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +360,8 @@ class MarkTable(TableAction):
 
     slot: int
     tokens: int
+    made: ClassVar[str] = "mark_table"
+    told: ClassVar[str] = "t{slot}.mark_computed({tokens})"
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
@@ -387,28 +373,18 @@ class MarkTable(TableAction):
                 yield from () if table.device is Device.GPU else (cls(slot, 1),)
             yield from () if (free := absent(state)) is None else (cls(free, 0),)
 
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return "mark_table", self.slot, self.tokens
-
-    def line(self, state: Paged) -> str:
-        return f"t{self.slot}.mark_computed({self.tokens})"
-
 
 @dataclass(frozen=True, slots=True)
 class ResetCache(TableAction):
     """Reset the prefix cache of a device."""
 
     device: Device
+    made: ClassVar[str] = "reset"
+    told: ClassVar[str] = "allocator.reset_prefix_cache({device})"
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
         yield from map(cls, scope.devices) if "reset" in scope.calls else ()
-
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return "reset", self.device
-
-    def line(self, state: Paged) -> str:
-        return f"allocator.reset_prefix_cache({self.device})"
 
 
 ACTIONS: tuple[type[Any], ...] = (

@@ -4,8 +4,8 @@ Each mutant, of the implementation or of the specification, is put in place of t
 that execute its statement are run, scopes of lock-step among them; what no test notices is put before the contracts
 that run its file. The unchanged sources must pass wherever a mutant was killed: a test that always fails says nothing.
 
-The profile ``pr`` draws a fixed sample; ``nightly`` takes all. What must hold is a rate: so many per cent of them are
-killed, or listed as survivors with a reason.
+The profile ``pr`` draws a fixed sample of three hundred, ``nightly`` takes all. What must hold is a rate: so many per
+cent of them are killed, or listed as survivors with a reason.
 """
 
 from hashlib import blake2b
@@ -21,7 +21,7 @@ from .targets import TARGETS, all_mutations, target_of
 
 SAMPLE = {
     "quick": {"implementation": 6, "specification": 6},
-    "pr": {"implementation": 200, "specification": 80},
+    "pr": {"implementation": 200, "specification": 100},
     "nightly": {},
 }
 """How many mutants a profile draws; others take all."""
