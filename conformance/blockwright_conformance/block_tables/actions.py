@@ -6,7 +6,7 @@ Tables are named by slot; blocks are not named at all.
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from blockwright_spec.block_tables import marks
 from blockwright_spec.block_tables import transitions as calls
@@ -25,6 +25,21 @@ CHOOSING = ("allocate", "append", "ensure", "swap")
 """The calls that take free blocks, which one is open."""
 
 
+MADE = {
+    "Allocate": ("allocate", ""),
+    "AppendTokens": ("", "t{slot}.append_token_ids({tokens}, {ahead}, {computed})"),
+    "Ensure": ("ensure", "t{slot}.ensure_num_empty_slots({slots})"),
+    "Fork": ("fork", "t{child} = t{parent}.fork()"),
+    "FreeTable": ("free", "t{slot}.free()"),
+    "Swap": ("swap", ""),
+    "ClearCopies": ("clear_copies", "allocator.clear_copy_on_writes()"),
+    "MarkComputed": ("mark_computed", "allocator.mark_blocks_as_computed([])"),
+    "MarkTable": ("mark_table", "t{slot}.mark_computed({tokens})"),
+    "ResetCache": ("reset", "allocator.reset_prefix_cache({device})"),
+}
+"""The call of each kind of action with its fields as arguments, and its line in a counterexample."""
+
+
 class TablesReply(NamedTuple):
     """An allocator's answer to an action."""
 
@@ -38,17 +53,13 @@ class TablesReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableAction:
-    """The base of all actions: each is one call, with the same name (`made`) for allocators and the specification."""
-
-    made: ClassVar[str]
-    told: ClassVar[str]
-    """The line of a counterexample, with the fields by their names."""
+    """The base of all actions: each is one call, with the same name (`MADE`) for allocators and the specification."""
 
     def given(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def asked(self, state: Paged) -> tuple[Any, ...]:
-        return self.made, *self.given().values()
+        return MADE[type(self).__name__][0], *self.given().values()
 
     def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
         name, *arguments = self.asked(state)
@@ -63,7 +74,7 @@ class TableAction:
 
     def line(self, state: Paged) -> str:
         shown = {name: list(value) if isinstance(value, tuple) else value for name, value in self.given().items()}
-        return self.told.format(**shown)
+        return MADE[type(self).__name__][1].format(**shown)
 
     def meaning(self, state: Paged, choice: Choice | None = None) -> Outcome[Paged]:
         outcome = self.outcome(state, choice or lowest)
@@ -110,7 +121,6 @@ class Allocate(TableAction):
     slot: int
     prefix: Prefix
     device: Device = Device.GPU
-    made: ClassVar[str] = "allocate"
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
@@ -135,7 +145,6 @@ class AppendTokens(TableAction):
     ahead: int = 0
     computed: int | None = None
     delayed: bool = False
-    told: ClassVar[str] = "t{slot}.append_token_ids({tokens}, {ahead}, {computed})"
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
@@ -192,8 +201,6 @@ class Ensure(TableAction):
 
     slot: int
     slots: int
-    made: ClassVar[str] = "ensure"
-    told: ClassVar[str] = "t{slot}.ensure_num_empty_slots({slots})"
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
@@ -212,8 +219,6 @@ class Fork(TableAction):
 
     parent: int
     child: int
-    made: ClassVar[str] = "fork"
-    told: ClassVar[str] = "t{child} = t{parent}.fork()"
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
@@ -227,8 +232,6 @@ class FreeTable(TableAction):
     """Give up a table's blocks."""
 
     slot: int
-    made: ClassVar[str] = "free"
-    told: ClassVar[str] = "t{slot}.free()"
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
@@ -243,7 +246,6 @@ class Swap(TableAction):
 
     slots: tuple[int, ...]
     to: Device
-    made: ClassVar[str] = "swap"
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
@@ -262,9 +264,6 @@ class Swap(TableAction):
 @dataclass(frozen=True, slots=True)
 class ClearCopies(TableAction):
     """Take the pending copies."""
-
-    made: ClassVar[str] = "clear_copies"
-    told: ClassVar[str] = "allocator.clear_copy_on_writes()"
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
@@ -346,9 +345,6 @@ class AccessUnknown(AnyAccess):
 class MarkComputed(TableAction):
     """Mark what can be found as computed."""
 
-    made: ClassVar[str] = "mark_computed"
-    told: ClassVar[str] = "allocator.mark_blocks_as_computed([])"
-
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
         yield from (cls(),) if "mark" in scope.calls else ()
@@ -360,8 +356,6 @@ class MarkTable(TableAction):
 
     slot: int
     tokens: int
-    made: ClassVar[str] = "mark_table"
-    told: ClassVar[str] = "t{slot}.mark_computed({tokens})"
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
@@ -379,8 +373,6 @@ class ResetCache(TableAction):
     """Reset the prefix cache of a device."""
 
     device: Device
-    made: ClassVar[str] = "reset"
-    told: ClassVar[str] = "allocator.reset_prefix_cache({device})"
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
