@@ -1,6 +1,7 @@
-"""Property: every call about a request that holds no block table is refused as wrong.
+"""Property: every call about a request that holds no block table is refused as wrong, and so is a wrong choice of rows.
 
-How: each call once, on a request that was never sent. Not covered: all other reasons (the scopes named "wrong calls").
+How: each call once, on a request that was never sent; rows that are moved from or to a wrong place. Not covered: all
+other reasons (the scopes named "wrong calls").
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Outcome, Reason, Refusal, Step
 from blockwright_spec.manager.state import Config, State, initial
 from blockwright_spec.reads import Full, Group
+from blockwright_spec.worker.rows import Row, RowRefusal, compact
 
 STATE = initial(Config((Group(Full(), 2),), 4, 8), 2)
 
@@ -32,3 +34,10 @@ STATE = initial(Config((Group(Full(), 2),), 4, 8), 2)
 )
 def test_only_what_runs_is_served(call: Callable[[State], Outcome]) -> None:
     assert call(STATE) == Refusal(Reason.NOT_RUNNING)
+
+
+@pytest.mark.parametrize("moves", [((0, 1),), ((1, 0),), ((2, 0),), ((2, 3),), ()])
+def test_only_rows_are_moved_and_only_to_gaps(moves: tuple[tuple[int, int], ...]) -> None:
+    row = Row(0, ((),), ((),))
+    assert compact((row, None, row), moves) is RowRefusal.ILLEGAL_ORDER
+    assert compact((row, None, row), ((2, 1),)) == (row, row, None)
