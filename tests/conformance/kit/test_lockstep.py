@@ -13,9 +13,9 @@ import pytest
 from blockwright_conformance.checker.lockstep import act
 from blockwright_conformance.kv_cache.abstraction import differences, expected
 from blockwright_conformance.kv_cache.actions import Admit, WrongStep, meaning
-from blockwright_conformance.kv_cache.adapter import Explained, Found, Observation, Served
+from blockwright_conformance.kv_cache.adapter import Found, Observation, Served
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
-from blockwright_conformance.kv_cache.lockstep import compare, examine, misheard, misreported
+from blockwright_conformance.kv_cache.lockstep import compare, misheard, misreported
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome, outcome_of
 from blockwright_conformance.kv_cache.parts import Reply, names_of
 from blockwright_conformance.kv_cache.scopes import scope
@@ -175,23 +175,3 @@ class OtherPolicyClaimed(OtherPolicy):
 def test_choices_that_are_not_legal_are_found() -> None:
     small = scope(Sliding(2), 1, "small", 4, 3, "trim preempt")
     assert explorer(small, OtherPolicyClaimed).run().violation is not None
-
-
-def test_explanations_are_compared() -> None:
-    state, adapter = together(Admit(0, PROMPT, 5), config=BOTH)
-    longer = (0, (1, 2, 3, 4, 5, 6, 7))
-    assert examine(adapter, state, (PROMPT, longer), frozenset({"explain"})) == []
-    said = adapter.explain("r0")
-    assert said == Explained(4, None, ((4, None, "NOTHING"), (4, None, "NOTHING")))
-    for other in (said._replace(length=2), said._replace(candidate=6), said._replace(parts=said.parts[:1])):
-
-        class Wrong(BlockwrightAdapter):
-            def explain(self, name: str, other: Explained = other) -> Explained:
-                return other
-
-        wrong = Wrong.__new__(Wrong)
-        wrong.__dict__.update(adapter.copy().__dict__)
-        faults = examine(wrong, state, (PROMPT,), frozenset({"explain"}))
-        assert len(faults) == 1
-        assert faults[0].startswith("EXPLAIN-1: hit of")
-        assert examine(wrong, state, (PROMPT,)) == []
