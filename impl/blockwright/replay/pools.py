@@ -114,6 +114,7 @@ class Clock:
         self.token_seconds = token_seconds
 
     def __call__(self) -> float:
+        """Return the time in seconds."""
         return self.now
 
 
@@ -129,6 +130,7 @@ class Pool:
         step_tokens: int | None,
         note: Callable[[Fact], object] | None,
         clock: Clock,
+        publishes_late: bool = False,
     ) -> None:
         groups = [KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)]
         config = KVCacheConfig(num_blocks=way.blocks + 1, kv_cache_groups=groups)
@@ -147,6 +149,8 @@ class Pool:
         )
         if note is not None:
             self.manager.record(note, clock)
+        # Where requests overlap a step takes time, and a preemption may cut it short: its blocks are then not cached.
+        self._publishes_late = publishes_late
         self.way = way
         self.clock = clock
         self.block_size = block_size
@@ -192,17 +196,27 @@ class Pool:
             hit, num_hit = manager.get_computed_blocks(request)
         end = self.step_end(num_hit, request)
         if num_external:
-            new = manager.allocate_slots(request, end - num_hit)
+            new = manager.allocate_slots(request, end - num_hit, delay_cache_blocks=self._publishes_late)
         else:
-            new = manager.allocate_slots(request, end - num_hit, num_hit, hit, full_sequence_must_fit=whole)
+            new = manager.allocate_slots(
+                request,
+                end - num_hit,
+                num_hit,
+                hit,
+                delay_cache_blocks=self._publishes_late,
+                full_sequence_must_fit=whole,
+            )
         return num_hit, num_external, 0 if new is None else end
 
     def extend(self, request: Request, end: int) -> bool:
         """Give a running request slots up to a token, if there is room."""
-        return self.manager.allocate_slots(request, end - request.num_computed_tokens) is not None
+        new = end - request.num_computed_tokens
+        return self.manager.allocate_slots(request, new, delay_cache_blocks=self._publishes_late) is not None
 
     def compute(self, request: Request, end: int) -> None:
         """Count a step as run."""
+        if self._publishes_late:
+            self.manager.cache_blocks(request, end)
         if self.host:
             self.host.step(request, end)
         self.clock.now += (end - request.num_computed_tokens) * self.clock.token_seconds

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from blockwright import Request, Sha256Hasher, build_info
 from blockwright.arguments import integer
@@ -24,6 +25,7 @@ from blockwright.replay.offloaded import OffloadOptions
 from blockwright.replay.pools import PERCENTILES, Clock, Pool, PoolResult, Way
 from blockwright.replay.records import Trace
 from blockwright.replay.timed import Overlap, serve_timed
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
@@ -105,7 +107,7 @@ def replay_ways(
 
     def pool_of(way: Way) -> Pool:
         clock = Clock(0.0) if overlap else Clock()
-        return Pool(specs, way, len(requests), longest, step_tokens, note, clock)
+        return Pool(specs, way, len(requests), longest, step_tokens, note, clock, overlap is not None)
 
     def make(number: int) -> Request:
         nonlocal prepare_seconds
@@ -129,7 +131,7 @@ def replay_ways(
     if overlap is not None:
         for way in ways:
             pool, before = pool_of(way), prepare_seconds + check_seconds
-            timed, used = serve_timed(pool, overlap, requests, make, lambda count, pool=pool: ended([pool], count))
+            timed, used = serve_timed(pool, overlap, requests, make, partial(ended, [pool]))
             pool.seconds -= prepare_seconds + check_seconds - before
             results.append(pool.result(trace, continuing, timed, used))
         return ReplayResult(tuple(results), prepare_seconds, check_seconds)
@@ -151,8 +153,6 @@ def _require_positive(pool_sizes: Sequence[int], step_tokens: int | None, check_
     for name, value in named:
         if value is not None:
             integer(name, value, 1)
-
-
 
 
 __all__ = ["PERCENTILES", "Overlap", "PoolResult", "ReplayResult", "Way", "replay", "replay_ways"]

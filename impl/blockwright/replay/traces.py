@@ -237,9 +237,7 @@ class _Reader:
             contents = before.contents + array("i", [before.answer for _ in answer]) + contents
             lengths = before.lengths + array("i", answer) + lengths
         answer_content = self.numbers.fresh() if len(done) in self.continued else -1
-        return TraceRequest(
-            contents, lengths, round(draft.arrival - first, 6), draft.num_output_tokens, answer_content
-        )
+        return TraceRequest(contents, lengths, round(draft.arrival - first, 6), draft.num_output_tokens, answer_content)
 
     def _notes(self, total: int) -> Iterator[str]:
         unit = self.units[0][0][0]

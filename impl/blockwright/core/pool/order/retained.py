@@ -429,7 +429,7 @@ class RetentionOrder(CandidateOrder):
                 self.size -= 1
                 counts[owner] -= 1
                 if self.hears:
-                    if self._until[block] > self.now:
+                    if self.tells_gone and self._until[block] > self.now:
                         self.gone[int(block)] = (int(self._priority[block]), self._until[block])
                     self._unmark(block)
                 owners[block] = i32(taker)
