@@ -293,8 +293,11 @@ class RetentionOrder(CandidateOrder):
         if rank > _PLAIN:
             self._expect(block)
         self._where[block] = _HEAPED
-        self._roots[owner] = i32(self._heaps.meld(i64(self._roots[owner]), block))
-        self._update(owner)
+        root: i64 = i64(self._roots[owner])
+        first = self._heaps.meld(root, block)
+        if first != root:
+            self._roots[owner] = i32(first)
+            self._update(owner)
 
     def _unkept_rank(self, block: i64) -> i64:
         """Return the rank that a candidate has if nobody asked to keep it. O(1)."""
@@ -325,12 +328,16 @@ class RetentionOrder(CandidateOrder):
     def _sweep(self) -> None:
         """Drop blocks that were taken or kept anew, before they outgrow the pool. O(pool)."""
         ending: dict[float, list[int]] = {}
-        self._num_ending = 0
+        total: i64 = 0
         for until, blocks in self._ending.items():
-            left = [block for block in dict.fromkeys(blocks) if self._is_kept(block) and self._until[block] == until]
+            left = [block for block in blocks if self._is_kept(block) and self._until[block] == until]
             if left:
                 ending[until] = left
-                self._num_ending += len(left)
+                total += len(left)
+        if total > self._count:  # some were kept anew for the same time
+            ending = {until: list(dict.fromkeys(blocks)) for until, blocks in ending.items()}
+            total = sum([len(blocks) for blocks in ending.values()])
+        self._num_ending = total
         self._ending = ending
         self._last_end = float("inf")
         self._ends = list(ending)
