@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
@@ -272,7 +273,8 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             _write("--json", Path(args.json), data + "\n")
     if args.plot:
-        plot_curve(report, args.plot, beside)
+        with _whole(args.plot):
+            plot_curve(report, args.plot, beside)
     return 0
 
 
@@ -437,8 +439,19 @@ def _check_outputs(args: argparse.Namespace) -> None:
             raise InvalidArgumentError(f"{option}: there is no folder {path.parent}; make it first")
 
 
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """Leave no part of a file that Ctrl-C cuts short."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        path.unlink(missing_ok=True)
+        raise
+
+
 def _write(option: str, path: Path, text: str) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        with _whole(path):
+            path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InvalidArgumentError(f"{option}: cannot write {path}: {error.strerror}") from None

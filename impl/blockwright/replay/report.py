@@ -198,9 +198,10 @@ class ReplayReport:
         trace, block_size = self.trace, self.spec.block_size
         columns = [column for column in _COLUMNS if column.shown(self)]
         rows = [[column.cell(self, pool) for column in columns] for pool in (self.curve or (self.headline,))]
+        policies = ", ".join(dict.fromkeys(pool.policy for pool in self.curve or (self.headline,)))
         title = (
             f"{trace.source}: {len(trace.requests):,} requests, {trace.num_references(block_size):,} references to "
-            f"blocks of {block_size} tokens; {self.kind}, {self.keeping}, {build_info().kind} core"
+            f"blocks of {block_size} tokens; {self.kind}, {policies}, {build_info().kind} core"
         )
         meanings = "; ".join(f"{column.name}: {column.meaning}" for column in columns)
         _terminal.print_table(title, [each.name for each in columns], rows, f"{self._footer()}\nColumns: {meanings}.")
