@@ -89,7 +89,7 @@ class _Engine:
         self.running: dict[int, _Run] = {}  # in the order of admission
         self.prompt: _Run | None = None  # who computes its prompt
         self.refused_at = -1  # free blocks when nobody could be admitted: it takes more
-        self.preempted = deque[_Run]()
+        self.waiting = deque[_Run]()  # those that were preempted, and the one that arrived next
         self.queued, self.first_token = array("d", bytes(8 * num_requests)), array("d", bytes(8 * num_requests))
         self.tickets = self.preemptions = self.recomputed = self.output_tokens = 0
         self.held = self.ran = 0.0  # blocks and requests, times seconds
@@ -195,7 +195,7 @@ class _Engine:
         run.is_resumed = True
         self.leave(run)
         self.pool.release(run.request, preempted=True)
-        self.preempted.appendleft(run)
+        self.waiting.appendleft(run)
         self.preemptions += 1
 
     def leave(self, run: _Run) -> None:
@@ -220,45 +220,37 @@ def serve_timed(
     wait cost nothing. Complexity: O(blocks) for each request, and O(log concurrency) for each event.
     """
     engine, count, began = _Engine(pool, options, len(requests)), 0, time.perf_counter()
-    following, head = 0, None
-    first = options.arrival(requests[0], 0)
-    pool.clock.now = first
+    waiting, following = engine.waiting, 0
+    first = pool.clock.now = options.arrival(requests[0], 0)
     while count < len(requests):
-        now = pool.clock.now
-        is_open = engine.is_open()
-        if is_open and head is None and not engine.preempted and following < len(requests):
-            arrival = options.arrival(requests[following], following)
-            if arrival <= now or not engine.events:
-                engine.pass_time(max(now, arrival))
-                recorded = requests[following]
-                final = recorded.num_tokens + max(0, options.answer(recorded) - 1)
-                answer = recorded.answer if recorded.answer >= 0 else (1 << 30) + following
-                head = _Run(make(following), following, arrival, final, answer)
-                following += 1
-        if is_open and (engine.preempted or head is not None):
-            run = engine.preempted.popleft() if engine.preempted else head
-            assert run is not None
+        now, is_open = pool.clock.now, engine.is_open()
+        if is_open and waiting:
+            run = waiting[0]
             if engine.admit(run):
-                head = None if run is head else head
+                waiting.popleft()
                 if run.number not in engine.running:
                     count += 1
                     ended(count)
-            elif run is not head:
-                engine.preempted.appendleft(run)
+            continue
+        # Only who may be admitted is looked at: of all others that have arrived, the trace knows.
+        arrival = float("inf")
+        if is_open and following < len(requests):
+            arrival = max(now, options.arrival(requests[following], following))
+        if not engine.events or arrival < engine.events[0][0]:
+            engine.pass_time(arrival)
+            recorded = requests[following]
+            final = recorded.num_tokens + max(0, options.answer(recorded) - 1)
+            answer = recorded.answer if recorded.answer >= 0 else (1 << 30) + following
+            at = options.arrival(recorded, following)
+            waiting.append(_Run(make(following), following, at, final, answer))
+            following += 1
             continue
         at, ticket, run = heappop(engine.events)
-        if is_open and following < len(requests) and head is None:
-            arrival = options.arrival(requests[following], following)
-            if now < arrival < at:  # somebody comes before anything else happens
-                heappush(engine.events, (at, ticket, run))
-                engine.pass_time(arrival)
-                continue
-        if ticket != run.ticket:
-            continue
-        engine.pass_time(at)
-        if engine.end_step(run):
-            count += 1
-            ended(count)
+        if ticket == run.ticket:
+            engine.pass_time(at)
+            if engine.end_step(run):
+                count += 1
+                ended(count)
     pool.seconds += time.perf_counter() - began
     seconds = pool.clock.now - first
     timed = TimedResult(
