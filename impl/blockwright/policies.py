@@ -70,7 +70,8 @@ class WorkloadAware:
 
     def ending(self, manager: KVCacheManager, request: Request, num_hit: int, now: float) -> None:
         """Keep the request with a priority that is the part of its class that went on."""
-        ended, went_on = self.counts[self.count(request.block_hashes)]
+        full = request.num_prompt_tokens // (request.block_size or 1)  # what the next turn's prompt begins with
+        ended, went_on = self.counts[self.count(request.block_hashes[:full])]
         manager.advance_time(now)
         if priority := int((went_on + 1) / (ended + 2) * self.levels):
             manager.retain(request, request.num_tokens, priority, now + self.seconds)

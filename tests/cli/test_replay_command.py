@@ -282,6 +282,37 @@ def test_a_policy_that_chooses_replays_as_plain_lru_does(
     assert drawn[0] == drawn[1]
 
 
+def test_ways_are_replayed_side_by_side(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Each as it is alone; and what does not hit is lost to something."""
+    hosts = ("--curve", "100,200", "--host-blocks", "50,400")
+    ways = report(capsys, *SMALL, *hosts, "--policy", "lru,t-lru", "--bound")["curve"]
+    assert [(way["policy"], way["offload"]["host_blocks"], way["blocks"]) for way in ways] == [
+        (policy, host, size) for policy in ("lru", "t-lru") for host in (50, 400) for size in (100, 200)
+    ]
+    alone = report(capsys, *SMALL, "--blocks", "200", "--host-blocks", "400", "--policy", "t-lru")
+    assert (alone["hit_blocks"], alone["offload"]) == (ways[-1]["hit_blocks"], ways[-1]["offload"])
+    for way in ways:
+        assert way["hit_rate"] <= way["bound"]
+        assert way["hit_rate"] + way["lost_to_order"] + way["lost_to_size"] + way["new"] == pytest.approx(1)
+    rules = report(
+        capsys, *SMALL, "--groups", "full:1,sliding:2:40", "--keep", "wanted,age", "--blocks", "400", "--bound"
+    )
+    assert [way["policy"] for way in rules["curve"]] == ["lru, keep wanted", "lru, keep age"]
+    assert all(way["bound"] is None and way["hit_rate"] <= rules["unbounded"] for way in rules["curve"])
+    timed = report(capsys, *SMALL, *hosts, "--concurrency", "4", "--decode-speed", "20", "--arrivals", "1")
+    assert all(way["timed"]["seconds"] > 0 for way in timed["curve"])
+    if importlib.util.find_spec("matplotlib"):
+        saved = ["--json", str(tmp_path / "r.json")]
+        for more in (
+            hosts,
+            (*hosts, "--bound", "--policy", "lru,t-lru"),
+            ("--blocks", "9", "--host-blocks", "5,9", "--bound"),
+        ):
+            assert main(["replay", *SMALL, *more, *saved, "--plot", str(tmp_path / "plot.svg")]) == 0
+        assert main(["replay", *SMALL, *hosts, "--plot", str(tmp_path / "plot.svg"), "--beside", saved[1]]) == 0
+        assert "of these on the device" in (tmp_path / "plot.svg").read_text()
+
+
 def test_a_host_tier(capsys: pytest.CaptureFixture[str]) -> None:
     data = report(capsys, *SMALL, "--blocks", "120", "--host-blocks", "300", "--store-on", "evict")
     tier = data["offload"]
