@@ -63,6 +63,7 @@ class WorkloadAware:
 
     def __init__(self, seconds: float = 600.0, levels: int = 20, window: int = 2000, most_turns: int = 8) -> None:
         self.seconds, self.levels, self.window, self.most_turns = seconds, levels, window, most_turns
+        self.second = 0.0
         self.turns: dict[bytes, int] = {}
         self.seen: deque[tuple[int, bytes]] = deque()
         self.gone_on: dict[bytes, bool] = {}
@@ -72,13 +73,16 @@ class WorkloadAware:
         """Keep the request with a priority that is the part of its class that went on."""
         full = request.num_prompt_tokens // (request.block_size or 1)  # what the next turn's prompt begins with
         ended, went_on = self.counts[self.count(request.block_hashes[:full])]
-        manager.advance_time(now)
+        second = float(int(now))  # all requests of a second share a time, so that few times are kept
+        if second > self.second:
+            self.second = second
+            manager.advance_time(second)
         if priority := int((went_on + 1) / (ended + 2) * self.levels):
-            manager.retain(request, request.num_tokens, priority, now + self.seconds)
+            manager.retain(request, request.num_tokens, priority, second + self.seconds)
 
     def count(self, keys: list[bytes]) -> int:
         """Count a turn, and the turn before it; return its class."""
-        before = next(filter(self.turns.__contains__, reversed(keys[1:-1])), None)
+        before = next(filter(self.turns.__contains__, keys[-2:0:-1]), None)
         turn = 0 if before is None else min(self.turns[before] + 1, self.most_turns)
         if before is not None and not self.gone_on.get(before, True):
             self.gone_on[before] = True
