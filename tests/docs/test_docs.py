@@ -94,8 +94,9 @@ def test_commands_run(document: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "mymodule", raising=False)
     (tmp_path / "mymodule.py").write_text(classes(document))
-    for name in {word for command in found for word in command if word.endswith(".jsonl")}:
-        (tmp_path / name).write_text(TRACE)
+    for name in {word for command in found for word in command if word.endswith((".jsonl", "config.json"))}:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(TRACE if name.endswith(".jsonl") else MODEL)
     for command in found:
         if command[0] in ("replay", "view"):
             assert (command, cli.main(command)) == (command, 0)
@@ -111,6 +112,9 @@ TRACE = "".join(
     for ids in [range(100 * (at % 7), 100 * (at % 7) + 8)]
 )
 """A trace in Mooncake's form."""
+
+MODEL = json.dumps({"layer_types": ["sliding_attention"] * 5 + ["full_attention"], "sliding_window": 1024})
+"""What a model's configuration says of its layers."""
 
 
 def classes(document: Path) -> str:
