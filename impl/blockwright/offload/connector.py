@@ -485,7 +485,12 @@ class OffloadingConnector:
         Gives up after `timeout` seconds, since a handler may have lost a transfer; `is_idle` is False then. It returns
         one `poll` and `LONGEST_PAUSE` (10 ms) later at most, and in that poll waits for no transfer; a shared store may
         take its `lookup_timeout`.
+
+        Raises:
+            InvalidArgumentError: a time below 0, or no time.
         """
+        if not timeout >= 0:
+            raise InvalidArgumentError(f"timeout: must be seconds, at least 0, not {timeout!r}")
         end, pause = time.monotonic() + timeout, 0.0001
         while True:
             with self._changing():
