@@ -127,7 +127,7 @@ $(ENGINES)/.ready:
 	@touch $@
 
 test-engines: build $(ENGINES)/.ready ## inside a real vLLM (CPU, tiny models): the same tokens as with its own manager
-	PYTHONPATH=impl $(ENGINES)/bin/python -m pytest -o filterwarnings= tests/engines $(PYTEST_ARGS)
+	PYTHONPATH=impl:spec:conformance $(ENGINES)/bin/python -m pytest -o filterwarnings= tests/engines $(PYTEST_ARGS)
 
 test-pd: build $(ENGINES)/.ready ## hand 2,000 random requests over with each of vLLM's prefill/decode connectors, under its real schedulers
 	BLOCKWRIGHT_HAND_OVERS=2000 PYTHONPATH=impl $(ENGINES)/bin/python -m pytest -o filterwarnings= -s \

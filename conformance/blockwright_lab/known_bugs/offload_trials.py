@@ -223,7 +223,7 @@ def offered(package: ModuleType) -> Iterator[Fault]:
     """Offer what the tiers hold, and load it while the device gives up other blocks for it (LIVE-1)."""
     rearm()
     for write, blocks, tokens in (("back", 2, "22232"), ("through", 3, "1121")):
-        options = {"write": write, "reserve": int(write == "back"), "on_load": "free"}
+        options: dict[str, Any] = {"write": write, "reserve": int(write == "back"), "on_load": "free"}
         engine = Engine(package, "evict", 5, kinds=KINDS[:1], sizes=(3, blocks), **options)
         for number, token in enumerate(map(int, tokens)):
             request = engine.core.Request(f"r{number}", [token] * LENGTH, SIZE)

@@ -140,16 +140,26 @@ def law_reserve_is_kept(before: Chain, outcome: ChainDone) -> bool:
     """CHAIN-10: what takes places in tier 0, or lands, sends idle blocks down until the reserves are, or will be, free.
 
     No more are sent. A block that the tier below is still writing, or that was found bad there, cannot go; none can
-    while the tier below is full or has to send blocks further down first. After a failure none is sent, lest it fail for ever.
+    while the tier below is full or has to send blocks further down first. After a failure none is sent, lest it fail
+    for ever.
     """
     state = outcome.state
     new = tuple(each for each in state.transfers if not (each.started or each in before.transfers))
     is_due = any(success for _, success in outcome.ended) or any(each.target == 0 for each in new)
-    return before.config.through or not is_due or all(
-        (spare <= reserve or all(each.source != at for each in new if each.kind is Kind.DEMOTE))
-        and (spare >= reserve or waits(state, at + 1) or is_full(state, at + 1) or set(idle(tier)) <= unready(state, at + 1))
-        for at, tier in enumerate(state.tiers)
-        for spare, reserve in ((num_free(tier) + leaving(state, at), reserve_of(state.config, at)),)
+    return (
+        before.config.through
+        or not is_due
+        or all(
+            (spare <= reserve or all(each.source != at for each in new if each.kind is Kind.DEMOTE))
+            and (
+                spare >= reserve
+                or waits(state, at + 1)
+                or is_full(state, at + 1)
+                or set(idle(tier)) <= unready(state, at + 1)
+            )
+            for at, tier in enumerate(state.tiers)
+            for spare, reserve in ((num_free(tier) + leaving(state, at), reserve_of(state.config, at)),)
+        )
     )
 
 
