@@ -1,9 +1,8 @@
 """Stores of device blocks: of those that a step has filled, or of those that the device is about to lose.
 
 Where the chain has no room for all blocks of a step, the first of each request are stored: without them the others are
-never found. The rest waits until there is room. Those that a request leaves on the device are stored if the device has not
-given them up by then. Blocks that the device is about to
-lose cannot wait longer than the step does.
+never found. The rest waits until there is room. Those that a request leaves on the device are stored if the device has
+not given them up by then. Blocks that the device is about to lose cannot wait longer than the step does.
 """
 
 from __future__ import annotations

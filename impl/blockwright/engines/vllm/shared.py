@@ -17,7 +17,7 @@ from blockwright.offload import LRUOffloadingManager, MooncakeStore
 from blockwright.offload.media import Item
 
 LONGEST = 10.0
-"""Seconds that a request waits for blocks on their way from the store: longer than reads from a stopped process take."""
+"""Seconds that a request waits for blocks on their way from the store: reads from a stopped process are shorter."""
 
 
 class SharedTier:
