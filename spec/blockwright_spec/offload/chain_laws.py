@@ -131,11 +131,6 @@ def index(state: Chain) -> frozenset[Key]:
     return frozenset(joined.from_iterable(map(ready, state.tiers)))
 
 
-def index_below(state: Chain) -> frozenset[Key]:
-    """Return the blocks that can be read in some tier but the nearest."""
-    return frozenset(joined.from_iterable(map(ready, state.tiers[1:])))
-
-
 def law_reserve_is_kept(before: Chain, outcome: ChainDone) -> bool:
     """CHAIN-10: what takes places in tier 0, or lands, sends idle blocks down until the reserves are, or will be, free.
 
@@ -196,7 +191,7 @@ def law_loaded_goes_if_loads_free(before: Chain, outcome: ChainDone) -> bool:
     Written back, it may make room there if the tier below has it.
     """
     state = outcome.state
-    room = frozenset() if state.config.through else index_below(state)
+    room = frozenset(joined.from_iterable(map(ready, () if state.config.through else state.tiers[1:])))
     return all(
         (key in present(state, 0)) == (not state.config.frees or readers(state, 0, key) > 0) or key in room
         for each, success in outcome.ended
