@@ -22,7 +22,7 @@ from blockwright.core.pool.facts import NUM_FACTS, REFUSE, Journal
 from blockwright.core.pool.journal import Eviction, EvictionReader
 from blockwright.core.pool.order.chosen import EvictionPolicy
 from blockwright.core.pool.order.order import BlockHint
-from blockwright.core.pool.order.passing import SHARE
+from blockwright.core.pool.order.passing import WHOLE
 from blockwright.core.pool.pool import BlockPool
 from blockwright.core.steps.batch import grow_each
 from blockwright.core.steps.check import check_state
@@ -169,8 +169,8 @@ class KVCacheManager:
                 only if each prefill ends a step at the request's junction and at the prompt's last whole block. False
                 evicts the least recently used block, whatever it is for. law: POLICY-4.
             passing_spares: how many of the last blocks that `keep_wanted` would evict first are evicted by age
-                instead, for prompts that part where no earlier one has. None: one in 32 of the pool. Hints and shares
-                spare none.
+                instead, for prompts that part where no earlier one has. None: as many as hits show a need of, at most
+                a quarter of the pool (`BlockPool.passing_spares`). Hints and shares spare none. law: POLICY-6.
             raise_never_fits: raise `NeverFitsError` when a new request could not be served even alone; False: return
                 None for it, as vLLM's manager does, and so each time that it is asked for.
 
@@ -213,8 +213,7 @@ class KVCacheManager:
         if eviction_policy is not None:
             pool._set_policy(eviction_policy)
         if _keeps_wanted(keep_wanted, passing_spares, groups, pool):
-            spares: int = kv_cache_config.num_blocks // SHARE if passing_spares is None else passing_spares
-            pool._keep_wanted(spares)
+            pool._keep_wanted(passing_spares or 0, WHOLE if passing_spares is None else 0)
         managers = [
             group_tables(group.kv_cache_spec, pool, number, dcp_world_size) for number, group in enumerate(groups)
         ]

@@ -24,6 +24,7 @@ from blockwright.core.steps.keeping import (
     all_wanted,
     begin_wanted,
     end_wanted,
+    learn,
     trim_group,
     wanted_lengths,
     wants_none,
@@ -244,6 +245,7 @@ def act(
     # Shares depend on whom a block is taken for, so the pool is told before the first is taken.
     state.pool._serve(tables.tenant)
     if is_new:
+        learn(state, request, ask)
         adopt(state, request, tables, ask)
     else:
         if ask.settled >= tables.trim_at:

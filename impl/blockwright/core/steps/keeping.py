@@ -50,6 +50,26 @@ def wanted_lengths(state: State, request: Request, tables: RequestTables, ask: S
     tables.wants_output = tip != AT_PROMPT
 
 
+def learn(state: State, request: Request, ask: StepRequest) -> None:
+    """Let the pool learn from an admission how many passing blocks to spare. O(groups); takes no memory.
+
+    law: POLICY-6.
+    """
+    pool, hit = state.pool, ask.hit
+    passing = pool._passing
+    if passing is None or passing.whole == 0:
+        return
+    is_used = False
+    at: i64 = 0
+    while hit is not None and at < state.config.num_groups:
+        ids = hit.ids[at]
+        if not state.groups[at].keeps_all and len(ids) > 0:
+            block: i64 = i64(ids[-1])
+            is_used = is_used or (block != 0 and pool.ref_count(block) == 0 and passing.is_noted(block))
+        at += 1
+    pool._learn(ask.hit_length > 0, is_used, request._num_looked_up > 0 and request._junction > 0)
+
+
 def tip_of(state: State, ask: StepRequest) -> i64:
     """Return the tip that a hit ends with, of the first group that has one. O(groups)."""
     hit = ask.hit

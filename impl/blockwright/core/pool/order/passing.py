@@ -13,13 +13,15 @@ from __future__ import annotations
 from typing import Final, final
 
 from librt.vecs import vec
-from mypy_extensions import i32, i64
+from mypy_extensions import i32, i64, u8
 
 from blockwright.core.keys.packed import zeros32
 
-SHARE: Final = 32
-"""One block of so many is a passing one that is spared, unless an engine says otherwise."""
-
+WHOLE: Final = 1 << 16
+"""The whole pool, in the parts that the learned share of passing blocks is counted in."""
+SLOW: Final = 5
+"""One admission moves the learned share by one part in 2 ** SLOW of the way to what it shows."""
+_MOST_SHARED: Final = 4  # one part of so many of the pool is the most that is spared
 # Instead of a neighbour in the ring of spared blocks:
 _PASSING: Final = -1  # passing: in front of the others, or left so by its last request and held by a connector
 _ORDINARY: Final = -2  # not passing, as far as is known
@@ -39,22 +41,33 @@ class PassingBlocks:
 
     Attributes:
         spares: how many of the last passing blocks go as ordinary ones do.
+        whole, slow: what `learn` counts shares in, and how slowly it does; `whole` is 0 where `spares` is fixed.
+        share: the part of `whole` that passing blocks are worth, as learned.
         last: the last passing block in front of the ordinary ones, 0: there is none.
         last_bare: the last block without content, if the queue begins with one.
         num_spared: passing blocks that are spared now.
     """
 
-    def __init__(self, count: i64, spares: i64) -> None:
-        """Start with every block without content. O(count): 8 bytes for each block, 4 without `spares`."""
+    def __init__(self, count: i64, spares: i64, whole: i64 = 0) -> None:
+        """Start with every block without content. O(count).
+
+        Takes 8 bytes for each block, a quarter of one if no block is ever spared.
+        """
+        self._count: i64 = count
         self.spares: i64 = spares
+        self.whole: i64 = whole
+        self.slow: i64 = SLOW
+        self.share: i64 = 0
         self.last: i64 = 0
         self.last_bare: i64 = count - 1
         self.num_spared: i64 = 0
-        # A ring of the spared blocks, first to be let go of first, from block 0.
-        self._newer: vec[i32] = vec[i32]([_ORDINARY] * count)
-        if spares == 0:
-            count = 1
-        self._older: vec[i32] = zeros32(count)
+        # A ring of the spared blocks, first to be let go of first, from block 0; without it, two bits for each block.
+        self._has_ring: bool = spares > 0 or whole > 0
+        ringed: i64 = count if self._has_ring else 1
+        packed: i64 = 0 if self._has_ring else (count + 3) // 4
+        self._newer: vec[i32] = vec[i32]([_ORDINARY] * ringed)
+        self._older: vec[i32] = zeros32(ringed)
+        self._bits: vec[u8] = vec[u8]([0] * packed)
         self._newer[0] = 0
         self._ranges: vec[i32] = zeros32(2 * _MOST)
         self._num_ranges: i64 = _ALL
@@ -65,13 +78,48 @@ class PassingBlocks:
 
     def copy(self) -> PassingBlocks:
         """Return an independent copy. O(count)."""
-        twin = PassingBlocks(1, self.spares)
+        twin = PassingBlocks(1, self.spares, self.whole)
+        twin._count = self._count
+        twin.slow = self.slow
+        twin.share = self.share
         twin.last = self.last
         twin.last_bare = self.last_bare
         twin.num_spared = self.num_spared
         twin._newer = self._newer[:]
         twin._older = self._older[:]
+        twin._bits = self._bits[:]
         return twin
+
+    def _noted(self, block: i64) -> i64:
+        """Return what is noted of a block: its neighbour in the ring of spared ones, or one of the constants above."""
+        if self._has_ring:
+            return i64(self._newer[block])
+        return -1 - (((i64(self._bits[block >> 2]) >> 2 * (block & 3)) + 1) & 3)
+
+    def _set(self, block: i64, noted: i64) -> None:
+        """Note one of the constants above of a block."""
+        if self._has_ring:
+            self._newer[block] = i32(noted)
+        else:
+            at = 2 * (block & 3)
+            others = i64(self._bits[block >> 2]) & (255 - (3 << at))
+            self._bits[block >> 2] = u8(others | ((-2 - noted) & 3) << at)
+
+    # ------------------------------------------------------------------ what is learned
+
+    def learn(self, hits: bool, is_used: bool, falls_short: bool) -> None:
+        """Learn from an admission how many passing blocks to spare. O(1). law: POLICY-6.
+
+        Args:
+            hits: whether it has a hit.
+            is_used: whether passing blocks serve that.
+            falls_short: whether the layers that read everything would have had a longer one.
+        """
+        if hits:
+            self.share += (self.whole - self.share) >> self.slow if is_used else -(self.share >> self.slow)
+        if falls_short:
+            self.share += (self.whole - self.share) >> (self.slow + 1)
+        self.spares = self._count * min(self.share, self.whole // _MOST_SHARED) // self.whole
 
     # ------------------------------------------------------------------ what is wanted of a table
 
@@ -101,7 +149,7 @@ class PassingBlocks:
     def is_passing(self, entry: i64, block: i64) -> bool:
         """Return whether no wanted hit needs an entry or, where no request lets go of it, the block is noted. O(1)."""
         if self._num_ranges == _ALL:
-            return self._newer[block] == _PASSING
+            return self._noted(block) == _PASSING
         at: i64 = 0
         stop = 2 * self._num_ranges
         while at < stop:
@@ -118,32 +166,32 @@ class PassingBlocks:
                 noted = _OUTPUT
             elif entry == self._prompt or entry == self._resend:
                 noted = _PROMPT
-        self._newer[block] = i32(noted)
+        self._set(block, noted)
 
     def note_tip(self, block: i64, tip: i64) -> None:
         """Note what ended with a free block that is ordinary. O(1)."""
-        self._newer[block] = _PROMPT if tip == AT_PROMPT else _OUTPUT
+        self._set(block, _PROMPT if tip == AT_PROMPT else _OUTPUT)
 
     def tip(self, block: i64) -> i64:
         """Return what ended with a free block that no request has gone on from since. O(1)."""
-        noted = self._newer[block]
+        noted = self._noted(block)
         if noted == _PROMPT:
             return AT_PROMPT
         return AT_OUTPUT if noted == _OUTPUT else NO_TIP
 
     def note(self, block: i64, is_passing: bool) -> None:
         """Note whether a block is passing that the last of its requests has left, or that is in front. O(1)."""
-        self._newer[block] = _PASSING if is_passing else _ORDINARY
+        self._set(block, _PASSING if is_passing else _ORDINARY)
 
     # ------------------------------------------------------------------ what is spared
 
     def is_spared(self, block: i64) -> bool:
         """Return whether a free block is one of the last passing ones. O(1)."""
-        return self._newer[block] >= 0
+        return self._noted(block) >= 0
 
     def is_noted(self, block: i64) -> bool:
         """Return whether a block is passing, as far as is noted here. O(1)."""
-        return self._newer[block] >= _PASSING
+        return self._noted(block) >= _PASSING
 
     def wants_none(self) -> bool:
         """Return whether no entry is wanted of the table that is being let go of. O(1)."""
@@ -200,18 +248,17 @@ class PassingBlocks:
 
     def taken_one(self, block: i64) -> None:
         """Note that the first block of the queue is taken. O(1)."""
-        newer = self._newer
-        noted: i64 = i64(newer[block])
+        noted = self._noted(block)
         if noted < _PASSING:
             return
         if noted >= 0:
             # The first of the queue is the first of the spared ones too: both stand in the order of their release.
-            newer[0] = i32(noted)
+            self._newer[0] = i32(noted)
             self._older[noted] = 0
             self.num_spared -= 1
         elif block == self.last:
             self.last = 0
-        newer[block] = _ORDINARY
+        self._set(block, _ORDINARY)
 
     def held(self, block: i64, before: i64, is_bare: bool, keeps: bool) -> None:
         """Note that a candidate is held again. O(1).
@@ -222,18 +269,19 @@ class PassingBlocks:
             is_bare: whether that has no content, or there is none.
             keeps: whether it stays as it is, since no request holds it.
         """
-        is_passing = self._newer[block] >= _PASSING
+        is_passing = self.is_noted(block)
         if block == self.last:
             self.last = 0 if is_bare else before
-        if self._newer[block] >= 0:
+        if self.is_spared(block):
             self._drop(block)
         self.note(block, keeps and is_passing)
 
     def leave(self, candidates: list[int]) -> None:
         """Note that no candidate stands in the queue any more, given those that are passing. O(candidates)."""
         for block in candidates:
-            self._newer[block] = _ORDINARY
+            self._set(block, _ORDINARY)
         self.last = 0
+        self.spares = self.whole = 0
         self.num_spared = 0
         self._newer[0] = 0
         self._older[0] = 0
@@ -244,8 +292,8 @@ class PassingBlocks:
         self.last_bare = last
         self.num_spared = 0
         block: i64 = 1
-        while block < i64(len(self._newer)):
-            self._newer[block] = _ORDINARY
+        while block < self._count:
+            self._set(block, _ORDINARY)
             block += 1
         self._newer[0] = 0
         self._older[0] = 0
