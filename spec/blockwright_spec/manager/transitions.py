@@ -11,7 +11,7 @@ from ..reads import Prefix
 from .choices import Choice, legal_order, legal_serving
 from .effects import requeued, serve, vacated, written
 from .hits import found, holding, served
-from .keeping import leaving
+from .keeping import learned, leaving
 from .outcomes import Done, Outcome, Reason, Refusal, Step
 from .plans import let_go, nulled, trimmed_tables
 from .preconditions import going, starting, wrong
@@ -54,8 +54,14 @@ def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outc
     if isinstance(start, Refusal):
         return start
     # CHOOSE, EFFECT
-    return serve(state, slot, start, hit.length, step, choice)
+    return serve(taught(state, slot, hit), slot, start, hit.length, step, choice)
     # SAME: as in `serve`.
+
+
+def taught(state: State, slot: int, hit: Hit) -> State:
+    """Learn from an admission what to spare, where that is learned (chapter `keeping`)."""
+    request = state.requests[slot]
+    return learned(state, request, hit) if isinstance(request, Waiting) else state
 
 
 def grow(state: State, slot: int, computed: int, step: Step, choice: Choice) -> Outcome:
