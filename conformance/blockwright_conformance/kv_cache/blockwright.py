@@ -89,6 +89,7 @@ def options_of(config: Config) -> dict[str, Any]:
     }
     if added.keeps:
         options["passing_spares"] = added.spares if added.learns is None else None
+        options["wanted_interval"] = added.every
     if not added.retains:
         return options
     shares = {EXTRAS[extra]["cache_salt"]: floor for extra, floor in added.floors if isinstance(extra, int)}

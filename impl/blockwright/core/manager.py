@@ -133,6 +133,7 @@ class KVCacheManager:
         eviction_policy: EvictionPolicy | None = None,
         keep_wanted: bool | None = None,
         passing_spares: int | None = None,
+        wanted_interval: int = 0,
         raise_never_fits: bool = True,
     ) -> None:
         """Make a manager with an empty pool.
@@ -171,6 +172,9 @@ class KVCacheManager:
             passing_spares: how many of the last blocks that `keep_wanted` would evict first are evicted by age
                 instead, for prompts that part where no earlier one has. None: as many as hits show a need of, at most
                 a quarter of the pool (`BlockPool.passing_spares`). Hints and shares spare none. law: POLICY-6.
+            wanted_interval: with `keep_wanted`, hits of each multiple of so many tokens are wanted too, for prompts that
+                part anywhere; 0 for none. A multiple of the blocks of every group. It does not apply to chunked local
+                attention. With recurrent layers, end prefill steps there.
             raise_never_fits: raise `NeverFitsError` when a new request could not be served even alone; False: return
                 None for it, as vLLM's manager does, and so each time that it is asked for.
 
@@ -213,7 +217,10 @@ class KVCacheManager:
         if eviction_policy is not None:
             pool._set_policy(eviction_policy)
         if _keeps_wanted(keep_wanted, passing_spares, groups, pool):
-            pool._keep_wanted(passing_spares or 0, WHOLE if passing_spares is None else 0)
+            _require_interval(wanted_interval, groups)
+            pool._keep_wanted(passing_spares or 0, WHOLE if passing_spares is None else 0, wanted_interval)
+        elif wanted_interval != 0:
+            raise InvalidArgumentError("wanted_interval: only with keep_wanted; leave it out, or give keep_wanted=True")
         managers = [
             group_tables(group.kv_cache_spec, pool, number, dcp_world_size) for number, group in enumerate(groups)
         ]
@@ -1069,6 +1076,16 @@ class KVCacheManager:
             InvariantError: names the law and shows both sides.
         """
         check_state(self._state, held_elsewhere)
+
+
+def _require_interval(tokens: int, groups: list[KVCacheGroupSpec]) -> None:
+    """Raise `InvalidArgumentError` unless hits can end at each multiple of so many tokens."""
+    alignment = math.lcm(*[group.kv_cache_spec.block_size for group in groups])
+    if isinstance(tokens, bool) or not 0 <= tokens <= MAX_LENGTH or tokens % alignment != 0:
+        raise InvalidArgumentError(
+            f"wanted_interval: must be a multiple of {alignment} tokens, where hits can end, and at most {MAX_LENGTH}, "
+            f"not {tokens!r}"
+        )
 
 
 def _keeps_wanted(asked: bool | None, spares: int | None, groups: list[KVCacheGroupSpec], pool: BlockPool) -> bool:

@@ -12,6 +12,9 @@ of its output, from which no request has gone on since. Then this is the next tu
 here. If the tip was the end of a prompt, the engine has left the output of the last turn out (as with reasoning), and
 is likely to do so again: then a request that ends does not want its output.
 
+An engine may ask that hits of every multiple of some number of tokens be wanted as well, for prompts that part anywhere.
+Chunks are as short as they are, so layers of chunked local attention are left out of that.
+
 A block is *passing* if its last request has let go of it and none of the hits that this request wanted needs it. A copy
 or a connector that holds it longer changes nothing. All other blocks are *ordinary*, and those of layers that read
 everything always are. Passing blocks go first, in the order in which they were let go of, except the last `spares` of
@@ -32,7 +35,7 @@ from dataclasses import replace
 from math import lcm
 
 from ..hints import Leaving, Tip
-from ..reads import Cross, Full, hit_ends, margin
+from ..reads import Chunked, Cross, Full, Group, hit_ends, margin
 from .added import Wants
 from .retention import put
 from .state import NULL, Config, Hit, Running, State, Table, Waiting, key, sharers
@@ -75,7 +78,14 @@ def is_wanted(config: Config, at: int, entry: int, lengths: Iterable[int]) -> bo
     """Return whether a hit of one of some lengths needs an entry of a group's table."""
     group = config.groups[at]
     end = (entry + 1) * group.block_size
-    return isinstance(group.kind, Full) or any(end in hit_ends(group, length, config.eagle) for length in lengths)
+    wanted = (*lengths, *multiples(config, group))
+    return isinstance(group.kind, Full) or any(end in hit_ends(group, length, config.eagle) for length in wanted)
+
+
+def multiples(config: Config, group: Group) -> Iterable[int]:
+    """Return the lengths of which a hit is wanted in a group whatever the request, up to that of the longest."""
+    every = 0 if isinstance(group.kind, Chunked) else config.added.every
+    return range(every, config.max_model_len + every, every) if every else ()
 
 
 def leaving(

@@ -186,14 +186,14 @@ class BlockPool(BlockStore):
                 self._empty_double(made, candidate)
         return made
 
-    def _keep_wanted(self, spares: i64, whole: i64) -> None:
+    def _keep_wanted(self, spares: i64, whole: i64, every: i64) -> None:
         """Have passing blocks go first, except the last `spares` of them, in a pool that nothing was taken from.
 
-        With `whole`, how many are spared is learned, in parts of that.
+        With `whole`, how many are spared is learned, in parts of that. Of `every` so many tokens a hit is wanted.
         """
         if self._order is not None:
             spares = whole = 0
-        self._passing = PassingBlocks(self._count, spares, whole)
+        self._passing = PassingBlocks(self._count, spares, whole, every)
 
     @property
     def passing_spares(self) -> int:

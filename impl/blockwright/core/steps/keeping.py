@@ -115,6 +115,8 @@ def begin_wanted(state: State, group: GroupTables, wants: vec[i64]) -> None:
         while i < i64(len(wants)):
             group.want(passing, wants[i])
             i += 1
+        if passing.every > 0:
+            group.want_each(passing, passing.every)
         note_ends(passing, group, wants)
 
 
@@ -156,7 +158,9 @@ def end_wanted(state: State) -> None:
 
 def wants_none(state: State, tables: RequestTables, changes: StepScratch) -> bool:
     """Return whether no wanted hit needs one of the entries that die, as while a request decodes. O(groups)."""
-    wants = tables.wants
+    wants, passing = tables.wants, state.pool._passing
+    if passing is not None and passing.every > 0:
+        return False
     i: i64 = changes.num_nulled
     at: i64 = 0
     while at < state.config.num_groups:
@@ -184,15 +188,6 @@ def trim_group(state: State, tables: RequestTables, at: i64, stop: i64) -> None:
     start = max(table.num_trimmed, group.sinks)
     if stop <= start:
         return
-    passing = state.pool._passing
-    wants = tables.wants
-    if passing is not None:
-        passing.begin()
-        if start * group._block_size <= tables.wants_end:
-            i: i64 = 0
-            while i < i64(len(wants)):
-                group.want(passing, wants[i])
-                i += 1
-            note_ends(passing, group, wants)
+    begin_wanted(state, group, tables.wants)
     group.trim_until(table, stop)
     end_wanted(state)

@@ -43,12 +43,13 @@ class PassingBlocks:
         spares: how many of the last passing blocks go as ordinary ones do.
         whole, slow: what `learn` counts shares in, and how slowly it does; `whole` is 0 where `spares` is fixed.
         share: the part of `whole` that passing blocks are worth, as learned.
+        every: hits of each multiple of so many tokens are wanted; 0: none are for that alone.
         last: the last passing block in front of the ordinary ones, 0: there is none.
         last_bare: the last block without content, if the queue begins with one.
         num_spared: passing blocks that are spared now.
     """
 
-    def __init__(self, count: i64, spares: i64, whole: i64 = 0) -> None:
+    def __init__(self, count: i64, spares: i64, whole: i64 = 0, every: i64 = 0) -> None:
         """Start with every block without content. O(count).
 
         Takes 8 bytes for each block, a quarter of one if no block is ever spared.
@@ -58,6 +59,7 @@ class PassingBlocks:
         self.whole: i64 = whole
         self.slow: i64 = SLOW
         self.share: i64 = 0
+        self.every: i64 = every
         self.last: i64 = 0
         self.last_bare: i64 = count - 1
         self.num_spared: i64 = 0
@@ -71,6 +73,10 @@ class PassingBlocks:
         self._newer[0] = 0
         self._ranges: vec[i32] = zeros32(2 * _MOST)
         self._num_ranges: i64 = _ALL
+        # Of each so many entries the last are wanted, counted from an entry; 0: none are.
+        self._period: i64 = 0
+        self._num_last: i64 = 0
+        self._counted_from: i64 = 0
         # Entries with which the prompt ends, with and without its last token, and all that is published; -1: none.
         self._prompt: i64 = -1
         self._resend: i64 = -1
@@ -78,7 +84,7 @@ class PassingBlocks:
 
     def copy(self) -> PassingBlocks:
         """Return an independent copy. O(count)."""
-        twin = PassingBlocks(1, self.spares, self.whole)
+        twin = PassingBlocks(1, self.spares, self.whole, self.every)
         twin._count = self._count
         twin.slow = self.slow
         twin.share = self.share
@@ -126,6 +132,7 @@ class PassingBlocks:
     def begin(self) -> None:
         """Start with a table of which no entry is wanted. Takes no memory."""
         self._num_ranges = 0
+        self._period = 0
         self._prompt = self._resend = self._output = -1
 
     def want(self, start: i64, stop: i64) -> None:
@@ -135,6 +142,12 @@ class PassingBlocks:
             self._ranges[at] = i32(start)
             self._ranges[at + 1] = i32(stop)
             self._num_ranges += 1
+
+    def want_each(self, period: i64, num_last: i64, first: i64) -> None:
+        """Want the last entries of each `period` from `first` on, and those before it if that is a whole one. O(1)."""
+        self._period = period
+        self._num_last = num_last
+        self._counted_from = first
 
     def end_at(self, prompt: i64, resend: i64, output: i64) -> None:
         """Note the entries with which the prompt ends, with and without its last token, and the output; -1: none."""
@@ -156,7 +169,10 @@ class PassingBlocks:
             if i64(self._ranges[at]) <= entry and entry < i64(self._ranges[at + 1]):
                 return False
             at += 2
-        return True
+        if self._period == 0:
+            return True
+        at = entry - self._counted_from
+        return at % self._period < self._period - self._num_last if at >= 0 else self._num_last < self._period - at
 
     def note_ordinary(self, entry: i64, block: i64) -> None:
         """Note that a candidate is ordinary, and what ended at its entry of the table that is let go of. O(1)."""
@@ -195,7 +211,7 @@ class PassingBlocks:
 
     def wants_none(self) -> bool:
         """Return whether no entry is wanted of the table that is being let go of. O(1)."""
-        return self._num_ranges == 0
+        return self._num_ranges == 0 and self._period == 0
 
     def spare(self, block: i64) -> None:
         """Spare a passing block, the last to be let go of. O(1)."""
@@ -221,6 +237,17 @@ class PassingBlocks:
         newer[newest] = 0
         older[0] = i32(newest)
 
+    def pass_all(self, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Note that the blocks of a range are passing. O(entries)."""
+        if self._has_ring:
+            newer = self._newer
+            while start < stop:
+                newer[i64(ids[start])] = _PASSING
+                start += 1
+        while start < stop:
+            self._set(i64(ids[start]), _PASSING)
+            start += 1
+
     def spare_no_more(self) -> i64:
         """Return the first of the spared blocks, which is not spared any more. O(1)."""
         oldest: i64 = i64(self._newer[0])
@@ -242,9 +269,15 @@ class PassingBlocks:
         """Note that the first blocks of the queue are taken, those of a range. O(blocks)."""
         if self.last == 0 and self.num_spared == 0:
             return
+        newer = self._newer
         while start < stop:
-            self.taken_one(i64(ids[start]))
+            block: i64 = i64(ids[start])
             start += 1
+            # Most blocks are in front: nothing but the note is theirs.
+            if self._has_ring and newer[block] == _PASSING and block != self.last:
+                newer[block] = _ORDINARY
+            else:
+                self.taken_one(block)
 
     def taken_one(self, block: i64) -> None:
         """Note that the first block of the queue is taken. O(1)."""
