@@ -367,7 +367,11 @@ class BlockStore:
             return
         if self._passing is not None:
             self._let_go_passing(self._passing, ids, start, stop)
-            return
+        else:
+            self._let_go_by_age(ids, start, stop)
+
+    def _let_go_by_age(self, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Give up one holder of each entry in a range, where candidates are evicted in the order of their release."""
         ref = self._ref
         following = self._next
         before = self._prev
@@ -409,8 +413,11 @@ class BlockStore:
 
     def _let_go_passing(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
         """Release a range of a table where passing blocks are evicted first. law: POLICY-4."""
-        if passing.wants_none() and self._are_candidates(ids, start, stop):
-            if passing.spares > 0:
+        if passing.is_of_one_class() and self._are_candidates(ids, start, stop):
+            if not passing.wants_none():
+                self._let_go_by_age(ids, start, stop)
+                passing.note_all(ids, start, stop, False)
+            elif passing.spares > 0:
                 self._spare_all(passing, ids, start, stop)
             else:
                 self._pass_all(passing, ids, start, stop)
@@ -502,7 +509,7 @@ class BlockStore:
             after = block
         following[after] = i32(behind)
         before[behind] = i32(after)
-        passing.pass_all(ids, start, stop)
+        passing.note_all(ids, start, stop, True)
         passing.last = after
         self._num_free += stop - start
         self._version += 1

@@ -21,13 +21,15 @@ from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import ADMIT, EXTERNAL, FREE, GROW, HIT, NUM_HELD, NUM_NEW, PREEMPT, Journal
 from blockwright.core.pool.order.order import Wish
 from blockwright.core.steps.keeping import (
+    NONE,
+    SOME,
     all_wanted,
     begin_wanted,
     end_wanted,
     learn,
     trim_group,
     wanted_lengths,
-    wants_none,
+    wanted_dead,
 )
 from blockwright.core.steps.publication import publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State
@@ -435,10 +437,14 @@ def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None
     """
     passing = state.pool._passing
     if passing is not None:
-        if not wants_none(state, tables, changes):
+        needed = wanted_dead(state, tables, changes)
+        if needed == SOME:
             trim_passing(state, tables, changes)
             return
-        passing.begin()
+        if needed == NONE:
+            passing.begin()
+        else:
+            passing.begin_plain()
     nulled, ends, trimmed, dead = changes.nulled, changes.nulled_ends, changes.trimmed, changes.blocks
     count: i64 = i64(len(nulled)) - changes.num_nulled
     first = count  # where the entries of a group begin; the pool releases from the end on

@@ -32,7 +32,9 @@ AT_PROMPT: Final = 1
 AT_OUTPUT: Final = 2
 """What ended with a free block that no request has gone on from since."""
 _MOST: Final = 12  # ranges of entries: of five lengths, of each a window and sinks
-_ALL: Final = -1  # instead of a number of ranges: every block is ordinary
+# Instead of a number of ranges:
+_NOTED: Final = -1  # no request lets go of the blocks: each is what is noted of it
+_PLAIN: Final = -2  # all blocks are ordinary, and nothing ended with them
 
 
 @final
@@ -72,7 +74,7 @@ class PassingBlocks:
         self._bits: vec[u8] = vec[u8]([0] * packed)
         self._newer[0] = 0
         self._ranges: vec[i32] = zeros32(2 * _MOST)
-        self._num_ranges: i64 = _ALL
+        self._num_ranges: i64 = _NOTED
         # Of each so many entries the last are wanted, counted from an entry; 0: none are.
         self._period: i64 = 0
         self._num_last: i64 = 0
@@ -156,13 +158,20 @@ class PassingBlocks:
         self._output = output
 
     def end(self) -> None:
-        """Take every block that is let go of as ordinary from now on."""
-        self._num_ranges = _ALL
+        """Have the class of every block that is let go of be the noted one from now on."""
+        self._num_ranges = _NOTED
+
+    def begin_plain(self) -> None:
+        """Start with a table of which all entries are wanted, and nothing ended at one. O(1)."""
+        self.begin()
+        self._num_ranges = _PLAIN
 
     def is_passing(self, entry: i64, block: i64) -> bool:
         """Return whether no wanted hit needs an entry or, where no request lets go of it, the block is noted. O(1)."""
-        if self._num_ranges == _ALL:
+        if self._num_ranges == _NOTED:
             return self._noted(block) == _PASSING
+        if self._num_ranges == _PLAIN:
+            return False
         at: i64 = 0
         stop = 2 * self._num_ranges
         while at < stop:
@@ -177,7 +186,7 @@ class PassingBlocks:
     def note_ordinary(self, entry: i64, block: i64) -> None:
         """Note that a candidate is ordinary, and what ended at its entry of the table that is let go of. O(1)."""
         noted: i64 = _ORDINARY
-        if self._num_ranges != _ALL:
+        if self._num_ranges != _NOTED:
             if entry == self._output:
                 noted = _OUTPUT
             elif entry == self._prompt or entry == self._resend:
@@ -209,6 +218,10 @@ class PassingBlocks:
         """Return whether a block is passing, as far as is noted here. O(1)."""
         return self._noted(block) >= _PASSING
 
+    def is_of_one_class(self) -> bool:
+        """Return whether all is passing, or all ordinary, of what is let go of. O(1)."""
+        return (self._num_ranges == 0 or self._num_ranges == _PLAIN) and self._period == 0
+
     def wants_none(self) -> bool:
         """Return whether no entry is wanted of the table that is being let go of. O(1)."""
         return self._num_ranges == 0 and self._period == 0
@@ -237,15 +250,16 @@ class PassingBlocks:
         newer[newest] = 0
         older[0] = i32(newest)
 
-    def pass_all(self, ids: vec[i32], start: i64, stop: i64) -> None:
-        """Note that the blocks of a range are passing. O(entries)."""
+    def note_all(self, ids: vec[i32], start: i64, stop: i64, is_passing: bool) -> None:
+        """Note of the blocks of a range that all are passing, or none. O(entries)."""
+        noted: i32 = _PASSING if is_passing else _ORDINARY
         if self._has_ring:
             newer = self._newer
             while start < stop:
-                newer[i64(ids[start])] = _PASSING
+                newer[i64(ids[start])] = noted
                 start += 1
         while start < stop:
-            self._set(i64(ids[start]), _PASSING)
+            self._set(i64(ids[start]), i64(noted))
             start += 1
 
     def spare_no_more(self) -> i64:
@@ -274,10 +288,10 @@ class PassingBlocks:
             block: i64 = i64(ids[start])
             start += 1
             # Most blocks are in front: nothing but the note is theirs.
-            if self._has_ring and newer[block] == _PASSING and block != self.last:
-                newer[block] = _ORDINARY
-            else:
+            if not self._has_ring or newer[block] >= 0 or block == self.last:
                 self.taken_one(block)
+            elif newer[block] == _PASSING:
+                newer[block] = _ORDINARY
 
     def taken_one(self, block: i64) -> None:
         """Note that the first block of the queue is taken. O(1)."""
