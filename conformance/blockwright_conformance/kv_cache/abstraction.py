@@ -42,7 +42,8 @@ def expected(state: State) -> Observation:
     passing = tuple([block for block, mark in enumerate(state.marks) if mark.passing])
     tips = tuple([(block, int(mark.tip)) for block, mark in enumerate(state.marks) if mark.tip])
     outside = tuple(sorted(state.outside))
-    return Observation(tuple(tables), queue, *shown, outside=outside, passing=passing, tips=tips, spares=spares_of(state))
+    spares = spares_of(state)
+    return Observation(tuple(tables), queue, *shown, outside=outside, passing=passing, tips=tips, spares=spares)
 
 
 def differences(wanted: Observation, shown: Observation, ordered: bool = True) -> list[str]:

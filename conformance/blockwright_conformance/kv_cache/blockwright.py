@@ -78,7 +78,7 @@ def slices(flat: list[int], offsets: list[int], groups: int) -> list[tuple[Table
 def options_of(config: Config) -> dict[str, Any]:
     """Return the options of a manager; options that distinguish candidates only where they are used."""
     added = config.added
-    options = {
+    options: dict[str, Any] = {
         "enable_caching": config.caching,
         "use_eagle": config.eagle,
         "overlap_steps": added.overlaps,

@@ -170,11 +170,11 @@ class KVCacheManager:
                 only if each prefill ends a step at the request's junction and at the prompt's last whole block. False
                 evicts the least recently used block, whatever it is for. law: POLICY-4.
             passing_spares: how many of the last blocks that `keep_wanted` would evict first are evicted by age
-                instead, for prompts that part where no earlier one has. None: as many as hits show a need of, at most
-                a quarter of the pool (`BlockPool.passing_spares`). Hints and shares spare none. law: POLICY-6.
-            wanted_interval: with `keep_wanted`, hits of each multiple of so many tokens are wanted too, for prompts that
-                part anywhere; 0 for none. A multiple of the blocks of every group. It does not apply to chunked local
-                attention. With recurrent layers, end prefill steps there.
+                instead, for prompts that part where no earlier one has. None: as many as hits have shown to be of use,
+                at most a quarter of the pool (`BlockPool.passing_spares`). Hints and shares spare none. law: POLICY-6.
+            wanted_interval: with `keep_wanted`, hits of each multiple of so many tokens are wanted too, for where
+                prompts part; 0 for none. A multiple of the blocks of every group; not for chunked local attention. With
+                recurrent layers, end prefill steps there.
             raise_never_fits: raise `NeverFitsError` when a new request could not be served even alone; False: return
                 None for it, as vLLM's manager does, and so each time that it is asked for.
 

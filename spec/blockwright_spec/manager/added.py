@@ -25,7 +25,8 @@ class ConfigAdded:
     its own, and the last `guard` candidates are out of the reach of hints. With `keeps`, blocks that no wanted hit
     needs go first (chapter `keeping`), except the last `spares` of them, which go as others do where there are neither
     hints nor floors. With `learns` their number is learned: the two numbers say in how many parts of the pool, and how
-    slowly. With `every`, hits of each multiple of so many tokens are wanted too. With `key_lookahead`, a key also covers so many tokens behind its block (PUB-4).
+    slowly. With `every`, hits of each multiple of so many tokens are wanted too. With `key_lookahead`, a key covers so
+    many tokens behind its block as well (PUB-4).
     """
 
     overlaps: bool = False

@@ -12,8 +12,8 @@ of its output, from which no request has gone on since. Then this is the next tu
 here. If the tip was the end of a prompt, the engine has left the output of the last turn out (as with reasoning), and
 is likely to do so again: then a request that ends does not want its output.
 
-An engine may ask that hits of every multiple of some number of tokens be wanted as well, for prompts that part anywhere.
-Chunks are as short as they are, so layers of chunked local attention are left out of that.
+An engine may ask that hits of every multiple of some number of tokens be wanted as well, for prompts that part
+anywhere. Layers of chunked local attention are left out of that, as in vLLM.
 
 A block is *passing* if its last request has let go of it and none of the hits that this request wanted needs it. A copy
 or a connector that holds it longer changes nothing. All other blocks are *ordinary*, and those of layers that read

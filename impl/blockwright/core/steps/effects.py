@@ -28,8 +28,8 @@ from blockwright.core.steps.keeping import (
     end_wanted,
     learn,
     trim_group,
-    wanted_lengths,
     wanted_dead,
+    wanted_lengths,
 )
 from blockwright.core.steps.publication import publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State

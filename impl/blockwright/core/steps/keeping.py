@@ -165,7 +165,7 @@ def end_wanted(state: State) -> None:
 def wanted_dead(state: State, tables: RequestTables, changes: StepScratch) -> i64:
     """Return which of the entries that die a wanted hit needs: `NONE`, `ALL`, where nothing ends at one, or `SOME`.
 
-    Most steps of a request that decodes are of the first two, and let go of the blocks of all groups at once. O(groups).
+    Most steps that decode are of the first two, and let go of the blocks of all groups at once. O(groups).
     """
     wants, passing = tables.wants, state.pool._passing
     if passing is not None and passing.every > 0:

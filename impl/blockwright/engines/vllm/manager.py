@@ -42,8 +42,8 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
 def _keeps_wanted(kv_cache_config: Any, specs: list[Any]) -> bool | None:
     """Return whether blocks that no likely hit needs are evicted first, as the retention interval asks for.
 
-    None is dense: by age alone. 0 is vLLM's default; above it, hits of each multiple are wanted as well. vLLM's scheduler
-    ends prefill steps at the junction and at the prompt's last whole block.
+    None is dense: by age alone. 0 is vLLM's default; above it, hits of each multiple are wanted as well (`_interval`).
+    vLLM's scheduler ends prefill steps at the junction and at the prompt's last whole block.
     """
     return _forgets(specs) and getattr(kv_cache_config, "prefix_cache_retention_interval", 0) is not None
 
@@ -61,7 +61,7 @@ def _interval(kv_cache_config: Any, specs: list[Any]) -> int:
     interval = getattr(kv_cache_config, "prefix_cache_retention_interval", 0) or 0
     if interval and not _forgets(specs):
         raise UnsupportedError(
-            f"prefix_cache_retention_interval={interval}: no layers with windows or recurrent states, so it would have no "
+            f"prefix_cache_retention_interval={interval}: without windows and recurrent states it would have no "
             "effect: start vLLM without --prefix-cache-retention-interval"
         )
     return int(interval)
