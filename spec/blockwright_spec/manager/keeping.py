@@ -157,19 +157,17 @@ def spares_of(state: State) -> int:
     return blocks * min(state.share, whole // 4) // whole
 
 
-def learned(state: State, request: Waiting, hit: Hit) -> State:
+def learned(state: State, slot: int, hit: Hit) -> State:
     """Learn from an admission with a hit how many passing blocks to spare (POLICY-6)."""
-    added = state.config.added
-    if added.learns is None or not added.keeps or added.retains:
+    added, request = state.config.added, state.requests[slot]
+    if added.learns is None or added.retains or not isinstance(request, Waiting):
         return state
-    whole, slow = added.learns
-    share = state.share
-    if hit.length:
-        share += whole - share >> slow if serve_passing(state, hit.tables) else -(share >> slow)
-    if request.hit.junction:
-        share += whole - share >> slow + 1
-    after = replace(state, share=share)
-    return sparing(after, tuple(block for block in state.queue if state.marks[block].spared))
+    (whole, slow), old = added.learns, state.share
+    up, down = (whole - old >> slow, 0) if serve_passing(state, hit.tables) else (0, old >> slow)
+    used = old + up - down if hit.length else old
+    share = used + (whole - used >> slow + 1) if request.hit.junction else used
+    spared = tuple(block for block in state.queue if state.marks[block].spared)
+    return sparing(replace(state, share=share), spared)
 
 
 def serve_passing(state: State, tables: tuple[Table, ...]) -> bool:

@@ -131,13 +131,14 @@ def law_spares_are_learned(before: State, done: Done) -> bool:
 
     It is at most a quarter of the pool, and no more passing blocks than that are spared.
     """
-    after, pairs = done.state, zip(before.requests, done.state.requests, strict=True)
-    begun = tuple((old, new) for old, new in pairs if isinstance(new, Running) and not isinstance(old, Running))
-    hits = tuple(old.hit if isinstance(old, Waiting) else found(before, new.prefix, LRU) for old, new in begun)
+    after, begun = done.state, zip(before.requests, done.state.requests, strict=True)
+    if after.config.added.learns is None:
+        return after.share == before.share
+    admitted = tuple((old, new) for old, new in begun if isinstance(new, Running) and not isinstance(old, Running))
+    hits = tuple(old.hit if isinstance(old, Waiting) else found(before, new.prefix, LRU) for old, new in admitted)
     shows = any(hit.junction or serve_passing(before, hit.tables) for hit in hits)
-    within = after.config.added.learns is None or 4 * spares_of(after) <= after.config.num_blocks
-    known = after.share == before.share or (hits and (shows or after.share < before.share))
-    return bool(known) and within and sum(mark.spared for mark in after.marks) <= spares_of(after)
+    is_small = sum(mark.spared for mark in after.marks) <= spares_of(after) <= after.config.num_blocks // 4
+    return is_small and (shows or after.share == before.share or (bool(hits) and after.share < before.share))
 
 
 def is_ordinary(state: State, block: int) -> bool:

@@ -54,14 +54,8 @@ def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outc
     if isinstance(start, Refusal):
         return start
     # CHOOSE, EFFECT
-    return serve(taught(state, slot, hit), slot, start, hit.length, step, choice)
+    return serve(learned(state, slot, hit), slot, start, hit.length, step, choice)
     # SAME: as in `serve`.
-
-
-def taught(state: State, slot: int, hit: Hit) -> State:
-    """Learn from an admission what to spare, where that is learned (chapter `keeping`)."""
-    request = state.requests[slot]
-    return learned(state, request, hit) if isinstance(request, Waiting) else state
 
 
 def grow(state: State, slot: int, computed: int, step: Step, choice: Choice) -> Outcome:
