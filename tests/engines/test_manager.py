@@ -104,7 +104,7 @@ def test_each_group_s_own_hit_is_as_vllm_s_coordinator_counts_it() -> None:
     from tests.engines import stub
     from vllm.v1.core.kv_cache_coordinator import HybridKVCacheCoordinator
 
-    manager = _manager([stub.full(), stub.sliding(40)])
+    manager = _manager([stub.full(), stub.sliding(40)], 56)
     request = _admitted(manager, "r", TOKENS)
     manager.free(request)
     assert isinstance(manager.coordinator, HybridKVCacheCoordinator)
@@ -179,7 +179,7 @@ def test_a_model_without_a_cache_needs_no_block(caching: bool) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"prefix_cache_retention_interval": 64}, "prefix_cache_retention_interval=64 .* start vLLM without"),
+        ({"prefix_cache_retention_interval": 64}, "prefix_cache_retention_interval=64: .* start vLLM without"),
         ({"hisparse_host_num_blocks": 8}, r"hisparse_host_num_blocks=8 \(blocks on the host"),
     ],
 )
@@ -188,6 +188,18 @@ def test_settings_are_refused_by_name(config: dict[str, Any], message: str) -> N
 
     with pytest.raises(UnsupportedError, match=message):
         _manager([stub.full()], config=config)
+
+
+@pytest.mark.parametrize(("interval", "hits"), [(0, 0), (32, 32), (None, 32)])
+def test_an_interval_keeps_more(interval: int | None, hits: int) -> None:
+    """Under pressure a window at each multiple stays, where another prompt parts."""
+    from tests.engines import stub
+
+    config = {"prefix_cache_retention_interval": interval}
+    manager = _manager([stub.full(), stub.sliding(17)], 57 if interval is not None else 60, config)
+    manager.free(_admitted(manager, "first", TOKENS))
+    manager.free(_admitted(manager, "second", list(range(500, 900))))
+    assert _hit(manager, [*TOKENS[:40], 7, 8, 9]) == hits
 
 
 def test_fields_that_are_newer_than_the_adapter_are_refused_by_name() -> None:

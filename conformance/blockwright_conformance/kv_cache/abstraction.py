@@ -4,6 +4,7 @@ This is trusted code: it decides what "the same state" means. It is short, it is
 the mutants of the kit include it.
 """
 
+from blockwright_spec.manager.keeping import spares_of
 from blockwright_spec.manager.retention import in_order
 from blockwright_spec.manager.state import NULL, Running, State, Table, held_tables
 
@@ -41,7 +42,8 @@ def expected(state: State) -> Observation:
     passing = tuple([block for block, mark in enumerate(state.marks) if mark.passing])
     tips = tuple([(block, int(mark.tip)) for block, mark in enumerate(state.marks) if mark.tip])
     outside = tuple(sorted(state.outside))
-    return Observation(tuple(tables), queue, *shown, outside=outside, passing=passing, tips=tips)
+    spares = spares_of(state)
+    return Observation(tuple(tables), queue, *shown, outside=outside, passing=passing, tips=tips, spares=spares)
 
 
 def differences(wanted: Observation, shown: Observation, ordered: bool = True) -> list[str]:

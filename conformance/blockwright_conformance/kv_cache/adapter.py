@@ -108,6 +108,8 @@ class Observation(NamedTuple):
     """Passing blocks, where blocks are told apart so, in ascending order."""
     tips: tuple[tuple[int, int], ...] | None = None
     """Free blocks with which a prompt (1) or an output (2) ended that no request has gone on from, likewise."""
+    spares: int | None = None
+    """How many of the last passing blocks go as others do."""
     counted: Counted | None = None
     """Where what happens is counted: the counts."""
 

@@ -76,7 +76,7 @@ def slices(flat: list[int], offsets: list[int], groups: int) -> list[tuple[Table
 
 def options_of(config: Config) -> dict[str, Any]:
     added = config.added
-    options = {
+    options: dict[str, Any] = {
         "enable_caching": config.caching,
         "use_eagle": config.eagle,
         "overlap_steps": added.overlaps,
@@ -86,7 +86,8 @@ def options_of(config: Config) -> dict[str, Any]:
         "keep_wanted": added.keeps,
     }
     if added.keeps:
-        options["passing_spares"] = added.spares
+        options["passing_spares"] = added.spares if added.learns is None else None
+        options["wanted_interval"] = added.every
     if not added.retains:
         return options
     shares = {EXTRAS[extra]["cache_salt"]: floor for extra, floor in added.floors if isinstance(extra, int)}
@@ -215,6 +216,9 @@ class BlockwrightAdapter:
     def __init__(self, config: Config) -> None:
         groups, options = kv_cache_config(config, self.package), {**options_of(config), **self.options}
         self.manager: KVCacheManager = self.package.KVCacheManager(groups, config.max_model_len, **options)
+        if config.added.learns is not None:  # in fewer parts, and faster, so that few states show all of it
+            learner = self.manager.block_pool._passing
+            learner.whole, learner.slow = config.added.learns
         if config.added.retains:
             self.manager.advance_time(0)  # candidates are told apart from the beginning
         self.requests: dict[str, Request] = {}
@@ -482,6 +486,7 @@ class BlockwrightAdapter:
             tuple([block for block, times in enumerate(pool.holders_apart()) for _ in range(times)]),
             tuple(pool.passing_block_ids()),
             tuple(pool.tips()),
+            pool.passing_spares,
             None if self.account is None else self.account.counted(),
         )
 

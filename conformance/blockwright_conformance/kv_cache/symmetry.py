@@ -177,4 +177,5 @@ def ordered(
     for block in sorted(times, key=lambda block: (marks[block], times[block])):
         labels.setdefault(block, len(labels))
     time += sorted([(labels[block], times[block]) for block in times])
+    time += [state.share]
     return [labels[block] for block in state.queue], [marks[block] for block in labels], signatures, tables, time

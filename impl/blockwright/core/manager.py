@@ -22,7 +22,7 @@ from blockwright.core.pool.facts import NUM_FACTS, REFUSE, Journal
 from blockwright.core.pool.journal import Eviction, EvictionReader
 from blockwright.core.pool.order.chosen import EvictionPolicy
 from blockwright.core.pool.order.order import BlockHint
-from blockwright.core.pool.order.passing import SHARE
+from blockwright.core.pool.order.passing import WHOLE
 from blockwright.core.pool.pool import BlockPool
 from blockwright.core.steps.batch import grow_each
 from blockwright.core.steps.check import check_state
@@ -133,6 +133,7 @@ class KVCacheManager:
         eviction_policy: EvictionPolicy | None = None,
         keep_wanted: bool | None = None,
         passing_spares: int | None = None,
+        wanted_interval: int = 0,
         raise_never_fits: bool = True,
     ) -> None:
         """Make a manager with an empty pool.
@@ -169,8 +170,11 @@ class KVCacheManager:
                 only if each prefill ends a step at the request's junction and at the prompt's last whole block. False
                 evicts the least recently used block, whatever it is for. law: POLICY-4.
             passing_spares: how many of the last blocks that `keep_wanted` would evict first are evicted by age
-                instead, for prompts that part where no earlier one has. None: one in 32 of the pool. Hints and shares
-                spare none.
+                instead, for prompts that part where no earlier one has. None: as many as hits have shown to be of use,
+                at most a quarter of the pool (`BlockPool.passing_spares`). Hints and shares spare none. law: POLICY-6.
+            wanted_interval: with `keep_wanted`, hits of each multiple of so many tokens are wanted too, for where
+                prompts part; 0 for none. A multiple of the blocks of every group; not for chunked local attention. With
+                recurrent layers, end prefill steps there.
             raise_never_fits: raise `NeverFitsError` when a new request could not be served even alone; False: return
                 None for it, as vLLM's manager does, and so each time that it is asked for.
 
@@ -213,8 +217,10 @@ class KVCacheManager:
         if eviction_policy is not None:
             pool._set_policy(eviction_policy)
         if _keeps_wanted(keep_wanted, passing_spares, groups, pool):
-            spares: int = kv_cache_config.num_blocks // SHARE if passing_spares is None else passing_spares
-            pool._keep_wanted(spares)
+            _require_interval(wanted_interval, groups)
+            pool._keep_wanted(passing_spares or 0, WHOLE if passing_spares is None else 0, wanted_interval)
+        elif wanted_interval != 0:
+            raise InvalidArgumentError("wanted_interval: only with keep_wanted; leave it out, or give keep_wanted=True")
         managers = [
             group_tables(group.kv_cache_spec, pool, number, dcp_world_size) for number, group in enumerate(groups)
         ]
@@ -1070,6 +1076,16 @@ class KVCacheManager:
             InvariantError: names the law and shows both sides.
         """
         check_state(self._state, held_elsewhere)
+
+
+def _require_interval(tokens: int, groups: list[KVCacheGroupSpec]) -> None:
+    """Raise `InvalidArgumentError` unless hits can end at each multiple of so many tokens."""
+    alignment = math.lcm(*[group.kv_cache_spec.block_size for group in groups])
+    if isinstance(tokens, bool) or not 0 <= tokens <= MAX_LENGTH or tokens % alignment != 0:
+        raise InvalidArgumentError(
+            f"wanted_interval: must be a multiple of {alignment} tokens, where hits can end, and at most {MAX_LENGTH}, "
+            f"not {tokens!r}"
+        )
 
 
 def _keeps_wanted(asked: bool | None, spares: int | None, groups: list[KVCacheGroupSpec], pool: BlockPool) -> bool:

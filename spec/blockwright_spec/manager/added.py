@@ -24,7 +24,9 @@ class ConfigAdded:
     candidates are told apart by hints and tenants: each of `floors` is a tenant's extra keys and the blocks that are
     its own, and the last `guard` candidates are out of the reach of hints. With `keeps`, blocks that no wanted hit
     needs go first (chapter `keeping`), except the last `spares` of them, which go as others do where there are neither
-    hints nor floors. With `key_lookahead`, a key also covers so many tokens behind its block (PUB-4).
+    hints nor floors. With `learns` their number is learned: the two numbers say in how many parts of the pool, and how
+    slowly. With `every`, hits of each multiple of so many tokens are wanted too. With `key_lookahead`, a key covers so
+    many tokens behind its block as well (PUB-4).
     """
 
     overlaps: bool = False
@@ -36,6 +38,8 @@ class ConfigAdded:
     guard: int = 0
     keeps: bool = False
     spares: int = 0
+    learns: tuple[int, int] | None = None
+    every: int = 0
     key_lookahead: int = 0
 
 

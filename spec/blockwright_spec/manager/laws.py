@@ -105,6 +105,7 @@ POLICY_STEP_LAWS = (
     listed(retention_laws.law_share_is_left, "LMCache: quotas per salt; known bug D40"),
     listed(retention_laws.law_contentless_go_first, "vLLM FreeKVCacheBlockQueue; chapter `lru`"),
     listed(retention_laws.law_passing_go_first, "vLLM #48435: freed windows push out what the next turn needs"),
+    listed(retention_laws.law_spares_are_learned, "ARC (FAST 2003): what is hit tells which of two lists is too short"),
 )
 """Every law of steps of the same."""
 

@@ -134,7 +134,8 @@ class State:
     waits for them; `copies` what the engine must copy before its next step, oldest first; `due` the slots of requests
     whose last step leaves a recurrent state that is published once the step has run, in the order of their steps;
     `marks` what is remembered of each block, and `now` the time, where candidates are told apart; `outside` the blocks
-    that are held from outside (`in_time.outside`), each as often as it is held there.
+    that are held from outside (`in_time.outside`), each as often as it is held there; `share` how much of the pool
+    passing blocks are worth, as far as is learned (chapter `keeping`).
     """
 
     config: Config
@@ -149,6 +150,7 @@ class State:
     marks: tuple[Mark, ...] = ()
     now: int = 0
     outside: tuple[int, ...] = ()
+    share: int = 0
 
 
 def initial(config: Config, num_requests: int) -> State:

@@ -11,7 +11,7 @@ from ..reads import Prefix
 from .choices import Choice, legal_order, legal_serving
 from .effects import requeued, serve, vacated, written
 from .hits import found, holding, served
-from .keeping import leaving
+from .keeping import learned, leaving
 from .outcomes import Done, Outcome, Reason, Refusal, Step
 from .plans import let_go, nulled, trimmed_tables
 from .preconditions import going, starting, wrong
@@ -54,7 +54,7 @@ def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outc
     if isinstance(start, Refusal):
         return start
     # CHOOSE, EFFECT
-    return serve(state, slot, start, hit.length, step, choice)
+    return serve(learned(state, slot, hit), slot, start, hit.length, step, choice)
     # SAME: as in `serve`.
 
 

@@ -368,7 +368,11 @@ class BlockStore:
             return
         if self._passing is not None:
             self._let_go_passing(self._passing, ids, start, stop)
-            return
+        else:
+            self._let_go_by_age(ids, start, stop)
+
+    def _let_go_by_age(self, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Give up one holder of each entry in a range, where candidates are evicted in the order of their release."""
         ref = self._ref
         following = self._next
         before = self._prev
@@ -410,8 +414,14 @@ class BlockStore:
 
     def _let_go_passing(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
         """Release a range of a table where passing blocks are evicted first. law: POLICY-4."""
-        if passing.spares > 0 and passing.wants_none() and self._are_candidates(ids, start, stop):
-            self._spare_all(passing, ids, start, stop)
+        if passing.is_of_one_class() and self._are_candidates(ids, start, stop):
+            if not passing.wants_none():
+                self._let_go_by_age(ids, start, stop)
+                passing.note_all(ids, start, stop, False)
+            elif passing.spares > 0:
+                self._spare_all(passing, ids, start, stop)
+            else:
+                self._pass_all(passing, ids, start, stop)
             return
         ref = self._ref
         following = self._next
@@ -483,6 +493,36 @@ class BlockStore:
         self._version += 1
         self._spare_fewer(passing)
 
+    def _pass_all(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Put passing blocks in front of the ordinary ones, last entry first, as their last holder. O(entries)."""
+        ref = self._ref
+        following = self._next
+        before = self._prev
+        after = self._last_to_pass(passing)
+        behind: i64 = i64(following[after])
+        i = stop
+        while i > start:
+            i -= 1
+            block: i64 = i64(ids[i])
+            ref[block] = 0
+            following[after] = i32(block)
+            before[block] = i32(after)
+            after = block
+        following[after] = i32(behind)
+        before[behind] = i32(after)
+        passing.note_all(ids, start, stop, True)
+        passing.last = after
+        self._num_free += stop - start
+        self._version += 1
+
+    def _last_to_pass(self, passing: PassingBlocks) -> i64:
+        """Return the last block in front of the ordinary ones, 0 if there is none. O(1)."""
+        after = passing.last
+        if after == 0:
+            first: i64 = i64(self._next[0])
+            after = passing.last_bare if first != 0 and self._index.marks[first] == 0 else 0
+        return after
+
     def _spare_fewer(self, passing: PassingBlocks) -> None:
         """Put the first spared blocks in front of the ordinary ones until no more than `spares` are left."""
         following = self._next
@@ -502,11 +542,7 @@ class BlockStore:
 
     def _put_last_to_pass(self, passing: PassingBlocks, block: i64) -> None:
         """Put a passing block behind all others in front of the ordinary ones. O(1)."""
-        after = passing.last
-        if after == 0:
-            first: i64 = i64(self._next[0])
-            after = passing.last_bare if first != 0 and self._index.marks[first] == 0 else 0
-        self._put_after(block, after)
+        self._put_after(block, self._last_to_pass(passing))
         passing.note(block, True)
         passing.last = block
 

@@ -21,12 +21,15 @@ from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import ADMIT, EXTERNAL, FREE, GROW, HIT, NUM_HELD, NUM_NEW, PREEMPT, Journal
 from blockwright.core.pool.order.order import Wish
 from blockwright.core.steps.keeping import (
+    NONE,
+    SOME,
     all_wanted,
     begin_wanted,
     end_wanted,
+    learn,
     trim_group,
+    wanted_dead,
     wanted_lengths,
-    wants_none,
 )
 from blockwright.core.steps.publication import publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State
@@ -244,6 +247,7 @@ def act(
     # Shares depend on whom a block is taken for, so the pool is told before the first is taken.
     state.pool._serve(tables.tenant)
     if is_new:
+        learn(state, request, ask)
         adopt(state, request, tables, ask)
     else:
         if ask.settled >= tables.trim_at:
@@ -433,10 +437,14 @@ def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None
     """
     passing = state.pool._passing
     if passing is not None:
-        if not wants_none(state, tables, changes):
+        needed = wanted_dead(state, tables, changes)
+        if needed == SOME:
             trim_passing(state, tables, changes)
             return
-        passing.begin()
+        if needed == NONE:
+            passing.begin()
+        else:
+            passing.begin_plain()
     nulled, ends, trimmed, dead = changes.nulled, changes.nulled_ends, changes.trimmed, changes.blocks
     count: i64 = i64(len(nulled)) - changes.num_nulled
     first = count  # where the entries of a group begin; the pool releases from the end on

@@ -138,12 +138,6 @@ def translated(config: Any, dcp_world_size: int) -> KVCacheConfig:
         UnsupportedError: a kind or an option that the manager does not serve; names it.
     """
     require_known("KVCacheConfig", config)
-    interval = getattr(config, "prefix_cache_retention_interval", None)
-    if interval:
-        raise UnsupportedError(
-            f"prefix_cache_retention_interval={interval} is not supported under Blockwright, which publishes every "
-            "block that a hit can need: start vLLM without --prefix-cache-retention-interval"
-        )
     groups: list[KVCacheGroupSpec] = []
     for number, group in enumerate(config.kv_cache_groups):
         spec = layer_spec(group.kv_cache_spec)

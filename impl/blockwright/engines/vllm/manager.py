@@ -42,11 +42,29 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
 def _keeps_wanted(kv_cache_config: Any, specs: list[Any]) -> bool | None:
     """Return whether blocks that no likely hit needs are evicted first, as the retention interval asks for.
 
-    None is dense: by age alone. 0 is vLLM's default; others are refused (`translated`), since the checkpoints between
-    are published anyway. vLLM's scheduler ends prefill steps at the junction and at the prompt's last whole block.
+    None is dense: by age alone. 0 is vLLM's default; above it, hits of each multiple are wanted as well (`_interval`).
+    vLLM's scheduler ends prefill steps at the junction and at the prompt's last whole block.
     """
-    forgets = any(isinstance(spec, MambaSpec | SlidingWindowSpec | ChunkedLocalAttentionSpec) for spec in specs)
-    return forgets and getattr(kv_cache_config, "prefix_cache_retention_interval", 0) is not None
+    return _forgets(specs) and getattr(kv_cache_config, "prefix_cache_retention_interval", 0) is not None
+
+
+def _forgets(specs: list[Any]) -> bool:
+    return any(isinstance(spec, MambaSpec | SlidingWindowSpec | ChunkedLocalAttentionSpec) for spec in specs)
+
+
+def _interval(kv_cache_config: Any, specs: list[Any]) -> int:
+    """Return the tokens at each multiple of which hits are wanted, 0 for none.
+
+    Raises:
+        UnsupportedError: no layer forgets, so there is nothing to keep, as vLLM's own manager says.
+    """
+    interval = getattr(kv_cache_config, "prefix_cache_retention_interval", 0) or 0
+    if interval and not _forgets(specs):
+        raise UnsupportedError(
+            f"prefix_cache_retention_interval={interval}: without windows and recurrent states it would have no "
+            "effect: start vLLM without --prefix-cache-retention-interval"
+        )
+    return int(interval)
 
 
 @HybridKVCacheCoordinator.register
@@ -162,6 +180,7 @@ class KVCacheManager:
             use_eagle=self.use_eagle and enable_caching,
             enable_kv_cache_events=enable_kv_cache_events and enable_caching,
             keep_wanted=_keeps_wanted(kv_cache_config, self._specs) if enable_caching else None,
+            wanted_interval=_interval(kv_cache_config, self._specs) if enable_caching else 0,
             raise_never_fits=False,
         )
         self.kv_cache_config = kv_cache_config
