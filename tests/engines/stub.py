@@ -102,6 +102,7 @@ def scheduler(
     is_async: bool = False,
     drafts: int = 0,
     eagle: bool = False,
+    modules: bool = False,
     flagged: bool = True,
     unit: int | None = None,
     interval: int | None = None,
@@ -115,9 +116,9 @@ def scheduler(
     """Return one of vLLM's schedulers over a pool of these groups, with its own manager or ours.
 
     `loads` configures the connector beside this file, `connector` one of vLLM's own. Drafts are of an EAGLE head or of
-    n-grams; `flagged` marks full attention as the head's. `unit` is the tokens of a hash, `interval` is vLLM's
-    ``--prefix-cache-retention-interval`` (0 by default there), and `shared_prefix` lets states inside blocks be
-    published.
+    n-grams, and with `modules` each draft is of a module of its own; `flagged` marks full attention as the head's.
+    `unit` is the tokens of a hash, `interval` is vLLM's ``--prefix-cache-retention-interval`` (0 by default there), and
+    `shared_prefix` lets states inside blocks be published.
     """
     settings = {
         "model": str(models.make("llama", folder)),
@@ -141,6 +142,14 @@ def scheduler(
     config.cache_config = copy.copy(config.cache_config)
     config.scheduler_config = copy.copy(config.scheduler_config)
     config.scheduler_config.async_scheduling = is_async
+    if modules:
+        head = copy.deepcopy(config.speculative_config)
+        head.draft_model_config.hf_config.num_nextn_predict_layers, head.method = drafts, "mtp"
+        config.speculative_config = head
+        extra = config.num_prefill_lookahead_tokens - 1
+        kinds = [
+            replace(kind, extra_retained_tokens=extra) if isinstance(kind, SlidingWindowSpec) else kind for kind in kinds
+        ]
     sizes = [kind.block_size for kind in kinds]
     config.cache_config.block_size = max(sizes)
     config.cache_config.num_gpu_blocks = num_blocks
@@ -236,6 +245,8 @@ class Worker:
         self.states = [at for at, kind in enumerate(kinds) if isinstance(kind, MambaSpec)]
         self.running: dict[tuple[str, int], tuple[int, int]] = {}  # of a state: its entry, and the tokens accepted last
         self.proposed: dict[str, list[int]] = {}
+        self.again = max(0, getattr(scheduler, "num_prefill_lookahead", 0) - 1)  # a head writes so many once more
+        self.heads: dict[str, tuple[int, int]] = {}  # where the head of a request began, and where it ended last
 
     def _digest(self, name: str, count: int, extra: Sequence[int] = ()) -> list[int]:
         """Return the digests of the prefixes of a request's tokens, drafts behind them."""
@@ -266,6 +277,7 @@ class Worker:
     def _know(self, name: str, tokens: list[int], tables: Sequence[Sequence[int]], computed: int) -> None:
         self.tokens[name], self.digests[name] = list(tokens), []
         self.tables[name] = [list(table) for table in tables]
+        self.heads[name] = computed, computed
         for group in self.states:
             self.running[name, group] = (computed - 1) // self.kinds[group].block_size, 1
 
@@ -275,7 +287,7 @@ class Worker:
         What such a request samples is dropped by the scheduler, so it learns nothing.
         """
         for name in output.finished_req_ids:
-            for each in (self.tokens, self.digests, self.tables, self.proposed):
+            for each in (self.tokens, self.digests, self.tables, self.proposed, self.heads):
                 each.pop(name, None)
         starts: dict[str, int] = {}
         for new in output.scheduled_new_reqs:
@@ -317,6 +329,7 @@ class Worker:
         for name, start, stop, digests, _ in steps:
             if set(lost).isdisjoint(self.tables[name][0]):
                 self._read(name, start, stop, digests, states)
+            self.heads[name] = self.heads[name][0], stop
         return self._sample(steps, lost)
 
     def load(self, tokens: Sequence[int], start: int, stop: int, tables: Sequence[Sequence[int]]) -> None:
@@ -413,11 +426,11 @@ class Worker:
                 if start and states[name, group] != (digests[start - 1],) * 2:
                     raise WrongContentError(f"{name}: group {group} reads another state than after {start} tokens")
                 continue
-            first = 0
+            first, begin = 0, max(self.heads[name][0], start - self.again) if self.again else start
             if isinstance(kind, SlidingWindowSpec):
-                first = max(0, start - kind.sliding_window + 1)
+                first = max(0, begin - kind.sliding_window + 1)
             elif isinstance(kind, ChunkedLocalAttentionSpec):
-                first = start // kind.attention_chunk_size * kind.attention_chunk_size
+                first = begin // kind.attention_chunk_size * kind.attention_chunk_size
             for at in range(first, stop):
                 owner, held = self.slots.get(table[at // size], (group, {}))
                 if owner != group or held.get(at % size) != digests[at]:
@@ -550,6 +563,13 @@ class Side:
                 digests = self.worker._digest(name, min(len(keys) * unit, len(self.worker.tokens[name])))
                 self.prefixes |= {key[:16]: end for key, end in zip(keys, digests[unit - 1 :: unit], strict=False)}
         pool = core.block_pool
+        for name in [each.request_id for each in self.scheduler.running if self.worker.again]:
+            begin, stop = self.worker.heads[name]
+            known = min(stop, len(self.worker.tokens[name]))
+            for kind, table in zip(self.worker.kinds, self.worker.tables[name], strict=True):
+                entries = {at // kind.block_size for at in range(max(begin, known - self.worker.again), known)}
+                if not isinstance(kind, MambaSpec) and any(pool.is_published(table[entry]) for entry in entries):
+                    raise WrongContentError(f"{name}: a block that its draft head writes once more can be found")
         for block, (group, key) in enumerate(zip(pool.block_groups(), pool.block_keys(), strict=True)):
             if key not in self.prefixes:
                 continue
