@@ -43,11 +43,13 @@ from vllm.platforms import current_platform
 from vllm.triton_utils import triton
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
+from vllm.v1 import kv_cache_interface as interface
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.kv_cache_layout import KVCacheLayout
 from vllm.v1.worker.workspace import init_workspace_manager
 
+from blockwright.engines.vllm import kinds
 from blockwright.engines.vllm.kinds import layer_spec
 from blockwright.errors import UnsupportedError
 
@@ -278,6 +280,30 @@ def table(found: dict[str, Found], modes: Sequence[str]) -> str:
     return "\n".join([f"Served of those built: {counts}.", "", *rows, "", *listed])
 
 
+def refused_kinds(package: Path) -> str:
+    """Return as a table the kinds of layers that are not managed, and the modules of models in a vLLM that declare them."""
+    files = {file: file.read_text(encoding="utf-8") for file in package.rglob("*.py") if "/v1/" not in str(file)}
+    homes = {file: text for file, text in files.items() if "models" in file.relative_to(package).parts}
+    rows = ["| kind of layer | models of vLLM that declare it |", "|---|---|"]
+    for name in sorted(name for name, kind in vars(interface).items() if is_refused(name, kind)):
+        makers = [file for file, text in files.items() if re.search(rf"return {name}\(|= {name}\(", text)]
+        found = {file for file in makers if file in homes}
+        for file in set(makers) - found:  # a layer that models import
+            layers = re.findall(r"^class (\w+)", files[file], re.MULTILINE)
+            found |= {home for home, text in homes.items() if any(f"{layer}(\n" in text for layer in layers)}
+        parts = [file.relative_to(package).with_suffix("").parts for file in found]
+        models = sorted({each[1] if each[0] == "models" else each[2] for each in parts})
+        rows.append(f"| {name.removesuffix('Spec')} | {len(models)}: {', '.join(models) or 'by an option'} |")
+    return "\n".join(rows)
+
+
+def is_refused(name: str, kind: Any) -> bool:
+    """Return whether a class is a kind of layer that the adapter refuses."""
+    groups = ("KVCacheSpec", "AttentionSpec", "UniformTypeKVCacheSpecs", "EncoderOnlyAttentionSpec")  # no layers of a pool
+    is_kind = isinstance(kind, type) and issubclass(kind, interface.KVCacheSpec)
+    return is_kind and name not in kinds._KINDS and name not in groups
+
+
 def is_served(result: str) -> bool:
     """Return whether a mode is served."""
     return not re.match("not built|refused|FAILS", result)
@@ -331,7 +357,7 @@ def main() -> int:
             continue
         found[name] = attempt(args.folder, name, row, args.steps, args.modes)
         print(name, found[name], flush=True)
-    text = table(found, args.modes)
+    text = table(found, args.modes) + f"\n\n{refused_kinds(Path(vllm.__file__).parent)}"
     print(text)
     if args.write:
         mark = f"<!-- written by make model-coverage{', newest release' if args.peers else ''} -->\n"
