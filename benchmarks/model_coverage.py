@@ -31,7 +31,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 import vllm
-from benchmarks.peers.vllm import PUBLISHED
 from tests.engines import conftest, stub
 from vllm.config import get_layers_from_vllm_config, set_current_vllm_config
 from vllm.distributed import parallel_state
@@ -41,14 +40,15 @@ from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.model_executor.models import registry
 from vllm.platforms import current_platform
 from vllm.triton_utils import triton
+from vllm.v1 import kv_cache_interface as interface
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
-from vllm.v1 import kv_cache_interface as interface
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.kv_cache_layout import KVCacheLayout
 from vllm.v1.worker.workspace import init_workspace_manager
 
+from benchmarks.peers.vllm import PUBLISHED
 from blockwright.engines.vllm import kinds
 from blockwright.engines.vllm.kinds import layer_spec
 from blockwright.errors import UnsupportedError
@@ -281,7 +281,7 @@ def table(found: dict[str, Found], modes: Sequence[str]) -> str:
 
 
 def refused_kinds(package: Path) -> str:
-    """Return as a table the kinds of layers that are not managed, and the modules of models in a vLLM that declare them."""
+    """Return, as a table, the kinds of layers that are not managed, and the models of a vLLM that declare them."""
     files = {file: file.read_text(encoding="utf-8") for file in package.rglob("*.py") if "/v1/" not in str(file)}
     homes = {file: text for file, text in files.items() if "models" in file.relative_to(package).parts}
     rows = ["| kind of layer | models of vLLM that declare it |", "|---|---|"]
@@ -299,7 +299,12 @@ def refused_kinds(package: Path) -> str:
 
 def is_refused(name: str, kind: Any) -> bool:
     """Return whether a class is a kind of layer that the adapter refuses."""
-    groups = ("KVCacheSpec", "AttentionSpec", "UniformTypeKVCacheSpecs", "EncoderOnlyAttentionSpec")  # no layers of a pool
+    groups = (
+        "KVCacheSpec",
+        "AttentionSpec",
+        "UniformTypeKVCacheSpecs",
+        "EncoderOnlyAttentionSpec",
+    )  # no layers of a pool
     is_kind = isinstance(kind, type) and issubclass(kind, interface.KVCacheSpec)
     return is_kind and name not in kinds._KINDS and name not in groups
 

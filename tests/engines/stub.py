@@ -124,9 +124,10 @@ def scheduler(
     """Return one of vLLM's schedulers over a pool of these groups, with its own manager or ours.
 
     `loads` configures the connector beside this file, `connector` one of vLLM's own. Drafts are of an EAGLE head or of
-    n-grams, and with `modules` each draft is of a module of its own; `flagged` marks full attention as the head's.
-    With `rows` the worker returns an auxiliary output of each token. `unit` is the tokens of a hash, `interval` is vLLM's ``--prefix-cache-retention-interval`` (0 by default there), and
-    `shared_prefix` lets states inside blocks be published.
+    n-grams, and with `modules` each draft is of a module of its own; `flagged` marks full attention as the head's. With
+    `rows` the worker returns an auxiliary output of each token. `unit` is the tokens of a hash, `interval` is vLLM's
+    ``--prefix-cache-retention-interval`` (0 by default there), and `shared_prefix` lets states inside blocks be
+    published.
     """
     settings = {
         "model": str(models.make("llama", folder)),
@@ -156,7 +157,8 @@ def scheduler(
         config.speculative_config = head
         extra = config.num_prefill_lookahead_tokens - 1
         kinds = [
-            replace(kind, extra_retained_tokens=extra) if isinstance(kind, SlidingWindowSpec) else kind for kind in kinds
+            replace(kind, extra_retained_tokens=extra) if isinstance(kind, SlidingWindowSpec) else kind
+            for kind in kinds
         ]
     sizes = [kind.block_size for kind in kinds]
     config.cache_config.block_size = max(sizes)
@@ -377,12 +379,16 @@ class Worker:
             np.array([start for _, start, *_ in steps]),
             np.cumsum([0, *lengths]),
             torch.empty(0),
-            np.array([digest for _, start, stop, digests, _ in steps for digest in digests[start:stop]], dtype=np.int64),
+            np.array(
+                [digest for _, start, stop, digests, _ in steps for digest in digests[start:stop]], dtype=np.int64
+            ),
             np.array([len(tokens) for tokens in sampled]),
-            np.array([
-                len(extra) + 1 - len(tokens) if tokens else 0
-                for (_, _, _, _, extra), tokens in zip(steps, sampled, strict=True)
-            ]),
+            np.array(
+                [
+                    len(extra) + 1 - len(tokens) if tokens else 0
+                    for (_, _, _, _, extra), tokens in zip(steps, sampled, strict=True)
+                ]
+            ),
         )
         self.rows._pending_outputs.append(pending)
         for name in pending.request_ids:

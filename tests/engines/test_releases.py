@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.engines.conftest import published
 
 from benchmarks.peers.vllm import PUBLISHED
-from tests.engines.conftest import published
 
 HERE = Path(__file__).resolve().parent
 PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or HERE.parents[1] / ".peers").absolute()

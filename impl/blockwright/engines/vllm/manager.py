@@ -150,8 +150,8 @@ class KVCacheManager:
         self._again = max(0, num_prefill_lookahead - 1)
         if self._again and self._has_states:
             raise UnsupportedError(
-                f"num_prefill_lookahead={num_prefill_lookahead}: drafts of several modules beside recurrent layers are not "
-                "supported under Blockwright with prefix caching: start vLLM with num_speculative_tokens=1"
+                f"num_prefill_lookahead={num_prefill_lookahead}: drafts of several modules beside recurrent layers "
+                "are not supported under Blockwright with prefix caching: start vLLM with num_speculative_tokens=1"
             )
         # Hashes that look ahead leave no block to be computed again, though the groups stay flagged.
         is_flagged = any(getattr(group, "is_eagle_group", False) for group in groups)
