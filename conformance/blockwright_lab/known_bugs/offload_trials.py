@@ -42,9 +42,7 @@ def names(package: ModuleType) -> Iterator[Fault]:
 
 KINDS = (Full(), Sliding(4))
 SIZE = 2
-"""Tokens in a block of each group."""
 LENGTH = 7
-"""Tokens of a prompt: three whole blocks, and one to compute."""
 
 
 class Copies:
@@ -63,7 +61,6 @@ class Copies:
         return True
 
     def wait(self, job_ids: Any) -> None:
-        """End transfers: unchanged blocks arrive."""
         for job_id in [job_id for job_id in self.begun if job_id in job_ids]:
             (source, destination), first = self.begun.pop(job_id)
             is_bad = self.fails and destination.medium() == "GPU"
@@ -95,7 +92,6 @@ class Engine:
         self.connector = offload.OffloadingConnector(self.manager, chain, worker, store_on=store_on)
 
     def admit(self, name: str, token: int) -> Any:
-        """Give a request, which repeats a token, its slots; steps in flight end first if there are too few."""
         request = self.core.Request(name, [token] * LENGTH, SIZE)
         if self.manager.allocate_slots(request, LENGTH) is None:
             self.settle()
@@ -156,16 +152,26 @@ def faults_of(engine: Engine, token: int, length: int) -> Iterator[Fault]:
         yield Fault("CHAIN-6", wrong, length)
 
 
-def reused(package: ModuleType) -> Iterator[Fault]:
-    """Store a request, and let another one take its blocks meanwhile (CHAIN-6)."""
+def taken_over(package: ModuleType, store_on: str, num_blocks: int) -> Iterator[Fault]:
     rearm()
-    engine = Engine(package, "publish", 12)
+    engine = Engine(package, store_on, num_blocks)
     for name, token in (("first", 1), ("other", 2)):
         request = engine.admit(name, token)
         engine.compute(request)
-        engine.connector.finish_step([request])
+        if store_on == "publish":
+            engine.connector.finish_step([request])
         engine.end(request)
-    yield from faults_of(engine, 1, 10)
+    yield from faults_of(engine, 1, 8)
+
+
+def reused(package: ModuleType) -> Iterator[Fault]:
+    """Store a request, and let another one take its blocks meanwhile (CHAIN-6)."""
+    yield from taken_over(package, "publish", 12)
+
+
+def evicted(package: ModuleType) -> Iterator[Fault]:
+    """Store a request as its blocks are taken by another one, which a step writes to at once (CHAIN-6)."""
+    yield from taken_over(package, "evict", 10)
 
 
 def not_yet_computed(package: ModuleType) -> Iterator[Fault]:
@@ -180,17 +186,6 @@ def not_yet_computed(package: ModuleType) -> Iterator[Fault]:
     engine.end(first)
     engine.end(later)
     yield from faults_of(engine, 2, 8)
-
-
-def evicted(package: ModuleType) -> Iterator[Fault]:
-    """Store a request as its blocks are taken by another one, which a step writes to at once (CHAIN-6)."""
-    rearm()
-    engine = Engine(package, "evict", 10)
-    for name, token in (("first", 1), ("other", 2)):
-        request = engine.admit(name, token)
-        engine.compute(request)
-        engine.end(request)
-    yield from faults_of(engine, 1, 8)
 
 
 def failed_load(package: ModuleType) -> Iterator[Fault]:
