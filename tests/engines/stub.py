@@ -279,7 +279,7 @@ class Worker:
         self.again = max(0, getattr(scheduler, "num_prefill_lookahead", 0) - 1)  # a head writes so many once more
         self.heads: dict[str, tuple[int, int]] = {}  # where the head of a request began, and where it ended last
         self.prompts: dict[str, int] = {}
-        self.rows = recorder(scheduler) if scheduler.aux_output_connector is not None else None
+        self.rows: Any = recorder(scheduler) if scheduler.aux_output_connector is not None else None
 
     def _digest(self, name: str, count: int, extra: Sequence[int] = ()) -> list[int]:
         """Return the digests of the prefixes of a request's tokens, drafts behind them."""
@@ -494,7 +494,7 @@ class Worker:
                 first = max(0, begin - kind.sliding_window + 1)
             elif isinstance(kind, ChunkedLocalAttentionSpec):
                 first = begin // kind.attention_chunk_size * kind.attention_chunk_size
-            read = range(first, stop)
+            read: Sequence[int] = range(first, stop)
             if isinstance(kind, RSWASpec):
                 prompt = self.prompts[name]
                 read = [at for at in read if at < prompt or at >= start - kind.rswa_window]
