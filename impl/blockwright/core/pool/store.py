@@ -249,6 +249,7 @@ class BlockStore:
             at += 1
         following[0] = i32(block)
         self._prev[block] = 0
+        order.tells_gone = self._journal is not None
         order.take(ids, start, at, stop)
         if self._journal is not None:
             # An offloading engine passes hints on with the block, and the order forgets them as it gives the block up.
