@@ -152,9 +152,9 @@ def scheduler(
     config.scheduler_config = copy.copy(config.scheduler_config)
     config.scheduler_config.async_scheduling = is_async
     if modules:
-        head = copy.deepcopy(config.speculative_config)
-        head.draft_model_config.hf_config.num_nextn_predict_layers, head.method = drafts, "mtp"
-        config.speculative_config = head
+        own: Any = copy.deepcopy(config.speculative_config)
+        own.draft_model_config.hf_config.num_nextn_predict_layers, own.method = drafts, "mtp"
+        config.speculative_config = own
         extra = config.num_prefill_lookahead_tokens - 1
         kinds = [
             replace(kind, extra_retained_tokens=extra) if isinstance(kind, SlidingWindowSpec) else kind
