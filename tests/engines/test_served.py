@@ -157,6 +157,34 @@ def test_a_disk_serves_a_restarted_engine(models_folder: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
+def test_a_mooncake_store_serves_other_engines(models_folder: Path, tmp_path: Path) -> None:
+    from tests.engines import served
+
+    from blockwright_lab.media.cluster import RealCluster, missing
+
+    if why := missing():
+        pytest.skip(why)
+    cluster = RealCluster(tmp_path)
+    extra = _OFFLOAD["kv_connector_extra_config"] | {"disk_bytes_to_use": 1 << 24, "mooncake_master": cluster.address}
+    workload = served.generate(rounds=1)
+    plain = served.serve(models_folder, "llama", workload, True, {"enable_prefix_caching": False})
+
+    def engine(disk: str, **more: Any) -> Any:
+        config = _OFFLOAD | {"kv_connector_extra_config": extra | {"disk_path": str(tmp_path / disk)} | more}
+        return served.serve(models_folder, "llama", workload, True, {"kv_transfer_config": config})
+
+    try:
+        stores, loads, small = engine("first"), engine("second"), engine("third", cpu_bytes_to_use=1 << 18)
+        restarted = engine("first")
+    finally:
+        cluster.close()
+    print([each.external for each in (stores, loads, small, restarted)])
+    assert all(each.tokens == plain.tokens for each in (stores, loads, small, restarted))
+    assert stores.external == 0
+    assert min(loads.external, small.external, restarted.external) > 0
+
+
+@pytest.mark.slow
 def test_vllm_serve_answers_alike(models_folder: Path, tmp_path: Path) -> None:
     from tests.engines import models, served
 

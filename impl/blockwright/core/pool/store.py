@@ -80,7 +80,7 @@ class BlockStore:
         self._num_external: i64 = 0
         self._order: CandidateOrder | None = order
         self._passing: PassingBlocks | None = None  # where what no wanted hit needs goes first
-        # StepScratch whenever a block is taken, held, released or forgotten, so that a stale plan is noticed.
+        # Changes whenever a block is taken, held, released or forgotten, so that a stale plan is noticed.
         self._version: i64 = 0
         # Per block, once a request has had one: the marks of the salt and of the adapter of its published content.
         self._salt_marks: vec[i64] = vec[i64]()
@@ -249,6 +249,7 @@ class BlockStore:
             at += 1
         following[0] = i32(block)
         self._prev[block] = 0
+        order.tells_gone = self._journal is not None
         order.take(ids, start, at, stop)
         if self._journal is not None:
             # An offloading engine passes hints on with the block, and the order forgets them as it gives the block up.
@@ -847,7 +848,7 @@ class BlockStore:
                 if block != 0 and marks[block] == 0:
                     at: i64 = 2 * ((i + 1) * units - 1)
                     is_new = index.add(block, words[at], words[at + 1], group)
-                    journal.stored(block, request.keys(units), i, group, block_size, is_new)
+                    journal.stored(block, request, units, i, group, block_size, is_new)
                 i += 1
         if self._facts is not None:
             self._facts.published += index.num_keyed - before
