@@ -5,7 +5,7 @@ the mutants of the kit include it.
 """
 
 from blockwright_spec.manager.retention import in_order
-from blockwright_spec.manager.state import NULL, Running, State, Table, held_tables
+from blockwright_spec.manager.state import NULL, Content, Running, State, Table, held_tables, keys_of
 
 from ..checker.lockstep import differing
 from .adapter import Observation
@@ -32,15 +32,23 @@ def expected(state: State) -> Observation:
         for block in table:
             references[block] += block != NULL
     for block, content in state.keys:
-        keys[block] = content  # type: ignore[call-overload]
+        keys[block] = max(keys[block] or content, content, key=length)  # type: ignore[call-overload]
     added = state.config.added
+    tails = tuple([tuple(sorted(map(length, keys_of(state, block)))[:-1]) for block in range(blocks)])
     queue, overlaps = state.queue, added.overlaps
     if added.keeps and not added.retains:  # as they will be taken; with hints, who goes depends on the taker
         queue = in_order(state, None, len(queue))
     settled = tuple([each.settled if isinstance(each, Running) and overlaps else None for each in state.requests])
     shown = tuple(references), tuple(keys), tuple(published), len(queue), tuple(states), settled, state.copies
     passing = tuple([block for block, mark in enumerate(state.marks) if mark.passing])
-    return Observation(tuple(tables), queue, *shown, outside=tuple(sorted(state.outside)), passing=passing)
+    outside = tuple(sorted(state.outside))
+    parts = tails if added.unit else None
+    return Observation(tuple(tables), queue, *shown, outside=outside, passing=passing, tails=parts)
+
+
+def length(content: Content) -> int:
+    """Count the tokens that a content is of."""
+    return len(content[1][1])
 
 
 def differences(wanted: Observation, shown: Observation, ordered: bool = True) -> list[str]:

@@ -160,7 +160,10 @@ def of_row(names: str, *row: Any) -> Scope:
     return of_groups(layers(names), *row[:4], **options(row[4:]))
 
 
-FLAGS = ("caching", "eagle", "watermark", "settles", "tells", "counts", "retains", "floors", "guard", "keeps", "spares")
+FLAGS = (
+    "caching", "eagle", "watermark", "settles", "tells", "counts", "retains", "floors", "guard", "keeps", "spares",
+    "unit",
+)  # fmt: skip
 """Options of a scope that belong to its configuration."""
 
 ADDED = tuple([each.name for each in fields(ConfigAdded)])

@@ -69,6 +69,7 @@ CHAPTERS = tuple(
             "metrics",
             "time",
             "forks",
+            "units",
             "paged",
             "tiers",
             "offload",

@@ -23,7 +23,8 @@ class ConfigAdded:
     candidates are told apart by hints and tenants: each of `floors` is a tenant's extra keys and the blocks that are
     its own, and the last `guard` candidates are out of the reach of hints. With `keeps`, blocks that no wanted hit
     needs go first (chapter `keeping`), except the last `spares` of them, which go as others do where there are neither
-    hints nor floors.
+    hints nor floors. With a `unit`, which divides every block, hits may end inside blocks, at its multiples (chapter
+    `units`).
     """
 
     overlaps: bool = False
@@ -35,6 +36,7 @@ class ConfigAdded:
     guard: int = 0
     keeps: bool = False
     spares: int = 0
+    unit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,9 @@ class RunningAdded:
     its unknown tokens unless steps are in flight. Of recurrent layers that run ahead, `saved` is the first token
     count of the last steps without a gap: from there on each step leaves the state at the last block end that it
     passes. `encoder` tokens are read by cross-attention; `loading` tokens after the written ones are on their way from
-    elsewhere. `wish` is what was said of its blocks, and `wants` are the lengths of hits that it wants kept.
+    elsewhere. `wish` is what was said of its blocks, and `wants` are the lengths of hits that it wants kept. `tails`
+    are the lengths that end inside a block and are still to be published; `is_delayed` says that the last step put
+    publication off.
     """
 
     states: tuple[tuple[int, ...], ...] = ()
@@ -55,6 +59,8 @@ class RunningAdded:
     loading: int = 0
     wish: Wish = UNSAID
     wants: tuple[int, ...] = ()
+    tails: tuple[int, ...] = ()
+    is_delayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Part one, chapter 8: keeping: which blocks the next turn will need, and which go before them.
+"""Part one, chapter 9: keeping: which blocks the next turn will need, and which go before them.
 
 For a second reading, and only where layers forget: windows and recurrent states. A request of 20,000 tokens fills
 1,250 blocks of 16 tokens in each window of 1,024, and its next turn needs the last 64 of them. The others stay
@@ -23,39 +23,46 @@ lengths, however many windows it has trimmed.
 
 from collections.abc import Iterable
 from dataclasses import replace
-from math import lcm
 
 from ..reads import Cross, Full, Prefix, hit_ends, margin
 from .retention import put
 from .state import NULL, Config, Running, State, Table, key, sharers
+from .units import aligned
 
 
 def within(config: Config, length: int) -> int:
     """Return the longest hit whose blocks, its draft margin among them, lie within so many tokens."""
     extra = max(margin(group, config.eagle) for group in config.groups)
-    step = lcm(*(group.block_size for group in config.groups))
-    return max(0, length - extra) // step * step
+    return max(0, length - extra) // aligned(config) * aligned(config)
 
 
 def wanted_lengths(config: Config, prefix: Prefix, hit: int, junction: int) -> tuple[int, ...]:
     """Return the lengths of hits that a request wants kept from its admission on."""
-    step, known = lcm(*(group.block_size for group in config.groups)), len(prefix[1])
+    step, known = aligned(config), len(prefix[1])
     lengths = {within(config, known), within(config, known - 1), hit // step * step, junction}
     return tuple(sorted(lengths - {0})) if config.added.keeps else ()
 
 
 def all_published(config: Config, request: Running) -> int:
-    """Return the longest hit that a request has published, as far as publication has come in every group."""
+    """Return the longest hit that a request has published, as far as publication has come in every group.
+
+    With units that is also the part of a last block, which it publishes as it lets go of that.
+    """
     counts = zip(config.groups, request.published, strict=True)
-    ends = tuple(count * group.block_size for group, count in counts if not isinstance(group.kind, Cross))
+    ends = tuple(
+        request.computed if config.added.unit and count == request.computed // group.block_size else size * count
+        for group, count in counts
+        if not isinstance(group.kind, Cross)
+        for size in (group.block_size,)
+    )
     return within(config, min(ends))
 
 
 def is_wanted(config: Config, at: int, entry: int, lengths: Iterable[int]) -> bool:
     """Return whether a hit of one of some lengths needs an entry of a group's table."""
     group = config.groups[at]
-    end = (entry + 1) * group.block_size
-    return isinstance(group.kind, Full) or any(end in hit_ends(group, length, config.eagle) for length in lengths)
+    ends = (end for length in lengths for end in hit_ends(group, length, config.eagle))
+    return isinstance(group.kind, Full) or entry in {(end - 1) // group.block_size for end in ends}
 
 
 def passing(

@@ -20,6 +20,7 @@ from blockwright.core.steps.effects import know_sources, release_batch, vacate
 from blockwright.core.steps.preconditions import tables_of
 from blockwright.core.steps.publication import make_keys, publish_all_due, publish_due, publish_filled
 from blockwright.core.steps.state import State, StepInFlight
+from blockwright.core.steps.units import reserve_tails
 from blockwright.core.tables.table import RequestTables
 from blockwright.errors import InvalidArgumentError, UnknownStepError, UnsupportedError
 
@@ -165,6 +166,7 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
     is_whole = count == tables.num_loading
     # One token is left to compute: a model gives no logits for tokens that were loaded.
     stop = min(tables.num_written + count, i64(request.num_tokens) - 1)
+    reserve_tails(state, 1)
     make_keys(state, request, stop)
     hit = tables.num_written
     try:

@@ -79,6 +79,8 @@ class RequestTables(ManagerTables):
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         was_certain: the certain tokens before that batch, if it counted them in place.
         wants: the lengths of hits that it wants kept, where passing blocks go first; it never changes.
+        tails, num_tails: the lengths inside blocks that it is to publish, and how many of them it has.
+        is_delayed: its last step put publication off. Kept only where hits may end inside blocks.
         tenant, wish: the number of the tenant for which it takes blocks, and the hint for them. A wish never changes,
             so copies share it.
         by_group: the tables, one per group.
@@ -110,6 +112,9 @@ class RequestTables(ManagerTables):
         self.tenant: i64 = 0
         self.wish: Wish | None = None
         self.wants: vec[i64] = NO_WANTS
+        self.tails: vec[i64] = NO_WANTS
+        self.num_tails: i64 = 0
+        self.is_delayed = False
         self.by_group = by_group
 
     def copy_for(self, owner: i64, by_group: list[GroupTable]) -> RequestTables:
@@ -129,6 +134,9 @@ class RequestTables(ManagerTables):
         twin.tenant = self.tenant
         twin.wish = self.wish
         twin.wants = self.wants
+        twin.tails = self.tails
+        twin.num_tails = self.num_tails
+        twin.is_delayed = self.is_delayed
         return twin
 
 

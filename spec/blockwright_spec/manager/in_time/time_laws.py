@@ -1,4 +1,4 @@
-"""Part one, chapter 21: what is true in time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
+"""Part one, chapter 22: what is true in time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
 
 from ...reads import Ahead, Cross, Group, Mamba, cut, dead, entries, writes
 from ...reads import drafts_beside as beside
@@ -139,9 +139,10 @@ def law_copies_are_apart(state: State) -> bool:
 
 
 def law_copy_is_of_its_entry(before: State, done: Done) -> bool:
-    """COPY-2: a copy is made from a block that another request keeps, and leaves it as it was."""
+    """COPY-2: a copy is made from a block that another request keeps, or that is published, and leaves it as it was."""
     return all(
-        sharers(done.state, source) > 0 and done.state.contents[source] == before.contents[source]
+        (sharers(done.state, source) > 0 or key(done.state, source) is not None)
+        and done.state.contents[source] == before.contents[source]
         for _, source, _ in copies(done)
     )
 
