@@ -35,7 +35,7 @@ CURRENT := PYTHONPATH=impl $(RUN)/python -c 'import sys, blockwright; sys.exit(b
 COMPILE := BLOCKWRIGHT_DEVELOPMENT=$(BLOCKWRIGHT_DEVELOPMENT) $(RUN)/python setup.py --quiet build_ext --inplace
 
 # The gates that check the checks (first = "nightly" in gates.toml): by night, and before a release.
-CHECKS := places damage mutants planted bent spec
+CHECKS := places damage mutants planted
 
 # The gates that ask compiled code run on both builds; the others read or change source, or ask the specification alone or
 # code that is not compiled: once. Profile 'pr' goes through every scope on the compiled core, which is what ships, and
@@ -57,7 +57,7 @@ ARITHMETIC := tests/core/keys/test_siphash.py::test_any_key_message_and_rounds \
 REPORTS = $(addprefix --report ,$(wildcard build/conform-compiled.json build/conform-pure.json build/conform-checks.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help quick build build-optimized build-pgo build-quick test test-compiled test-pure test-cuda test-engines bench-engines conform conform-checks wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
+.PHONY: help quick build build-optimized build-pgo build-quick test test-compiled test-pure test-cuda test-engines bench-engines bench-engines-hits model-coverage conform conform-checks wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -131,6 +131,12 @@ test-engines: build $(ENGINES)/.ready ## inside a real vLLM (CPU, tiny models): 
 
 bench-engines: build-optimized $(ENGINES)/.ready ## time vLLM's scheduler with its own manager, with Blockwright's, and with none
 	PYTHONPATH=impl:. $(ENGINES)/bin/python benchmarks/vllm_scheduler.py
+
+bench-engines-hits: build $(ENGINES)/.ready ## count hits under vLLM's scheduler, with its own manager and with Blockwright's
+	PYTHONPATH=impl:. $(ENGINES)/bin/python benchmarks/vllm_hits.py
+
+model-coverage: build $(ENGINES)/.ready ## build the layers of ninety models by vLLM's code, serve each, and write docs/reference/served.md
+	PYTHONPATH=impl:. $(ENGINES)/bin/python benchmarks/model_coverage.py --write
 
 # The loop of an edit in the core. It runs from source, so nothing is compiled; exploring takes most of the time.
 quick: $(READY) ## a verdict on an edit of the core in less than a minute, from source: nothing is compiled

@@ -31,8 +31,8 @@ class _Replica:
 
     def add(self, row: int, request: Any, replaced: Any) -> None:
         if replaced is not None:
-            self._replica.remove_request(replaced.request_id)
-        self._replica.add_request(request.request_id, self.manager.get_blocks(request.request_id), (), 0)
+            self._replica.rows.remove_request(replaced.request_id)
+        self._replica.rows.add_request(request.request_id, self.manager.get_blocks(request.request_id), (), 0)
 
     def schedule(self, requests: Sequence[Any]) -> Any:
         return self.manager.allocate_slots_batch(requests, 1), self.manager.take_copies()
@@ -41,8 +41,8 @@ class _Replica:
         self._replica.step(list(requests), 1, 0, scheduled[0])
 
     def entries(self, group: int, row: int, begin: int, end: int) -> list[int]:
-        request_id: Any = self._replica.request_ids[row]
-        return self._replica.block_ids(request_id)[group][begin:end]
+        request_id: Any = self._replica.rows.request_ids[row]
+        return self._replica.rows.block_ids(request_id)[group][begin:end]
 
     def slots(self, group: int, count: int) -> list[int]:
         first = self._replica.groups[group].slots

@@ -158,7 +158,11 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--steps", type=int, default=240)
     args = parser.parse_args()
-    layouts = {"one full": [stub.full()], "one full and five sliding": [stub.full(), *[stub.sliding(128)] * 5]}
+    layouts = {
+        "one full": [stub.full()],
+        "one full and five sliding": [stub.full(), *[stub.sliding(128)] * 5],
+        "one full and three recurrent": [stub.full(), *[stub.state()] * 3],
+    }
     for is_async in (False, True):
         for name, kinds in layouts.items():
             found = decode(args.models, kinds, is_async, args.requests, args.steps)

@@ -1,4 +1,4 @@
-"""Draw the pictures of README.md: what a manager looks like with a shared prefix and a window that trims.
+"""Draw the pictures of README.md: a manager with a shared prefix and a window that trims.
 
 ``python docs/pictures.py`` writes docs/_static/blocks-light.svg and blocks-dark.svg; a test sees that they are current.
 """

@@ -108,7 +108,6 @@ class Deviation:
             raise ValueError(f"deviation {self.name}: name the script that confirms the bug (confirm=...)")
 
     def explains(self, finding: Finding) -> bool:
-        """Return whether a finding shows this deviation."""
         return finding.law == self.law and re.search(self.pattern, f"{finding.scope}: {finding.detail}") is not None
 
 

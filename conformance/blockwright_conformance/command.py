@@ -61,7 +61,6 @@ examples:
 
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Add the sub-command to the command's parser."""
     parser = subparsers.add_parser(
         "conform",
         help="show that the manager does what the specification says",
@@ -96,7 +95,6 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def _positive(text: str) -> int:
-    """Read an integer of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be an integer of at least 1, not {text!r}")
     return int(text)
@@ -190,7 +188,6 @@ def _check_packages(names: list[str], profile: Profile) -> None:
 
 
 def _expected(file: Path | None) -> tuple[Deviation, ...]:
-    """Read the expected failures."""
     try:
         return () if file is None else expected_of(file)
     except ValueError as error:

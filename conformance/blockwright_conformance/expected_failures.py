@@ -73,7 +73,6 @@ def deviation(row: dict[str, Any], where: str) -> Deviation:
 
 
 def findings(rows: Iterable[GateResult]) -> list[Finding]:
-    """Return the findings in the rows of a report."""
     return [Finding(row.law, row.scope, row.detail, row.script) for row in rows if row.violations]
 
 
@@ -96,7 +95,6 @@ def excused(row: GateResult, known: Deviation | None) -> GateResult:
 
 
 def outdated(known: Deviation) -> GateResult:
-    """Return the row of a deviation that did not show."""
     detail = f"{known.name} did not show: take it off the list of expected failures"
     return GateResult("expected", known.name, "", 0, 0, 1, 0.0, "XPASS-1", detail)
 

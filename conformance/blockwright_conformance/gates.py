@@ -1,7 +1,8 @@
 """The gates of the kit: one list, and what each of them reports.
 
 A gate is a module with a function ``run(profile, progress)`` that returns a list of `GateResult`. It may have another,
-``size(profile)``, that returns how often ``progress(1, what)`` will be called. Each is imported when it is run. Other
+``size(profile)``, that returns how often ``progress(1, what)`` will be called. Or both are methods of its ``GATE``
+(`rows.Exploration`, `rows.Listed`). Each is imported when it is run. Other
 packages add gates of theirs by an entry point of the group ``blockwright.gates`` that names a sequence of `Gate`.
 """
 
@@ -111,12 +112,10 @@ class Gate:
     """
 
     def is_in(self, profile: str) -> bool:
-        """Return whether a profile runs this gate."""
         return ORDER.index(self.first) <= ORDER.index(profile)
 
 
 def gates_of(package: str, file: Path) -> tuple[Gate, ...]:
-    """Return the gates of a package, which a file lists."""
     found = []
     for row in tomllib.loads(file.read_text(encoding="utf-8"))["gate"]:
         ways = tuple([Way(line, tuple(kinds), *words) for line, kinds, *words in row["ways"]])
@@ -149,7 +148,8 @@ def lacking(names: list[str], profile: Profile) -> dict[str, list[str]]:
 def gate(name: str, profile: Profile) -> tuple[Run, int]:
     """Return the function that runs a gate, and the number of steps in which it reports progress."""
     module: Any = importlib.import_module(gates()[name].module)
-    return module.run, module.size(profile) if hasattr(module, "size") else 1
+    found = getattr(module, "GATE", module)
+    return found.run, found.size(profile) if hasattr(found, "size") else 1
 
 
 def factory_of(implementation: str) -> Callable[[Config], ManagerAdapter]:

@@ -83,7 +83,6 @@ PLACES: Final = ("below", "at", "above")
 
 
 def met(scopes: Sequence[Scope], can: Capabilities) -> list[Met]:
-    """Return what scopes met of each thing that a manager declares."""
     needs = [needs_of(each) for each in scopes]
     rows = [kind_met(kind, scopes, "groups" in can.features) for kind in sorted(can.kinds)]
     for what in ("call", "feature"):

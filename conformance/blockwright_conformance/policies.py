@@ -40,7 +40,6 @@ class Watched:
         self.policy, self.asked = policy, asked
 
     def choose(self, candidates: Candidates) -> Candidate:
-        """Have the policy choose."""
         self.asked["choose"] += 1
         return self.policy.choose(candidates)  # type: ignore[no-any-return]
 
@@ -72,7 +71,6 @@ class PolicyAdapter(BlockwrightAdapter):
         return twin
 
     def free(self, name: str) -> None:
-        """Tell the policy of a request that ends."""
         if name in self.manager.request_ids():
             self.policy.ending(self.manager, self.requests[name], 0, 0.0)
         super().free(name)
@@ -84,7 +82,7 @@ class PolicyManagers:
     def __init__(self, policy: Callable[[], object]) -> None:
         self.policy, self.asked = policy, Counter[str]()
 
-    def __call__(self, config: Config) -> PolicyAdapter:  # noqa: D102
+    def __call__(self, config: Config) -> PolicyAdapter:
         return PolicyAdapter(config, Watched(self.policy(), self.asked))
 
     def explore(self, scope: Scope) -> Result:
@@ -118,17 +116,14 @@ def tasks(profile: Profile) -> list[tuple[str, str]]:
 
 
 def size(profile: Profile) -> int:
-    """Count the explorations."""
     return len(tasks(profile))
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Put each policy through each scope."""
     calls = tasks(profile)
     return in_order(row_of, calls, [name for _, name in calls], profile.jobs, progress, profile.explorer)
 
 
 def row_of(policy: str, name: str) -> GateResult:
-    """Return the row of a policy in a scope."""
     (scope,) = [each for each in POLICIES if each.name == name]
     return replace(judged(scope, PolicyManagers(policy_named(policy))), kind="policies", manager=policy)

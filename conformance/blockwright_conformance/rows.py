@@ -29,7 +29,6 @@ def explored(kind: str, result: Result, script: str) -> GateResult:
 
 
 def layers_of(scope: str) -> str:
-    """Return the layers of a scope, with which its name begins."""
     return scope.partition(",")[0]
 
 
@@ -74,6 +73,31 @@ def ran(
 
 
 @dataclass(frozen=True)
+class Listed:
+    """A gate of things with names, for Blockwright's own manager: a module has one as its `GATE`."""
+
+    names: Iterable[str]
+    row: Callable[[str, Profile], GateResult]
+    """Looks at one of them in a process of its own."""
+    whole: Callable[[list[GateResult], Profile], list[GateResult]] = lambda rows, profile: rows
+    """Adds to the rows, or sums them up, where all are looked at."""
+    nightly: Iterable[str] = ()
+    """Names that are looked at by night alone."""
+
+    def chosen(self, profile: Profile) -> list[str]:
+        names = (*self.names, *(self.nightly if profile.name == "nightly" else ()))
+        return [name for name in names if profile.is_ours and profile.scope in name]
+
+    def size(self, profile: Profile) -> int:
+        return len(self.chosen(profile))
+
+    def run(self, profile: Profile, progress: Advance) -> list[GateResult]:
+        names = self.chosen(profile)
+        rows = in_order(self.row, [(name, profile) for name in names], names, profile.jobs, progress)
+        return self.whole(rows, profile) if rows and not profile.scope else rows
+
+
+@dataclass(frozen=True)
 class Exploration:
     """A gate that explores worlds: a module has one as its `GATE`."""
 
@@ -99,15 +123,12 @@ class Exploration:
         return profile.is_ours and not profile.scope and profile.name != "quick"
 
     def size(self, profile: Profile) -> int:
-        """Count the scopes."""
         return len(self.chosen(profile))
 
     def row(self, scope: Any, profile: Profile) -> GateResult:
-        """Explore a scope, and return its row."""
         return self.report(Explorer(self.world(scope), max_transitions=LIMIT).run())
 
     def report(self, result: Result) -> GateResult:
-        """Return the row of a scope that was explored."""
         found = result.violation
         way = self.world(result.scope).script(found.actions, f"{found.law}: {found.detail}") if found else ""
         return explored(self.kind, result, way)
@@ -122,7 +143,6 @@ class Exploration:
         return [*results, self.coverage(results)] if results and self.is_whole(profile) else results
 
     def coverage(self, results: list[GateResult]) -> GateResult:
-        """Return the row that fails if some action or refusal never happened."""
         return covered("coverage", self.about, results, self.everything)
 
 

@@ -37,7 +37,6 @@ class ConformanceReport:
 
     @property
     def transitions(self) -> int:
-        """Count the transitions executed in lock-step."""
         return sum(each.transitions for each in self.scopes)
 
 

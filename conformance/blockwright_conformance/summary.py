@@ -31,17 +31,14 @@ def summed(way: Way, rows: list[GateResult]) -> GateResult:
 
 
 def counted(row: GateResult) -> tuple[str, ...]:
-    """Return the counts of a row, as a table shows them."""
     return f"{row.states:,}", f"{row.transitions:,}", f"{row.violations:,}", f"{row.seconds:.1f}"
 
 
 def cells(rows: list[GateResult]) -> list[tuple[str, ...]]:
-    """Return the table's cells."""
     found = ((way, each, f"{each.passed:,} of {each.tried:,} {way.verdict}") for way, each in sums(rows).items())
     return [(way.name, way.things, passed, *counted(each)) for way, each, passed in found]
 
 
 def as_data(rows: list[GateResult]) -> dict[str, Any]:
-    """Return the same as data."""
     names = ("tried", "passed", *COUNTS)
     return {way.name: {name: round(getattr(each, name), 3) for name in names} for way, each in sums(rows).items()}

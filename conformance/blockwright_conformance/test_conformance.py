@@ -23,12 +23,10 @@ RUN = pytest.StashKey[set[str]]()
 
 
 def option(config: pytest.Config, name: str, default: str) -> str:
-    """Return an option; without the plugin there is none."""
     return str(config.getoption(f"--blockwright-{name}", default) or default)
 
 
 def scopes_of(config: pytest.Config) -> list[Scope]:
-    """Return the scopes that are asked for."""
     profile, text = option(config, "profile", "pr"), option(config, "scope", "")
     if profile not in FOR_OTHERS:
         raise pytest.UsageError(f"--blockwright-profile: expected one of {', '.join(FOR_OTHERS)}, not {profile!r}")
@@ -39,7 +37,6 @@ def scopes_of(config: pytest.Config) -> list[Scope]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make a test for each scope."""
     if "scope" in metafunc.fixturenames:
         scopes = scopes_of(metafunc.config)
         metafunc.parametrize("scope", scopes, ids=[each.name for each in scopes])
@@ -58,7 +55,6 @@ def factory(pytestconfig: pytest.Config) -> Any:
 
 @pytest.fixture(scope="session")
 def expected(pytestconfig: pytest.Config) -> tuple[Deviation, ...]:
-    """Return the expected failures."""
     file = option(pytestconfig, "expected", "")
     try:
         return expected_of(file) if file else ()

@@ -5,4 +5,3 @@ from pathlib import Path
 from blockwright_conformance.gates import gates_of
 
 GATES = gates_of(__package__, Path(__file__).with_suffix(".toml"))
-"""In the order in which the command runs them, after the kit's own."""

@@ -28,7 +28,6 @@ class Advance(Protocol):
 
 
 def has_rich() -> bool:
-    """Return whether rich is installed, without importing it."""
     return importlib.util.find_spec("rich") is not None
 
 

@@ -296,7 +296,6 @@ class _Names(dict[str, Any]):
 
 
 def _annotated(module: Mapping[str, Any], annotation: Any) -> Kind:
-    """Return the kind of an annotation, evaluated in its module."""
     if annotation in UNREAD:
         return _unread(_kind_of(eval(annotation, {}, _Names(module))), "int |" in annotation)
     try:
@@ -349,7 +348,6 @@ def admitted(signature: str, module: str, given: tuple[object, ...], named: Mapp
 
 
 def _admit(name: str, kind: Kind, value: object) -> Any:
-    """Return one argument as its parameter takes it."""
     if type(value) in kind.exact:
         return value
     try:

@@ -31,8 +31,6 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class _Version(argparse.Action):
-    """Print the version and the build of the core, and exit."""
-
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         from blockwright import __version__, build_info
 
@@ -65,7 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _line(message: str) -> str:
-    """Return a message in one line, as it may be shown."""
     return printable(" ".join(message.split()))
 
 

@@ -57,7 +57,6 @@ class KVCacheConfig:
     shared_layers: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         integer("num_blocks", self.num_blocks, 1)
         if self.num_blocks < 2:
             raise InvalidArgumentError(

@@ -76,13 +76,11 @@ class NeverFitsError(BlockwrightError, ValueError):
     """
 
     def __init__(self, message: str, needed_blocks: int, pool_blocks: int) -> None:
-        """Keep both numbers beside the message."""
         super().__init__(message)
         self.needed_blocks = needed_blocks
         self.pool_blocks = pool_blocks
 
     def __reduce__(self) -> tuple[type[NeverFitsError], tuple[str, int, int]]:
-        """Pickle by the arguments, so that worker processes can raise it."""
         return type(self), (str(self), self.needed_blocks, self.pool_blocks)
 
 
@@ -96,14 +94,12 @@ class TooLittleMemoryError(BlockwrightError, ValueError):
     """
 
     def __init__(self, message: str, needed_bytes: int, needed_blocks: int, longest_model_len: int) -> None:
-        """Keep what would do beside the message."""
         super().__init__(message)
         self.needed_bytes = needed_bytes
         self.needed_blocks = needed_blocks
         self.longest_model_len = longest_model_len
 
     def __reduce__(self) -> tuple[type[TooLittleMemoryError], tuple[str, int, int, int]]:
-        """Pickle by the arguments, so that worker processes can raise it."""
         return type(self), (str(self), self.needed_bytes, self.needed_blocks, self.longest_model_len)
 
 
@@ -117,14 +113,12 @@ class EventGapError(BlockwrightError, LookupError):
     """
 
     def __init__(self, sequence: int, oldest: int, following: int) -> None:
-        """Take the fields as they are."""
         super().__init__(f"sequence: batch {sequence} is not kept, only {oldest}..{following - 1}; take a snapshot")
         self.sequence = sequence
         self.oldest = oldest
         self.following = following
 
     def __reduce__(self) -> tuple[type[EventGapError], tuple[int, int, int]]:
-        """Pickle by the arguments, so that worker processes can raise it."""
         return type(self), (self.sequence, self.oldest, self.following)
 
 
@@ -137,7 +131,6 @@ class JournalGapError(BlockwrightError, LookupError):
     """
 
     def __init__(self, lost: int, kept: int) -> None:
-        """Say how many are lost, and how many are kept."""
         super().__init__(
             f"journal: {lost} entries are lost, only the last {kept} are kept at most; read again for the later ones, "
             "and read more often or keep more"
@@ -146,7 +139,6 @@ class JournalGapError(BlockwrightError, LookupError):
         self.kept = kept
 
     def __reduce__(self) -> tuple[type[JournalGapError], tuple[int, int]]:
-        """Pickle by the arguments, so that worker processes can raise it."""
         return type(self), (self.lost, self.kept)
 
 
@@ -162,13 +154,11 @@ class LostBatchError(InvalidArgumentError):
     """
 
     def __init__(self, sequence: int, reason: str) -> None:
-        """Name the batch, and why."""
         super().__init__(f"events: batch {sequence} is lost ({reason}); consumers take a snapshot instead")
         self.sequence = sequence
         self._reason = reason
 
     def __reduce__(self) -> tuple[type[LostBatchError], tuple[int, str]]:
-        """Pickle by the arguments, so that worker processes can raise it."""
         return type(self), (self.sequence, self._reason)
 
 
@@ -218,7 +208,6 @@ class InvariantError(BlockwrightError):
     """
 
     def __init__(self, law: str, what: str, expected: object, actual: object) -> None:
-        """Describe the broken law with both sides."""
         super().__init__(f"{law}: {what}: expected {expected!r}, found {actual!r}")
         self.law = law
         self._what = what
@@ -226,5 +215,4 @@ class InvariantError(BlockwrightError):
         self.actual = actual
 
     def __reduce__(self) -> tuple[type[InvariantError], tuple[str, str, object, object]]:
-        """Pickle by the arguments, so that worker processes can raise it."""
         return type(self), (self.law, self._what, self.expected, self.actual)

@@ -39,6 +39,7 @@ class BlockStored(NamedTuple):
         cache_salt: salt of the request, or None.
         mm_items: multimodal items that overlap the block: identifier, offset from the block's start, and length.
         medium: where the block is: ``"GPU"``, or the medium that a tier names.
+        lora_id: the adapter's number, where an engine sends a number and no name. This manager's own events have none.
         is_parent_absent: the parent cannot be found on this medium now. Set by `observe.EventStream`, which knows.
     """
 
@@ -51,6 +52,7 @@ class BlockStored(NamedTuple):
     cache_salt: str | None = None
     mm_items: tuple[tuple[str, int, int], ...] = ()
     medium: str = "GPU"
+    lora_id: int | None = None
     is_parent_absent: bool = False
 
     @property

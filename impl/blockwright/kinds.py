@@ -46,7 +46,6 @@ class KVCacheSpec:
     block_size: int
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         integer("block_size", self.block_size, 1)
 
     @property
@@ -70,7 +69,6 @@ class AttentionSpec(KVCacheSpec):
     dtype: object
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         integer("num_kv_heads", self.num_kv_heads, 1)
         integer("head_size", self.head_size, 1)
@@ -99,7 +97,6 @@ class SlidingWindowSpec(AttentionSpec):
     sink_len: int = 0
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         integer("sliding_window", self.sliding_window, 1)
         integer("sink_len", self.sink_len)
@@ -110,13 +107,12 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
     """A layer in which the token at position q reads the positions before it in its own chunk.
 
     `block_size` must divide `attention_chunk_size`: otherwise one block would straddle two chunks and a prefix hit
-    could not tell apart its halves, of which one is still read.
+    cannot distinguish its halves, of which one is still read.
     """
 
     attention_chunk_size: int
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         integer("attention_chunk_size", self.attention_chunk_size, 1)
         if self.attention_chunk_size % self.block_size:
@@ -145,7 +141,6 @@ class MambaSpec(KVCacheSpec):
     runs_ahead: bool = False
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         integer("num_speculative_blocks", self.num_speculative_blocks)
         if len(self.shapes) != len(self.dtypes):

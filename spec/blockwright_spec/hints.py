@@ -12,6 +12,7 @@ leaves the device `Said` goes with it.
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 FIRST = -2
 PASSING = -1
@@ -36,6 +37,27 @@ UNSAID = Wish()
 """What is said of a request of which nothing is said."""
 
 
+class Tip(IntEnum):
+    """What ended with a block, if no request has gone on from there since (chapter `keeping`)."""
+
+    NONE = 0
+    PROMPT = 1
+    OUTPUT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Blocks that a request lets go of (chapter `keeping`): passing ones, and those where something of it ended."""
+
+    passing: frozenset[int] = frozenset()
+    prompt: frozenset[int] = frozenset()
+    output: frozenset[int] = frozenset()
+
+
+NOTHING_LEFT = Leaving()
+"""Of blocks that no request leaves."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """What is remembered of a published block: a priority until a time, whether it goes first, and what followed it.
@@ -43,7 +65,7 @@ class Mark:
     `nexts` are the contents that stood behind it in the tables of those who held it. A block that several things
     followed is never among the first to go. `recent` says that it is among the last to become a candidate, which no
     hint is about (HINT-3). `passing` says that no hit that its last holder wanted needs it (chapter `keeping`), and
-    `spared` that it is one of the last such blocks, which go as all others do.
+    `spared` that it is one of the last such blocks, which go as all others do. `tip` says what ended with it.
     """
 
     priority: int = 0
@@ -52,6 +74,7 @@ class Mark:
     recent: bool = False
     passing: bool = False
     spared: bool = False
+    tip: Tip = Tip.NONE
     nexts: frozenset[Hashable] = frozenset()
 
 

@@ -54,7 +54,7 @@ class Mamba:
 class Ahead(Mamba):
     """A recurrent layer with steps that run ahead of the known tokens: the states of drafts are in its block table.
 
-    How many drafts hold is known only later, so that every entry which any count may need keeps a block of its own.
+    How many drafts hold is known only later, so that every entry which any count may need keeps a separate block.
     """
 
 
@@ -188,9 +188,10 @@ def cut(prefix: Prefix, end: int) -> Prefix:
 def margin(group: Group, eagle: bool) -> int:
     """Return the tokens after a hit that must be cached too and are computed again: a block under EAGLE (HIT-1).
 
-    A state is read whole or not at all, so a recurrent layer has no margin.
+    Only the data of a draft head depends on the token behind it. A recurrent layer, which is read whole or not at all,
+    and one of chunked local attention are no part of a draft head, so they have no margin.
     """
-    return group.block_size if eagle and not isinstance(group.kind, Mamba) else 0
+    return group.block_size if eagle and not isinstance(group.kind, Mamba | Chunked) else 0
 
 
 def hit_ends(group: Group, length: int, eagle: bool) -> frozenset[int]:

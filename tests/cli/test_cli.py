@@ -24,7 +24,6 @@ RAISES: dict[str, Callable[[], int]] = {}
 
 
 def register_ends(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Add a command that ends as its argument says."""
     parser = subparsers.add_parser("end", help="end in some way")
     parser.add_argument("how", choices=sorted(RAISES))
     parser.set_defaults(run=lambda args: RAISES[args.how]())

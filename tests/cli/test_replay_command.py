@@ -28,7 +28,6 @@ SMALL = ["--conversations", "12", "--turns", "3", "--seed", "5"]
 
 
 def report(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
-    """Run the command and return its JSON."""
     assert main(["replay", *argv, "--json", "-"]) == 0
     out, err = capsys.readouterr()
     assert err == ""

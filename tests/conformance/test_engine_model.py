@@ -1,15 +1,12 @@
 """Property: what the tiny model is compared with, the dense recomputation, reads what the definition says and no more.
 
-How: tokens are changed one at a time; a longer sequence answers for its beginnings; weights are compared between
-precisions; one session of the real parts is computed as without a cache.
+How: tokens are changed one at a time; a longer sequence answers for its beginnings; one session
+of the real parts is computed as without a cache.
 Not covered: requests in chunks, beside each other, with drafts and in lower precisions, which the gate `numerics`
 compares with it.
 """
 
-import ast
 from collections.abc import Iterator
-from dataclasses import replace
-from inspect import getsource
 from math import gcd, lcm
 from random import Random
 from typing import Any
@@ -19,7 +16,6 @@ import torch
 
 from blockwright import KVCacheManager, Request
 from blockwright.device import InputBatch, KVCacheStorage, plan_kv_cache
-from blockwright_lab.numerics.engine import dense
 from blockwright_lab.numerics.engine.dense import Recomputation
 from blockwright_lab.numerics.engine.model import HybridModel
 from blockwright_lab.numerics.engine.weights import ModelConfig
@@ -105,26 +101,3 @@ def test_a_longer_sequence_answers_for_its_beginnings() -> None:
     assert known.num_passes == 1
     assert float((known.logits(tokens[:9]) - whole[:9]).abs().max()) > 1e-3  # another encoder is another sequence
     assert known.num_passes == 2
-
-
-def test_the_same_seed_gives_the_same_weights_in_every_precision() -> None:
-    config = ModelConfig(KINDS["all"], draft=Group(Full(), 4), seed=3)
-    double, single = HybridModel(config), HybridModel(replace(config, dtype="float32"))
-    assert torch.equal(double.weights.embedding.float(), single.weights.embedding)
-    assert double.weights.draft is not None
-    assert single.weights.draft is not None
-    assert torch.equal(double.weights.draft.join.float(), single.weights.draft.join)
-    assert not torch.equal(double.weights.embedding, HybridModel(replace(config, seed=4)).weights.embedding)
-
-
-def test_the_recomputation_shares_weights_only() -> None:
-    """It names no operator of the device and, of the model, only its class."""
-    imports = [node for node in ast.walk(ast.parse(getsource(dense))) if isinstance(node, ast.ImportFrom | ast.Import)]
-    assert not any(isinstance(node, ast.ImportFrom) and "device" in (node.module or "") for node in imports)
-    names = [
-        alias.name
-        for node in imports
-        if isinstance(node, ast.ImportFrom) and node.module == "model"
-        for alias in node.names
-    ]
-    assert names == ["HybridModel"]

@@ -82,11 +82,6 @@ class Setup(NamedTuple):
     spec: KVCacheSpec
     caching: bool = True
 
-    @property
-    def drafts(self) -> bool:
-        """Whether slots may be given ahead of the known tokens."""
-        return not isinstance(self.spec, MambaSpec)
-
     def manager(self, num_blocks: int = 33, max_model_len: int = 1000, **options: Unpack[Options]) -> KVCacheManager:
         return manager_of(self.spec, num_blocks, max_model_len, self.caching, **options)
 
@@ -111,7 +106,6 @@ every_setup = pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS.keys(
 def manager_of(
     spec: KVCacheSpec, num_blocks: int = 33, max_model_len: int = 1000, caching: bool = True, **options: Unpack[Options]
 ) -> KVCacheManager:
-    """A manager of one group."""
     return manager_over([spec], num_blocks, max_model_len, caching, **options)
 
 
@@ -137,7 +131,6 @@ def manager_over(
     caching: bool = True,
     **options: Unpack[Options],
 ) -> KVCacheManager:
-    """A manager of several groups over one pool."""
     groups = [KVCacheGroupSpec([f"layers.{number}"], spec) for number, spec in enumerate(specs)]
     return KVCacheManager(KVCacheConfig(num_blocks, groups), max_model_len, caching, **options)
 
@@ -145,12 +138,10 @@ def manager_over(
 def group_of(
     spec: KVCacheSpec, num_blocks: int = 101, caching: bool = True, group: int = 0
 ) -> SingleTypeKVCacheManager:
-    """A manager of one kind over a pool of its own."""
     return get_manager_for_kv_cache_spec(spec, BlockPool(num_blocks, caching), group)
 
 
 def prompt(length: int, size: int) -> Request:
-    """A request over the tokens 0, 1, ..."""
     return Request("r", list(range(length)), size)
 
 
@@ -165,7 +156,6 @@ def published(group: SingleTypeKVCacheManager | GroupView, request: Request, ent
 
 
 def hit(group: SingleTypeKVCacheManager, request: Request, length: int, use_eagle: bool = False) -> list[int]:
-    """The ids of a request's hit up to `length` tokens."""
     (found,) = type(group).find_longest_cache_hit(
         request.block_hashes, length, [group.kv_cache_group_id], group.block_pool, group.kv_cache_spec, use_eagle
     )
@@ -200,20 +190,17 @@ def admit(manager: KVCacheManager, request: Request) -> int:
 
 
 def started(manager: KVCacheManager, request_id: str, num_tokens: int, block_size: int = 4, first: int = 0) -> Request:
-    """A running request over the tokens first, first + 1, ..."""
     request = Request(request_id, list(range(first, first + num_tokens)), block_size)
     admit(manager, request)
     return request
 
 
 def table(manager: KVCacheManager, request_id: str) -> list[int]:
-    """The block table of the only group."""
     (ids,) = manager.get_block_ids(request_id)
     return ids
 
 
 def ids_of(blocks: object) -> list[int]:
-    """The ids of blocks, whichever form they come in."""
     if hasattr(blocks, "get_block_ids"):
         (ids,) = blocks.get_block_ids()
         return list(ids)
@@ -238,13 +225,11 @@ def pool_dump(pool: BlockPool) -> object:
 
 
 def single_dump(manager: SingleTypeKVCacheManager | GroupView) -> object:
-    """Everything a manager of one kind says of itself, its pool included."""
     tables = {name: [block.block_id for block in blocks] for name, blocks in manager.req_to_blocks.items()}
     return tables, manager.num_cached_block, pool_dump(manager.block_pool)
 
 
 def manager_dump(manager: KVCacheManager) -> object:
-    """Everything a manager says of itself."""
     names = manager.request_ids()
     each = {
         name: (manager.num_published(name), manager.num_settled(name), manager.get_draft_block_ids(name))
@@ -260,7 +245,6 @@ def manager_dump(manager: KVCacheManager) -> object:
 
 
 def request_dump(request: Request) -> object:
-    """Everything a request says of itself."""
     return request.request_id, request.num_computed_tokens, request.all_token_ids, request.block_hashes
 
 
@@ -275,12 +259,10 @@ def keyed_hasher(low_words: Callable[[int], int]) -> BlockHasher:
 
 
 def one_block(token: int) -> Request:
-    """A request of a single full block of two tokens."""
     return Request(f"r{token}", [token, token], 2, hasher=SHA256)
 
 
 def publish(pool: BlockPool, token: int, blocks: Iterable[object], group: int = 0) -> bytes:
-    """Publish each block under the key of `one_block(token)`; return the key."""
     request = one_block(token)
     for block in blocks:
         pool.cache_full_blocks(request, [block], 0, 1, 2, group)

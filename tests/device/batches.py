@@ -54,7 +54,6 @@ def batch_of(config: KVCacheConfig, caching: bool = True, rows: int = 8, **optio
 
 
 def contents(inputs: StepInputs) -> dict[str, Any]:
-    """Return all numbers of a step's inputs."""
     found: dict[str, Any] = {}
     for name in [name for name in inputs.__dataclass_fields__ if name[0] != "_"]:
         value = getattr(inputs, name)

@@ -46,7 +46,6 @@ def attention(draw: st.DrawFn, kind: int, caching: bool) -> KVCacheSpec:
 
 @st.composite
 def recurrent(draw: st.DrawFn) -> KVCacheSpec:
-    """A recurrent layer of up to three states."""
     dtypes = draw(st.lists(st.sampled_from(DTYPES), min_size=1, max_size=3))
     shapes = tuple(tuple(draw(st.lists(st.integers(1, 5), max_size=3))) for _ in dtypes)
     return MambaSpec(draw(st.sampled_from([1, 2, 4, 8])), shapes, tuple(dtypes), draw(st.sampled_from([0, 0, 1, 3])))

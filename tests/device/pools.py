@@ -12,7 +12,6 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, tor
 
 
 def memory(elements: int, dtype: torch.dtype) -> torch.Tensor:
-    """Random bytes, so that NaNs of every kind are among them."""
     return torch.randint(256, (elements * dtype.itemsize,), dtype=torch.uint8).view(dtype)
 
 
@@ -48,19 +47,16 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def moved_plainly(src: torch.Tensor, dst: torch.Tensor, pairs: list[tuple[int, int]], block_dim: int) -> None:
-    """What moving means: one block after the other."""
     for source, destination in pairs:
         bits(dst).select(block_dim, destination)[...] = bits(src).select(block_dim, source)
 
 
 def twin(flat: torch.Tensor, view: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A copy of all the memory, and the same pool in it."""
     copy = flat.clone()
     return copy, copy.as_strided(view.shape, view.stride(), view.storage_offset())
 
 
 def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """True if all bits are equal."""
     return bool(torch.equal(bits(one), bits(other)))
 
 

@@ -33,7 +33,6 @@ def spec_of(kind: str, reach: int, **fields: object) -> AttentionSpec:
 
 
 def read_by(spec: AttentionSpec, position: int, encoder_len: int = 0) -> Sequence[int]:
-    """The positions that the token at `position` reads."""
     if isinstance(spec, CrossAttentionSpec):
         return range(encoder_len)
     if isinstance(spec, SlidingWindowSpec):
@@ -182,7 +181,6 @@ class StateStep:
     drafts: torch.Tensor
 
     def twin(self) -> "StateStep":
-        """The same with caches of its own."""
         return replace(self, states=self.states.clone(), inputs=self.inputs.clone())
 
 

@@ -105,7 +105,6 @@ def test_each_piece_of_a_block_is_one_stretch(layout: str) -> None:
 
 
 def offsets(view: torch.Tensor) -> list[int]:
-    """Where each element lies, counted from the first."""
     places = torch.zeros((), dtype=torch.int64)
     for dim, (size, stride) in enumerate(zip(view.shape, view.stride(), strict=True)):
         places = places + (torch.arange(size) * stride).reshape([-1 if at == dim else 1 for at in range(view.dim())])

@@ -30,7 +30,6 @@ each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtyp
 
 
 def on_gpu(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements on the GPU, in the same strides."""
     made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
     bits(made).copy_(bits(tensor))
     return made

@@ -11,9 +11,11 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch: pip install torch")
 
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+
 
 @pytest.mark.parametrize("module", ["copies", "inputs", "pairs", "plan", "planned", "slots", "storage"])
 def test_examples(module: str) -> None:
-    results = doctest.testmod(importlib.import_module(f"blockwright.device.{module}"), optionflags=doctest.ELLIPSIS)
+    results = doctest.testmod(importlib.import_module(f"blockwright.device.{module}"), optionflags=FLAGS)
     assert results.attempted
     assert not results.failed

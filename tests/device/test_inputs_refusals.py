@@ -60,7 +60,7 @@ class Running:
 
     def memory(self) -> object:
         replica = self.batch.replica
-        numbers = list(replica.tables), list(replica.words), list(replica.counts), self.batch.request_ids
+        numbers = list(replica.rows.tables), list(replica.words), list(replica.counts), self.batch.request_ids
         return numbers, contents(self.last)
 
     def next_allocation(self) -> Any:
@@ -93,8 +93,6 @@ def step(
     applies: bool = True,
     **changes: Any,
 ) -> Callable[[Running], object]:
-    """Return a step with something wrong in it."""
-
     def call(run: Running) -> object:
         given = altered(run.allocation, **changes) if applies else None
         return run.batch.step(pick(run.requests), new, given, copies, num_draft_tokens=drafts)

@@ -81,7 +81,7 @@ def test_what_is_written_does_not_depend_on_the_length_of_the_contexts(staged: b
         for _ in range(12):
             allocation = run.manager.allocate_slots_batch(run.requests, 1)
             run.batch.apply(run.requests, allocation)
-            written[-1].append(int(run.batch.replica.num_changes))
+            written[-1].append(int(run.batch.replica.rows.num_changes))
             run.batch.step(run.requests, 1)
             for request in run.requests:
                 request.num_computed_tokens += 1

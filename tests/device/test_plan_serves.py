@@ -35,13 +35,11 @@ from blockwright.errors import TooLittleMemoryError
 
 
 def planned(model: Model, available: int, **options: Any) -> KVCachePlan:
-    """Plan, however much is wasted."""
     given = {**model.options, "max_padding": 1.0, **options}
     return plan_kv_cache(model.layers, available, **{"max_model_len": model.max_model_len, **given})
 
 
 def refusal(model: Model, available: int, **options: Any) -> TooLittleMemoryError:
-    """The refusal of so little memory."""
     with pytest.raises(TooLittleMemoryError) as caught:
         planned(model, available, **options)
     return caught.value

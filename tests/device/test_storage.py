@@ -8,7 +8,6 @@ what it was. Blocks are copied, swapped and filled, and read through every view.
 Not covered: which plan is made (test_plan.py); GPUs, but for one test that is skipped without.
 """
 
-import doctest
 import math
 from typing import Any
 
@@ -22,7 +21,6 @@ from hypothesis import strategies as st
 from tests.device.models import DTYPES, Model, models
 from tests.device.pools import bits
 
-import blockwright.device.storage as storage_module
 from blockwright import FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from blockwright.device import KVCacheStorage, copy_blocks, empty_host_caches_like, plan_kv_cache, swap_blocks
 from blockwright.device.storage import dtypes_of, torch_dtype
@@ -32,7 +30,6 @@ NAN = float("nan")
 
 
 def stored(model: Model, device: str = "cpu") -> KVCacheStorage:
-    """The memory of the smallest plan of a model."""
     with pytest.raises(TooLittleMemoryError) as said:
         plan_kv_cache(model.layers, 0, model.max_model_len, **model.options)
     needed = said.value.needed_bytes
@@ -41,7 +38,6 @@ def stored(model: Model, device: str = "cpu") -> KVCacheStorage:
 
 
 def views_of(storage: KVCacheStorage, name: str) -> list[torch.Tensor]:
-    """A layer's tensors."""
     return list(storage.views(name))
 
 
@@ -60,7 +56,6 @@ def reads(tensor: torch.Tensor) -> list[float]:
 
 
 def noise(storage: KVCacheStorage) -> list[torch.Tensor]:
-    """Fill all memory with random bytes; return a copy."""
     for tensor in storage.tensors:
         tensor.copy_(torch.randint(256, tensor.shape, dtype=torch.uint8))
     return [tensor.clone() for tensor in storage.tensors]
@@ -360,9 +355,3 @@ def test_on_a_gpu() -> None:
         for view in views_of(storage, name):
             assert view[[1, 3]].to(torch.float64).isnan().all()
             assert not view[2].to(torch.float64).any()
-
-
-def test_examples() -> None:
-    results = doctest.testmod(storage_module)
-    assert results.attempted
-    assert not results.failed

@@ -71,7 +71,7 @@ def test_code_of_a_name_is_its_own(chapter: spec.Chapter) -> None:
 def test_names_in_code_lead_to_their_definitions() -> None:
     chapter = next(each for each in spec.chapters() if each.name == "manager.hits")
     html = code.rendered(chapter, list(range(1, 60)), lambda label: f"@{label}")
-    assert '<a class="spec-link" href="@spec-reads-longest-hit">longest_hit</a>' in html
+    assert '<a class="spec-link" href="@spec-reads-hit-ends">hit_ends</a>' in html
     assert '<a class="spec-link" href="@spec-manager-state-state-type">State</a>' in html
     assert '<a class="spec-link" href="@law-hit-1">HIT-1</a>' in html
 

@@ -101,6 +101,11 @@ def scheduler(
     *,
     is_async: bool = False,
     drafts: int = 0,
+    eagle: bool = False,
+    flagged: bool = True,
+    unit: int | None = None,
+    interval: int | None = None,
+    shared_prefix: bool = False,
     caching: bool = True,
     events: bool = False,
     loads: dict[str, Any] | None = None,
@@ -109,7 +114,10 @@ def scheduler(
 ) -> Any:
     """Return one of vLLM's schedulers over a pool of these groups, with its own manager or ours.
 
-    `loads` configures the connector beside this file, `connector` one of vLLM's own.
+    `loads` configures the connector beside this file, `connector` one of vLLM's own. Drafts are of an EAGLE head or of
+    n-grams; `flagged` marks full attention as the head's. `unit` is the tokens of a hash, `interval` is vLLM's
+    ``--prefix-cache-retention-interval`` (0 by default there), and `shared_prefix` lets states inside blocks be
+    published.
     """
     settings = {
         "model": str(models.make("llama", folder)),
@@ -122,12 +130,9 @@ def scheduler(
         "async_scheduling": False,
     } | options
     if drafts:
-        settings["speculative_config"] = {
-            "method": "ngram",
-            "num_speculative_tokens": drafts,
-            "prompt_lookup_max": 2,
-            "prompt_lookup_min": 1,
-        }
+        head: dict[str, Any] = {"method": "eagle", "model": str(models.eagle(folder))}
+        ngram = {"method": "ngram", "prompt_lookup_max": 2, "prompt_lookup_min": 1}
+        settings["speculative_config"] = {"num_speculative_tokens": drafts} | (head if eagle else ngram)
     name = repr(sorted(settings.items(), key=str))
     if name not in _CONFIGS:
         _CONFIGS[name] = EngineArgs(**settings).create_engine_config()
@@ -141,6 +146,8 @@ def scheduler(
     config.cache_config.num_gpu_blocks = num_blocks
     if any(isinstance(kind, MambaSpec) for kind in kinds):
         config.cache_config.mamba_cache_mode = "align" if caching else "none"
+        config.cache_config.mamba_block_size = max(sizes)
+        config.cache_config.enable_mamba_shared_prefix_checkpoint = shared_prefix
     if loads is not None:
         connector = {
             "kv_connector": "Connector",
@@ -157,11 +164,22 @@ def scheduler(
         from vllm.config import KVEventsConfig
 
         config.kv_events_config = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
-    groups = [KVCacheGroupSpec([f"layers.{number}"], kind) for number, kind in enumerate(kinds)]
+    groups = [
+        KVCacheGroupSpec(
+            [f"layers.{number}"], kind, is_eagle_group=eagle and flagged and isinstance(kind, FullAttentionSpec)
+        )
+        for number, kind in enumerate(kinds)
+    ]
     names = [name for group in groups for name in group.layer_names]
     size = kinds[0].page_size_bytes if kinds else 0
     tensors = [KVCacheTensor(size=size * num_blocks, layers=names, layer_stride=0, block_stride=size)] if kinds else []
-    memory = KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=tensors, kv_cache_groups=groups)
+    config.cache_config.prefix_cache_retention_interval = interval
+    memory = KVCacheConfig(
+        num_blocks=num_blocks,
+        kv_cache_tensors=tensors,
+        kv_cache_groups=groups,
+        prefix_cache_retention_interval=interval,
+    )
     theirs = AsyncScheduler if is_async else Scheduler
     own = schedulers.AsyncScheduler if is_async else schedulers.Scheduler
     return (own if ours else theirs)(
@@ -169,17 +187,19 @@ def scheduler(
         kv_cache_config=memory,
         structured_output_manager=StructuredOutputManager(config),
         block_size=max(sizes),
-        hash_block_size=min(sizes),
+        hash_block_size=unit or min(sizes),
         log_stats=True,
     )
 
 
-def request(name: str, tokens: list[int], hash_block_size: int, max_tokens: int, **options: Any) -> Request:
-    """Return a request as the engine makes it."""
+def request(
+    name: str, tokens: list[int], hash_block_size: int, max_tokens: int, lookahead: int = 0, **options: Any
+) -> Request:
+    """Return a request as the engine makes it; its block hashes cover `lookahead` tokens behind their block (0.33)."""
     kv_cache_utils.init_none_hash(sha256)
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     sampling.update_from_generation_config({}, None)
-    hasher = kv_cache_utils.get_request_block_hasher(hash_block_size, sha256)
+    hasher = kv_cache_utils.get_request_block_hasher(hash_block_size, sha256, *([lookahead] if lookahead else []))
     return Request(name, tokens, sampling, None, block_hasher=hasher, **options)
 
 
@@ -190,8 +210,19 @@ class WrongContentError(AssertionError):
 class Worker:
     """The worker's side of one scheduler: tokens, block tables, and what every slot holds."""
 
-    def __init__(self, kinds: Sequence[Any], drafts: int, seed: int) -> None:
+    def __init__(self, kinds: Sequence[Any], drafts: int, seed: int, scheduler: Any) -> None:
         self.kinds, self.drafts, self.seed = kinds, drafts, seed
+        unit = scheduler.hash_block_size
+        is_fine = any(isinstance(kind, MambaSpec) and kind.block_size > unit for kind in kinds) and all(
+            isinstance(kind, FullAttentionSpec | MambaSpec) or kind.block_size == unit for kind in kinds
+        )
+        self.checkpoints = {  # the worker has a rule of its own, and asks no manager, where a prefill step saves one
+            "hash_block_size": unit,
+            "drop_eagle_block": scheduler.use_eagle_block_drop,
+            "cache_hit_alignment_tokens": unit if is_fine else max([kind.block_size for kind in kinds], default=unit),
+        }
+        if ahead := getattr(scheduler, "num_hash_lookahead_tokens", 0):
+            self.checkpoints["num_hash_lookahead_tokens"] = ahead
         self.tokens: dict[str, list[int]] = {}
         self.digests: dict[str, list[int]] = {}
         self.tables: dict[str, list[list[int]]] = {}
@@ -215,6 +246,16 @@ class Worker:
     def _next(digest: int) -> int:
         """Return the token that a model would sample after a prefix."""
         return 3 + digest % 97
+
+    def answer(self, tokens: Sequence[int], count: int) -> list[int]:
+        """Return the tokens that the model samples after a prompt."""
+        digest, found = self.seed, list[int]()
+        for token in tokens:
+            digest = hash((digest, token))
+        for _ in range(count):
+            found.append(self._next(digest))
+            digest = hash((digest, found[-1]))
+        return found
 
     def _know(self, name: str, tokens: list[int], tables: Sequence[Sequence[int]], computed: int) -> None:
         self.tokens[name], self.digests[name] = list(tokens), []
@@ -343,7 +384,11 @@ class Worker:
                 self._state(name, group, entry)["window"] = digests[first - 1 : stop]
                 if kind.num_prefill_checkpoint_blocks and not extra:
                     (offset,), (column,) = compute_mamba_prefill_checkpoints(
-                        [stop], [stop - start], size, size, kind.prefill_checkpoint_alignment, False, size
+                        [stop],
+                        [stop - start],
+                        mamba_block_size=size,
+                        checkpoint_alignment=kind.prefill_checkpoint_alignment,
+                        **self.checkpoints,
                     )
                     if offset and table[column]:
                         left = digests[start + offset - 1]
@@ -412,7 +457,7 @@ class Side:
 
     def __init__(self, scheduler: Any, kinds: Sequence[Any], *, depth: int = 0, drafts: int = 0) -> None:
         self.scheduler, self.depth, self.drafts = scheduler, depth, drafts
-        self.worker = Worker(kinds, drafts, 12345)
+        self.worker = Worker(kinds, drafts, 12345, scheduler)
         self.queue: deque[Any] = deque()
         self.prefixes: dict[bytes, int] = {}
         self.tokens: dict[str, list[int]] = {}
@@ -421,7 +466,7 @@ class Side:
         self.tried: set[str] = set()
         self.errors: set[str] = set()
         self.finished: dict[str, Any] = {}
-        self.steps = 0
+        self.steps = self.audited = 0
 
     @property
     def num_free(self) -> int:
@@ -502,6 +547,7 @@ class Side:
         for block, (group, key) in enumerate(zip(pool.block_groups(), pool.block_keys(), strict=True)):
             if key not in self.prefixes:
                 continue
+            self.audited += 1
             owner, held = self.worker.slots.get(block, (group, {}))
             last = "state" if group in self.worker.states else self.worker.kinds[group].block_size - 1
             if owner != group or held.get(last) != self.prefixes[key]:
@@ -541,6 +587,8 @@ def walk(
     roots = [[draw.randrange(3, 100) for _ in range(longest)] for _ in range(3)]
     alive: list[str] = []
     aborted: set[str] = set()
+    given: dict[str, tuple[list[int], int]] = {}
+    lookahead = getattr(sides[0].scheduler, "num_hash_lookahead_tokens", 0)
     for number in range(steps):
         if len(alive) < 14 and draw.random() < 0.25:
             name = f"r{number}"
@@ -550,8 +598,9 @@ def walk(
             if draw.random() < 0.1:
                 extra["cache_salt"] = "tenant"
             most = draw.randrange(1, 80)
+            given[name] = tokens, most
             for side in sides:
-                side.scheduler.add_request(request(name, tokens, hash_block_size, most, **extra))
+                side.scheduler.add_request(request(name, tokens, hash_block_size, most, lookahead, **extra))
             alive.append(name)
         if alive and draw.random() < 0.02:
             name = draw.choice(alive)
@@ -574,12 +623,8 @@ def walk(
             if not side.scheduler.requests and not side.queue:
                 break
             side.step()
-    for name in set().union(*[side.tokens for side in sides]):
-        given = [side.tokens.get(name, []) for side in sides if name not in side.errors]
-        if not given:
-            continue
-        least = min(len(tokens) for tokens in given)
-        if any(tokens[:least] != given[0][:least] for tokens in given) or (
-            name not in aborted and any(len(tokens) != least for tokens in given)
-        ):
-            raise AssertionError(f"{name}: {given}")
+    for side in sides:
+        for name, (tokens, most) in given.items():
+            found, right = side.tokens.get(name, []), side.worker.answer(tokens, most)
+            if found != right[: len(found)] or (len(found) < most and name not in aborted | side.errors):
+                raise AssertionError(f"{name}: {found} instead of {right}")

@@ -98,7 +98,7 @@ def _kinds(groups: str) -> list[Any]:
     return [kind for word in groups.split() for kind in stub.KINDS[word]()]
 
 
-@pytest.mark.parametrize("groups", ["full", "full sliding"])
+@pytest.mark.parametrize("groups", ["full", "full sliding", "full state"])
 @pytest.mark.parametrize("connector", ["NixlConnector", "NixlPushConnector", "MooncakeConnector"])
 def test_requests_are_handed_over(connector: str, groups: str, models_folder: Path) -> None:
     from tests.engines import transfers
@@ -119,6 +119,8 @@ def test_requests_are_handed_over(connector: str, groups: str, models_folder: Pa
         own = ours.tokens.get(name, [])
         assert own[: len(tokens)] == tokens[: len(own)]
     assert set(theirs.finished) == set(ours.finished)
+    # vLLM counts a hit of full attention as one, though the state for it is yet to come, with NIXL.
+    assert ours.hits >= theirs.hits or (groups == "full state" and connector != "MooncakeConnector")
 
 
 def test_the_last_token_of_a_prompt_finds_its_window(models_folder: Path) -> None:
@@ -131,7 +133,7 @@ def test_the_last_token_of_a_prompt_finds_its_window(models_folder: Path) -> Non
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize("groups", ["full", "full sliding"])
+@pytest.mark.parametrize("groups", ["full", "full sliding", "full state"])
 def test_the_host_holds_what_it_says(groups: str, lazy: bool, models_folder: Path) -> None:
     from tests.engines import stub, transfers
 

@@ -1,8 +1,8 @@
 """Another release's schedulers over the same manager: its published Python files beside the libraries installed here.
 
-Everything of `test_start`, `test_manager`, `test_connectors` and `test_schedules` is run once more in a process of its
-own, in which ``import vllm`` finds the files that `make bench-peers` has fetched. Not covered: its engine, which needs
-the libraries of its own release.
+Everything of `test_start`, `test_manager`, `test_connectors`, `test_schedules` and `test_hybrids` is run once more in a
+process of its own, in which ``import vllm`` finds the files that `make bench-peers` has fetched. Not covered: its
+engine, which needs the libraries of its own release.
 """
 
 import os
@@ -27,7 +27,7 @@ def test_the_schedulers_of_the_newest_release(tmp_path: Path) -> None:
     known.mkdir()
     (known / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {PUBLISHED.version}+cpu\n")
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    tests = [str(HERE / f"test_{name}.py") for name in ("start", "manager", "connectors", "schedules")]
+    tests = [str(HERE / f"test_{name}.py") for name in ("start", "manager", "connectors", "schedules", "hybrids")]
     command = [sys.executable, "-m", "pytest", "-q", "-o", "filterwarnings=", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]

@@ -102,7 +102,6 @@ def test_kinds_that_are_not_served_are_refused_by_name(spec: dict[str, Any], mes
         ({"pcp_world_size": 2}, "prefill context parallelism"),
         ({"metrics_collector": object()}, "--kv-cache-metrics"),
         ({"num_prefill_lookahead": 3}, "drafts of several modules"),
-        ({"num_hash_lookahead_tokens": 1}, "disable_lookahead_block_hashes"),
         ({"something_new": 1}, "something_new=1 is not supported"),
     ],
 )

@@ -67,7 +67,6 @@ class World:
         return Request(self.given.text(name), tokens, self.unit, hasher=SHA256)
 
     def dump(self) -> object:
-        """Everything observable; the manager's own check passes."""
         self.manager.check()
         requests = [self.running, self.other, self.loading, self.new, self.child]
         copies = self.manager.block_pool.pending_copies()

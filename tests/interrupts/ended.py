@@ -69,7 +69,6 @@ class Call(NamedTuple):
     reads: Callable[[Any], object] | None = None
 
     def world(self, given: Given) -> Any:
-        """A fresh world for it."""
         world = self.make(given)
         if self.prepare is not None:
             world.extra = self.prepare(world)

@@ -31,7 +31,6 @@ def places(spec: LoadStoreSpec | None) -> object:
 
 
 def list_of(given: Given, items: list[T]) -> list[T]:
-    """A list as it is handed over."""
     handed: list[T] = given.sequence(items)
     return handed
 
@@ -44,7 +43,6 @@ class Keys:
         self.extra: Any = None
 
     def keys(self, names: str) -> list[bytes]:
-        """One for each letter."""
         return list_of(self.given, [self.given.key(name.encode() * 3) for name in names])
 
 
@@ -135,7 +133,6 @@ class ChainWorld(Keys):
         self.waiting = -1 if begun is None or begun.job_id is None else begun.job_id
 
     def numbers(self, *ids: int) -> list[int]:
-        """Blocks of the device."""
         return list_of(self.given, [self.given.number(each) for each in ids])
 
     def ends(self, kind: str, is_good: bool = True) -> object:

@@ -11,12 +11,7 @@ from typing import Any
 
 from tests.interrupts.ended import AS_THEY_ARE, Call, Given, require_refused, touched
 
-from blockwright.paging import (
-    Device,
-    SelfAttnBlockSpaceManager,
-    SequenceStatus,
-    SimpleSequenceGroup,
-)
+from blockwright.paging import Device, SelfAttnBlockSpaceManager, SequenceStatus, SimpleSequenceGroup
 
 
 class OwnSequence:
@@ -75,12 +70,10 @@ class World:
         return OwnSequence(number(seq_id), [number(first + i) for i in range(length)])
 
     def with_encoder(self) -> SimpleSequenceGroup:
-        """A group that waits, and whose request has an encoder."""
         alone = self.sequence(6, 5, 70)
         return SimpleSequenceGroup(self.given.text("encoded"), [alone], encoder_seq=self.sequence(7, 6, 80))
 
     def dump(self) -> object:
-        """Everything observable; the manager's own check passes."""
         manager = self.manager
         manager.check()
         pools = [manager.block_allocator.on(device).pool for device in (Device.GPU, Device.CPU)]

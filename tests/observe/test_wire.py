@@ -122,3 +122,40 @@ def test_wrong_arguments_and_payloads() -> None:
     for payload in (b"", b"\xc1", msgspec.msgpack.encode([1.0, [["Unknown"]], 0]), msgspec.msgpack.encode({"a": 1})):
         with pytest.raises(InvalidArgumentError, match="payload"):
             decode(payload)
+
+
+def test_engines_name_salts_and_adapters_in_their_own_ways() -> None:
+    """vLLM names a salt with the first block of a chain alone, older engines an adapter by its number."""
+    tokens = [7, 8] * 3
+    chain = {"type": "BlockStored", "block_hashes": [1, 2, 3], "parent_block_hash": None, "token_ids": tokens}
+    fields = {
+        "block_size": 2,
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": None,
+        "extra_keys": [["salt"], None, None],
+    }
+    whole = {**chain, **fields}
+    split = [
+        {**whole, "block_hashes": [at + 1], "parent_block_hash": at or None, "token_ids": [7, 8], "extra_keys": [keys]}
+        for at, keys in enumerate([["salt"], None, None])
+    ]
+    for events in ([whole], split):
+        index = PrefixIndex(decode(msgspec.msgpack.encode([0.0, events, 0])))
+        assert (index.match(tokens, cache_salt="salt"), index.match(tokens)) == (6, 0)
+    numbered = {**whole, "lora_id": 7, "extra_keys": [[7], [7], [7]]}
+    index = PrefixIndex(decode(msgspec.msgpack.encode([0.0, [numbered, {**whole, "block_hashes": [4, 5, 6]}], 0])))
+    assert (index.match(tokens, lora_id=7), index.match(tokens, cache_salt="salt"), index.match(tokens)) == (6, 6, 0)
+    index.apply([BlockRemoved(1)])
+    assert (index.match(tokens, lora_id=7), index.match(tokens, cache_salt="salt")) == (0, 6)
+
+
+def test_sglang_leaves_out_the_blocks_with_items_alone() -> None:
+    third = BlockStored(b"\3" * 32, b"\2" * 32, TOKENS, 2)
+    _, events, _ = reported(Encoder("sglang"), FIRST, SECOND._replace(mm_items=(("image", 0, 2),)), third)
+    assert [event["block_hashes"] for event in events] == [[ONE], [int.from_bytes(b"\3" * 8, "big")]]
+
+
+def test_a_hash_is_the_same_on_every_medium() -> None:
+    """A tier's key has the number of the group behind the digest."""
+    assert hash_of(bytes(range(32))) == hash_of(bytes(range(32)) + b"\1\0\0\0")

@@ -13,7 +13,7 @@ import blockwright.offload as offload
 
 LOADED = """
 import sys, blockwright.offload
-print([name for name in ("torch", "numpy", "fsspec", "valkey", "redis", "xxhash") if name in sys.modules])
+print([name for name in ("torch", "numpy", "fsspec", "valkey", "redis", "xxhash", "mooncake") if name in sys.modules])
 """
 
 

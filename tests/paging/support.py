@@ -18,12 +18,10 @@ KINDS = ("naive", "prefix_caching")
 
 
 def allocator_of(kind: str, gpu: int = 8, cpu: int = 4, size: int = 4) -> CpuGpuBlockAllocator:
-    """A small allocator of either kind."""
     return CpuGpuBlockAllocator.create(kind, num_gpu_blocks=gpu, num_cpu_blocks=cpu, block_size=size)
 
 
 def table_of(allocator: CpuGpuBlockAllocator, tokens: Iterable[int], window: int | None = None) -> BlockTable:
-    """A table of some tokens on the GPU."""
     table = BlockTable(allocator.on(Device.GPU).block_size, allocator, max_block_sliding_window=window)
     table.allocate(list(tokens))
     return table
@@ -37,7 +35,6 @@ def group_of(seq_id: int, tokens: Iterable[int], *, num_seqs: int = 1) -> tuple[
 
 
 def start(manager: SelfAttnBlockSpaceManager, seq_id: int, tokens: Iterable[int]) -> SimpleSequence:
-    """A running sequence of a group of its own."""
     group, seq = group_of(seq_id, tokens)
     manager.allocate(group)
     seq.status = SequenceStatus.RUNNING
@@ -45,19 +42,16 @@ def start(manager: SelfAttnBlockSpaceManager, seq_id: int, tokens: Iterable[int]
 
 
 def alone(seq: SimpleSequence) -> SimpleSequenceGroup:
-    """A group of one sequence."""
     return SimpleSequenceGroup("one", [seq])
 
 
 def block_dump(block: Block) -> object:
-    """Everything that a block says of itself."""
     if isinstance(block, NullBlock):
         return "null", block.block_id
     return (block.block_id, block.token_ids, block.content_hash, block.computed, block.last_accessed, block.extra_hash)
 
 
 def table_dump(table: BlockTable) -> object:
-    """Everything that a table says of itself."""
     return [block_dump(block) for block in table.blocks], table.num_full_slots
 
 
@@ -79,7 +73,6 @@ def allocator_dump(allocator: CpuGpuBlockAllocator) -> object:
 
 
 def manager_dump(manager: SelfAttnBlockSpaceManager) -> object:
-    """Everything that a manager knows."""
     return (
         {seq_id: table_dump(table) for seq_id, table in manager.block_tables.items()},
         {request_id: table_dump(table) for request_id, table in manager.cross_block_tables.items()},

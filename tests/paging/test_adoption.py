@@ -25,7 +25,6 @@ def sharing(gpu: int, slots: int = 0) -> tuple[CpuGpuBlockAllocator, BlockTable,
 
 
 def tokens_of(table: BlockTable) -> list[int]:
-    """What is written in the blocks of a table."""
     return [token for block in table.blocks for token in block.token_ids]
 
 

@@ -31,7 +31,6 @@ def allocator(request: pytest.FixtureRequest) -> CpuGpuBlockAllocator:
 
 
 def chain(allocator: CpuGpuBlockAllocator, *contents: list[int], device: Device = GPU) -> list[Block]:
-    """Blocks one after another; those of four tokens immutable."""
     blocks: list[Block] = []
     for tokens in contents:
         prev = blocks[-1] if blocks else None
@@ -44,7 +43,6 @@ def chain(allocator: CpuGpuBlockAllocator, *contents: list[int], device: Device 
 
 
 def free_counts(allocator: CpuGpuBlockAllocator) -> tuple[int, int]:
-    """Free blocks of the GPU and the CPU."""
     return allocator.get_num_free_blocks(GPU), allocator.get_num_free_blocks(CPU)
 
 
@@ -196,7 +194,6 @@ def test_the_null_block_needs_a_free_block_once() -> None:
 
 @pytest.fixture
 def caching() -> CpuGpuBlockAllocator:
-    """An allocator that finds full blocks by their content."""
     return allocator_of("prefix_caching")
 
 

@@ -20,7 +20,6 @@ def allocator(request: pytest.FixtureRequest) -> CpuGpuBlockAllocator:
 
 
 def check(allocator: CpuGpuBlockAllocator, *tables: BlockTable) -> None:
-    """The self-checks of tables and pools."""
     for table in tables:
         table.check()
     allocator.check([block for table in tables for block in table.blocks])

@@ -30,7 +30,6 @@ KINDS = (NaiveBlock, PrefixCachingBlock)
 ALLOCATORS = (NaiveBlockAllocator, PrefixCachingBlockAllocator)
 MOST = 2**30
 PURE = blockwright.build_info().kind == "pure"
-BOOLS_ARE_TOLD = pytest.mark.skipif(not PURE, reason="compiled signatures take a bool as the int it is")
 
 
 class Owner(BlockAllocator):
@@ -234,7 +233,6 @@ def test_what_is_not_held_here_is_refused(kind: Any) -> None:
 
 
 def child_of(allocator: Any, before: Block) -> Block:
-    """A block that follows an engine's own."""
     child: Block = allocator.allocate_mutable_block(before)
     return child
 

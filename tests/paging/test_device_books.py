@@ -12,13 +12,7 @@ import pytest
 from tests.paging.support import KINDS, allocator_of, table_of
 
 from blockwright.errors import BlockError, InvalidArgumentError
-from blockwright.paging import (
-    Block,
-    CpuGpuBlockAllocator,
-    Device,
-    NaiveBlockAllocator,
-    PrefixCachingBlockAllocator,
-)
+from blockwright.paging import Block, CpuGpuBlockAllocator, Device, NaiveBlockAllocator, PrefixCachingBlockAllocator
 
 GPU, CPU = Device.GPU, Device.CPU
 

@@ -57,7 +57,6 @@ def allocator() -> CpuGpuBlockAllocator:
 
 
 def first_of(allocator: CpuGpuBlockAllocator, *contents: list[int]) -> list[Block]:
-    """First blocks of sequences of their own."""
     return [allocator.allocate_immutable_block(None, tokens, GPU) for tokens in contents]
 
 

@@ -120,10 +120,6 @@ class ListBlock(Block):
         return self._tokens
 
     @property
-    def num_tokens_total(self) -> int:
-        return len(self._tokens)
-
-    @property
     def num_empty_slots(self) -> int:
         return self._size - len(self._tokens)
 
@@ -134,30 +130,6 @@ class ListBlock(Block):
     @property
     def prev_block(self) -> Block | None:
         return self._prev
-
-    @property
-    def extra_hash(self) -> int | None:
-        return None
-
-    @property
-    def computed(self) -> bool:
-        return False
-
-    @computed.setter
-    def computed(self, value: bool) -> None:
-        raise NotImplementedError
-
-    @property
-    def last_accessed(self) -> float:
-        return 0.0
-
-    @last_accessed.setter
-    def last_accessed(self, value: float) -> None:
-        raise NotImplementedError
-
-    @property
-    def content_hash(self) -> bytes | None:
-        return None
 
 
 class ListAllocator(DeviceAwareBlockAllocator):
@@ -188,51 +160,15 @@ class ListAllocator(DeviceAwareBlockAllocator):
         self.free_ids.append(block.block_id)
         block.block_id = None
 
-    def fork(self, last_block: Block) -> list[Block]:
-        raise NotImplementedError
-
     def get_num_total_blocks(self, device: Device) -> int:
         return len(self._ids)
 
     def get_num_free_blocks(self, device: Device) -> int:
         return len(self.free_ids)
 
-    def get_physical_block_id(self, device: Device, absolute_id: int) -> int:
-        return absolute_id
-
-    def swap(self, blocks: list[Block], src_device: Device, dst_device: Device) -> dict[int, int]:
-        raise NotImplementedError
-
     @property
     def all_block_ids(self) -> frozenset[int]:
         return self._ids
-
-    def clear_copy_on_writes(self) -> list[tuple[int, int]]:
-        return []
-
-    def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
-        raise NotImplementedError
-
-    def mark_blocks_as_computed(self, block_ids: list[int]) -> None:
-        raise NotImplementedError
-
-    def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:
-        return []
-
-    def get_num_full_blocks_touched(self, blocks: list[Block], device: Device = Device.GPU) -> int:
-        return 0
-
-    def get_prefix_cache_hit_rate(self, device: Device) -> float:
-        return -1.0
-
-    def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        return True
-
-    def find_cached_blocks_prefix(self, block_hashes: list[bytes], device: Device = Device.GPU) -> list[bytes]:
-        return []
-
-    def allocate_or_get_null_block(self) -> Block:
-        raise NotImplementedError
 
 
 def test_a_table_works_through_an_engines_own_allocator() -> None:
@@ -266,7 +202,6 @@ def test_a_block_works_through_an_engines_own_allocator() -> None:
 
 
 def sources() -> list[Path]:
-    """The modules of the package."""
     return sorted(Path(blockwright.paging.__file__ or "").parent.glob("*.py"))
 
 

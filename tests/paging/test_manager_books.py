@@ -24,13 +24,11 @@ from blockwright.paging.computed_blocks import ComputedBlocksTracker
 
 
 def manager_of(**given: Any) -> SelfAttnBlockSpaceManager:
-    """A small manager."""
     options: dict[str, Any] = {"block_size": 2, "num_gpu_blocks": 8, "num_cpu_blocks": 4, "watermark": 0.0}
     return SelfAttnBlockSpaceManager(**(options | given))
 
 
 def encoding(name: str, decoder: int, encoder: int, seq_id: int = 1) -> SimpleSequenceGroup:
-    """A waiting encoder-decoder group, with so many tokens on each side."""
     seqs = [SimpleSequence(seq_id, list(range(decoder)))]
     return SimpleSequenceGroup(name, seqs, SimpleSequence(seq_id + 100, list(range(encoder))))
 

@@ -9,13 +9,7 @@ import pytest
 from tests.paging.support import allocator_of, group_of, table_of
 
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError
-from blockwright.paging import (
-    Device,
-    SelfAttnBlockSpaceManager,
-    Sequence,
-    SimpleSequence,
-    SimpleSequenceGroup,
-)
+from blockwright.paging import Device, SelfAttnBlockSpaceManager, Sequence, SimpleSequence, SimpleSequenceGroup
 from blockwright.paging.computed_blocks import ComputedBlocksTracker
 
 GPU, CPU = Device.GPU, Device.CPU

@@ -149,7 +149,6 @@ def check(trace: Trace, case: Case) -> None:
 
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the file of a tokenizer whose tokens are words."""
     library = pytest.importorskip("tokenizers", reason="needs tokenizers (extra 'traces')")
     made = library.Tokenizer(
         library.models.WordLevel({"one": 0, "two": 1, "three": 2, "[2]": 3, "?": 4}, unk_token="?")

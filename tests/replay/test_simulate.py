@@ -120,7 +120,6 @@ def agree(result: PoolResult, model: Model) -> None:
 
 
 def trace_of(*prompts: list[tuple[int, int]]) -> Trace:
-    """Return a trace of prompts given as runs (content, length)."""
     requests = [
         TraceRequest(array("i", [run[0] for run in prompt]), array("i", [run[1] for run in prompt]), 0.0, 1)
         for prompt in prompts

@@ -8,13 +8,11 @@ from blockwright_spec.reads import Full, Group, Kind, Prefix, Sliding
 
 
 def done(outcome: Outcome) -> Done:
-    """A step that must happen."""
     assert isinstance(outcome, Done), outcome
     return outcome
 
 
 def why(outcome: Outcome) -> Reason:
-    """The reason of a step that must not happen."""
     assert isinstance(outcome, Refusal), outcome
     return outcome.reason
 
@@ -36,12 +34,10 @@ def hit_of(state: State, slot: int) -> Hit:
 
 
 def sent(state: State, slot: int, prefix: Prefix) -> State:
-    """The state with a request that has been looked up."""
     return done(t.find(done(t.arrive(state, slot, prefix)).state, slot, LRU)).state
 
 
 def admitted(state: State, slot: int, prefix: Prefix) -> State:
-    """The state with a request admitted whole."""
     state = sent(state, slot, prefix)
     hit = hit_of(state, slot)
     return done(t.admit(state, slot, hit, Step(len(prefix[1]) - hit.length), LRU)).state
@@ -54,12 +50,10 @@ def manager(
 
 
 def held(*tokens: int, group: int = 0) -> Content:
-    """What a block of a group holds that ends after these tokens."""
     return group, prompt(*tokens)
 
 
 def table_of(state: State, slot: int = 0) -> Table:
-    """The one table of a running request."""
     (table,) = running(state, slot).tables
     return table
 

@@ -21,7 +21,6 @@ A, B, PIN = ("A", 0), ("B", 0), ("a copy", 0)
 
 
 def done(now: Machine | None) -> Machine:
-    """The machine after a step that must have happened."""
     assert now is not None
     return now
 
@@ -146,7 +145,6 @@ def test_every_state_of_a_small_pool_keeps_the_invariants() -> None:
 
 
 def altered(now: Machine, block: int, record: Block) -> Machine:
-    """A state with one block altered."""
     return replace(now, blocks=(*now.blocks[:block], record, *now.blocks[block + 1 :]))
 
 

@@ -57,7 +57,6 @@ def blocks_of(groups: tuple[tuple[Kind, int], ...]) -> tuple[Content, ...]:
 
 
 def named(said: Explanation) -> tuple[Content, ...]:
-    """The blocks that an explanation names."""
     return tuple((at, cut(PROMPT, end)) for at, part in enumerate(said.parts) for end in part.missing)
 
 

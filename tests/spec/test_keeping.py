@@ -16,7 +16,7 @@ from blockwright_spec import hints
 from blockwright_spec.manager import transitions as t
 from blockwright_spec.manager.added import ConfigAdded
 from blockwright_spec.manager.hits import found
-from blockwright_spec.manager.keeping import left, passing_at_end
+from blockwright_spec.manager.keeping import leaving_at_end, left
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done, Outcome, Step
 from blockwright_spec.manager.retention_laws import law_next_turn_hits
@@ -38,6 +38,7 @@ class Turn:
     prefix: Prefix
     length: int
     ordinary: int
+    hit: int = 0
     held: int = 0
 
 
@@ -58,10 +59,10 @@ def served(state: State, prefix: Prefix, steps: tuple[int, ...]) -> tuple[State,
         ordinary |= {block for block in set(state.queue) - set(before.queue) if is_ordinary(state, block)}
     request = state.requests[0]
     assert isinstance(request, Running)
-    length, leaving = left(state.config, request), passing_at_end(state.config, request)
+    length, leaving = left(state.config, request), leaving_at_end(state.config, request).passing
     own = {block for table in request.tables for block in table if block != NULL and key(state, block)}
     count = len(own - leaving) + len(ordinary)
-    return done(t.release(state, 0, LRU)), Turn((prefix[0], (*prefix[1], 9)), length, count), held
+    return done(t.release(state, 0, LRU)), Turn((prefix[0], (*prefix[1], 9)), length, count, hit.length), held
 
 
 def is_ordinary(state: State, block: int) -> bool:
@@ -69,9 +70,13 @@ def is_ordinary(state: State, block: int) -> bool:
 
 
 def after(turns: tuple[Turn, ...], new: Turn, held: int) -> tuple[Turn, ...]:
-    """Count for each turn what one more request has let go of and held."""
+    """Count what one more request has let go of and held, for each turn that it has not gone on from."""
     kept = tuple(replace(turn, ordinary=turn.ordinary + new.ordinary, held=max(turn.held, held)) for turn in turns)
-    return (*(turn for turn in kept if turn.prefix != new.prefix), new)
+    return (*(turn for turn in kept if turn.prefix != new.prefix and not goes_on(new, turn)), new)
+
+
+def goes_on(new: Turn, turn: Turn) -> bool:
+    return new.hit == turn.length and new.prefix[1][: new.hit] == turn.prefix[1][: turn.length]
 
 
 def broken(state: State, turns: tuple[Turn, ...]) -> list[Turn]:

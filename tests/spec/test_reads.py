@@ -104,7 +104,6 @@ def asks(tokens: int) -> Prefix:
 
 
 def hit(kind: Kind, size: int, tokens: int, cached: set[int], eagle: bool = False) -> int:
-    """The hit of `tokens` tokens when the entries `cached` are."""
     return hit_of_all((Group(kind, size),), tokens, (cached,), eagle)
 
 
@@ -158,13 +157,12 @@ def readable(group: Group, tokens: int, length: int, cached: set[int], eagle: bo
     """Whether a group could resume `tokens` tokens after `length`, by brute force."""
     size = group.block_size
     read = {at // size for at in reads(group.kind, length)}
-    if not eagle or isinstance(group.kind, Mamba):
+    if not eagle or isinstance(group.kind, Mamba | Chunked):
         return read <= cached and length < tokens
     return read | {length // size} <= cached and length < tokens >= length + size
 
 
 def subsets(entries: int) -> list[set[int]]:
-    """All sets of some entries."""
     return [{entry for entry, mark in enumerate(marks) if mark} for marks in product((False, True), repeat=entries)]
 
 

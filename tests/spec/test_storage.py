@@ -46,15 +46,19 @@ GROUPS = (
 """Two tensors of pages of 32 bytes; the windows have twice as many tokens per block as declared, as has the chunk."""
 NEEDED = 5 + 4 + 3 + 2
 PLAN = StoragePlan(LAYERS, LIMITS, 64 * 20 + 63, 16, Fraction(1, 4), GROUPS, (32, 32), 20, NEEDED)
+SPLIT = StoragePlan(
+    LAYERS[:2], LIMITS, 640, 16, Fraction(0), (PlannedGroup((0,), 4, 0), PlannedGroup((1,), 4, 0)), (32,), 20, 10
+)
+"""Two full layers in groups of their own; in one they would hold almost as much, in half of the time."""
 
 
 @pytest.mark.parametrize("law", STORAGE_LAWS, ids=lambda law: law.id)
 def test_law_holds(law: Law) -> None:
     assert law.holds(PLAN)
+    assert law.holds(SPLIT)
 
 
 def of_group(at: int, **fields: Any) -> StoragePlan:
-    """The plan with another group."""
     return replace(PLAN, groups=(*GROUPS[:at], replace(GROUPS[at], **fields), *GROUPS[at + 1 :]))
 
 
@@ -82,6 +86,7 @@ BROKEN: list[tuple[str, StoragePlan]] = [
     ("LAYOUT-8", replace(PLAN, pages=(32, 40))),
     ("LAYOUT-9", replace(PLAN, pages=(64, 64), num_blocks=NEEDED + 1)),
     ("LAYOUT-9", replace(PLAN, loss=Fraction(0), num_blocks=NEEDED + 1)),
+    ("LAYOUT-9", replace(SPLIT, group_cost=Fraction(1))),
 ]
 """Plans that break each law, in each of its parts."""
 

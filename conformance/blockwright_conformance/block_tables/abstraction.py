@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def expected(state: Paged) -> PagedObservation:
-    """Return the observation of an allocator in this state."""
     blocks, pending = range(len(state.contents)), ends(state.copies)
     return PagedObservation(
         tuple([table_shown(state, table) for table in state.tables]),
@@ -58,7 +57,6 @@ def likely(state: Paged, shown: PagedObservation, reply: TablesReply) -> Iterato
 
 
 def refused_wrong(model: "BlockwrightTables", outcome: Outcome[Paged], reply: TablesReply) -> Iterator[str]:
-    """Yield the differences in acceptance: not now, wrong, or done."""
     refusal, error = outcome.refusal, reply.error
     if refusal is None:
         if error is not None or reply.refused:

@@ -41,7 +41,6 @@ class TableAction:
     """The base of all actions: each is one call, with the same name for allocators and the specification."""
 
     def asked(self, state: Paged) -> tuple[Any, ...]:
-        """Return the name of the call, and its arguments."""
         raise NotImplementedError
 
     def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
@@ -77,7 +76,6 @@ class TableAction:
 
 
 def expects(outcome: Outcome[Paged]) -> str:
-    """Return the comment with the answer of the specification."""
     if outcome.refusal is None:
         return ""
     when, words = outcome.refusal.reason.value
@@ -90,12 +88,10 @@ def absent(state: Paged) -> int | None:
 
 
 def there(state: Paged) -> list[tuple[int, PagedTable]]:
-    """Return the tables, with their slots."""
     return [(slot, table) for slot, table in enumerate(state.tables) if table is not None]
 
 
 def on_gpu(state: Paged) -> list[tuple[int, PagedTable]]:
-    """Return the tables on the GPU, with their slots."""
     return [(slot, table) for slot, table in there(state) if table.device is Device.GPU]
 
 
@@ -432,6 +428,5 @@ ACTIONS: tuple[type[Any], ...] = (
 
 
 def pairs_of(outcome: Outcome[Paged]) -> tuple[Pair, ...]:
-    """Return the copies or moves of the last call."""
     last = outcome.steps[-1][1]
     return last.pairs if isinstance(last, PagedDone) else ()

@@ -48,7 +48,6 @@ def extra_of(extra: Any) -> int | None:
 
 
 def refusals_of(package: ModuleType) -> tuple[type[Exception], ...]:
-    """Return the errors by which a copy of the package refuses a wrong call."""
     return tuple(getattr(package.errors, f"{name}Error") for name in ("Block", "InvalidArgument", "NoFreeBlocks"))
 
 

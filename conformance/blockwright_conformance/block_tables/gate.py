@@ -6,11 +6,9 @@ from .world import EVERYTHING, TablesWorld
 
 
 def weight(each: PagedScope) -> tuple[int, int, int]:
-    """Guess how large a scope is."""
     return each.config.caching, len(each.outputs) * len(each.lookaheads), len(each.calls) + each.config.num_gpu
 
 
 GATE = Exploration(
     __name__, "paged", "all scopes of block tables", PAGED_PROFILES.__getitem__, TablesWorld, EVERYTHING, weight
 )
-size, run = GATE.size, GATE.run

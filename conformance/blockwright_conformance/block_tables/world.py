@@ -65,7 +65,6 @@ class TablesWorld(World[Paged, BlockwrightTables]):
     def differences(
         self, model: BlockwrightTables, action: Any, outcome: Outcome[Paged], reply: TablesReply, shown: Any
     ) -> list[str]:
-        """Name the differences in acceptance or, if there are none, in the state, the copies and the moves."""
         if faults := list(refused_wrong(model, outcome, reply)):
             return faults
         faults = differing(expected(outcome.state), shown)
@@ -74,7 +73,6 @@ class TablesWorld(World[Paged, BlockwrightTables]):
         return faults
 
     def examine(self, model: BlockwrightTables, state: Paged) -> list[str]:
-        """Run the self-check, and ask questions that change nothing: cached blocks, blocks to touch or move."""
         model.check()
         faults: list[str] = []
 

@@ -34,7 +34,6 @@ class Diagnosis:
 
 
 def diagnose(world: World[S, M], actions: tuple[Any, ...]) -> Diagnosis:
-    """Perform the actions of a counterexample again, and name the laws that are broken at its end."""
     state, model = world.initial(), world.model()
     for action in actions[:-1]:
         answers(world, model, state)
@@ -45,7 +44,6 @@ def diagnose(world: World[S, M], actions: tuple[Any, ...]) -> Diagnosis:
 
 
 def of_last(world: World[S, M], model: M, before: S, action: Any) -> Iterator[tuple[str, str]]:
-    """Perform the last action, and yield each law that it breaks with the fault that shows it."""
     compared = act(world, model, before, action)
     for fault in compared.faults:
         yield of_fault(fault, compared.law)

@@ -143,7 +143,6 @@ class Explorer(Generic[S, M]):
             self.fail(law.id, law.statement, trail)
 
     def judge_state(self, node: Node[S, M]) -> None:
-        """Check the laws of states, the model's self-check, and its answers to questions."""
         for law in self.world.broken(node.state) if self.laws else ():
             self.fail(law.id, law.statement, node.trail)
         if node.model is not None:
@@ -156,7 +155,6 @@ class Explorer(Generic[S, M]):
 
 
 def examined(world: World[S, M], model: M, state: S) -> list[tuple[str, str]]:
-    """Return the faults of a model's self-check and of its answers to questions, each with the law that it breaks."""
     try:
         faults = world.examine(model, state)
     except Exception as error:
@@ -165,7 +163,6 @@ def examined(world: World[S, M], model: M, state: S) -> list[tuple[str, str]]:
 
 
 def path(trail: Trail) -> tuple[Any, ...]:
-    """Return the actions of a trail, first one first."""
     actions: list[Any] = []
     while trail is not None:
         trail, action = trail
@@ -175,7 +172,6 @@ def path(trail: Trail) -> tuple[Any, ...]:
 
 @contextmanager
 def collector_resting() -> Iterator[None]:
-    """Turn the garbage collector off for a while."""
     was_on = gc.isenabled()
     gc.disable()
     try:

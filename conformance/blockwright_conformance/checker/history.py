@@ -69,12 +69,10 @@ class History(Generic[S, M]):
         return compared
 
     def examine(self) -> None:
-        """Have the model check itself and answer questions; a `HistoryError` where an answer is wrong."""
         for law_id, fault in examined(self.world, self.model, self.state):
             self.fail(law_id, fault)
 
     def finish(self) -> None:
-        """Check the laws of states; a `HistoryError` where one is broken."""
         for law in self.world.broken(self.state):
             self.fail(law.id, law.statement)
 
@@ -108,7 +106,6 @@ def walk(world: World[S, M], seed: int, steps: int) -> History[S, M]:
 
 
 def walked(world: World[S, M], seed: int, steps: int) -> Counter[str]:
-    """Take a random walk, up to a `HistoryError`, and return how often what happened."""
     return walk(world, seed, steps).fired
 
 

@@ -81,7 +81,6 @@ class World(ABC, Generic[S, M]):
         """Return the state in which everything begins."""
 
     def enabled(self, state: S) -> Iterator[Any]:
-        """Yield every action that the scope allows in a state."""
         for each in self.actions:
             yield from each.allowed(self.scope, state)
 
@@ -102,11 +101,9 @@ class World(ABC, Generic[S, M]):
         """Return a name that is equal for states of which only one need be visited."""
 
     def broken(self, state: S) -> list[Law]:
-        """Return the laws that a state breaks."""
         return [law for law in self.laws if not law.holds(state)]
 
     def broken_by(self, outcome: Outcome[S]) -> list[Law]:
-        """Return the laws that the steps of an outcome break."""
         return [law for before, done in outcome.steps for law in self.step_laws if not law.holds(before, done)]
 
     def happened(self, state: S, action: Any, outcome: Outcome[S]) -> Iterator[str]:
@@ -123,7 +120,6 @@ class World(ABC, Generic[S, M]):
         """Return a new model in the initial state."""
 
     def perform(self, model: M, action: Any, state: S) -> Any:
-        """Perform an action on a model that is in a state, and return its answers."""
         return action.perform(model, state)
 
     def choices(self, model: M, state: S, action: Any, reply: Any, shown: Any) -> Iterable[Any]:
@@ -153,7 +149,6 @@ class World(ABC, Generic[S, M]):
         return []
 
     def lines(self, state: S, action: Any, outcome: Outcome[S]) -> list[str]:
-        """Return the lines of an action."""
         found: list[str] = action.lines(state, outcome)
         return found
 

@@ -12,7 +12,6 @@ from .adapter import Observation
 
 
 def expected(state: State) -> Observation:
-    """Return the observation of a manager in this state."""
     blocks = state.config.num_blocks
     references = [0] * blocks
     keys = [None] * blocks
@@ -41,9 +40,10 @@ def expected(state: State) -> Observation:
     settled = tuple([each.settled if isinstance(each, Running) and overlaps else None for each in state.requests])
     shown = tuple(references), tuple(keys), tuple(published), len(queue), tuple(states), settled, state.copies
     passing = tuple([block for block, mark in enumerate(state.marks) if mark.passing])
+    tips = tuple([(block, int(mark.tip)) for block, mark in enumerate(state.marks) if mark.tip])
     outside = tuple(sorted(state.outside))
     parts = tails if added.unit else None
-    return Observation(tuple(tables), queue, *shown, outside=outside, passing=passing, tails=parts)
+    return Observation(tuple(tables), queue, *shown, outside=outside, passing=passing, tips=tips, tails=parts)
 
 
 def length(content: Content) -> int:

@@ -23,13 +23,13 @@ from .outside import Hold, LetGo, Take
 from .parts import Reply
 from .running import Append, Grow, GrowEach, Publish, Trim
 from .scopes import Scope
-from .steps import FinishLoad, Fork, Reset, Settle, Start, TakeCopies
+from .steps import FinishLoad, Forget, Fork, Reset, Settle, Start, TakeCopies
 from .wrong import LateHit, WrongHit, WrongStep
 
 __all__ = [
-    "ACTIONS", "Action", "Admit", "AdmitHeld", "Append", "Find", "FinishLoad", "Fork", "Grow", "GrowEach", "Hold",
-    "LateHit", "LetGo", "ManagerOutcome", "Preempt", "Publish", "Release", "ReleasePrefix", "Reset", "Retain", "Settle",
-    "Start", "Take", "TakeCopies", "Tick", "Trim", "WrongHit", "WrongStep", "call_of", "enabled", "meaning",
+    "ACTIONS", "Action", "Admit", "AdmitHeld", "Append", "Find", "FinishLoad", "Forget", "Fork", "Grow", "GrowEach",
+    "Hold", "LateHit", "LetGo", "ManagerOutcome", "Preempt", "Publish", "Release", "ReleasePrefix", "Reset", "Retain",
+    "Settle", "Start", "Take", "TakeCopies", "Tick", "Trim", "WrongHit", "WrongStep", "call_of", "enabled", "meaning",
     "of_running", "perform",
 ]  # fmt: skip
 
@@ -41,7 +41,7 @@ PROMPTED: tuple[Any, ...] = (Admit, Find, WrongHit)
 """With one that is not there, for each prompt that it may have."""
 UNSENT: tuple[Any, ...] = (Release, WrongStep, Admit)
 """With one that is not there, whatever its prompt."""
-WHOLE: tuple[Any, ...] = (GrowEach, Reset, FinishLoad, Fork, TakeCopies, Start, Settle, Tick, Hold, Take, LetGo)
+WHOLE: tuple[Any, ...] = (GrowEach, Reset, Forget, FinishLoad, Fork, TakeCopies, Start, Settle, Tick, Hold, Take, LetGo)
 """With the manager as a whole."""
 
 ACTIONS: tuple[type[Any], ...] = tuple(dict.fromkeys((*RUNNING, *WAITING, *PROMPTED, *UNSENT, *WHOLE)))
@@ -68,13 +68,11 @@ def enabled(scope: Scope, state: State) -> Iterator[Any]:
 
 
 def of_running(scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Any]:
-    """Yield what may be done with a request that runs."""
     for each in RUNNING:
         yield from each.allowed(scope, state, slot, prefix)
 
 
 def meaning(state: State, action: Any, choice: Choice = LRU) -> ManagerOutcome:
-    """Return what comes of an action in a state."""
     outcome: ManagerOutcome = action.meaning(state, choice)
     return outcome
 
@@ -92,7 +90,6 @@ def call_of(action: Any) -> Call | None:
 
 
 def perform(adapter: ManagerAdapter, action: Any, state: State) -> Reply:
-    """Perform an action on a manager with the abstract state `state`."""
     try:
         reply: Reply | None = action.perform(adapter, state)
     except adapter.errors as error:

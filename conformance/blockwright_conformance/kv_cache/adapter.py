@@ -13,6 +13,15 @@ from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.state import Content, Copy, Table
 from blockwright_spec.reads import Prefix
 
+EXTRAS: tuple[dict[str, str], ...] = (
+    {},
+    {"cache_salt": "salt"},
+    {"lora_name": "adapter"},
+    {"cache_salt": "salt", "lora_name": "adapter"},
+    {"cache_salt": "other"},
+)
+"""What the extra keys 0, 1, ... of a scope mean to a request."""
+
 
 class Found(NamedTuple):
     """The result of a lookup: the length of the hit and its block ids per group, 0 where the entry is null.
@@ -97,6 +106,8 @@ class Observation(NamedTuple):
     """Blocks held from outside, each as often as it is held there, in ascending order."""
     passing: tuple[int, ...] | None = None
     """Passing blocks, where blocks are told apart so, in ascending order."""
+    tips: tuple[tuple[int, int], ...] | None = None
+    """Free blocks with which a prompt (1) or an output (2) ended that no request has gone on from, likewise."""
     counted: Counted | None = None
     """Where what happens is counted: the counts."""
     tails: tuple[tuple[int, ...], ...] | None = None
@@ -113,7 +124,8 @@ class ManagerAdapter(Protocol):
 
     Every scope calls `copy`, `send`, `append`, `find`, `allocate`, `free`, `forget`, `observe`, `check` and
     `common_prefix`. The others are called in scopes that need the call of that name, which `capabilities`, an attribute
-    of this class if there is one, must declare.
+    of this class if there is one, must declare. Scopes with "forget" call ``unlearn(name, extra)``: it forgets what a
+    request has cached or, where `name` is None, what the owner of `EXTRAS[extra]` has.
     """
 
     errors: tuple[type[Exception], ...]

@@ -50,7 +50,6 @@ class Admit(NamedTuple):
 
     @classmethod
     def with_hit(cls, scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -> Iterator[Self]:
-        """Yield the ways to admit a request that a lookup finds `hit` for."""
         length, encoder, words = len(prefix[1]), scope.encoder, scope.calls
         whole, planned = length - hit.length, "plan" in words
         if is_idle(scope, state):

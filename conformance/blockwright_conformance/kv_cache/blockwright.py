@@ -19,16 +19,7 @@ from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Config, Content, Table
 from blockwright_spec.reads import Ahead, Chunked, Cross, Full, Kind, Mamba, Prefix, Sinks, Sliding, cut
 
-from .adapter import Counted, Explained, Found, Observation, Planned, Served
-
-EXTRAS: tuple[dict[str, str], ...] = (
-    {},
-    {"cache_salt": "salt"},
-    {"lora_name": "adapter"},
-    {"cache_salt": "salt", "lora_name": "adapter"},
-    {"cache_salt": "other"},
-)
-"""What the extra keys 0, 1, ... of a scope mean to a request."""
+from .adapter import EXTRAS, Counted, Explained, Found, Observation, Planned, Served
 
 
 def declared(kind: Kind, block_size: int) -> tuple[str, dict[str, Any]]:
@@ -52,7 +43,6 @@ def declared(kind: Kind, block_size: int) -> tuple[str, dict[str, Any]]:
 
 
 def kv_cache_spec(kind: Kind, block_size: int, package: Any = blockwright) -> KVCacheSpec:
-    """Return the layer declaration of a kind, as a copy of the package makes it."""
     name, arguments = declared(kind, block_size)
     spec: KVCacheSpec = getattr(package, name)(**arguments)
     return spec
@@ -63,7 +53,6 @@ JOINED = 32
 
 
 def keywords(step: Step) -> dict[str, int]:
-    """Return the keyword arguments of a step."""
     names = "num_draft_tokens num_external_computed_tokens num_encoder_tokens full_sequence_must_fit reserved_blocks"
     added = step.added
     values = added.drafts, added.external, added.encoder, step.whole, step.reserve
@@ -71,7 +60,6 @@ def keywords(step: Step) -> dict[str, int]:
 
 
 def errors_of(package: ModuleType) -> tuple[type[Exception], ...]:
-    """Return the errors by which a copy of the package refuses a wrong call."""
     names = ("Block", "DuplicateRequest", "InvalidArgument", "StaleHit", "UnknownRequest", "UnknownStep", "Unsupported")
     return tuple(getattr(package.errors, f"{name}Error") for name in names)
 
@@ -110,7 +98,6 @@ def options_of(config: Config) -> dict[str, Any]:
 
 
 def kv_cache_config(config: Config, package: Any = blockwright) -> KVCacheConfig:
-    """Return the configuration as an engine gives it to a manager and to its workers."""
     specs = [kv_cache_spec(group.kind, group.block_size, package) for group in config.groups]
     groups = [package.KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(specs)]
     made: KVCacheConfig = package.KVCacheConfig(config.num_blocks, groups)
@@ -120,9 +107,10 @@ def kv_cache_config(config: Config, package: Any = blockwright) -> KVCacheConfig
 class Shared:
     """Shared by all copies of an adapter: requests as first made, and the prefix of each digest."""
 
-    def __init__(self, block_size: int, make: Callable[..., Request]) -> None:
+    def __init__(self, block_size: int, make: Callable[..., Request], lookahead: int = 0) -> None:
         self.block_size = block_size
         self.make = make
+        self.lookahead = lookahead
         self.requests: dict[tuple[str, Prefix], Request] = {}
         self.prefixes: dict[bytes, Prefix] = {}
 
@@ -140,9 +128,10 @@ class Shared:
     def learn(self, request: Request, prefix: Prefix) -> None:
         """Record the prefixes of a request's digests, one for each (HASH-1)."""
         for entry, digest in enumerate(request.block_hashes):
-            known = self.prefixes.setdefault(digest, cut(prefix, (entry + 1) * self.block_size))
+            covered = cut(prefix, (entry + 1) * self.block_size + self.lookahead)
+            known = self.prefixes.setdefault(digest, covered)
             self.prefixes[digest[:16]] = known  # as the index keeps it
-            if known != cut(prefix, (entry + 1) * self.block_size):
+            if known != covered:
                 raise AssertionError(f"HASH-1: one digest stands for {known} and for {prefix}")
 
 
@@ -201,8 +190,8 @@ class Account:
         self.lives[name] = replace(self.lives.get(name, Life(0)), asked=tokens)
 
     def asked_elsewhere(self, manager: KVCacheManager, request: Request, length: int, external: int) -> None:
-        """Look a request up beyond the device, where it is to be loaded from."""
-        if external > 0:
+        """Look a request up beyond the device, where it is to be loaded from; of one request nothing is reported."""
+        if external > 0 and request.request_id != "r1":
             tokens = request.num_tokens - length
             manager.found_outside(request, tokens, min(external, tokens))
             name = request.request_id
@@ -258,8 +247,9 @@ class BlockwrightAdapter:
 
     def sharing(self, config: Config) -> Shared:
         """Return the record shared by all copies of this adapter; with events, keys leave the process."""
-        hasher = {"hasher": self.package.Sha256Hasher(b"")} if config.added.tells else {}
-        return Shared(hash_unit(config), partial(self.package.Request, **hasher))
+        tells, lookahead = config.added.tells, config.added.key_lookahead
+        hasher = {"hasher": self.package.Sha256Hasher(b"", lookahead)} if tells or lookahead else {}
+        return Shared(hash_unit(config), partial(self.package.Request, **hasher), lookahead)
 
     def copy(self) -> Self:
         """Return an independent copy; requests are copied when they are next used."""
@@ -305,7 +295,6 @@ class BlockwrightAdapter:
     def asked(
         self, name: str, computed: int, step: Step, length: int, hit_of: str | None
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a call that asks for slots."""
         request = self.owned(name)
         request.num_computed_tokens = computed
         hit = self.hits[hit_of] if hit_of else None
@@ -396,9 +385,10 @@ class BlockwrightAdapter:
             request.append_output_token_ids(list(tokens))
         extra, known = self.prefixes[name]
         self.prefixes[name] = extra, known + tokens
-        if self.overlaps:
-            self.manager.cache_blocks(request, 0)  # publishes nothing, but shows the copy that settlement is to read
-        if (len(known) + len(tokens)) // self.shared.block_size > len(known) // self.shared.block_size:
+        if self.overlaps or self.shared.lookahead:
+            self.manager.cache_blocks(request, 0)  # publishes nothing, but shows the copy that a later step is to read
+        before = len(known) - self.shared.lookahead
+        if (before + len(tokens)) // self.shared.block_size > before // self.shared.block_size:
             self.shared.learn(request, self.prefixes[name])
 
     def publish(self, name: str, end: int) -> None:
@@ -446,6 +436,11 @@ class BlockwrightAdapter:
 
     def reset(self) -> bool:
         return self.manager.reset_prefix_cache()
+
+    def unlearn(self, name: str | None, extra: int) -> None:
+        request = None if name is None else self.requests[name]
+        owner = EXTRAS[extra] if name is None else {}
+        self.manager.forget(request, cache_salt=owner.get("cache_salt"), lora_name=owner.get("lora_name"))
 
     def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
         return tuple(self.manager.get_num_common_prefix_blocks(name, running))
@@ -503,6 +498,7 @@ class BlockwrightAdapter:
             None if self.stream is None else self.listeners(self.stream),
             tuple([block for block, times in enumerate(pool.holders_apart()) for _ in range(times)]),
             tuple(pool.passing_block_ids()),
+            tuple(pool.tips()),
             None if self.account is None else self.account.counted(),
             tails,
         )

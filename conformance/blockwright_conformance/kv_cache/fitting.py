@@ -20,6 +20,7 @@ FEATURES: dict[str, Callable[[Scope], object]] = {
     "caching": lambda scope: scope.config.caching,
     "uncached": lambda scope: not scope.config.caching,
     "eagle": lambda scope: scope.config.eagle,
+    "key lookahead": lambda scope: scope.config.added.key_lookahead,
     "overlaps": lambda scope: scope.config.added.overlaps,
     "settles": lambda scope: scope.config.added.settles,
     "watermark": lambda scope: scope.config.watermark,
@@ -47,7 +48,6 @@ def keeps_draft_states(scope: Scope) -> bool:
 
 
 def needs_of(scope: Scope) -> Needs:
-    """Return the needs of a scope: kinds of layers, optional calls, and features of its configuration and its steps."""
     kinds = [kind_and_lengths(group.kind)[0] for group in scope.config.groups]
     features = (word for word, is_needed in FEATURES.items() if is_needed(scope))
     return Needs(frozenset(kinds), frozenset(scope.calls), frozenset(features))
@@ -57,8 +57,17 @@ QUESTIONS = frozenset(("plan", "explain", "pin"))
 """Optional calls that change nothing: a manager without them is put through the scope without asking."""
 
 
+UNDECLARED = Capabilities(
+    frozenset(NAMES["kinds"]), frozenset(NAMES["calls"]) - {"forget"}, frozenset(NAMES["features"]),
+    absent={"forget": "the adapter has no method `unlearn`"},
+)  # fmt: skip
+"""The abilities of a manager that declares none: everything that there was before one had to declare a call."""
+
+
 def capabilities_of(factory: object) -> Capabilities | None:
     """Return the abilities of a factory's managers, or None for all.
+
+    A factory without a declaration is put through scopes with "forget" only if it is a class with a method `unlearn`.
 
     Raises:
         ValueError: its declaration is no `Capabilities`, or has an unknown name.
@@ -68,7 +77,7 @@ def capabilities_of(factory: object) -> Capabilities | None:
         raise ValueError(f"capabilities: expected a Capabilities, not {declared!r}")
     if declared is not None:
         check_names(declared)
-    return declared
+    return UNDECLARED if declared is None and not hasattr(factory, "unlearn") else declared
 
 
 def check_names(declared: Capabilities) -> None:
@@ -120,6 +129,8 @@ def fitted(scope: Scope, capabilities: Capabilities | None) -> Scope:
 
 def fitting(scopes: Iterable[Scope], capabilities: Capabilities | None) -> list[Scope]:
     """Return what can be run of some scopes, each fitted; one that asks no more than another is not run twice."""
+    if capabilities is UNDECLARED:
+        return [each for each in scopes if "forget" not in each.calls]
     able = [each for scope in scopes if not lacking(each := fitted(scope, capabilities), capabilities)]
     if capabilities is None:
         return able

@@ -34,12 +34,11 @@ class Lockstep(Exploration):
 
 
 def weight(each: Scope) -> tuple[int, int, int]:
-    """Guess how large a scope is."""
     return each.slots, len(each.calls) + len(each.prompts), each.config.num_blocks
 
 
 GATE = Lockstep(__name__, "lockstep", "all scopes", PROFILES.__getitem__, KVCacheWorld, EVERYTHING, weight)
-size, run, report, coverage = GATE.size, GATE.run, GATE.report, GATE.coverage
+report, coverage = GATE.report, GATE.coverage
 
 
 def judged(scope: Scope, factory: Factory) -> GateResult:

@@ -22,7 +22,6 @@ CALLS = frozenset(kind.__name__ for kind in ACTIONS) | frozenset(Reason.__member
 
 
 def size(profile: Profile) -> int:
-    """Count the runs."""
     return len(chosen(profile))
 
 
@@ -33,18 +32,15 @@ def chosen(profile: Profile) -> list[Scope]:
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Run the machine for every large scope, in parallel processes."""
     calls = [(profile, each) for each in chosen(profile)]
     return in_order(histories, calls, [each.name for _, each in calls], profile.jobs, progress)
 
 
 def histories(profile: Profile, scope: Scope) -> GateResult:
-    """Run the state machine of a scope."""
     world = KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
     machine = partial(run_machine, world, *LENGTHS[profile.name], profile.name != "nightly")
     return row(world, [machine])
 
 
 def row(world: KVCacheWorld, runs: Iterable[Run]) -> GateResult:
-    """Return the row of some runs: what happened, and the history of a violation."""
     return ran("machine", world.scope.name, runs, CALLS.__contains__, world.script)

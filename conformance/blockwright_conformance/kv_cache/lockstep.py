@@ -32,7 +32,6 @@ def choice_of(adapter: ManagerAdapter, reply: Reply) -> Choice:
 
 
 def refusals(outcome: ManagerOutcome, reply: Reply, adapter: ManagerAdapter) -> list[str]:
-    """Name the differences in acceptance: not now, wrong, or done."""
     refusal, error = outcome.refusal, reply.error
     when = refusal.reason.value[0] if refusal else None
     wrong = when is When.INVALID or (refusal and refusal.reason is Reason.TOO_LONG and error is not None)
@@ -48,7 +47,6 @@ def refusals(outcome: ManagerOutcome, reply: Reply, adapter: ManagerAdapter) -> 
 
 
 def compare(outcome: ManagerOutcome, reply: Reply, adapter: ManagerAdapter, shown: Observation) -> list[str]:
-    """Name the differences between the specification and a manager's answer and observation."""
     faults, hit = refusals(outcome, reply, adapter), outcome.hit
     if hit is not None and reply.hit is not None and (hit.length, hit.tables) != bare(reply.hit):
         faults.append(f"hit: expected {hit.length} tokens in {hit.tables}, found {reply.hit}")

@@ -24,6 +24,5 @@ class ManagerOutcome(Outcome[State]):
 def outcome_of(
     before: State, done: tuple[Done, ...], refusal: Refusal | None = None, hit: Hit | None = None
 ) -> ManagerOutcome:
-    """Return the outcome of steps that were taken one after the other from a state."""
     states = (before, *[each.state for each in done])
     return ManagerOutcome(states[-1], tuple(zip(states, done, strict=False)), refusal, hit)

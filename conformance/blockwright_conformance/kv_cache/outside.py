@@ -15,7 +15,6 @@ from .scopes import Scope
 
 
 def may_hold(scope: Scope, state: State) -> bool:
-    """Return whether the scope has room for one more hold from outside."""
     return "outside" in scope.calls and len(state.outside) < scope.outside
 
 

@@ -31,12 +31,10 @@ OTHER = "other"
 
 
 def name_of(slot: int) -> str:
-    """Return the id of the request in a slot."""
     return f"r{slot}"
 
 
 def names_of(state: State) -> tuple[str, ...]:
-    """Return the ids of all requests of a state."""
     return tuple([name_of(slot) for slot in range(len(state.requests))])
 
 
@@ -51,12 +49,10 @@ def settled(state: State, outcome: Done | Refusal, hit: Hit | None = None) -> Ma
 
 
 def when(later: bool) -> Publication:
-    """Return when a step's blocks are published."""
     return Publication.LATER if later else Publication.NOW
 
 
 def sent(state: State, slot: int, prefix: Prefix) -> State:
-    """Return the state in which a request is there."""
     if not isinstance(state.requests[slot], Absent):
         return state
     outcome = transitions.arrive(state, slot, prefix)
@@ -65,7 +61,6 @@ def sent(state: State, slot: int, prefix: Prefix) -> State:
 
 
 def looked_up(state: State, slot: int, choice: Choice) -> tuple[State, Hit]:
-    """Return the state after the lookup of a waiting request, and its hit."""
     outcome = transitions.find(state, slot, choice)
     assert isinstance(outcome, Done), outcome
     request = outcome.state.requests[slot]
@@ -92,7 +87,6 @@ LAST = Lookups()
 
 
 def hit_of(state: State, prefix: Prefix) -> Hit:
-    """Return the hit of a lookup by the policy."""
     return LAST.hit(state, prefix) if state.config.caching else Hit()
 
 
@@ -119,7 +113,6 @@ def wanted(state: State, slot: int, request: Running) -> int:
 
 
 def chunks(scope: Scope, remaining: int) -> range:
-    """Return the numbers of tokens that a step may compute out of those remaining."""
     return range(1 if "chunks" in scope.calls else remaining, remaining + 1)
 
 
@@ -134,7 +127,6 @@ def is_untimely(scope: Scope) -> bool:
 
 
 def absent(state: State) -> int | None:
-    """Return the first slot without a request."""
     return next((slot for slot, request in enumerate(state.requests) if isinstance(request, Absent)), None)
 
 

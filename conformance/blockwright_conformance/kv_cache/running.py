@@ -19,7 +19,6 @@ from .scopes import Scope
 
 
 def running(state: State, slot: int) -> Running:
-    """Return a request that runs."""
     request = state.requests[slot]
     assert isinstance(request, Running)
     return request

@@ -62,7 +62,6 @@ def strings(symbols: int, shortest: int, longest: int, extras: tuple[int, ...] =
 
 
 def calls(words: str, known: Collection[str] = CALLS.keys()) -> frozenset[str]:
-    """Return a set of calls from their names."""
     names = frozenset(words.split())
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"unknown calls {sorted(unknown)}; known: {', '.join(known)}")
@@ -70,7 +69,6 @@ def calls(words: str, known: Collection[str] = CALLS.keys()) -> frozenset[str]:
 
 
 def plain(value: Any) -> Any:
-    """Return lists as tuples, as scopes have them."""
     return tuple(map(plain, value)) if isinstance(value, list) else value
 
 
@@ -118,7 +116,6 @@ def kind_and_lengths(kind: Kind) -> tuple[str, dict[str, int]]:
 
 
 def layer_name(kind: Kind) -> str:
-    """Return the short name of a layer, with its window or chunk."""
     name, lengths = kind_and_lengths(kind)
     return " ".join([name, *(f"{'+' if isinstance(kind, Mamba) else ''}{length}" for length in lengths.values())])
 
@@ -162,7 +159,7 @@ def of_row(names: str, *row: Any) -> Scope:
 
 FLAGS = (
     "caching", "eagle", "watermark", "settles", "tells", "counts", "retains", "floors", "guard", "keeps", "spares",
-    "unit",
+    "key_lookahead", "unit",
 )  # fmt: skip
 """Options of a scope that belong to its configuration."""
 
@@ -177,7 +174,6 @@ def configured(groups: tuple[Group, ...], num_blocks: int, max_model_len: int, *
 
 
 def option(config: Config, name: str) -> Any:
-    """Return an option of a configuration by its name."""
     return getattr(config.added if name in ADDED else config, name)
 
 

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.choices import Choice
-from blockwright_spec.manager.in_time import forks
+from blockwright_spec.manager.in_time import forgetting, forks
 from blockwright_spec.manager.in_time import in_flight as flights
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.state import Absent, Running, State, is_loading
 from blockwright_spec.reads import Prefix
 
-from .adapter import ManagerAdapter
+from .adapter import EXTRAS, ManagerAdapter
 from .outcome import ManagerOutcome
 from .parts import Reply, absent, computed_of, is_untimely, name_of, sent, settled
 from .scopes import Scope
@@ -31,6 +31,29 @@ class Reset(NamedTuple):
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
         return Reply(refused=not adapter.reset())
+
+
+class Forget(NamedTuple):
+    """Forget what a request has cached, or, without a slot, what the owner of some extra keys has."""
+
+    slot: int | None
+    extra: int = 0
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
+        if "forget" in scope.calls:
+            yield from (cls(slot) for slot, each in enumerate(state.requests) if not isinstance(each, Absent))
+            yield from (cls(None, extra) for extra in range(1, len(EXTRAS)) if extra in dict(scope.prompts))
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        if self.slot is not None:
+            return settled(state, forgetting.forget(state, self.slot))
+        own = EXTRAS[self.extra].items()
+        extras = frozenset(at for at, other in enumerate(EXTRAS) if own <= other.items())
+        return settled(state, forgetting.forget_extra(state, extras))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
+        cast("Any", adapter).unlearn(None if self.slot is None else name_of(self.slot), self.extra)
 
 
 class Start(NamedTuple):

@@ -75,7 +75,7 @@ def remembered(state: State, names: Names) -> list[int]:
 
 def placed(mark: Mark) -> tuple[Any, ...]:
     """Return what is remembered of a block that no time ends."""
-    return mark.first, mark.recent, mark.passing, mark.spared, mark.nexts
+    return mark.first, mark.recent, mark.passing, mark.spared, mark.tip, mark.nexts
 
 
 def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[Any, ...]:
@@ -89,7 +89,7 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
         added, wish = request.added, request.added.wish
         counts = request.computed, request.written, added.drafts, least, added.encoder, added.loading
         said = (wish.tokens, wish.priority, wish.until - state.now, wish.first if wish.first is not None else -1)
-        lengths = added.wants, added.tails, added.is_delayed
+        lengths = astuple(added.wants), added.tails, added.is_delayed
         facts = trimmed, counts, request.published, slot in state.due, said if state.marks else (), lengths
         return 2, names.number(request.prefix), *facts, blocks, timed(state, slot, request)
     loading = bool(state.fences) and is_loading(state, slot)
@@ -100,7 +100,6 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
 
 
 def num_dead(group: Group, size: int, length: int) -> int:
-    """Count the dead entries of a table."""
     return sum([dead(group.kind, size, length, entry) for entry in range(entries(size, length))])
 
 
@@ -180,8 +179,8 @@ def ordered(
         owner = slots.index(fence.slot) if fence.step is None else -1
         blocks = [[labels.setdefault(block, len(labels)) for block in table] for table in fence.tables]
         said = (fence.extra, *astuple(fence.wish)[:2], fence.wish.until - state.now, fence.wish.first or 0)
-        passing = sorted([labels[block] for block in fence.passing])
-        time.append((-1 if fence.step is None else fence.step, owner, blocks, (said, passing) if state.marks else ()))
+        leaving = [sorted([labels[block] for block in part]) for part in astuple(fence.leaving)]
+        time.append((-1 if fence.step is None else fence.step, owner, blocks, (said, leaving) if state.marks else ()))
     time += [(group, *[labels.setdefault(block, len(labels)) for block in ends]) for group, *ends in state.copies]
     time += [slots.index(slot) for slot in state.due]
     times = Counter(state.outside)

@@ -18,6 +18,7 @@ from blockwright_spec.offload.chain_effects import parts_of
 from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
 from blockwright_spec.offload.chain_outcomes import ChainDone, ChainOutcome, ChainReason, ChainRefusal
 from blockwright_spec.offload.chain_state import Chain, Kind, chain, chain_lookup
+from blockwright_spec.offload.tier_events import TOLD_LAWS
 from blockwright_spec.offload.tier_laws import TIER_LAWS
 from blockwright_spec.offload.tier_state import Key
 
@@ -55,7 +56,6 @@ class ChainAction:
         return None
 
     def answered(self, done: ChainDone, answer: Any) -> Iterator[str]:
-        """Yield what differs in the answer of a call that is served."""
         yield from ("expected success, found False",) if answer is False else ()
 
 
@@ -107,7 +107,10 @@ class Store(ChainAction):
         return calls.store(state, self.keys, self.device, said_in(self.said))
 
     def call(self, model: ChainUnderTest) -> Any:
-        return model.chain.store(list(self.keys), list(self.device), self.hints(model))
+        started = model.chain.store(list(self.keys), list(self.device), self.hints(model))
+        if started is not None:
+            model.name(self.keys)
+        return started
 
     def hints(self, model: type[ChainUnderTest] | ChainUnderTest = ChainUnderTest) -> list[Any] | None:
         """Return the hints for the blocks, in the types of a model's package."""
@@ -271,8 +274,27 @@ class MakeRoom(ChainAction):
         return f"chain.make_room({self.count})"
 
 
+@dataclass(frozen=True, slots=True)
+class Forget(ChainAction):
+    """Forget keys."""
+
+    keys: tuple[Key, ...]
+
+    @classmethod
+    def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
+        yield from map(cls, scope.forgets)
+
+    def outcome(self, state: Chain) -> ChainOutcome:
+        return calls.forget(state, self.keys)
+
+    def call(self, model: ChainUnderTest) -> Any:
+        return model.chain.forget(list(self.keys))
+
+    def line(self, state: Chain) -> str:
+        return f"chain.forget({list(self.keys)})"
+
+
 def sliced(each: Slice) -> tuple[tuple[Key, ...], tuple[int, ...]]:
-    """Return the keys of a slice, and its blocks of the device."""
     return tuple(key for key, _ in each), tuple(block for _, blocks in each for block in blocks)
 
 
@@ -306,11 +328,11 @@ def job_in(state: Chain, at: int) -> str:
 class ChainWorld(World[Chain, ChainUnderTest]):
     """A chain; `factory` makes the one under test."""
 
-    actions = (Compute, Store, Load, Land, Cancel, Touch, MakeRoom, Take)
+    actions = (Compute, Store, Load, Land, Cancel, Touch, MakeRoom, Take, Forget)
     laws = CHAIN_LAWS
     step_laws = CHAIN_STEP_LAWS
     weights: ClassVar[dict[str, int]] = {
-        "Store": 5, "Load": 5, "Land": 6, "Compute": 5, "Cancel": 1, "Touch": 2, "MakeRoom": 2, "Take": 2,
+        "Store": 5, "Load": 5, "Land": 6, "Compute": 5, "Cancel": 1, "Touch": 2, "MakeRoom": 2, "Take": 2, "Forget": 2,
     }  # fmt: skip
     scope: ChainScope
     keys: Sequence[Key]
@@ -320,13 +342,15 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         super().__init__(scope)
         self.factory, self.alike, self.keys = factory, list(alike(scope)), scope.keys
         self.last: tuple[Any, Any, Any] = (None, None, None)
+        self.requests = tuple(sliced(each)[0] for each in scope.loads)
         self.asked = [sliced(each)[0] for each in scope.loads] + [(key,) for key in scope.keys]
 
     def initial(self) -> Chain:
         return chain(self.scope.config)
 
     def model(self) -> ChainUnderTest:
-        return self.factory(self.scope.config)
+        scope = self.scope
+        return self.factory(scope.config, scope.media, self.requests) if scope.media else self.factory(scope.config)
 
     def meaning(self, state: Chain, action: ChainAction, choice: Any = None) -> Outcome[Chain]:
         """Return what comes of an action, and of handing out what may start after it, if that is done at once.
@@ -385,7 +409,13 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         if faults := list(self.answered(model, action, outcome, reply)):
             return faults
         before = outcome.steps[0][0] if outcome.steps else outcome.state
-        return differing(chain_expected(before, as_one(outcome), reply.jobs, self.keys), shown)
+        expected = chain_expected(before, as_one(outcome), reply.jobs, self.keys)
+        if shown.told is None:
+            return differing(expected, shown)
+        told = shown.told
+        wrong = [law for law in TOLD_LAWS if not law.holds(outcome.state, told)]
+        faults = [f"{law.id}: {law.statement}: an index of the events says {told}" for law in wrong]
+        return faults + differing(expected._replace(events=()), shown._replace(events=(), told=None))
 
     def answered(
         self, model: ChainUnderTest, action: ChainAction, outcome: Outcome[Chain], reply: ChainReply
@@ -399,7 +429,6 @@ class ChainWorld(World[Chain, ChainUnderTest]):
             yield from action.answered(outcome.steps[0][1], answer)
 
     def examine(self, model: ChainUnderTest, state: Chain) -> list[str]:
-        """Run the self-check, and look up the loaded keys, and each key."""
         model.chain.check()
         wanted = {keys: chain_lookup(state, keys) for keys in self.asked}
         return misfound(model.chain.lookup, wanted, lambda: [shown_by(each, self.keys) for each in model.chain.tiers])
@@ -425,10 +454,10 @@ def alike(scope: ChainScope) -> Iterator[dict[Key, Key]]:
 
     for one, other in combinations(() if scope.said else scope.keys, 2):
         names = {one: other, other: one}
-        touched = {tuple(names.get(key, key) for key in each) for each in scope.touched}
-        if touched == set(scope.touched) and all(
-            exchanged(slices, names) == set(slices) for slices in (scope.stores, scope.loads)
-        ):
+        if all(
+            {tuple(names.get(key, key) for key in each) for each in named} == set(named)
+            for named in (scope.touched, scope.forgets)
+        ) and all(exchanged(slices, names) == set(slices) for slices in (scope.stores, scope.loads)):
             yield names
 
 
@@ -444,11 +473,11 @@ def plain(state: Chain, names: dict[Key, Key]) -> tuple[Any, ...]:
         (each.kind.name, [called(key, key) for key in each.keys], each.source, each.target, each.device, each.started)
         for each in state.transfers
     ]
-    return tiers, device, transfers, sorted((at, called(key, key)) for at, key in state.stuck)
+    stuck = sorted((at, called(key, key)) for at, key in state.stuck)
+    return tiers, device, transfers, stuck, sorted(called(key, key) for key in state.forgotten)
 
 
 def ended(outcome: ChainDone) -> Iterator[str]:
-    """Name what came about in a call."""
     for each, success in outcome.ended:
         how = "landed" if success else "failed" if each.started else "dropped"
         yield f"chain: {each.kind.name.lower()} {how}"

@@ -5,12 +5,17 @@ is known.
 """
 
 from collections.abc import Sequence
+from functools import cache, partial
+from struct import pack
 from typing import Any, ClassVar, NamedTuple, Self
 
+import blockwright.observe
 import blockwright.offload
+import blockwright.offload.naming
 from blockwright import errors
 from blockwright_spec.offload.chain_outcomes import ChainDone, ChainReason
 from blockwright_spec.offload.chain_state import Chain, ChainConfig, Kind, Transfer, pins, reads, writes
+from blockwright_spec.offload.tier_events import Told
 from blockwright_spec.offload.tier_state import Event, Key
 
 from .tier_adapter import TOKENS, TierShown, events_of, expected_of, shown_by
@@ -55,10 +60,11 @@ class ChainShown(NamedTuple):
     handed: tuple[Handed, ...]
     ended: tuple[Ended, ...]
     dropped: int
+    told: Told | None = None
+    """In a scope with media, what an index of all events says; then the events are not compared one by one."""
 
 
 def options_of(config: ChainConfig) -> dict[str, Any]:
-    """Return the options of a chain."""
     return {
         "device_blocks_per_block": config.span,
         "write": "through" if config.through else "back",
@@ -74,23 +80,33 @@ class ChainUnderTest:
     package: ClassVar[Any] = blockwright
     errors: ClassVar[dict[ChainReason, type[Exception]]] = {**CHAIN_ERRORS}
 
-    def __init__(self, config: ChainConfig) -> None:
-        self.chain = self.made(config)
+    def __init__(
+        self, config: ChainConfig, media: tuple[str, ...] = (), asked: tuple[tuple[Key, ...], ...] = ()
+    ) -> None:
+        self.chain = self.made(config, media)
+        self.media, self.asked = media, asked
+        self.names: Any = self.package.offload.naming.BlockNames(self.chain.tiers) if media else None
+        self.index: Any = self.package.observe.PrefixIndex() if media else None
         self.num_tiers = len(config.capacities)
         self.jobs: tuple[int | None, ...] = ()
         self.dropped = 0
         self.handed: tuple[Any, ...] = ()
 
     @classmethod
-    def made(cls, config: ChainConfig) -> Any:
+    def made(cls, config: ChainConfig, media: tuple[str, ...] = ()) -> Any:
         offload = cls.package.offload
-        tiers = [offload.CPUBackend(TOKENS, each) for each in config.capacities]
+        named = media or ("CPU",) * len(config.capacities)
+        makes = {"CPU": offload.CPUBackend, "SHELF": partial(shelf, offload)}
+        tiers = [makes[medium](TOKENS, each) for medium, each in zip(named, config.capacities, strict=True)]
         managers = [offload.LRUOffloadingManager(each, enable_events=True) for each in tiers]
         return offload.OffloadChain(managers, **options_of(config))
 
     def copy(self) -> Self:
         new = type(self).__new__(type(self))
         new.chain, new.num_tiers = self.chain.copy(), self.num_tiers
+        new.media, new.asked = self.media, self.asked
+        new.names = None if self.names is None else self.names.copy(new.chain.tiers)
+        new.index = None if self.names is None else self.package.observe.PrefixIndex(self.index._blocks.values())
         new.jobs, new.dropped, new.handed = self.jobs, self.dropped, ()
         return new
 
@@ -114,10 +130,30 @@ class ChainUnderTest:
             jobs[next(at for at, (own, _) in enumerate(kept) if own is each)] = reported.job_id
         self.jobs = tuple(jobs)
 
+    def name(self, keys: tuple[Key, ...]) -> None:
+        """Note the contents of stored blocks, as a connector does; each key but the first has it before it."""
+        for key in keys if self.names is not None else ():
+            parent = None if key == self.asked[0][0] else self.asked[0][0]
+            self.names.note(key, self.package.events.BlockStored(key, parent, pack("<i", key[-1]), 1))
+
+    def told(self) -> Told | None:
+        """Return the index of the events up to now."""
+        if self.names is None:
+            return None
+        self.index.apply([each for event in self.names.take() for each in event.told])
+        known = frozenset([(medium, block_hash) for block_hash, _, medium in self.index.known_keys()])
+        media = dict.fromkeys(self.media)
+        found = [
+            (medium, keys, self.index.match([key[-1] for key in keys], medium=medium))
+            for medium in media
+            for keys in self.asked
+        ]
+        return Told(self.media, known, tuple(found))
+
     def shown(self, keys: Sequence[Key]) -> ChainShown:
         now = self.chain.num_dropped
         dropped, self.dropped = now - self.dropped, now
-        tiers = self.chain.tiers
+        tiers, told = self.chain.tiers, self.told()
         return ChainShown(
             tuple([shown_by(each, keys) for each in tiers]),
             dict(self.chain.pins()),
@@ -125,7 +161,27 @@ class ChainUnderTest:
             tuple([handed_of(each) for each in self.handed]),
             tuple([ended_of(each) for each in self.chain.take_finished()]),
             dropped,
+            told,
         )
+
+
+def shelf(offload: Any, block_size: int, num_blocks: int) -> Any:
+    """Return places of a medium that a caller has named."""
+    return shelf_kind(offload)(block_size, "SHELF", num_blocks)
+
+
+@cache
+def shelf_kind(offload: Any) -> Any:
+    class Shelf(offload.tiers.backend.SlotBackend):  # type: ignore[misc]
+        def spec_of(self, block_hashes: list[bytes], block_ids: list[int]) -> Any:
+            return offload.CPULoadStoreSpec(block_ids)
+
+        def copy(self) -> Any:
+            twin = Shelf(self.block_size, self.medium, self.num_blocks)
+            self.copy_to(twin)
+            return twin
+
+    return Shelf
 
 
 def handed_of(each: Any) -> Handed:

@@ -18,4 +18,3 @@ GATE = Exploration(
     lambda profile: (*TIER_PROFILES[profile], *CHAIN_PROFILES[profile]), world, TIER_EVERYTHING | CHAIN_EVERYTHING,
     lambda scope: isinstance(scope, ChainScope),  # those of chains are larger
 )  # fmt: skip
-size, run = GATE.size, GATE.run

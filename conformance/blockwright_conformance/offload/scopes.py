@@ -46,7 +46,6 @@ def lists(keys: int, longest: int) -> tuple[tuple[Key, ...], ...]:
 
 
 def keys_of(letters: str) -> tuple[Key, ...]:
-    """Return keys from their letters."""
     return tuple(letter.encode() for letter in letters)
 
 
@@ -79,6 +78,9 @@ class ChainScope:
     eager: bool = True
     """Whether transfers are handed out as soon as they may start; else by an action, and some are cancelled."""
     touched: tuple[tuple[Key, ...], ...] = ()
+    forgets: tuple[tuple[Key, ...], ...] = ()
+    media: tuple[str, ...] = ()
+    """The medium of each tier, where routers are told of them."""
     rooms: tuple[int, ...] = ()
     """How many places of tier 0 are asked for, by calls that make room."""
     misuse: bool = False
@@ -115,8 +117,8 @@ def chain_of_row(name: str, capacities: list[int], *rest: Any) -> ChainScope:
     """Return a chain's scope: blocks of each tier, perhaps blocks of the device, options."""
     own = options(rest[-1:] if isinstance(rest[-1], dict) else ())
     own |= {each: slices(own[each], own.get("span", 1)) for each in ("stores", "loads") if each in own}
-    own |= {"touched": tuple(map(keys_of, own["touched"]))} if "touched" in own else {}
-    own |= {"rooms": tuple(own["rooms"])} if "rooms" in own else {}
+    own |= {each: tuple(map(keys_of, own[each])) for each in ("touched", "forgets") if each in own}
+    own |= {each: tuple(own[each]) for each in ("rooms", "media") if each in own}
     return chain_scope(name, tuple(capacities), *(each for each in rest if isinstance(each, int)), **own)
 
 

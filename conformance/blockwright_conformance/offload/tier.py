@@ -218,7 +218,6 @@ class TierWorld(World[TierNow, TierUnderTest]):
                 yield f"store: expected {want}, found {stored(answer)}"
 
     def examine(self, model: TierUnderTest, state: TierNow) -> list[str]:
-        """Run the self-check, and look every list of keys up."""
         model.check()
         wanted = {keys: calls.lookup(state.tier, keys) for keys in self.scope.named}
         return misfound(model.manager.lookup, wanted, lambda: shown_by(model.manager, self.keys, model.ordered))
@@ -243,7 +242,6 @@ TIER_EVERYTHING = frozenset(f"tier: {reason.name}" for reason in TierReason) | f
 def misfound(
     lookup: Callable[[list[Key]], Any], wanted: Mapping[tuple[Key, ...], Any], shown: Callable[[], object]
 ) -> list[str]:
-    """Name the lookups with a wrong result, and whether one changed the observation."""
     before = shown()
     found = {keys: lookup(list(keys)) for keys in wanted}
     faults = [f"lookup: expected {wanted}, found {found}"] if found != wanted else []

@@ -83,7 +83,6 @@ def made(offload: Any, name: str, capacity: int, recovered: Sequence[Key]) -> An
 
 
 def shares_of(name: str) -> tuple[tuple[str, int], ...]:
-    """Return the shares in the name of a manager."""
     return tuple([(tenant, int(share)) for word in name.split() for tenant, _, share in [word.partition("=")] if share])
 
 
@@ -122,7 +121,6 @@ def said_by(manager: Any, key: Key) -> Said:
 
 
 def expected_of(state: Tier, keys: Sequence[Key], ordered: bool = True) -> TierShown:
-    """Return the observation of a manager in this state."""
     return TierShown(
         tuple([status_in(state, key) for key in keys]),
         in_order((entry.key for entry in state.entries), ordered),
@@ -133,7 +131,6 @@ def expected_of(state: Tier, keys: Sequence[Key], ordered: bool = True) -> TierS
 
 
 def status_in(state: Tier, key: Key) -> int | None:
-    """Return the number by which a manager reports the status of a block."""
     entry = entry_of(state, key)
     if entry is None:
         return None

@@ -121,7 +121,6 @@ def step_of(arguments: dict[str, Any]) -> Step:
 
 
 def asked(adapter: ManagerAdapter, call: Call) -> Answer:
-    """Ask a manager, and return its answer."""
     try:
         return answered(adapter, call)
     except adapter.stale as error:

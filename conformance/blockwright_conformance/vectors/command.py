@@ -31,7 +31,6 @@ _COLUMNS = ("scope", "vectors", "calls", "judged", "parted", "failed")
 
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Add the sub-command to the command's parser."""
     parser = subparsers.add_parser(
         "vectors",
         help="check a manager in another language, or write the vectors that do",
@@ -98,7 +97,6 @@ def _write(args: argparse.Namespace) -> int:
 
 
 def _judge(args: argparse.Namespace) -> int:
-    """Put a manager through vectors, and print the first difference of each scope."""
     factory = ProcessFactory(args.program)
     try:
         vectors, left_out = _vectors(args, factory)
@@ -119,7 +117,6 @@ def _judge(args: argparse.Namespace) -> int:
 
 
 def _vectors(args: argparse.Namespace, factory: ProcessFactory) -> tuple[list[Vector], str]:
-    """Return the vectors that the manager can run, and those left out."""
     known = {scope.name: scope for profile in FOR_OTHERS.values() for scope in profile}
     lacks = {name: lacking(scope, factory.capabilities) for name, scope in known.items()}
     if args.scope is not None:

@@ -47,7 +47,6 @@ class Matching:
         """The hit of each lookup."""
 
     def exchange(self, one: int, other: int) -> None:
-        """Exchange the names of two of the vector's blocks."""
         blocks = self.block_of
         blocks[one], blocks[other] = blocks[other], blocks[one]
         self.name_of[blocks[one]], self.name_of[blocks[other]] = one, other
@@ -88,7 +87,6 @@ class Matching:
         return frozenset(free.union(*(table for tables in own for table in tables)))
 
     def translated(self, shown: Observation) -> Observation:
-        """Return the observation of a manager in the vector's names."""
         name, order = self.name_of, self.block_of
 
         def tables(groups: tuple[Table, ...] | None) -> tuple[Table, ...] | None:
@@ -105,14 +103,12 @@ class Matching:
 
 
 def blank(vector: Vector) -> Observation:
-    """Return the state of a new manager."""
     blocks = vector.config.num_blocks
     none = (None,) * len(vector.requests)
     return Observation(none, tuple(range(1, blocks)), (0,) * blocks, (None,) * blocks)
 
 
 def judge(factory: Factory, vector: Vector) -> Judgement:
-    """Put a new manager through a vector."""
     adapter = factory(vector.config)
     matching = Matching(vector.config.num_blocks, blank(vector))
     for number, step in enumerate(vector.steps, 1):
@@ -162,9 +158,10 @@ REFUSALS = frozenset(("refused", "error"))
 
 
 def shown_faults(adapter: ManagerAdapter, matching: Matching, vector: Vector, wanted: Observation) -> list[str]:
-    """Name what differs in the state that a manager shows."""
     try:
-        shown = adapter.observe(vector.requests)._replace(outside=None, passing=None)  # of which vectors say nothing
+        shown = adapter.observe(vector.requests)._replace(
+            outside=None, passing=None, tips=None
+        )  # of which vectors say nothing
         if adapter.follows_policy:
             return differences(wanted, shown)
         return differences(wanted, matching.translated(shown), ordered=False)
@@ -173,7 +170,6 @@ def shown_faults(adapter: ManagerAdapter, matching: Matching, vector: Vector, wa
 
 
 def brief(answer: Answer) -> str:
-    """Return an answer in a few words."""
     empty = Answer(answer.word)
     rest = [f"{name}={value}" for name, value in answer._asdict().items() if value != getattr(empty, name)]
     return " ".join([answer.word, *rest])

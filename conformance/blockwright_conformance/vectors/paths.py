@@ -127,7 +127,6 @@ class Graph:
         yield from islice(self.until(self.open), None if limit is None else max(0, limit - len(shown)))
 
     def until(self, goals: dict[Place, dict[Move, None]]) -> Iterator[list[Action]]:
-        """Yield paths until all goals are taken."""
         for place in [place for place, moves in goals.items() if not moves]:
             del goals[place]
         while goals:
@@ -169,7 +168,6 @@ class Graph:
         return state
 
     def done(self, move: Move, goals: dict[Place, dict[Move, None]]) -> None:
-        """Strike a move off."""
         for moves in (goals, self.open):
             if move.start in moves:
                 moves[move.start].pop(move, None)
@@ -179,7 +177,7 @@ class Graph:
 
 def shown(state: State) -> Observation:
     """Return the part of a state that a vector shows: all except outside holds and passing blocks."""
-    return expected(state)._replace(outside=None, passing=None)
+    return expected(state)._replace(outside=None, passing=None, tips=None)
 
 
 def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:

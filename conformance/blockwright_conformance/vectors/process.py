@@ -121,7 +121,6 @@ class Connection:
             self.selector.unregister(self.input)
 
     def read(self, line: str) -> list[str]:
-        """Return the whole lines that have come."""
         came = self.part(self.output)
         if came is None:
             return []
@@ -133,7 +132,6 @@ class Connection:
         return [each.decode(errors="replace").rstrip("\r") for each in whole]
 
     def heed(self) -> None:
-        """Keep the end of the process's standard error."""
         came = self.part(self.log)
         self.errors = (self.errors + (came or b""))[-TAIL:]
         if came == b"":

@@ -74,7 +74,6 @@ class Recorder(ByCalls):
         return None
 
     def step(self, word: str) -> Answer:
-        """Return the answer to the step that the action makes."""
         refusal, done = self.outcome.refusal, self.outcome.done
         is_wrong = refusal is not None and When.INVALID in refusal.reason.value
         if word == "batch" and not is_wrong:

@@ -46,7 +46,6 @@ class Vector(NamedTuple):
 
 
 def frozen(value: Any) -> Any:
-    """Return lists as tuples, all the way down."""
     return tuple([frozen(each) for each in value]) if isinstance(value, list) else value
 
 
@@ -172,7 +171,6 @@ def read(path: Path) -> list[Vector]:
 
 
 def write(path: Path, vectors: Iterable[Vector]) -> int:
-    """Write a file of vectors; return how many."""
     lines = [line_of(vector) for vector in vectors]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return len(lines)

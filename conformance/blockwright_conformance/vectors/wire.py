@@ -220,7 +220,6 @@ def state_of(line: str, num_blocks: int) -> Observation:
 
 
 def keys_in(keys: dict[int, Any], num_blocks: int) -> tuple[Any, ...]:
-    """Return what every block is published as; None for nothing."""
     found: list[Any] = [None] * num_blocks
     for block, content in keys.items():
         found[block] = content

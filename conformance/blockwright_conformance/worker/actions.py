@@ -59,7 +59,6 @@ class Serving:
 
     @property
     def busy(self) -> set[int]:
-        """Return the slots of the requests in the next step."""
         return {part.work.slot for part in self.parts}
 
 
@@ -91,7 +90,6 @@ class WorkerAction:
         return [getattr(self, each.name) for each in fields(self)]
 
     def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
-        """Return what becomes of the rows."""
         after: RowsOutcome = getattr(calls, type(self).__name__.lower())(state.rows, *self.arguments())
         return after
 
@@ -225,7 +223,6 @@ class Serve(WorkerAction):
 
 
 def tables_of(state: State, slot: int) -> tuple[Any, ...]:
-    """Return the tables of a request that runs."""
     request = state.requests[slot]
     return request.tables if isinstance(request, Running) else ()
 
@@ -434,7 +431,6 @@ class Misuse(WorkerAction):
 
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
-        """Yield the wrong calls that can be made now."""
         if scope.misuse and not state.result:
             for each in wrong_calls(state):
                 if each.meaning(state).refusal is not None:

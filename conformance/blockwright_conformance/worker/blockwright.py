@@ -64,7 +64,6 @@ class BlockwrightWorker:
         self.given: StepInputs | None = None
 
     def copy(self) -> Self:
-        """Return a batch to which the same calls were made."""
         twin = type(self)(self.scope)
         for call, arguments in self.calls:
             with suppress(BlockwrightError):
@@ -131,7 +130,6 @@ class BlockwrightWorker:
         return (*shown, *[None] * (self.scope.rows - len(shown)))
 
     def allocation(self, result: BatchResult) -> BatchAllocation:
-        """Return the report of a batch, as the manager gives it."""
         self.batches += 1
         return allocation_of(
             [(name_of(slot), done.new, done.nulled, replaced(done)) for slot, done in result],
@@ -189,7 +187,6 @@ class BlockwrightWorker:
 
 
 def options_of(scope: WorkerScope) -> dict[str, Any]:
-    """Return the options of a batch."""
     engine, config = scope.engine, scope.engine.config
     return {
         "max_num_requests": scope.rows,
@@ -229,14 +226,12 @@ def allocation_of(result: list[tuple[str, Any, Any, Any]], groups: int, number: 
 
 
 def declaration(kind: Kind, block_size: int) -> str:
-    """Return the expression that declares a layer."""
     name, arguments = declared(kind, block_size)
     words = ", ".join(f"{word}={value!r}" for word, value in arguments.items())
     return f"{name}({words})".replace("'", '"')
 
 
 def opening(scope: WorkerScope) -> list[str]:
-    """Return the lines that make a batch and records of requests."""
     engine, config = scope.engine, scope.engine.config
     specs = ", ".join(declaration(group.kind, group.block_size) for group in config.groups)
     options = ", ".join(f"{name}={value}" for name, value in options_of(scope).items())

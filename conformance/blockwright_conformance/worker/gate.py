@@ -29,4 +29,3 @@ class WorkerGate(Exploration):
 
 
 GATE = WorkerGate(__name__, "worker", "all scopes of inputs", scopes, WorkerWorld, EVERYTHING)
-size, run = GATE.size, GATE.run

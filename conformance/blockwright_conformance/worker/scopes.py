@@ -23,7 +23,6 @@ class WorkerScope:
 
     @property
     def name(self) -> str:
-        """Return the name of the engine's scope, with the properties of the worker."""
         return f"{self.engine.name}{', staged' if self.staged else ''}"
 
 

@@ -122,7 +122,6 @@ class WorkerWorld(World[Serving, "BlockwrightWorker"]):
         return [fault for row in rows for fault in self.misplaced(model, state, row)]
 
     def misplaced(self, model: "BlockwrightWorker", state: Serving, row: Any) -> Iterator[str]:
-        """Yield the differences in the slots of one request."""
         config = state.manager.config
         for at, group in enumerate(config.groups):
             if isinstance(group.kind, Mamba):

@@ -11,7 +11,6 @@ from . import examples, files, report, spaces
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the data or check it; 1 where it is not current."""
     parser = argparse.ArgumentParser(prog="python -m blockwright_lab.book", description=__doc__)
     text = "a report of the gates (blockwright conform --json FILE); of several, each adds the gates that are missing"
     parser.add_argument("--report", type=Path, action="append", default=[], metavar="FILE", help=text)

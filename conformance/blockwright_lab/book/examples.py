@@ -42,13 +42,11 @@ def is_shared(before: State, action: Action, answer: ManagerOutcome) -> bool:
 
 
 def is_found_again(before: State, action: Action, answer: ManagerOutcome) -> bool:
-    """Look for an admission on a block without holders."""
     after = answer.state.requests[action.slot] if isinstance(action, Admit) else None
     return isinstance(after, Running) and any(block in before.queue and key(before, block) for block in after.tables[0])
 
 
 def is_evicted(before: State, action: Action, answer: ManagerOutcome) -> bool:
-    """Look for a step that takes a block with the last copy of a content."""
     return any(step.evicted for step in answer.done)
 
 
@@ -57,18 +55,15 @@ def is_nulled(before: State, action: Action, answer: ManagerOutcome) -> bool:
 
 
 def is_hit_with_a_null(before: State, action: Action, answer: ManagerOutcome) -> bool:
-    """Look for a hit of two groups of which one need not have everything."""
     after = answer.state.requests[action.slot] if isinstance(action, Admit) else None
     return isinstance(after, Running) and any(NULL in table for table in after.tables)
 
 
 def is_copied(before: State, action: Action, answer: ManagerOutcome) -> bool:
-    """Look for a step that writes to a block that another request holds."""
     return isinstance(action, Grow) and len(answer.state.copies) > len(before.copies)
 
 
 def is_fenced(before: State, action: Action, answer: ManagerOutcome) -> bool:
-    """Look for blocks that were given up while a step in flight touches them."""
     return bool(answer.state.fences) and not before.fences
 
 
@@ -82,13 +77,11 @@ def is_part_of_a_load(before: State, action: Action, answer: ManagerOutcome) -> 
 
 
 def is_carried(before: State, action: Action, answer: ManagerOutcome) -> bool:
-    """Look for a recurrent layer with a state that went on to a new block."""
     after = [each for each in answer.state.requests if isinstance(each, Running)]
     return isinstance(action, Grow) and any(each.tables[0].count(NULL) for each in after)
 
 
 def example(goal: str, text: str, **row: str) -> Example:
-    """Return an example from a row of the file; a long text is broken into lines there."""
     return Example(text=" ".join(text.split()), goal=GOALS.get(goal) or is_refused(Reason[goal]), **row)
 
 
@@ -97,7 +90,6 @@ EXAMPLES = tuple(
     example(**row)
     for row in tomllib.loads(Path(__file__).with_name("examples.toml").read_text(encoding="utf-8"))["example"]
 )
-"""The examples, in the order in which they are shown."""
 
 
 class Seeker(Explorer[State, ManagerAdapter]):

@@ -29,6 +29,5 @@ def write(folder: Path, name: str, data: dict[str, Any]) -> None:
 
 
 def read(folder: Path, name: str) -> Any:
-    """Read a file; None where there is none."""
     path = folder / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None

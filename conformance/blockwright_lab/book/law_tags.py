@@ -26,7 +26,6 @@ from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
 TAG: Final = re.compile(r"\blaw:\s*([A-Z]+-\d+(?:\s*,\s*[A-Z]+-\d+)*)")
-"""A tag, which may name several laws."""
 
 UNCLAIMED: dict[str, str] = tomllib.loads(Path(__file__).with_name("unclaimed.toml").read_text(encoding="utf-8"))
 """Laws that no code claims, and why."""
@@ -46,7 +45,6 @@ def law_ids() -> tuple[str, ...]:
 
 
 def tags(source: str) -> list[tuple[int, str, str]]:
-    """Return the tags of a file: line, function (the module's own have none), and law."""
     spans = list(functions(ast.parse(source)))
     return [
         (number, innermost(spans, number), law.strip())
@@ -87,7 +85,6 @@ def claims() -> dict[str, list[Place]]:
 
 
 def unknown() -> list[tuple[str, Place]]:
-    """Return the tags that name no law of the specification."""
     known = frozenset(law_ids())
     return [(law, place) for law, places in claims().items() if law not in known for place in places]
 

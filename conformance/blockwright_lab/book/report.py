@@ -53,7 +53,6 @@ def gates(report: Row, before: Row | None = None) -> Row:
 
 
 def has_way(kind: str) -> bool:
-    """Return whether some gate still gives rows of a kind."""
     return any(kind in way.kinds for gate in all_gates().values() for way in gate.ways)
 
 
@@ -120,7 +119,6 @@ def rows_of(rows: list[Row]) -> dict[tuple[str, str], Row]:
 
 
 def gate_of(row: Row) -> str:
-    """Return the gate of a row: coverage has separate rows."""
     return COVERED.get(row["scope"], "coverage") if row["kind"] == "coverage" else str(row["kind"])
 
 

@@ -15,7 +15,6 @@ from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Sliding
 
 MOST_BLOCKS = 6
 GROWN: tuple[tuple[Kind, int], ...] = ((Full(), 1), (Sliding(2), 1), (Chunked(2), 1), (Mamba(), 1))
-"""The kinds of layers whose worlds are grown, with their block sizes."""
 
 Record = dict[str, Any]
 AnyNode = Node[State, ManagerAdapter]
@@ -27,7 +26,6 @@ def data() -> Record:
 
 
 def world(kind: Kind, size: int, blocks: int, slots: int) -> Scope:
-    """Return a world without options: requests of up to three tokens that come, grow and go."""
     return scope(kind, size, "growth", blocks, 3, "", slots=slots)
 
 
@@ -38,12 +36,10 @@ def counted(each: Scope) -> Record:
 
 
 def growth() -> list[Record]:
-    """Count the states with one, two and three requests, as blocks are added."""
     return [counted(world(Full(), 1, blocks, slots)) for slots in (1, 2, 3) for blocks in range(2, MOST_BLOCKS + 1)]
 
 
 def kinds() -> list[Record]:
-    """Count the states with two requests, for each kind of layer."""
     return [
         {"kind": layer_name(kind), **counted(world(kind, size, blocks, 2))}
         for kind, size in GROWN
@@ -62,7 +58,6 @@ class Drawing(Explorer[State, ManagerAdapter]):
         self.number(self.world.initial())
 
     def number(self, state: State, depth: int = 0) -> int:
-        """Return the number of a state, a new one if it was not seen."""
         name = self.world.digest(state)
         known = self.states.setdefault(name, {"id": len(self.states), "depth": depth, "shows": shown(state)})
         return int(known["id"])
@@ -80,7 +75,6 @@ class Drawing(Explorer[State, ManagerAdapter]):
 
 
 def graph(each: Scope) -> Record:
-    """Draw a world whole: its states by how many actions lead there, and the ways between them."""
     drawing = Drawing(each)
     result = drawing.run()
     states = [{**state, "refused": drawing.refused.get(state["id"], 0)} for state in drawing.states.values()]
@@ -91,7 +85,6 @@ def graph(each: Scope) -> Record:
 
 
 def shown(state: State) -> Record:
-    """Return a picture of a state: each request's tokens and blocks, the free queue, and what is published."""
     requests = [
         {"tokens": len(each.prefix[1]), "blocks": list(each.tables[0])}
         if isinstance(each, Running)

@@ -19,14 +19,21 @@ from blockwright_spec.worker import storage
 from ..known_bugs.variants import variant
 from .contract import CONTRACTS, Contract
 
-LAYERS: dict[str, Callable[[int, int], Kind]] = {
-    "full": lambda width, sinks: Full(),
-    "sliding": lambda width, sinks: Sliding(width),
-    "sinks": lambda width, sinks: Sinks(sinks, width),
-    "chunked": lambda width, sinks: Chunked(width),
-    "mamba": lambda width, sinks: Mamba(),
+
+def to(most: int, least: int = 1) -> range:
+    return range(least, most + 1)
+
+
+NO, FLAG, ATTENTION = range(1), (False, True), "full sliding sinks chunked"
+ALL = f"{ATTENTION} mamba"
+LAYERS: dict[str, tuple[Callable[[int, int], Kind], range, range]] = {
+    "full": (lambda width, sinks: Full(), to(1), NO),
+    "sliding": (lambda width, sinks: Sliding(width), to(6), NO),
+    "sinks": (lambda width, sinks: Sinks(sinks, width), to(4), to(3)),
+    "chunked": (lambda width, sinks: Chunked(width), to(4), NO),
+    "mamba": (lambda width, sinks: Mamba(), to(1), to(2, 0)),
 }
-"""The kinds by name, made of a width, which is the window or the chunk, and a number of sinks."""
+"""The kinds by name, made of a width (window or chunk) and a number of sinks; and both (or drafts) where tried."""
 
 OWN: Any = variant()
 """A copy of the package that is not compiled: CrossHair follows Python only."""
@@ -58,7 +65,6 @@ def bare(of: Any, **fields: Any) -> Any:
 
 
 def tables(kind: Kind, size: int, layout: int = 0) -> Any:
-    """Return a group's tables."""
     own = rule(kind, size)
     given = {"rule": own, "sinks": own.sinks, "_block_size": size, "_layout": layout}
     return bare(CORE.tables.group.GroupTables, **given, is_encoder=False, num_states=0)
@@ -77,35 +83,20 @@ def contract(part: str, statement: str, *tried: Iterable[int]) -> Callable[[Func
     return add
 
 
-def to(most: int, least: int = 1) -> range:
-    return range(least, most + 1)
-
-
-NO, FLAG, ALL = range(1), (False, True), "full sliding sinks chunked mamba"
-TRIED = {
-    "full": (to(1), NO),
-    "sliding": (to(6), NO),
-    "sinks": (to(4), to(3)),
-    "chunked": (to(4), NO),
-    "mamba": (to(1), to(2, 0)),
-}
-"""Widths, and numbers of sinks, or of drafts, where values are tried."""
-
 Maker = Callable[[Callable[[int, int], Kind], int], Function]
 
 
 def of_kinds(
     part: str, statement: str, *rest: Iterable[int], layers: str = ALL, tried: str = ""
 ) -> Callable[[Maker], Maker]:
-    """Add a contract for each of several kinds; for those in `tried`, values are, `rest` being the other arguments'.
-
-    What a token reads is a tuple under sinks, which is walked: so there are few of them, and narrow windows.
-    """
+    """Add a contract for each of several kinds; for those in `tried`, values are, `rest` being the other arguments'."""
 
     def add(make: Maker) -> Maker:
         for layer in layers.split():
-            values = (*TRIED[layer], *rest) if layer in tried.split() else ()
-            function = make(LAYERS[layer], 3 if layer == "sinks" else 2**40)
+            kind, *own = LAYERS[layer]
+            values = (*own, *rest) if layer in tried.split() else ()
+            # What a token reads under sinks is walked: so there are few of them, and narrow windows.
+            function = make(kind, 3 if layer == "sinks" else 2**40)
             CONTRACTS.append(Contract(part, layer, statement, function, values))
         return make
 
@@ -223,11 +214,7 @@ def _(kind: Callable[[int, int], Kind], most: int) -> Function:
 
 
 @of_kinds(
-    TABLES,
-    "no step holds more than the peak",
-    *(to(3), to(9, 9), to(5), to(8, 0)),
-    layers="full sliding sinks chunked",
-    tried="chunked",
+    TABLES, "no step holds more than the peak", to(3), to(9, 9), to(5), to(8, 0), layers=ATTENTION, tried="chunked"
 )
 def _(kind: Callable[[int, int], Kind], most: int) -> Function:
     def holds(width: int, sinks: int, size: int, slots: int, step: int, start: int) -> None:
@@ -325,11 +312,11 @@ def check_hit(kinds: tuple[Kind, ...], tokens: int, eagle: bool, *cached: tuple[
 @of_kinds(TABLES, "a hit is the longest of which every needed block is cached", to(6), *(FLAG,) * 7, tried=ALL)
 def _(kind: Callable[[int, int], Kind], most: int) -> Function:
     def holds(
-        width: int, sinks: int, tokens: int, eagle: bool, a: bool, b: bool, c: bool, d: bool, e: bool, f: bool
+        width: int, sinks: int, end: int, eagle: bool, a: bool, b: bool, c: bool, d: bool, e: bool, f: bool
     ) -> None:
-        assert 1 <= width <= 6 and 0 <= sinks <= 3 and 1 <= tokens <= 6
+        assert 1 <= width <= 6 and 0 <= sinks <= 3 and 1 <= end <= 6
         each = kind(width, sinks)
-        check_hit((each,), tokens, bool(eagle) and not isinstance(each, Chunked), (a, b, c, d, e, f))
+        check_hit((each,), end, bool(eagle) and not isinstance(each, Chunked), (a, b, c, d, e, f))
 
     return holds
 
@@ -345,11 +332,10 @@ def _(kind: Callable[[int, int], Kind], most: int) -> Function:
     def holds(width: int, sinks: int, size: int, times: int, entry: int, eagle: bool) -> None:
         assert 1 <= width <= 7 and 0 <= sinks <= 3 and 1 <= size <= 3 and 1 <= times <= 4 and 0 <= entry <= 9
         each = whole_chunks(kind(width, sinks), size)
-        use = eagle and not isinstance(each, Chunked)
-        config = Config((Group(each, size), Group(Full(), size * times)), 8, 99, eagle=use)
+        config = Config((Group(each, size), Group(Full(), size * times)), 8, 99, eagle=eagle)
         group = tables(each, size, 1 if isinstance(each, Mamba) else 0)
         group.keeps_all = isinstance(each, Full)
-        group.align(size * times, use)
+        group.align(size * times, eagle)
         assert group.is_useful(entry) == hits.useful(config, 0, entry)
 
     return holds

@@ -24,10 +24,7 @@ class Contract(NamedTuple):
     """By argument the values that are tried, or what makes them; none if the contract is confirmed."""
 
     def fault(self, longest: float, search: float) -> str:
-        """Return why it does not hold, or was not confirmed in so many seconds; nothing if it holds.
-
-        If values of it are tried, search its bounds for `search` seconds.
-        """
+        """Return why it does not hold, or is not confirmed in so many seconds; where values are tried, search."""
         values = [each() if callable(each) else each for each in self.tried]
         for arguments in product(*values) if values else ():
             try:
@@ -35,9 +32,8 @@ class Contract(NamedTuple):
             except Exception as error:
                 return f"{type(error).__name__} for {arguments}: {error}"
         said = asked(self.function, search if values else longest)
-        return (
-            "" if said in (("CONFIRMED",), ("CANNOT_CONFIRM",) if values else ()) else "; ".join(said) or "no contract"
-        )
+        holds = said in (("CONFIRMED",), ("CANNOT_CONFIRM",) if values else ())
+        return "" if holds else "; ".join(said) or "no contract"
 
 
 def asked(function: Callable[..., None], seconds: float) -> tuple[str, ...]:

@@ -79,22 +79,18 @@ ARGUMENTS: dict[str, Callable[[int, int], tuple[Any, ...]]] = {
     "forget": lambda one, two: (one,),
     "advance": lambda one, two: ("window", one, one + two),
 }
-"""The arguments of each step, made of two small numbers."""
 
 
 def of_step(step: str, arguments: Callable[[int, int], tuple[Any, ...]]) -> Callable[..., None]:
     def keeps(given: Given, one: int, two: int) -> None:
         assert given.is_small(4) and 0 <= one <= 2 and 0 <= two <= 2
-        now = given.machine()
-        if is_lawful(now):
+        if is_lawful(now := given.machine()):
             after = getattr(block_machine, step)(now, *arguments(one, two))
             assert after is None or is_lawful(after)
 
     return keeps
 
 
-SAID = "keeps the invariants, from any state that has them"
-CONTRACTS += [
-    Contract("spec: block_machine", "all", f"{step} {SAID}", of_step(step, arguments), (lawful, FEW, FEW))
-    for step, arguments in ARGUMENTS.items()
-]
+for name, made_of in ARGUMENTS.items():
+    said = f"{name} keeps the invariants, from any state that has them"
+    CONTRACTS.append(Contract("spec: block_machine", "all", said, of_step(name, made_of), (lawful, FEW, FEW)))

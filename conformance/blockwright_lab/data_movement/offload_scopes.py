@@ -42,13 +42,11 @@ def drawn(name: str, capacities: tuple[int, int, int], groups: int, **config: An
 OFFLOAD_HISTORIES: dict[str, ChainScope] = {
     name: drawn(name, **{key: tupled(value) for key, value in row.items()}) for name, row in FILE["chains"].items()
 }
-"""The worlds, by name."""
 
 LENGTHS = {"quick": (1, 60), "pr": (8, 200), "nightly": (1000, 300)}
 """Per profile: examples of the machine, and the steps of each."""
 
 
 def histories(name: str, profile: str) -> GateResult:
-    """Run the machine of a world, and return its row."""
     machine = partial(run_machine, ChainWorld(OFFLOAD_HISTORIES[name]), *LENGTHS[profile], profile != "nightly")
     return ran("offload machine", name, [machine])

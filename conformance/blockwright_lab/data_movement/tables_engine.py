@@ -14,31 +14,14 @@ from typing import Any
 
 import blockwright
 from blockwright.paging import SelfAttnBlockSpaceManager, SequenceStatus, SimpleSequence, SimpleSequenceGroup
-from blockwright_conformance.block_tables.actions import (
-    Access,
-    Allocate,
-    AppendTokens,
-    Fork,
-    FreeTable,
-    MarkTable,
-    ResetCache,
-    Swap,
-    TableAction,
-    TablesReply,
-)
+from blockwright_conformance.block_tables import actions as tables
 from blockwright_conformance.block_tables.adapter import PagedObservation
 from blockwright_conformance.block_tables.blockwright import BlockwrightTables
 from blockwright_conformance.block_tables.scopes import PagedScope
 from blockwright_conformance.block_tables.world import TablesWorld
 from blockwright_conformance.checker.lockstep import act
 from blockwright_conformance.checker.world import Outcome
-from blockwright_spec.block_tables.counts import (
-    cached_tokens,
-    cached_tokens_of,
-    can_allocate,
-    can_append_slots,
-    can_swap,
-)
+from blockwright_spec.block_tables import counts
 from blockwright_spec.block_tables.outcomes import Choice
 from blockwright_spec.block_tables.state import Device, Paged, PagedConfig, Pair
 from blockwright_spec.manager.outcomes import When
@@ -83,21 +66,20 @@ class ManagerTables(BlockwrightTables):
 
 
 @dataclass(frozen=True)
-class Call(TableAction):
+class Call(tables.TableAction):
     """A call of the manager that was made, and its actions; all of them are refused with the first."""
 
-    actions: Sequence[TableAction]
-    reply: TablesReply
+    actions: Sequence[tables.TableAction]
+    reply: tables.TablesReply
 
     def meaning(self, state: Paged, choice: Choice | None = None) -> Outcome[Paged]:
-        """Return what comes of the actions, one after another."""
         done = self.actions[0].meaning(state, choice)
         for action in self.actions[1:] if done.refusal is None else ():
             after = action.meaning(done.state, choice)
             done = Outcome(after.state, done.steps + after.steps)
         return done
 
-    def perform(self, model: Any, state: Paged) -> TablesReply:
+    def perform(self, model: Any, state: Paged) -> tables.TablesReply:
         return self.reply
 
 
@@ -147,13 +129,16 @@ class PagedEngine:
         answer = self.manager.can_allocate(group, ahead)
         self.say(f"can_allocate({tokens}, {ahead}): {answer.name}")
         watermark = self.manager.watermark_blocks
-        wanted = can_allocate
+        wanted = counts.can_allocate
         self.compare("can_allocate", lambda: WHEN[wanted(self.state, len(tokens), ahead, watermark)], answer.name)
         if answer is not self.paging.AllocStatus.OK:
             self.fired[answer.name] += 1
             return
         known = self.cached(seqs[0], prefix)
-        actions: list[TableAction] = [Allocate(slots[0], prefix), *(Fork(slots[0], slot) for slot in slots[1:])]
+        actions: list[tables.TableAction] = [
+            tables.Allocate(slots[0], prefix),
+            *(tables.Fork(slots[0], slot) for slot in slots[1:]),
+        ]
         self.shown.owners |= {slot: seq.seq_id for slot, seq in zip(slots, seqs, strict=True)}
         if self.call(lambda: self.manager.allocate(group), actions, self.world.window is None) is None:
             return
@@ -168,11 +153,10 @@ class PagedEngine:
         self.compute(len(self.groups) - 1, max(known, chunk))
 
     def cached(self, seq: SimpleSequence, prefix: Prefix) -> int:
-        """Ask how many tokens are cached, forget the sequence's hashes, and compare."""
         found = self.manager.get_num_cached_tokens(seq)
         self.manager.remove_seq_from_computed_blocks_tracker(seq)
         if self.world.caching:
-            self.compare("get_num_cached_tokens", lambda: cached_tokens(self.state, prefix), found)
+            self.compare("get_num_cached_tokens", lambda: counts.cached_tokens(self.state, prefix), found)
         return found
 
     def grow(self, index: int, tokens: Callable[[], list[int]], ahead: int) -> None:
@@ -183,7 +167,7 @@ class PagedEngine:
         asks = tuple((member.slot, len(member.seq.token_ids) - member.placed) for member in members)
         fits = self.manager.can_append_slots(group, ahead)
         self.say(f"can_append_slots({group.request_id}, {ahead}): {fits}")
-        self.compare("can_append_slots", lambda: can_append_slots(self.state, asks, ahead), fits)
+        self.compare("can_append_slots", lambda: counts.can_append_slots(self.state, asks, ahead), fits)
         more = max(new for _, new in asks)
         for member in members:
             if not self.append(member, ahead, fits):
@@ -193,10 +177,9 @@ class PagedEngine:
         self.compute(index, more)
 
     def append(self, member: Member, ahead: int, must: bool) -> bool:
-        """Append the new tokens of one sequence, execute the copies, and put drafts behind it."""
         seq, placed = member.seq, member.placed
         reported = seq.num_computed_tokens if self.world.window is not None else None
-        action = AppendTokens(member.slot, tuple(seq.token_ids[placed:]), ahead, reported)
+        action = tables.AppendTokens(member.slot, tuple(seq.token_ids[placed:]), ahead, reported)
         pairs = self.call(lambda: self.manager.append_slots(seq, ahead), [action], must)
         if pairs is None:
             return False
@@ -217,7 +200,7 @@ class PagedEngine:
             if start < stop:
                 tokens, codes = member.seq.token_ids[start:stop], member.codes[start:stop]
                 self.caches.write(self.table(member), start, codes, tokens)
-        actions = [MarkTable(member.slot, stop) for member, stop in zip(members, stops, strict=True)]
+        actions = [tables.MarkTable(member.slot, stop) for member, stop in zip(members, stops, strict=True)]
         self.call(lambda: self.manager.mark_blocks_as_computed(group, count), actions, True)
         for member, stop in zip(members, stops, strict=True):
             member.seq.num_computed_tokens = stop
@@ -233,16 +216,15 @@ class PagedEngine:
         child.reported, child.placed, child.found = parent.reported, parent.placed, parent.found
         self.count += 1
         self.shown.owners[child.slot] = child.seq.seq_id
-        self.call(lambda: self.manager.fork(parent.seq, child.seq), [Fork(parent.slot, child.slot)], True)
+        self.call(lambda: self.manager.fork(parent.seq, child.seq), [tables.Fork(parent.slot, child.slot)], True)
         group.seqs.append(child.seq)
         members.append(child)
         self.done()
 
     def free(self, index: int, which: int) -> None:
-        """End a sequence of a group, and the group with its last one."""
         group, members = self.groups[index]
         member = members[which % len(members)]
-        self.call(lambda: self.manager.free(member.seq), [FreeTable(member.slot)], True)
+        self.call(lambda: self.manager.free(member.seq), [tables.FreeTable(member.slot)], True)
         self.manager.remove_seq_from_computed_blocks_tracker(member.seq)
         members.remove(member)
         group.seqs.remove(member.seq)
@@ -264,11 +246,11 @@ class PagedEngine:
 
     def swappable(self, index: int, to: Device, ahead: int) -> When | None:
         asks = tuple((member.slot, 0) for member in self.groups[index][1])
-        return can_swap(self.state, asks, to, ahead, self.manager.watermark_blocks)
+        return counts.can_swap(self.state, asks, to, ahead, self.manager.watermark_blocks)
 
     def swap(self, index: int, to: Device, must: bool) -> None:
         group, members = self.groups[index]
-        action = Swap(tuple(member.slot for member in members), to)
+        action = tables.Swap(tuple(member.slot for member in members), to)
         move = self.manager.swap_out if to is Device.CPU else self.manager.swap_in
         pairs = self.call(lambda: move(group), [action], must)
         if pairs is None:
@@ -280,7 +262,7 @@ class PagedEngine:
 
     def access(self, index: int) -> None:
         for member in self.groups[index][1]:
-            action = Access(member.slot)
+            action = tables.Access(member.slot)
             self.clock = action.time(self.state) if self.reference else self.clock + 1
             seq, now = member.seq, float(self.clock)
             self.call(lambda seq=seq, now=now: self.manager.access_all_blocks_in_seq(seq, now), [action], True)  # type: ignore[misc]
@@ -291,18 +273,18 @@ class PagedEngine:
         for member in members:
             table = self.state.tables[member.slot]
             assert table is not None
-            known = cached_tokens_of(self.state, table) // self.world.size
+            known = counts.cached_tokens_of(self.state, table) // self.world.size
             heads.append(table.entries[:known])
         return [blocks[0] for blocks in takewhile(lambda blocks: len(set(blocks)) == 1, zip(*heads, strict=False))]
 
     def reset(self) -> None:
-        actions: list[TableAction] = [ResetCache(device) for device in Device]
+        actions: list[tables.TableAction] = [tables.ResetCache(device) for device in Device]
         idle = not self.groups or not self.world.caching
         if self.manager.reset_prefix_cache() != idle:
             raise BrokenError("REF-0", f"reset_prefix_cache: expected {idle}")
         self.say("reset_prefix_cache()")
         if idle:
-            self.follow(actions, TablesReply())
+            self.follow(actions, tables.TablesReply())
 
     # ---- what operations share
 
@@ -313,7 +295,7 @@ class PagedEngine:
         self.lines.append(line)
 
     def call(
-        self, call: Callable[[], list[Pair] | None], actions: Sequence[TableAction], must: bool
+        self, call: Callable[[], list[Pair] | None], actions: Sequence[tables.TableAction], must: bool
     ) -> list[Pair] | None:
         """Make a call of the manager, in lock-step; return its pairs, or None where blocks were short."""
         self.say(f"{actions}")
@@ -327,14 +309,13 @@ class PagedEngine:
         self.fired[name] += 1
         shift = self.world.num_gpu
         absolute = pairs
-        if isinstance(actions[0], Swap):
+        if isinstance(actions[0], tables.Swap):
             out = actions[0].to is Device.CPU
             absolute = [(one, two + shift) if out else (one + shift, two) for one, two in pairs]
-        self.follow(actions, TablesReply(False, error, tuple(absolute), order))
+        self.follow(actions, tables.TablesReply(False, error, tuple(absolute), order))
         return None if error else pairs
 
-    def follow(self, actions: Sequence[TableAction], reply: TablesReply) -> None:
-        """Have the specification make the same step, and compare the whole state."""
+    def follow(self, actions: Sequence[tables.TableAction], reply: tables.TablesReply) -> None:
         if not self.reference:
             return
         self.learn(actions)
@@ -349,11 +330,11 @@ class PagedEngine:
         if self.operations % LAWS_EVERY == 0:
             self.judge()
 
-    def learn(self, actions: Sequence[TableAction]) -> None:
+    def learn(self, actions: Sequence[tables.TableAction]) -> None:
         for action in actions:
-            if isinstance(action, Allocate):
+            if isinstance(action, tables.Allocate):
                 self.shown.digests.chain(action.prefix)
-            elif isinstance(action, AppendTokens) and (table := self.state.tables[action.slot]) is not None:
+            elif isinstance(action, tables.AppendTokens) and (table := self.state.tables[action.slot]) is not None:
                 self.shown.digests.chain((table.prefix[0], table.prefix[1] + action.tokens))
 
     def compare(self, what: str, wanted: Callable[[], Any], found: Any) -> None:

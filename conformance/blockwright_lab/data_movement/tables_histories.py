@@ -45,7 +45,6 @@ class Moves:
         self.engine, self.world, self.fired, self.made = engine, engine.world, engine.fired, 0
 
     def kinds(self) -> dict[str, list[Move]]:
-        """Return the moves that may be next, by their names."""
         numbers = range(CHOICES * self.made, CHOICES * (self.made + 1))
         return {name: [(name, number) for number in numbers] for name in MOVES if self.can(name)}
 
@@ -147,11 +146,9 @@ def random_walk(
 
 
 def run_machine(world: World, examples: int, steps: int, derandomize: bool = True) -> Counter[str]:
-    """Run a state machine over an engine; return how often what happened."""
     return run_drawn(lambda: Moves(PagedEngine(world)), tuple(MOVES), MOVES, examples, steps, derandomize)
 
 
 def histories(name: str, profile: str) -> GateResult:
-    """Run the machine of a world, and return its row."""
     machine = partial(run_machine, HISTORIES[name], *LENGTHS[profile], profile != "nightly")
     return ran("paged machine", name, [machine])

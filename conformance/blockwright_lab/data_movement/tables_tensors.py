@@ -7,10 +7,7 @@ hold position and token. Both devices' pools lie on the CPU, so that every machi
 from collections.abc import Sequence
 from typing import Any
 
-try:
-    import torch
-except ImportError as error:  # pragma: no cover
-    raise ImportError("histories of block tables need torch: pip install torch") from error
+import torch
 
 from blockwright.device import copy_blocks, swap_blocks
 
@@ -38,26 +35,22 @@ class TokenCaches:
         copy_blocks(self.gpu, pairs).synchronize()
 
     def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Execute a swap to the host; ids of both sides count from zero."""
         swap_blocks(self.gpu, self.cpu, pairs).synchronize()
 
     def swap_in(self, pairs: Sequence[tuple[int, int]]) -> None:
         swap_blocks(self.cpu, self.gpu, pairs).synchronize()
 
     def places(self, blocks: Sequence[int], start: int, stop: int) -> tuple[Any, Any]:
-        """Return the blocks and the slots in them of some positions."""
         positions = torch.arange(start, stop)
         return torch.tensor(blocks, dtype=torch.int64)[positions // self.size], positions % self.size
 
     def write(self, blocks: Sequence[int], start: int, codes: Sequence[int], tokens: Sequence[int]) -> None:
-        """Write the tokens at some positions through a table on the GPU."""
         where = self.places(blocks, start, start + len(tokens))
         for keys, values in self.gpu:
             keys[where] = torch.tensor(codes, dtype=torch.int64)
             values[where] = torch.arange(start, start + len(tokens)) * 2**32 + torch.tensor(tokens, dtype=torch.int64)
 
     def draft(self, blocks: Sequence[int], start: int) -> None:
-        """Write drafts to all slots of a table from a position on."""
         stop = len(blocks) * self.size
         if start < stop:
             where = self.places(blocks, start, stop)

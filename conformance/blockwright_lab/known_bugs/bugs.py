@@ -1,23 +1,32 @@
 """The known bugs, read from the files beside this module (`data`): as `known_bug` and `changes` explain it.
 
-A place is the name of one in `places`, or of a trial of one of the modules in `TRIALS`.
+A place is the name of one in `places.toml`, or of a trial of one of the modules in `TRIALS`.
 """
 
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import offload_trials, paged_trials, pool_trials
+from .. import scopes
+from . import instrumented, offload_trials, paged_trials, pool_trials
 from .changes import Change, How
 from .known_bug import KnownBug, Place, TrialPlace
-from .places import PLACES
 
 FOLDER = Path(__file__).parent / "data"
 
 TRIALS: dict[str, Any] = {
     each.__name__.rpartition(".")[2]: each for each in (paged_trials, offload_trials, pool_trials)
 }
-"""Modules of trials, by name."""
+
+ROWS: dict[str, dict[str, Any]] = tomllib.loads((FOLDER.parent / "places.toml").read_text(encoding="utf-8"))
+ADAPTERS = ROWS.pop("adapters")
+
+PLACES = {
+    name: Place(scopes.scope(part, row), getattr(instrumented, ADAPTERS.get(name, "VariantAdapter")))
+    for part, rows in ROWS.items()
+    for name, row in rows.items()
+}
+"""The small worlds in which known bugs show (`places.toml`), by name."""
 
 HOW: dict[str, How] = {"replace": "replace", "remove": "replace", "before": "before", "after": "after"}
 
@@ -57,25 +66,8 @@ def place_of(name: str) -> Place | TrialPlace:
     return TrialPlace(getattr(TRIALS[module], trial)) if module else PLACES[name]
 
 
-CHAPTERS = tuple(
-    map(
-        chapter,
-        (
-            "blocks",
-            "demand",
-            "tables",
-            "prefixes",
-            "retention",
-            "metrics",
-            "time",
-            "forks",
-            "units",
-            "paged",
-            "tiers",
-            "offload",
-        ),
-    )
-)
+NAMES = "blocks demand tables prefixes retention metrics time forks units paged tiers offload forgotten".split()
+CHAPTERS = tuple(map(chapter, NAMES))
 BUGS: tuple[KnownBug, ...] = tuple(bug for each in CHAPTERS for bug in each.bugs)
 """All of them, in the order of the chapters."""
 BY_ID = {bug.id: bug for bug in BUGS}

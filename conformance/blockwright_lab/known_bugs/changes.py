@@ -79,8 +79,6 @@ def unchanged_functions(file: str) -> tuple[Function, ...]:
 
 
 def functions_of(file: str, text: str) -> Iterator[Function]:
-    """Yield the functions of a source, with the names of their scopes."""
-
     def below(node: ast.AST, name: str) -> Iterator[Function]:
         for child in ast.iter_child_nodes(node):
             inner = name
@@ -94,7 +92,6 @@ def functions_of(file: str, text: str) -> Iterator[Function]:
 
 
 def functions(sources: dict[str, str]) -> Iterator[Function]:
-    """Yield all functions of the implementation, where some sources have been changed already."""
     for file in files():
         yield from functions_of(file, sources[file]) if file in sources else unchanged_functions(file)
 
@@ -104,7 +101,6 @@ def is_named(function: Function, change: Change) -> bool:
 
 
 def found(function: ast.AST, change: Change) -> list[ast.AST]:
-    """Return the nodes of a function that are equal to a change's anchor."""
     wanted = tree_of(change.anchor)
     if change.how == "replace" and not change.code and isinstance(wanted, ast.expr):
         wanted = ast.Expr(wanted)  # what is taken out is a statement
@@ -122,7 +118,6 @@ def tree_of(anchor: str) -> ast.AST:
 
 
 def exchanged(text: str, function: ast.AST, change: Change) -> str:
-    """Return a source with a change made in a function of it."""
     for node in reversed(found(function, change)):
         if change.how == "replace" and change.code:
             text = spliced(text, *span(text, node), change.code, node)
@@ -165,7 +160,6 @@ def spliced(text: str, begin: int, end: int, code: str, node: ast.AST) -> str:
 
 
 def complaint(change: Change, named: list[Function], fit: list[Function], sources: dict[str, str]) -> str:
-    """Return why a change does not fit, the nearest code, and other places of its anchor."""
     every = list(functions(sources))
     if not named:
         parts = change.function.count(".") + 1

@@ -14,10 +14,9 @@ Variants are uncompiled, whatever build the process runs.
 import time
 from dataclasses import replace
 
-from blockwright._terminal import Advance
 from blockwright_conformance.checker import explore
-from blockwright_conformance.checker.parallel import in_order
 from blockwright_conformance.gates import GateResult, Profile
+from blockwright_conformance.rows import Listed
 
 from .bugs import BUGS, BY_ID, CORPUS, NOT_POSSIBLE
 from .changes import Change
@@ -25,37 +24,19 @@ from .known_bug import KnownBug, Place, Seen, TrialPlace
 from .variants import variant
 from .watch import LOADING, OutOfTimeError, rearm, watch
 
-PLACES = {f"place {number}": place for number, place in enumerate(dict.fromkeys(bug.place for bug in BUGS))}
-"""Where they are looked for."""
-
 KIND = "known-bugs"
 CORE = "uncompiled core"
-
-
-def names_of(profile: Profile) -> list[str]:
-    return [bug.id for bug in BUGS if profile.is_ours and profile.scope in named(bug)]
 
 
 def named(bug: KnownBug) -> str:
     return f"{bug.id} {bug.title}"
 
 
-def size(profile: Profile) -> int:
-    return len(names_of(profile))
-
-
-def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Look for every known bug."""
-    names = names_of(profile)
-    bugs = in_order(row_of, [(name,) for name in names], names, profile.jobs, progress)
-    return [*bugs, corpus(bugs)] if names and not profile.scope else bugs
-
-
-def summed(places: list[GateResult]) -> list[GateResult]:
+def summed(kind: str, places: list[GateResult]) -> list[GateResult]:
     """Return one row for the places in which nothing is broken, as it should be, and those where something is."""
     sane = [row for row in places if not row.violations]
     sums = (sum(row.states for row in sane), sum(row.transitions for row in sane), 0, sum(row.seconds for row in sane))
-    one = [GateResult(KIND, f"unchanged, in {len(sane)} places", CORE, *sums)] if sane else []
+    one = [GateResult(kind, f"unchanged, in {len(sane)} places", CORE, *sums)] if sane else []
     return one + [row for row in places if row.violations]
 
 
@@ -67,25 +48,21 @@ def corpus(rows: list[GateResult]) -> GateResult:
     return GateResult(KIND, scope, "all", 0, 0, len(missing), 0.0, "KNOWN-1" if missing else "", "; ".join(missing))
 
 
-def row_of(name: str) -> GateResult:
-    return shown(BY_ID[name]) if name in BY_ID else sane(PLACES[name])
-
-
-def sane(place: Place | TrialPlace) -> GateResult:
+def sane(name: str, profile: Profile) -> GateResult:
     """Look at the implementation itself, unchanged: nothing may be broken."""
-    started = time.perf_counter()
+    place, started = PLACES[name], time.perf_counter()
     try:
         seen = seen_in(place, (), judged=True)
     except (Exception, OutOfTimeError) as error:
         seen = Seen(("KNOWN-0",), 0, told_of(error))
     law = next(iter(seen.laws), "")
     row = row_from(f"unchanged: {place.title}", seen, time.perf_counter() - started)
-    return replace(row, law=law, detail=seen.detail, violations=int(bool(law)))
+    return replace(row, kind="places", law=law, detail=seen.detail, violations=int(bool(law)))
 
 
-def shown(bug: KnownBug) -> GateResult:
+def shown(name: str, profile: Profile) -> GateResult:
     """Put one bug back and see which laws are broken after the shortest way to any fault."""
-    started = time.perf_counter()
+    bug, started = BY_ID[name.partition(" ")[0]], time.perf_counter()
     try:
         seen = seen_in(bug.place, bug.changes, judged=False)
         detail = verdict(bug, seen.laws, seen.length)
@@ -97,7 +74,6 @@ def shown(bug: KnownBug) -> GateResult:
 
 
 def seen_in(place: Place | TrialPlace, changes: tuple[Change, ...], judged: bool) -> Seen:
-    """Return the findings in a place of the implementation with some changes, under the watch."""
     with explore.collector_resting(), watch():  # what the collector has to do at the end is no action
         rearm(LOADING)
         package = variant(*changes)
@@ -110,7 +86,6 @@ def row_from(scope: str, seen: Seen, seconds: float) -> GateResult:
 
 
 def told_of(error: BaseException) -> str:
-    """Report that a known bug, or the implementation itself, could not be looked at to the end."""
     if isinstance(error, OutOfTimeError):
         return "runs on and on: one action took longer than it may"
     return f"{type(error).__name__}: {error}"
@@ -124,3 +99,10 @@ def verdict(bug: KnownBug, laws: tuple[str, ...], length: int) -> str:
     if laws:
         return f"{bug.law} was to catch it; {when} only {others} did"
     return f"not caught: {bug.law} was to be broken in {bug.place.title}"
+
+
+PLACES = {f"{place.title}, place {at}": place for at, place in enumerate(dict.fromkeys(bug.place for bug in BUGS))}
+
+GATE = Listed([named(bug) for bug in BUGS], shown, lambda rows, profile: [*rows, corpus(rows)])
+UNCHANGED = Listed(PLACES, sane, lambda rows, profile: summed("places", rows))
+"""The gate `places`."""

@@ -45,7 +45,6 @@ class Seen:
     states: int = 0
     transitions: int = 0
     script: str = ""
-    """The way to the fault as calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,6 @@ class Place:
         return str(self.scope.name)
 
     def world(self, package: ModuleType = blockwright) -> World[Any, Any]:
-        """Return the world of the scope on a copy of the implementation, under the watch."""
         return world_on(self.scope, package, self.adapter)
 
     def look(self, package: ModuleType, judged: bool) -> Seen:
@@ -111,4 +109,3 @@ class KnownBug:
     """The law that must be broken in its place."""
     place: Place | TrialPlace
     changes: tuple[Change, ...]
-    """What puts it back into the implementation."""

@@ -146,14 +146,12 @@ class Engine:
             yield from self.wrong(again, length)
 
     def wrong(self, request: Any, length: int = LENGTH) -> Iterator[str]:
-        """Yield which of a request's first blocks hold something else."""
         for block, content in self.named(request):
             if len(content[1]) <= length and self.contents["GPU"][block] != content:
                 yield f"block {block} must hold {content} and holds {self.contents['GPU'][block]}"
 
 
 def faults_of(engine: Engine, token: int, length: int) -> Iterator[Fault]:
-    """Return the faults of a prompt that is brought back after some calls."""
     if wrong := "; ".join(engine.back(token)):
         yield Fault("CHAIN-6", wrong, length)
 

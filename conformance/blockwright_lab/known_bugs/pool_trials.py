@@ -6,6 +6,9 @@ HASH-3    a hasher that is not collision resistant serves no hits unless tokens 
 QUEUE-1, REF-1  of the bare pool: whatever is taken, held once more and released, repeated blocks included
 HIT-1     of whatever blocks a window with sinks is cached, the hit is the longest that can be read
 PLAN-1    a plan of any admission counts what the call takes, and fits exactly if the call succeeds
+STAT-1    the statistics count exactly the lookups of requests admitted since they were last taken, and apart those of
+          requests that go on
+DEMAND-1  the blocks that a manager of one kind says are missing are those that growth takes, never below none
 CALL-1    a stream of events that is interrupted while it folds a batch loses none of it
 RESTART-1 a new manager finds what nobody held when the dump was made, in the order in which it would be evicted
 """
@@ -47,7 +50,6 @@ NUM_MANY = 600
 
 
 def requests(package: ModuleType) -> Iterator[tuple[tuple[object, ...], Any]]:
-    """Return requests that differ in one thing or in several, each with what identifies it."""
     keys_of = partial(one, package, package.SipHasher(bytes(range(16))))  # one hasher: it remembers what it made
     for lora, salt in product(NAMES, NAMES):
         yield from keys_of((0,) * NUM_TOKENS, lora, salt, ())
@@ -75,7 +77,6 @@ def one(
 
 
 def keys(package: ModuleType) -> Iterator[Fault]:
-    """Return the laws of keys that a copy of the implementation breaks."""
     meaning: dict[bytes, tuple[object, ...]] = {}
     key_of: dict[tuple[object, ...], bytes] = {}
     for prefix, key in requests(package):
@@ -113,7 +114,6 @@ def weak(package: ModuleType) -> Iterator[Fault]:
 
 
 Calls = tuple[tuple[str, tuple[int, ...]], ...]
-"""Calls of a pool: what is done, to which blocks."""
 
 POOL_CALLS = (
     ("take", (1,)),
@@ -152,7 +152,6 @@ def pool(package: ModuleType) -> Iterator[Fault]:
 
 
 def meant(name: str, ids: tuple[int, ...]) -> tuple[str, Any]:
-    """Return the method of a pool that a call is, and its argument."""
     methods = {"take": "get_new_blocks", "touch": "touch", "free": "free_blocks"}
     return methods[name], len(ids) if name == "take" else ids
 
@@ -191,7 +190,7 @@ def sinks(package: ModuleType) -> Iterator[Fault]:
     """Return HIT-1 for the first blocks of which a wrong hit is made, released in any order as by stores that end."""
     group, tokens = layer("sinks 1 2, block 1"), (0,) * 5
     for order, taken in product(permutations(range(4)), range(4)):
-        manager = manager_of(package, "sinks 1 2", 1, 5)
+        manager = manager_of(package, "sinks 1 2", 1, 5, keep_wanted=False)
         first = package.Request("first", tokens[:4], 1)
         manager.allocate_slots(first, 4)
         (table,), pool = manager.get_block_ids("first"), manager.block_pool
@@ -224,7 +223,9 @@ def misplanned(
     except package.errors.InvalidArgumentError:
         return ""
     free = manager.block_pool.get_num_free_blocks()
-    given = manager.allocate_slots(request, new, length, hit, **counts)
+    given = None
+    with suppress(package.errors.NeverFitsError):
+        given = manager.allocate_slots(request, new, length, hit, **counts)
     taken = free - manager.block_pool.get_num_free_blocks()
     manager.free(request)
     if given is not None and external:
@@ -248,6 +249,34 @@ def manager_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks
     return package.KVCacheManager(config_of(package, layers, block_size, num_blocks), max_model_len=8, **rest)
 
 
+def statistics(package: ModuleType) -> Iterator[Fault]:
+    """Return STAT-1 unless lookups are counted once each, of what is admitted, and apart those of what goes on."""
+    none, manager = (0, 0, 0), manager_of(package, "full", 1, 4, log_stats=True)
+    first, other = package.Request("first", [0, 1], 1), package.Request("other", [2, 3], 1)
+    for at, (request, new, again) in enumerate(
+        ((first, (1, 2, 0), none), (other, none, none), (first, none, (1, 2, 1)))
+    ):
+        hit, length = manager.get_computed_blocks(request)
+        manager.allocate_slots(request, 2 - length, length, hit)  # there is no room for both
+        wanted, found = (False, *new, *again), tuple(manager.make_prefix_cache_stats())
+        if found != wanted:
+            yield Fault("STAT-1", f"after request {at}: expected {wanted}, the statistics say {found}", 3 * at + 2)
+            return
+        if request is other:
+            manager.free(first)
+
+
+def demand(package: ModuleType) -> Iterator[Fault]:
+    """Return DEMAND-1 unless the blocks that a group says are missing are those that growth takes."""
+    manager = manager_of(package, "full", 2)
+    manager.allocate_slots(package.Request("r", [0] * 4, 2), 4)
+    for slots in range(9):
+        missing, takes = manager.managers[0].get_num_blocks_to_allocate("r", slots, []), max(0, -(-slots // 2) - 2)
+        if missing != takes:
+            yield Fault("DEMAND-1", f"{missing} missing for {slots} slots, growth takes {takes}", 2)
+            return
+
+
 # --- rows
 
 
@@ -264,12 +293,12 @@ def rows(package: ModuleType) -> Iterator[Fault]:
         enable_caching=True,
         keep_changes=False,
     )
-    replica.add_request("r", [[], [], []], (), 0)
+    replica.rows.add_request("r", [[], [], []], (), 0)
     request = package.Request("r", [0] * 8, 2)
     for token in range(8):
         request.num_computed_tokens = token
-        replica.apply([request], manager.allocate_slots_batch([request], 1))
-        wanted, found = [list(each) for each in manager.get_block_ids("r")], replica.block_ids("r")
+        replica.rows.apply([request], manager.allocate_slots_batch([request], 1))
+        wanted, found = [list(each) for each in manager.get_block_ids("r")], replica.rows.block_ids("r")
         if found != wanted:
             yield Fault("ROW-1", f"after token {token}: rows {found}, tables {wanted}", 2 * token + 2)
             return
@@ -336,6 +365,5 @@ def interrupts(package: ModuleType) -> Iterator[Fault]:
 
 
 def queue(manager: Any) -> tuple[Any, ...]:
-    """Return the free blocks, first to be taken first, each with its key and group."""
     keys, groups = manager.block_pool.block_keys(), manager.block_pool.block_groups()
     return tuple((block, keys[block] and (groups[block], keys[block])) for block in manager.block_pool.free_block_ids())

@@ -22,6 +22,7 @@ from blockwright_spec.block_tables.state import Paged
 from blockwright_spec.offload.chain_outcomes import ChainDone
 from blockwright_spec.offload.chain_state import Chain, Kind, Transfer, pins
 from blockwright_spec.offload.tier_calls import TierDone
+from blockwright_spec.offload.tier_events import TOLD_LAWS
 from blockwright_spec.offload.tier_laws import TIER_LAWS
 from blockwright_spec.offload.tier_state import Entry, Event, Key, Phase, Tier, entry_of
 
@@ -81,6 +82,7 @@ class Tiers(ChainWorld):
         if isinstance(action, Store) and reply.answer is not None:
             yield from missing(action.keys, after.tiers[0])
         yield from of_laws(self.laws, after)
+        yield from of_laws(TOLD_LAWS, after, shown.told) if shown.told is not None else ()
         for each in after.tiers:
             yield from of_laws(TIER_LAWS, each)
         evicted = [(0, key) for key in getattr(reply.answer, "block_hashes_evicted", ())]
@@ -94,7 +96,6 @@ class Tiers(ChainWorld):
 
 
 def misdone(what: str, compared: Compared, errors: Any, changed: bool) -> Broken:
-    """Yield the laws of refusals that a call broke, which may have changed something."""
     if changed:
         yield "REFUSE-1", "the call was refused, and something has changed"
     refusal = compared.outcome.refusal
@@ -122,7 +123,6 @@ def heard(announced: frozenset[Key], event: Event) -> frozenset[Key]:
 
 
 def shown_tier(state: Tier, announced: frozenset[Key], manager: Any, events: Iterable[Event]) -> Tier:
-    """Return a state as a manager shows it; before the events it had announced some keys."""
     entries = tuple(shown_entries(state, manager))
     used = [entry.place for entry in entries]
     freed = dict.fromkeys((*state.freed, *(entry.place for entry in state.entries if entry.place not in used)))

@@ -20,7 +20,7 @@ from .changes import ROOT, Change, edited
 
 PACKAGE = "blockwright"
 
-PARTS = ("worker.replica", "paging", "offload", "offload.identity", "observe")
+PARTS = ("worker.replica", "paging", "offload", "offload.identity", "offload.naming", "observe")
 """What is imported besides the package, which imports none of it."""
 
 

@@ -58,7 +58,6 @@ def alarm() -> Iterator[None]:
 
 @contextmanager
 def watch() -> Iterator[None]:
-    """Watch as `alarm` does, with existing objects kept from the collector."""
     gc.freeze()
     try:
         with alarm():

@@ -24,7 +24,6 @@ AnyScope = Scope | PagedScope | TierScope | ChainScope
 def world_on(
     scope: AnyScope, package: ModuleType = blockwright, adapter: type[BlockwrightAdapter] = VariantAdapter
 ) -> World[Any, Any]:
-    """Return the world of a scope on a copy of the implementation, or on itself; `adapter` is a manager's."""
     match scope:
         case Scope():
             return KVCacheWorld(scope, limited(adapter_on(package, adapter)))
@@ -43,7 +42,6 @@ def tables_of(package: ModuleType, base: type[BlockwrightTables] = BlockwrightTa
 
 
 def offload_of(package: ModuleType, base: type[Any]) -> type[Any]:
-    """Return the adapter of tiers, or of chains, of a copy of the implementation, with its errors."""
     errors = {reason: getattr(package.errors, error.__name__) for reason, error in base.errors.items()}
     return type(base.__name__, (base,), {"package": package, "errors": errors})
 

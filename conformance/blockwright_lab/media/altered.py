@@ -54,7 +54,6 @@ PER_DIRECTORY: Final = 50
 
 
 def made(path: Path, draw: random.Random) -> Before:
-    """Make a directory, work in it, open it again and work on."""
     earlier: dict[str, bytes] = {}
     for _ in range(2):
         with NotedStore(path, IDENTITY, BLOCK_BYTES, SLOTS) as store:
@@ -66,7 +65,6 @@ def made(path: Path, draw: random.Random) -> Before:
 
 
 def altered(trial: Trial) -> frozenset[Altered]:
-    """Return which parts of the directory differ from before."""
     before, now = trial.before.files, trial.files
     found = {Altered.REST}
     if now.get(HEADER) != before[HEADER]:
@@ -176,7 +174,6 @@ def found(store: DiskStore, before: Before) -> Iterator[Served]:
 
 
 def all_there(store: DiskStore, keys: list[int]) -> bool:
-    """Return whether each slot gives the block that was written to it."""
     for slot, key in enumerate(keys):
         data = bytearray(len(content_of(key)))
         if not store.get(key_of(key), slot, parts_of(data)) or data != content_of(key):
@@ -230,7 +227,6 @@ def planned(draw: random.Random, before: Before, number: int, count: int) -> Tri
 
 
 def alterations(path: Path, count: int, seed: int) -> tuple[list[tuple[str, str]], dict[str, int]]:
-    """Alter some directories; return each fault with the law that it breaks, and the counts of events."""
     draw, faults = random.Random(seed), list[tuple[str, str]]()
     fired = dict.fromkeys(("blocks compared", "refused", *(kind.name.lower() for kind in Altered)), 0)
     before = Before({}, {}, ())
@@ -259,7 +255,8 @@ def alterations(path: Path, count: int, seed: int) -> tuple[list[tuple[str, str]
 
 
 @contextmanager
-def in_memory() -> Iterator[Path]:
-    """Return a folder in memory, since nothing here depends on a disk, or a temporary one where there is none."""
-    with tempfile.TemporaryDirectory(prefix="blockwright-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
+def scratch(in_memory: bool = True) -> Iterator[Path]:
+    """Return a temporary folder, in memory where nothing depends on a disk."""
+    where = MEMORY if in_memory and MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="blockwright-", dir=where) as folder:
         yield Path(folder)

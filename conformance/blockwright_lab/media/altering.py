@@ -141,7 +141,6 @@ def extreme(trial: Trial) -> None:
 
 
 def extreme_header(data: bytes, draw: random.Random) -> bytes:
-    """Return a header with a field of another kind, or nested deeply."""
     found = json.loads(data)
     found[draw.choice(list(found))] = draw.choice((*NO_NUMBERS, *EXTREMES))
     return json.dumps(found).encode() if draw.random() < 0.9 else b"[" * 30_000
@@ -163,8 +162,6 @@ def gone(trial: Trial) -> None:
 
 
 def instead(make: Callable[[Path, Path], object]) -> Callable[[Path, Path], None]:
-    """Return a function that replaces a file by something else; the second path is a folder not to be touched."""
-
     def put(path: Path, outside: Path) -> None:
         path.unlink(missing_ok=True)
         make(path, outside)
@@ -200,7 +197,6 @@ STANDING: Final[dict[str, Callable[[Path, Path], None]]] = {
 
 
 def other_kind(trial: Trial) -> None:
-    """Replace one file by something else."""
     if trial.kinds:
         return
     name = trial.draw.choice((*FILES, LOCK, RECENCY + UNPUBLISHED, HEADER + UNPUBLISHED))

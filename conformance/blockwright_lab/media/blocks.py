@@ -49,7 +49,6 @@ def parts_of(data: bytes | bytearray) -> list[memoryview]:
 
 
 def read(store: DiskStore, slot: int, key: int) -> bytes | None:
-    """Read a block, by the length that it must have; None for a miss."""
     data = bytearray(len(content_of(key)))
     return bytes(data) if store.get(key_of(key), slot, parts_of(data)) else None
 
@@ -124,7 +123,6 @@ class Left:
         self.checked = 0
 
     def copy(self) -> Left:
-        """Return an independent copy that has compared nothing."""
         other = Left(self.keeps_names)
         other.may = {slot: set(keys) for slot, keys in self.may.items()}
         other.must = dict(self.must)

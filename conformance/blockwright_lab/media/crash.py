@@ -22,7 +22,6 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -40,7 +39,6 @@ from .victim import Plan
 
 KILLS = {"quick": 10, "pr": 300, "nightly": 10_000}
 FAILURES = {"quick": 40, "pr": 600, "nightly": 50_000}
-"""Losses of power."""
 
 LIVES = 12
 """Kills, or losses of power, after which a new directory is begun."""
@@ -50,7 +48,7 @@ RUNS = ("disk, processes killed", "disk, power lost", offload_altered.RUN)
 
 def crash(name: str, profile: str, seed: int = 0) -> GateResult:
     started, law = time.perf_counter(), ""
-    with offload_altered.in_memory() if name == offload_altered.RUN else on_disk() as folder, quiet():
+    with offload_altered.scratch(name == offload_altered.RUN) as folder, quiet():
         if name == offload_altered.RUN:
             count = offload_altered.COUNTS[profile]
             broken, fired = offload_altered.alterations(folder, count, seed)
@@ -62,17 +60,10 @@ def crash(name: str, profile: str, seed: int = 0) -> GateResult:
 
 
 def row(name: str, count: int, faults: list[str], fired: dict[str, int], seconds: float, law: str = "") -> GateResult:
-    """Return the row of a run: how often the disk stopped, and how many blocks were compared."""
     laws = {"other bytes": "DISK-1", "is lost": "DISK-2"}
     law = law or next((law for text, law in laws.items() if faults and text in faults[0]), "DISK-3" if faults else "")
     compared, detail = fired["blocks compared"], "\n".join(faults[:5])
     return GateResult("faults", name, "DiskStore", count, compared, len(faults), seconds, law, detail, fired=fired)
-
-
-@contextmanager
-def on_disk() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="blockwright-") as folder:
-        yield Path(folder)
 
 
 @contextmanager
@@ -98,7 +89,6 @@ def compare(kind: type[DiskStore], path: Path, left: Left) -> None:
 
 
 def kills(folder: Path, count: int, seed: int) -> tuple[list[str], dict[str, int]]:
-    """Kill some processes; return the faults, and the counts of events."""
     draw = random.Random(seed)
     fired = {"blocks compared": 0, "killed": 0, "ended": 0, "torn": 0, "before": 0, "after": 0, "at any moment": 0}
     with victims() as (orders, said):
@@ -123,7 +113,6 @@ def kills(folder: Path, count: int, seed: int) -> tuple[list[str], dict[str, int
 
 
 def planned(path: Path, draw: random.Random, life: int) -> Plan:
-    """Draw when a process is killed: the first in a directory while it makes it, some at any moment."""
     call = draw.randrange(1, 12 if life % LIVES == 0 else 50) if draw.random() < 0.75 else 0
     how, threads = draw.choice(("before", "after", "torn")), 1 + life // LIVES % 2
     return Plan(str(path), draw.randrange(2**32), threads, draw.random() * 0.04, call, how)
@@ -144,7 +133,6 @@ def victims() -> Iterator[tuple[IO[str], IO[str]]]:
 
 
 def hear(lines: IO[str], left: Left) -> int:
-    """Read a process's reports until it has ended; return its exit status."""
     for line in lines:
         event, *numbers = line.split()
         if event == "ended":
@@ -157,7 +145,6 @@ def hear(lines: IO[str], left: Left) -> int:
 
 
 def failures(folder: Path, count: int, seed: int) -> tuple[list[str], dict[str, int]]:
-    """Let the power fail some times; return the faults, and the counts of events."""
     draw = random.Random(seed)
     fired = {"blocks compared": 0, "power lost": 0, "calls": 0}
     start, begun = dict[str, bytes](), Left(keeps_names=False)
@@ -183,7 +170,6 @@ def failures(folder: Path, count: int, seed: int) -> tuple[list[str], dict[str, 
 
 
 def noted(path: Path, start: dict[str, bytes], seed: int) -> list[Call]:
-    """Work in a directory that begins with some files, and give all calls."""
     lay_out(path, start)
     LOG.clear()
     with NotedStore(path, IDENTITY, BLOCK_BYTES, SLOTS) as store:
@@ -195,7 +181,6 @@ def noted(path: Path, start: dict[str, bytes], seed: int) -> list[Call]:
 
 
 def played_back(calls: list[Call], start: dict[str, bytes], left: Left) -> Disk:
-    """Make calls on a disk that begins with some files, and read the reports meanwhile."""
     disk = Disk(start)
     for call in calls:
         if call.said is not None:

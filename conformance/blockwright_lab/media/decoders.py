@@ -22,7 +22,6 @@ from typing import Any, Final
 
 import msgspec
 
-from blockwright._terminal import Advance
 from blockwright.errors import InvalidArgumentError, TraceError
 from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
 from blockwright.observe import Fact, PrefixIndex
@@ -33,19 +32,18 @@ from blockwright.observe.wire import Encoder, decode
 from blockwright.offload.shared.envelope import Envelope
 from blockwright.replay.report import read_curve
 from blockwright.replay.traces import load_trace
-from blockwright_conformance.checker.parallel import in_order
 from blockwright_conformance.gates import GateResult, Profile
+from blockwright_conformance.rows import Listed
 from blockwright_conformance.vectors import records, wire
 from blockwright_conformance.vectors.calls import Answer
 from blockwright_conformance.vectors.samples import FOLDER, samples
 from blockwright_conformance.vectors.serve import EVERYTHING
 from blockwright_spec.law import law_odd_bytes_are_refused
 
-from .altered import in_memory, in_time
+from .altered import in_time, scratch
 from .altering import CHANGES, EXTREMES, NO_NUMBERS
 
 COUNTS: Final = {"quick": 100, "pr": 2_000, "nightly": 100_000}
-"""Inputs for each reader."""
 LONG: Final = 5.0
 """Seconds of processor time that no input here needs a hundredth of."""
 LARGE: Final = 256 << 10
@@ -84,7 +82,6 @@ NOWHERE: Final = "tcp://127.0.0.1:1", "tcp://127.0.0.1:1"
 
 
 def live(frames: Frames, path: Path) -> object:
-    """Take three batches, as they are published."""
     with ZmqSubscriber(*NOWHERE) as subscriber:
         subscriber._next, subscriber._epoch = 0, EPOCH
         for at in range(0, len(frames), 3):
@@ -109,13 +106,14 @@ ASKED: Final = [b"", EPOCH, number(2), b"", *ENDED]
 PARTS: Final = [b"", b"t", number(0), PAYLOADS[0][0], b"", b"t", number(1), PAYLOADS[1][0], *ENDED]
 
 
-def trace(name: str) -> Read:
-    def read(frames: Frames, path: Path) -> object:
-        path.write_bytes(frames[0])
-        found = load_trace(path, name, column="timestamp" if name in ("mooncake", "bailian") else None)
-        return found.num_tokens, found.max_prompt_tokens, found.labels, found.notes
+def in_file(read: Callable[[Path], object]) -> Read:
+    """Return what reads a file of the bytes."""
+    return lambda frames, path: (path.write_bytes(frames[0]), read(path))
 
-    return read
+
+def traces(name: str, path: Path) -> object:
+    found = load_trace(path, name, column="timestamp" if name in ("mooncake", "bailian") else None)
+    return found.num_tokens, found.max_prompt_tokens, found.labels, found.notes
 
 
 ROWS: Final = [
@@ -136,21 +134,15 @@ TRACES: Final = {
 }  # fmt: skip
 
 
-def timeline(frames: Frames, path: Path) -> object:
-    path.write_bytes(frames[0])
+def timeline(path: Path) -> object:
     facts = read_timeline(path)
     return [*life(facts, block=1), *life(facts, request="r")]
 
 
 def timelines() -> list[Frames]:
-    with in_memory() as folder:
+    with scratch() as folder:
         write_timeline([Fact(0.0, "admit", "r", 4, 4, new=(1, 2)), Fact(1.0, "free", "r")], folder / "t")
         return [[(folder / "t").read_bytes()]]
-
-
-def curve(frames: Frames, path: Path) -> object:
-    path.write_bytes(frames[0])
-    return read_curve(path)
 
 
 REPORT: Final = {"policy": "lru", "curve": [{"blocks": 10, "hit_rate": 0.5}, {"blocks": 20, "hit_rate": 0.75}]}
@@ -168,13 +160,7 @@ def envelope(frames: Frames, path: Path) -> object:
 SEALED: Final = [[Envelope(b"identity", way).sealed(b"key" * 8, [memoryview(bytes(range(64)))])] for way in (1, 2)]
 
 
-def vectors(frames: Frames, path: Path) -> object:
-    path.write_bytes(frames[0])
-    return records.read(path)
-
-
 def line(frames: Frames, path: Path) -> object:
-    """Read a line of the protocol as each kind of line."""
     text, refused = frames[0].decode(errors="replace"), 0
     for read in (wire.call_of, wire.answer_of, wire.hello_of, wire.config_from, lambda line: wire.state_of(line, 8)):
         try:
@@ -185,7 +171,6 @@ def line(frames: Frames, path: Path) -> object:
 
 
 def written() -> records.Vector:
-    """Return the first vector of a sample that comes with the kit."""
     return samples([FOLDER / "full-block-1-batches.jsonl"])[0]
 
 
@@ -211,11 +196,14 @@ READERS: Final[dict[str, Reader]] = {
     "answers that come to a subscriber": (
         lambda: [[b"join", *ASKED, b"", EPOCH, number(2), b"", *PARTS], [b"replay", *ASKED, *PARTS]], answers, (),
     ),
-    **{f"traces: {name}": (partial(list, [[TRACES[name]]]), trace(name), (TraceError,)) for name in TRACES},
-    "timelines": (timelines, timeline, (InvalidArgumentError,)),
-    "reports": (lambda: [[json.dumps(REPORT).encode()]], curve, (InvalidArgumentError,)),
+    **{
+        f"traces: {name}": (partial(list, [[data]]), in_file(partial(traces, name)), (TraceError,))
+        for name, data in TRACES.items()
+    },
+    "timelines": (timelines, in_file(timeline), (InvalidArgumentError,)),
+    "reports": (lambda: [[json.dumps(REPORT).encode()]], in_file(read_curve), (InvalidArgumentError,)),
     "values of a shared store": (lambda: SEALED, envelope, ()),
-    "vectors": (lambda: [[records.line_of(written()).encode()]], vectors, (ValueError,)),
+    "vectors": (lambda: [[records.line_of(written()).encode()]], in_file(records.read), (ValueError,)),
     "lines of the protocol": (lines, line, ()),
 }  # fmt: skip
 
@@ -251,7 +239,6 @@ def other_value(data: bytes, draw: random.Random) -> bytes | None:
 
 
 def replaced(value: Any, draw: random.Random) -> Any:
-    """Return a value in which one, at any depth, is another."""
     inside: Any = [value]
     holder, key = inside, 0
     while isinstance(inside[key], list | dict) and inside[key] and draw.random() < 0.8:
@@ -266,10 +253,9 @@ def replaced(value: Any, draw: random.Random) -> Any:
 
 
 def inputs(name: str, count: int, seed: int) -> tuple[list[str], Counter[str]]:
-    """Give a reader so many inputs; return what broke the law, and how often it read and refused."""
     made_of, read, named = READERS[name]
     samples, draw, faults, fired = made_of(), random.Random(seed), list[str](), Counter[str]()
-    with in_memory() as folder:
+    with scratch() as folder:
         path = folder / "input"
         for sample in samples:
             read(sample, path)  # as it is, it is read
@@ -300,22 +286,12 @@ def forget_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
-def task(name: str, profile: str, seed: int = 0) -> GateResult:
+def task(name: str, profile: Profile, seed: int = 0) -> GateResult:
     began = time.perf_counter()
-    faults, fired = inputs(name, COUNTS[profile], seed)
+    faults, fired = inputs(name, COUNTS[profile.name], seed)
     count, law = sum(fired.values()), "CALL-2" if faults else ""
     seconds, detail = time.perf_counter() - began, "\n".join(faults)
     return GateResult("decoders", name, "all", count, count, len(faults), seconds, law, detail, fired=dict(fired))
 
 
-def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    names = chosen(profile)
-    return in_order(task, [(name, profile.name) for name in names], names, profile.jobs, progress)
-
-
-def chosen(profile: Profile) -> list[str]:
-    return [name for name in READERS if profile.scope in name and profile.is_ours]
-
-
-def size(profile: Profile) -> int:
-    return len(chosen(profile))
+GATE = Listed(READERS, task)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -33,7 +34,6 @@ BACKOFF = 0.02
 RECOVERY = 120.0
 """Seconds after a fault in which the store must be of use again."""
 OPERATIONS = {"quick": 6, "pr": 24, "nightly": 400}
-"""Operations under each fault, by profile."""
 
 STORE_EVERYTHING = frozenset(
     "put load store lookup found missed absent truncated foreign corrupt wrong_type refused unavailable down".split()
@@ -56,11 +56,11 @@ class FaultRun:
 
     def __init__(self, server: LocalServer, proxy: FaultProxy, seed: int) -> None:
         self.server, self.proxy, self.random = server, proxy, Random(seed)
-        self.direct = ValkeyStore(server.url, IDENTITY)
+        self.direct: Any = ValkeyStore(server.url, IDENTITY)
         self._client = self.direct._client
         self._allow()
         self.fired: Counter[str] = Counter()
-        self.store = ValkeyStore(
+        self.store: Any = ValkeyStore(
             f"valkey://engine:{PASSWORD}@127.0.0.1:{proxy.port}/0",
             IDENTITY,
             timeout=TIMEOUT,
@@ -93,7 +93,6 @@ class FaultRun:
                 raise StoreFaultError(f"{what} took {took:.2f} s of {seconds} s")
 
     def operate(self) -> None:
-        """Do one operation, chosen at random, as a manager and its handler do."""
         if self.store.is_down and self.random.random() < 0.7:  # see more of the fault than a store that rests
             time.sleep(BACKOFF)
         what = self.random.choice(("put", "load", "store", "lookup"))
@@ -142,21 +141,29 @@ class FaultRun:
             time.sleep(0.02)
         raise StoreFaultError(f"the store was of no use {RECOVERY} s after the fault: {self.store.stats()}")
 
-    def under(self, fault: str, operations: int) -> None:
-        """Let something go wrong, operate, mend it, and recover."""
+    def under(self, begin: "Act", end: "Act", operations: int) -> None:
         for key in self.random.sample(self.keys, 8):
             self._put([key])
-        if fault in FAULTS:
-            self.proxy.fault = fault
-        else:
-            SERVER_FAULTS[fault][0](self)
+        begin(self)
         for _ in range(operations):
             self.operate()
-        self.proxy.fault = ""
-        if fault in SERVER_FAULTS:
-            SERVER_FAULTS[fault][1](self)
+        end(self)
         self.recover()
         self.manager.check()
+
+    def row(self, name: str, found: str, began: float) -> GateResult:
+        """Return what the run has shown."""
+        stats = {
+            each: count for each, count in asdict(self.store.stats()).items() if count and not each.startswith("bytes")
+        }
+        done, seconds = sum(self.fired[what] for what in ("put", "load", "store", "lookup")), time.monotonic() - began
+        law, keys, kind = "STORE-1" if found else "", len(self.keys), type(self.store).__name__
+        fired = {**self.fired, **stats}
+        return GateResult("faults", name, kind, keys, done, int(bool(found)), seconds, law, found, fired=fired)
+
+    def spoil(self, fault: str) -> None:
+        """Let a fault of the connection begin, or end what there is."""
+        self.proxy.fault = fault
 
     def _set_user(self, password: str, rules: str) -> None:
         """Change the rights of the store's user under test; the direct connection exists already, and stays."""
@@ -213,7 +220,7 @@ class FaultRun:
                 time.sleep(0.1)
 
 
-Act = Callable[[FaultRun], object]
+Act = Callable[[Any], object]
 
 SERVER_FAULTS: dict[str, tuple[Act, Act]] = {
     "kill the server": (lambda run: run.server.stop(), FaultRun._restart),
@@ -230,12 +237,10 @@ SERVER_FAULTS: dict[str, tuple[Act, Act]] = {
 """What goes wrong in the server itself: what brings it about, and what ends it."""
 
 STORE_RUNS = tuple(f"store: {fault}" for fault in (*FAULTS, *SERVER_FAULTS))
-"""Names of the runs, one for each fault."""
 
 
 @contextmanager
 def everything_logged() -> Iterator[io.StringIO]:
-    """Collect all log messages, at every level, tracebacks included."""
     text, root = io.StringIO(), logging.getLogger()
     handler, level = logging.StreamHandler(text), root.level
     handler.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s %(args)s"))
@@ -249,7 +254,6 @@ def everything_logged() -> Iterator[io.StringIO]:
 
 
 def store_run(name: str, profile: str, seed: int = 0) -> GateResult:
-    """Return the row of a run; it notes a missing server or client."""
     why, fault = missing(), name.partition(": ")[2]
     if why:
         return GateResult("faults", name, "ValkeyStore", 0, 0, 0, 0.0, detail=f"not run: {why}", left_out=True)
@@ -258,7 +262,8 @@ def store_run(name: str, profile: str, seed: int = 0) -> GateResult:
         run = FaultRun(server, proxy, seed)
         try:
             run.store.ping()
-            run.under(fault, OPERATIONS[profile])
+            on_the_way = partial(FaultRun.spoil, fault=fault), partial(FaultRun.spoil, fault="")
+            run.under(*SERVER_FAULTS.get(fault, on_the_way), OPERATIONS[profile])
         except StoreFaultError as error:
             found = str(error)
         finally:
@@ -266,7 +271,4 @@ def store_run(name: str, profile: str, seed: int = 0) -> GateResult:
         said = log.getvalue()
     if not found and PASSWORD in said + repr(run.store) + repr(run.manager):
         found = "a log record or a representation holds the password"
-    stats = {name: count for name, count in asdict(run.store.stats()).items() if count and not name.startswith("bytes")}
-    done, seconds = sum(run.fired[what] for what in ("put", "load", "store", "lookup")), time.monotonic() - began
-    law, keys, fired = "STORE-1" if found else "", len(run.keys), {**run.fired, **stats}
-    return GateResult("faults", name, "ValkeyStore", keys, done, int(bool(found)), seconds, law, found, fired=fired)
+    return run.row(name, found, began)

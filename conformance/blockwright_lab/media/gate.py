@@ -1,35 +1,30 @@
 """The gate of faults: media that stop or lie while blocks are on their way, and what is left of the blocks."""
 
-from blockwright._terminal import Advance
-from blockwright_conformance.checker.parallel import in_order
 from blockwright_conformance.gates import GateResult, Profile
-from blockwright_conformance.rows import covered
+from blockwright_conformance.rows import Listed, covered
 
 from .crash import RUNS, crash
 from .faults import STORE_EVERYTHING, STORE_RUNS, store_run
+from .lent_memory import CLIENT_RUNS, MOONCAKE_EVERYTHING, REAL_RUNS, mooncake_run
 from .server import missing
 
 
-def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    names = chosen(profile)
-    results = in_order(task, [(name, profile.name) for name in names], names, profile.jobs, progress)
-    if results and not profile.scope and profile.name != "quick" and not missing():
-        results.append(coverage([row for row in results if row.scope in STORE_RUNS]))
-    return results
+def row(name: str, profile: Profile) -> GateResult:
+    if name in RUNS:
+        return crash(name, profile.name)
+    return store_run(name, profile.name) if name in STORE_RUNS else mooncake_run(name, profile.name)
 
 
-def task(name: str, profile: str) -> GateResult:
-    return crash(name, profile) if name in RUNS else store_run(name, profile)
+def whole(rows: list[GateResult], profile: Profile) -> list[GateResult]:
+    """Add the rows that fail if something never happened to a shared store."""
+    if profile.name == "quick":
+        return rows
+    clients = [each for each in rows if each.scope in CLIENT_RUNS]
+    seen = [covered("coverage", "all faults of a Mooncake store", clients, MOONCAKE_EVERYTHING)]
+    if not missing():
+        stores = [each for each in rows if each.scope in STORE_RUNS]
+        seen.append(covered("coverage", "all faults of shared stores", stores, STORE_EVERYTHING))
+    return [*rows, *seen]
 
 
-def coverage(results: list[GateResult]) -> GateResult:
-    """Return the row that fails if something never happened to a shared store."""
-    return covered("coverage", "all faults of shared stores", results, STORE_EVERYTHING)
-
-
-def chosen(profile: Profile) -> list[str]:
-    return [name for name in (*RUNS, *STORE_RUNS) if profile.scope in name and profile.is_ours]
-
-
-def size(profile: Profile) -> int:
-    return len(chosen(profile))
+GATE = Listed((*RUNS, *STORE_RUNS, *CLIENT_RUNS), row, whole, nightly=REAL_RUNS)

@@ -130,77 +130,60 @@ class FaultProxy:
     def _pump(self, source: socket.socket, sink: socket.socket, what: str) -> None:
         with suppress(OSError, Cut):
             while data := source.recv(CHUNK):
-                direction, share, spoil = FAULTS.get(self._fault, ("", 0.0, None))
-                hit = spoil is not None and direction == what and self._random.random() < share
-                for piece in spoil(self, data) if spoil is not None and hit else [data]:
+                direction, how = FAULTS.get(self._fault, ("", ""))
+                hit = direction == what and self._random.random() < SHARE
+                for piece in self._spoiled(how, data) if hit else [data]:
                     sink.sendall(piece)
         for each in (source, sink):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
-    # Faults.
-
-    def _drop(self, data: bytes) -> Iterator[bytes]:
-        yield from ()
-
-    def _delay(self, data: bytes) -> Iterator[bytes]:
-        self._changed.wait(DELAY)
-        yield data
-
-    def _drip(self, data: bytes) -> Iterator[bytes]:
-        changed = self._changed
-        for at in range(len(data)):
-            yield data[at : at + 1]
-            if changed.wait(DRIP):
+    def _spoiled(self, how: str, data: bytes) -> Iterator[bytes]:
+        """Yield what goes on instead of data; a `Cut` ends the connection."""
+        random, changed, at, other = self._random, self._changed, self._random.randrange(len(data)), bytearray(data)
+        match how:
+            case "drop":
+                return
+            case "delay":
+                changed.wait(DELAY)
+            case "drip":
+                for byte in data:
+                    yield bytes([byte])
+                    if changed.wait(DRIP):
+                        raise Cut
+                return
+            case "close":
+                yield data[:at]
                 raise Cut
-
-    def _close(self, data: bytes) -> Iterator[bytes]:
-        yield data[: self._random.randrange(len(data))]
-        raise Cut
-
-    def _truncate(self, data: bytes) -> Iterator[bytes]:
-        start = self._random.randrange(len(data))
-        yield data[:start] + data[start + self._random.randint(1, 16) :]
-
-    def _corrupt(self, data: bytes) -> Iterator[bytes]:
-        spoiled = bytearray(data)
-        for _ in range(self._random.randint(1, 3)):
-            spoiled[self._random.randrange(len(data))] ^= 1 << self._random.randrange(8)
-        yield bytes(spoiled)
-
-    def _corrupt_head(self, data: bytes) -> Iterator[bytes]:
-        spoiled = bytearray(data)
-        spoiled[self._random.randrange(min(8, len(data)))] = self._random.choice(b"0123456789$*+-:_\r\n\x00x")
-        yield bytes(spoiled)
-
-    def _corrupt_name(self, data: bytes) -> Iterator[bytes]:
-        start = data.find(b"blockwright")
-        if start < 0:
-            yield data
-            return
-        at = start + self._random.randrange(min(140, len(data) - start))
-        yield data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+            case "truncate":
+                del other[at : at + random.randint(1, 16)]
+            case "corrupt":
+                for _ in range(random.randint(1, 3)):
+                    other[random.randrange(len(data))] ^= 1 << random.randrange(8)
+            case "corrupt the head":
+                other[at % 8 % len(data)] = random.choice(b"0123456789$*+-:_\r\n\x00x")
+            case "corrupt a name" if (start := data.find(b"blockwright")) >= 0:
+                other[start + at % min(140, len(data) - start)] ^= 1
+        yield bytes(other)
 
 
-Spoil = Callable[[FaultProxy, bytes], Iterator[bytes]]
+SHARE = 0.3
+"""The share of pieces that are spoiled; sparing others lets a conversation get further."""
 
-SOME = 0.3
-"""The share of pieces that are spoiled where sparing others lets a conversation get further."""
-
-FAULTS: dict[str, tuple[str, float, Spoil | None]] = {
-    "refuse": ("", 0.0, None),
-    "hang up": ("", 0.0, None),
-    "drop replies": ("reply", SOME, FaultProxy._drop),
-    "drop requests": ("request", SOME, FaultProxy._drop),
-    "delay replies": ("reply", SOME, FaultProxy._delay),
-    "drip replies": ("reply", SOME, FaultProxy._drip),
-    "close mid-reply": ("reply", SOME, FaultProxy._close),
-    "close mid-request": ("request", SOME, FaultProxy._close),
-    "truncate replies": ("reply", SOME, FaultProxy._truncate),
-    "truncate requests": ("request", SOME, FaultProxy._truncate),
-    "corrupt replies": ("reply", SOME, FaultProxy._corrupt),
-    "corrupt protocol": ("reply", SOME, FaultProxy._corrupt_head),
-    "corrupt names": ("request", SOME, FaultProxy._corrupt_name),
-    "corrupt requests": ("request", SOME, FaultProxy._corrupt),
+FAULTS: dict[str, tuple[str, str]] = {
+    "refuse": ("", ""),
+    "hang up": ("", ""),
+    "drop replies": ("reply", "drop"),
+    "drop requests": ("request", "drop"),
+    "delay replies": ("reply", "delay"),
+    "drip replies": ("reply", "drip"),
+    "close mid-reply": ("reply", "close"),
+    "close mid-request": ("request", "close"),
+    "truncate replies": ("reply", "truncate"),
+    "truncate requests": ("request", "truncate"),
+    "corrupt replies": ("reply", "corrupt"),
+    "corrupt protocol": ("reply", "corrupt the head"),
+    "corrupt names": ("request", "corrupt a name"),
+    "corrupt requests": ("request", "corrupt"),
 }
-"""What can go wrong, the direction and the share of pieces that are spoiled, and how."""
+"""What can go wrong, the direction in which pieces are spoiled, and how."""

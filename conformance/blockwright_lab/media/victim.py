@@ -112,7 +112,6 @@ class DoomedStore(DiskStore):
 
 
 def die() -> NoReturn:
-    """End as if the machine's power were cut for this process."""
     os.kill(os.getpid(), signal.SIGKILL)
     while True:
         time.sleep(1)
@@ -141,7 +140,6 @@ def live(plan: Plan) -> None:
 
 
 def start(plan: Plan) -> int:
-    """Fork a process that lives by the plan; kill it if the plan says so; return its exit status."""
     pid = os.fork()
     if not pid:
         status = 1

@@ -1,8 +1,8 @@
-"""Gate `mutants`: small wrong changes of the bookkeeping must be noticed by lock-step, unit tests or contracts.
+"""Gate `mutants`: small wrong changes must be noticed by lock-step, laws, unit tests or contracts.
 
-Each mutant is put in place of the original, uncompiled, and the tests that execute its statement are run, scopes of
-lock-step among them; what no test notices is put before the contracts that run its file. The unchanged implementation
-must pass wherever a mutant was killed: a test that always fails says nothing.
+Each mutant, of the implementation or of the specification, is put in place of the original, uncompiled, and the tests
+that execute its statement are run, scopes of lock-step among them; what no test notices is put before the contracts
+that run its file. The unchanged sources must pass wherever a mutant was killed: a test that always fails says nothing.
 
 The profile ``pr`` draws a fixed sample; ``nightly`` takes all. What must hold is a rate: so many per cent of them are
 killed, or listed as survivors with a reason.
@@ -16,15 +16,22 @@ from blockwright_conformance.gates import GateResult, Profile
 
 from .judge import ENDLESS, Result, judged
 from .mutator import Mutation
-from .survivors import is_test, reason_for, remember, share
+from .survivors import reason_for, remember
 from .targets import TARGETS, all_mutations, target_of
 
-SAMPLE = {"quick": 6, "pr": 200}
+SAMPLE = {
+    "quick": {"implementation": 6, "specification": 6},
+    "pr": {"implementation": 200, "specification": 80},
+    "nightly": {},
+}
 """How many mutants a profile draws; others take all."""
-FLOOR = {"quick": 0, "pr": 95, "nightly": 99}
+FLOOR = {
+    "quick": {"implementation": 0, "specification": 0},
+    "pr": {"implementation": 95, "specification": 85},
+    "nightly": {"implementation": 99, "specification": 85},
+}
 """Per cent of the mutants that must be killed or listed."""
 SEED = 2
-CORE = "uncompiled core"
 
 
 def drawn(digest: str) -> bytes:
@@ -32,39 +39,38 @@ def drawn(digest: str) -> bytes:
     return blake2b(f"{SEED} {digest}".encode(), digest_size=8).digest()
 
 
-def sampled(every: list[Mutation], profile: Profile, sizes: dict[str, int]) -> list[Mutation]:
-    """Return so many of some mutants as a profile draws, all of them in others, in their order."""
-    able = [mutation for mutation in every if profile.scope in mutation.key]
-    size = sizes.get(profile.name, len(able))
+def sampled(of: str, profile: Profile) -> list[Mutation]:
+    """Return so many mutants as a profile draws, all of them in others, in their order."""
+    able = [each for each in all_mutations() if each.of == of and profile.scope in each.key]
+    size = SAMPLE[profile.name].get(of, len(able))
     picked = {mutation.digest for mutation in sorted(able, key=lambda each: drawn(each.digest))[:size]}
     return [mutation for mutation in able if mutation.digest in picked]
 
 
 def chosen(profile: Profile) -> list[Mutation]:
-    return sampled(all_mutations(), profile, SAMPLE)
+    return [each for of in FLOOR[profile.name] for each in sampled(of, profile)] if profile.is_ours else []
 
 
 def size(profile: Profile) -> int:
-    return len([each for each in chosen(profile) if not reason_for(each)]) if profile.is_ours else 0
+    return len([each for each in chosen(profile) if not reason_for(each)])
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Try the profile's mutants; a row per source, one of the score, and one for each mutant that lives."""
-    mutations = chosen(profile) if profile.is_ours else []
-    if not mutations:
-        return []
+    mutations = chosen(profile)
     results = attempt([each for each in mutations if not reason_for(each)], profile, progress)
-    remember((each.mutation, each.killer) for each in results if is_test(each.killer))
-    listed = [each for each in mutations if reason_for(each)]
-    return [
-        *(of_file(file, results, listed) for file in dict.fromkeys(mutation.file for mutation in mutations)),
-        of_all(results, len(listed), FLOOR[profile.name]),
-        *(of_survivor(each.mutation) for each in results if not each.killer),
-    ]
+    remember((each.mutation, each.killer) for each in results if "::" in each.killer)
+    rows = []
+    for of, floor in FLOOR[profile.name].items():
+        own = [each for each in results if each.mutation.of == of]
+        listed = [each for each in mutations if each.of == of and reason_for(each)]
+        files = dict.fromkeys(each.file for each in mutations if each.of == of)
+        rows += [of_file(file, own, listed) for file in files]
+        rows += [of_all(of, own, len(listed), floor)] if files else []
+        rows += [of_survivor(each.mutation) for each in own if not each.killer]
+    return rows
 
 
 def attempt(mutations: list[Mutation], profile: Profile, progress: Advance) -> list[Result]:
-    """Try mutants, those of each target in as many processes as are worth it: each collects and surveys its tests."""
     calls = []
     for owner in TARGETS:
         own = [each for each in mutations if target_of(each.file) is owner]
@@ -87,19 +93,22 @@ def of_file(file: str, results: list[Result], listed: list[Mutation]) -> GateRes
     known = sum(mutation.file == file for mutation in listed)
     detail = f"{len(killed)} of {len(own)} killed, {endless} of them ran on and on; {known} listed"
     seconds = sum(each.seconds for each in own)
-    return GateResult("mutants", file, CORE, 0, 0, 0, seconds, detail=detail, tried=len(own), passed=len(killed))
+    return GateResult(
+        "mutants", file, "uncompiled", 0, 0, 0, seconds, detail=detail, tried=len(own), passed=len(killed)
+    )
 
 
-def of_all(results: list[Result], listed: int, floor: int) -> GateResult:
+def of_all(of: str, results: list[Result], listed: int, floor: int) -> GateResult:
     killed, total = sum(bool(each.killer) for each in results), len(results) + listed
-    score = share(killed, listed, total)
+    score = 100 * (killed + listed) / max(total, 1)
     low = score < floor
-    detail = f"score {score:.1f} %: {killed} killed and {listed} listed of {total}, at least {floor} % must be"
-    return GateResult("mutants", detail, CORE, 0, 0, int(low), 0.0, "MUTANT-1" if low else "", detail)
+    detail = (
+        f"score of the {of} {score:.1f} %: {killed} killed and {listed} listed of {total}, at least {floor} % must be"
+    )
+    return GateResult("mutants", detail, "uncompiled", 0, 0, int(low), 0.0, "MUTANT-1" if low else "", detail)
 
 
 def of_survivor(mutation: Mutation) -> GateResult:
-    """Return the row of a mutant that lives: no violation by itself."""
     name = f"{mutation.file}:{mutation.line} {mutation.function}"
     detail = f"lives: {mutation.before} -> {mutation.after} ({mutation.digest})"
-    return GateResult("mutants", name, CORE, 0, 0, 0, 0.0, detail=detail)
+    return GateResult("mutants", name, "uncompiled", 0, 0, 0, 0.0, detail=detail)

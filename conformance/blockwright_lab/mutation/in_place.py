@@ -7,6 +7,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ..known_bugs.variants import PACKAGE
+from .mutator import is_of_specification
 
 
 def all_codes(code: CodeType) -> Iterator[CodeType]:
@@ -41,8 +42,13 @@ def functions_of(module: ModuleType) -> dict[tuple[str, int], FunctionType]:
     return found
 
 
+def full(file: str) -> str:
+    """Return the path of a source that is mutated, with the name of its package."""
+    return file if is_of_specification(file) else f"{PACKAGE}/{file}"
+
+
 def module_of(file: str) -> ModuleType:
-    return importlib.import_module(f"{PACKAGE}.{file.removesuffix('.py').replace('/', '.')}")
+    return importlib.import_module(full(file).removesuffix(".py").replace("/", "."))
 
 
 def change(functions: dict[tuple[str, int], FunctionType], code: CodeType) -> int:
@@ -63,7 +69,6 @@ def change(functions: dict[tuple[str, int], FunctionType], code: CodeType) -> in
 
 
 def owner_of(function: FunctionType) -> Any:
-    """Return the class of a method."""
     first, *path = function.__qualname__.split(".")[:-1]
     owner: Any = function.__globals__[first]
     for part in path:

@@ -26,14 +26,12 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from ..contracts.planted import FAULTS, refuted
-from ..contracts.planted import module_of as contracted
-from ..known_bugs.changes import ROOT, source_of
-from ..known_bugs.variants import PACKAGE
 from .forked import in_fork
-from .in_place import change, changed, functions_of, module_of
-from .mutator import Mutation
+from .in_place import change, changed, full, functions_of, module_of
+from .mutator import Mutation, path_of
 from .mutator import functions as functions_in
+from .planted import FAULTS, refuted
+from .planted import module_of as contracted
 from .survivors import KILLERS, TREE, known_killers
 from .targets import Target, parsed, target
 
@@ -59,7 +57,6 @@ class Result(NamedTuple):
 
 
 def judged(name: str, mutations: list[Mutation], tests: tuple[str, ...] = ()) -> list[Result]:
-    """Put mutants before tests of a target, in another process; what no test kills, before contracts."""
     with tempfile.TemporaryDirectory() as folder:
         wanted, results = Path(folder, "keys"), Path(folder, "results")
         wanted.write_text(json.dumps([mutation.key for mutation in mutations]), encoding="utf-8")
@@ -74,8 +71,7 @@ def judged(name: str, mutations: list[Mutation], tests: tuple[str, ...] = ()) ->
 
 
 def before_contracts(result: Result) -> Result:
-    """Put a mutant that no test killed before the contracts, if they run functions of its file."""
-    file = f"{PACKAGE}/{result.mutation.file}"
+    file = full(result.mutation.file)
     if result.killer or all(fault["file"] != file for fault in FAULTS):
         return result
     with changed(contracted(file), parsed(result.mutation.file).compiled(result.mutation.key)):
@@ -86,7 +82,7 @@ def before_contracts(result: Result) -> Result:
 def digests_of(owner: Target, tests: Iterable[str]) -> dict[str, str]:
     """Return by file of tests a name of all that decides what they execute: the sources, itself, and what it shares."""
     found: dict[str, str] = {}
-    sources = "".join(source_of(file) for file in owner.files)
+    sources = "".join(read(path_of(file)) for file in owner.files)
     for file in {TREE / file_of(name) for name in tests}:
         beside = [path for folder in (file.parent, file.parents[1]) for path in sorted(folder.glob("*.py"))]
         texts = [read(path) for path in (file, *beside) if path == file or not path.name.startswith("test_")]
@@ -99,15 +95,14 @@ def read(path: Path) -> str:
 
 
 def marked(file: str) -> CodeType:
-    """Return the code of a source in which every statement of a function is marked when it is executed."""
-    tree = ast.parse(source_of(file))
+    tree = ast.parse(read(path_of(file)))
     for _, function in functions_in(tree, ""):
         for node in ast.walk(function):
             for name in ("body", "orelse", "finalbody"):
                 block = getattr(node, name, None)
                 if isinstance(block, list):
                     setattr(node, name, [each for statement in block for each in (mark(statement), statement)])
-    return compile(ast.fix_missing_locations(tree), str(ROOT / file), "exec", dont_inherit=True)
+    return compile(ast.fix_missing_locations(tree), str(path_of(file)), "exec", dont_inherit=True)
 
 
 def mark(statement: ast.stmt) -> ast.stmt:
@@ -181,7 +176,6 @@ class Runner:
         return True
 
     def surveyed(self) -> bool:
-        """Find out which statements each test executes, and how long it takes; what is known of a file is kept."""
         path = KILLERS.with_name(f"survey-{self.owner.name}.json")
         held: dict[str, Any] = json.loads(read(path)) if path.exists() else {}
         known: dict[str, Any] = {}
@@ -204,7 +198,6 @@ class Runner:
         return True
 
     def survey(self, names: list[str]) -> str:
-        """Run tests with marked functions; tell what each takes and executes."""
         marks: dict[str, set[int]] = {file: set() for file in self.owner.files}
         for file, functions in self.functions.items():
             vars(module_of(file))["__mark__"] = marks[file].add
@@ -256,7 +249,6 @@ class Runner:
         return json.dumps(self.failed or ("", ""))
 
     def result_of(self, mutation: Mutation, names: list[str]) -> tuple[str, str]:
-        """Run tests with a mutant in a fork; return which failed, and how."""
         code = parsed(mutation.file).compiled(mutation.key)
         findings, ended = in_fork(lambda: self.verdict(mutation.file, code, names), WAITING * 30)
         test, how = json.loads(findings) if ended and findings else ("", "the process died" if ended else ENDLESS)

@@ -17,7 +17,9 @@ from blockwright_conformance.checker.world import World
 from blockwright_conformance.kv_cache.scopes import EVERY, large_scopes
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_conformance.offload.gate import world as offload_world
-from blockwright_conformance.offload.scopes import CHAIN_PR, TIER_LARGE, TIER_PR
+from blockwright_conformance.offload.scopes import CHAIN_PR, TIER_LARGE, TIER_PR, ChainScope, TierScope
+from blockwright_conformance.worker.gate import scopes as worker_scopes
+from blockwright_conformance.worker.world import WorkerWorld
 
 from ..data_movement.tables_histories import random_walk
 from ..data_movement.tables_scopes import HISTORIES
@@ -34,6 +36,11 @@ def near(world: World[Any, Any]) -> None:
 
 def far(world: World[Any, Any]) -> None:
     walk(world, 1, FAR)
+
+
+def lawful(world: World[Any, Any]) -> None:
+    found = Explorer(world, alone=True, max_transitions=NEAR).run().violation
+    assert found is None, found.detail
 
 
 ways = pytest.mark.parametrize("way", [near, far])
@@ -67,3 +74,26 @@ def test_block_managers(name: str) -> None:
 @pytest.mark.parametrize("scope", [*TIER_PR, *TIER_LARGE, *CHAIN_PR], ids=lambda each: each.name)
 def test_offloading(scope: Any, way: Way) -> None:
     way(offload_world(scope))
+
+
+WORKERS = worker_scopes("pr")
+OFFLOAD: list[TierScope | ChainScope] = [*TIER_PR, *CHAIN_PR]
+
+
+@ways
+@pytest.mark.parametrize("scope", WORKERS, ids=lambda each: each.name)
+def test_workers(scope: Any, way: Way) -> None:
+    way(WorkerWorld(scope))
+
+
+WORLDS: list[World[Any, Any]] = [
+    *map(KVCacheWorld, EVERY),
+    *map(TablesWorld, PAGED_PR),
+    *map(offload_world, OFFLOAD),
+    *map(WorkerWorld, WORKERS),
+]
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda each: each.scope.name)
+def test_laws(world: World[Any, Any]) -> None:
+    lawful(world)

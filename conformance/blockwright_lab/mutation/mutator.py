@@ -1,8 +1,8 @@
 """Mutation: every small wrong change of a source, one at a time.
 
 A source is parsed once; each place where a rule applies becomes a `Mutation` that can be put in, compiled and taken out
-again. What is never changed: docstrings, annotations, default arguments, the text of errors, ``__repr__``, declarations
-(``x: i64 = ...`` is not deleted, since nothing can read an undeclared name), and capacities.
+again. What is never changed: laws, docstrings, annotations, default arguments, the text of errors, ``__repr__``,
+declarations (``x: i64 = ...`` is not deleted, since nothing can read an undeclared name), and capacities.
 
     comparison   < and <=, > and >=, == and !=, is and is not, in and not in
     arithmetic   + and -, * and //, % to //, & and |; the same in ``+=``; minus dropped
@@ -19,9 +19,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 from types import CodeType
 
-from ..known_bugs.changes import ROOT, source_of
+import blockwright_spec
+
+from ..known_bugs.changes import ROOT
+
+SPEC = Path(blockwright_spec.__file__).resolve().parent
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -42,12 +47,17 @@ class Mutation:
     """One wrong change: where it is, and the statement (or condition) before and after it."""
 
     file: str
+    """Its path in the implementation's package, or, of the specification, with the package's name before it."""
     function: str
     line: int
     before: str
     after: str
     number: int = 0
     """Its rank among equal changes of one function."""
+
+    @property
+    def of(self) -> str:
+        return "specification" if is_of_specification(self.file) else "implementation"
 
     @property
     def key(self) -> str:
@@ -59,6 +69,14 @@ class Mutation:
         """A short name without the file, so that it stays the same when a function moves."""
         text = "\n".join((self.function, self.before, self.after, str(self.number)))
         return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def is_of_specification(file: str) -> bool:
+    return file.startswith(f"{SPEC.name}/")
+
+
+def path_of(file: str) -> Path:
+    return SPEC.parent / file if is_of_specification(file) else ROOT / file
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +98,21 @@ class Swap:
 
 
 Change = tuple[ast.stmt, Swap]
-Changes = Callable[[ast.FunctionDef, bool], Iterator[Change]]
-"""Gives every change of a function, conditions that only raise apart if asked."""
 
 
 class Source:
     """A parsed source with all its mutations, but those of what is left out."""
 
-    def __init__(
-        self, file: str, left_out: Collection[str] = (), text: str | None = None, rules: Changes | None = None
-    ) -> None:
+    def __init__(self, file: str, left_out: Collection[str] = ()) -> None:
         self.file = file
-        self.tree = ast.parse(source_of(file) if text is None else text)
+        self.tree = ast.parse(path_of(file).read_text(encoding="utf-8"))
         self.swaps: dict[str, Swap] = {}
         self.mutations: list[Mutation] = []
         seen: Counter[tuple[str, str, str]] = Counter()
         for name, function in functions(self.tree, ""):
             if f"{file} {name}" in left_out or f"{file} {name.rpartition('.')[0]}" in left_out:
                 continue
-            for statement, swap in (rules or changes)(function, f"guards of {file} {name}" in left_out):
+            for statement, swap in changes(function, f"guards of {file} {name}" in left_out):
                 before, undo = text_of(statement), swap()
                 after = "pass" if isinstance(swap.node, ast.Pass) else text_of(statement)
                 undo()
@@ -111,14 +125,14 @@ class Source:
     def compiled(self, key: str) -> CodeType:
         undo = self.swaps[key]()
         try:
-            return compile(ast.fix_missing_locations(self.tree), str(ROOT / self.file), "exec", dont_inherit=True)
+            return compile(ast.fix_missing_locations(self.tree), str(path_of(self.file)), "exec", dont_inherit=True)
         finally:
             undo()
 
 
 def functions(node: ast.AST, within: str) -> Iterator[tuple[str, ast.FunctionDef]]:
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef) and child.name != "__repr__":
+        if isinstance(child, ast.FunctionDef) and child.name != "__repr__" and not child.name.startswith("law_"):
             yield within + child.name, child
         elif isinstance(child, ast.ClassDef):
             yield from functions(child, f"{within}{child.name}.")
@@ -138,7 +152,6 @@ def text_of(statement: ast.stmt) -> str:
 
 
 def changes(function: ast.FunctionDef, unguarded: bool) -> Iterator[Change]:
-    """Return every change of a function's statements, conditions that only raise apart if `unguarded`."""
     returns = ast.unparse(function.returns) if function.returns else "None"
     guards = [node for node in ast.walk(function) if unguarded and is_guard(node)]
     inside = {id(child) for guard in guards for child in ast.walk(guard)}
@@ -146,7 +159,6 @@ def changes(function: ast.FunctionDef, unguarded: bool) -> Iterator[Change]:
 
 
 def is_guard(node: ast.AST) -> bool:
-    """Return whether a statement does nothing but raise under a condition."""
     return isinstance(node, ast.If) and not node.orelse and all(isinstance(each, ast.Raise) for each in node.body)
 
 
@@ -166,8 +178,8 @@ def of_block(owner: ast.AST, field: str, returns: str) -> Iterator[Change]:
         for inner in ("body", "orelse", "finalbody"):
             if isinstance(getattr(statement, inner, None), list):
                 yield from of_block(statement, inner, returns)
-        for handler in getattr(statement, "handlers", ()):
-            yield from of_block(handler, "body", returns)
+        for inner_block in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+            yield from of_block(inner_block, "body", returns)
 
 
 def of_return(statement: ast.Return, returns: str) -> Iterator[Swap]:
@@ -207,8 +219,6 @@ def of_loop(loop: ast.For | ast.comprehension) -> Iterator[Swap]:
 
 
 def of_place(owner: ast.AST, field: str, index: int | None, node: ast.expr) -> Iterator[Swap]:
-    """Return what may stand in place of one expression, and what may be changed in it."""
-
     def instead(other: ast.expr) -> Swap:
         return Swap(owner, field, index, ast.copy_location(other, node))
 
@@ -255,7 +265,6 @@ def of_constant(node: ast.Constant, instead: Instead) -> Iterator[Swap]:
 
 
 def of_junction(node: ast.BoolOp, instead: Instead) -> Iterator[Swap]:
-    """Return the other junction, and the same with one operand less."""
     yield Swap(node, "op", None, ast.Or() if isinstance(node.op, ast.And) else ast.And())
     for index in range(len(node.values)):
         rest = [value for at, value in enumerate(node.values) if at != index]
@@ -293,4 +302,3 @@ RULES: dict[type[ast.expr], Callable[..., Iterator[Swap]]] = {
     ast.Call: of_call,
     ast.Subscript: of_subscript,
 }
-"""What may be changed in each kind of expression."""

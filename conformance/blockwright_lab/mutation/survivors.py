@@ -28,18 +28,12 @@ Listed = dict[str, dict[str, str]]
 
 @cache
 def survivors() -> dict[str, Listed]:
-    """Return the survivors of the implementation, and those of the specification."""
     found: dict[str, Listed] = json.loads(SURVIVORS.read_text(encoding="utf-8"))
     return found
 
 
-def reason_for(mutation: Mutation, of: str = "implementation") -> str:
-    """Return the reason why a mutant is listed; empty if it is not."""
-    return survivors()[of].get(mutation.function, {}).get(mutation.digest, "")
-
-
-def share(killed: int, listed: int, total: int) -> float:
-    return 100 * (killed + listed) / total if total else 100.0
+def reason_for(mutation: Mutation) -> str:
+    return survivors()[mutation.of].get(mutation.function, {}).get(mutation.digest, "")
 
 
 # --- what killed
@@ -47,7 +41,7 @@ def share(killed: int, listed: int, total: int) -> float:
 
 @cache
 def killers() -> dict[str, dict[str, str]]:
-    """Return by function, by digest of a mutant, the test (of the specification: the place) that killed it last."""
+    """Return by function, by digest of a mutant, the test that killed it last."""
     found: dict[str, dict[str, str]] = json.loads(KILLERS.read_text(encoding="utf-8")) if KILLERS.exists() else {}
     return found
 
@@ -59,12 +53,7 @@ def known_killers(mutation: Mutation) -> list[str]:
     return [*([own] if own else []), *(each for each, _ in Counter(of_function.values()).most_common() if each != own)]
 
 
-def is_test(killer: str) -> bool:
-    return "::" in killer
-
-
 def remember(killed: Iterable[tuple[Mutation, str]]) -> None:
-    """Write what killed some mutants; what is known of others stays."""
     found: dict[str, dict[str, str]] = defaultdict(dict, killers())
     for mutation, killer in killed:
         found[mutation.function] = found[mutation.function] | {mutation.digest: killer}
@@ -76,18 +65,12 @@ def remember(killed: Iterable[tuple[Mutation, str]]) -> None:
 # --- changing the list
 
 
-def everything() -> dict[str, list[Mutation]]:
-    from ..specification.mutator import all_mutations as of_specification
+def changed(listed: dict[str, Listed], drop: bool, digests: Iterable[str], reason: str) -> dict[str, Listed]:
     from .targets import all_mutations
 
-    return {"implementation": all_mutations(), "specification": of_specification()}
-
-
-def changed(listed: dict[str, Listed], drop: bool, digests: Iterable[str], reason: str) -> dict[str, Listed]:
-    """Return the list with some digests added for a reason, and without what the sources do not have if asked."""
     found: dict[str, Listed] = {}
-    for of, mutations in everything().items():
-        there = {(each.function, each.digest) for each in mutations}
+    for of in listed:
+        there = {(each.function, each.digest) for each in all_mutations() if each.of == of}
         known = {(function, digest): why for function, held in listed[of].items() for digest, why in held.items()}
         known = {each: why for each, why in known.items() if not drop or each in there}
         by_function: Listed = {}

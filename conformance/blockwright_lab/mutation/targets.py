@@ -18,7 +18,6 @@ class Target:
     files: tuple[str, ...]
     """The sources that are mutated, by their path in the package."""
     tests: tuple[str, ...]
-    """Files, folders or functions of tests, by their path in the tree."""
     left_out: Mapping[str, str]
     """What is not mutated: a function, a class, or ``guards of`` a function, with the reason."""
 

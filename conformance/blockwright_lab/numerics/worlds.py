@@ -1,4 +1,7 @@
-"""The worlds in which known bugs that corrupt data are caught: small schedules, read from `worlds.toml`."""
+"""The worlds in which known bugs that corrupt data are caught: small schedules (`worlds.toml`), and which show which.
+
+`shown.toml` lists the bugs that corrupt data, and the others with the reason.
+"""
 
 import tomllib
 from pathlib import Path
@@ -28,12 +31,21 @@ def world(row: dict[str, Any]) -> Schedule:
     return Schedule(**{**own, **made})
 
 
+def file(name: str) -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
+
+
 def worlds() -> dict[str, World]:
     found: dict[str, list[Any]] = {}
-    for row in tomllib.loads(Path(__file__).with_name("worlds.toml").read_text(encoding="utf-8"))["world"]:
+    for row in file("worlds")["world"]:
         found.setdefault(row["name"], []).append(world(row))
     return {name: each[0] if len(each) == 1 else tuple(each) for name, each in found.items()}
 
 
 WORLDS: dict[str, World] = worlds() | {name: HISTORIES[name] for name in TABLES}
-"""All, by name."""
+
+SHOWN: dict[str, str] = {bug: name for name, bugs in file("shown")["shown"].items() for bug in bugs}
+"""By id, the world in which the bug is caught."""
+
+HARMLESS: dict[str, str] = {bug: why for why, bugs in file("shown")["harmless"].items() for bug in bugs}
+"""By id: whatever goes wrong, what the model reads stays right."""

@@ -35,7 +35,6 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Follow an engine and report; 1 where something differs that is not listed, or is listed and did not show."""
     name, engine = args.engine, engine_of(args.engine)
     count = sum(args.scope in each.name and not engine.unfit(each) for each in engine.scopes)
     if not count:

@@ -7,4 +7,3 @@ show: two requests, pools that two requests do not fit in, prompts that end on a
 from blockwright_conformance.kv_cache.scopes import Scope, of_row, rows_of
 
 SCOPES: tuple[Scope, ...] = tuple([of_row(*row) for row in rows_of(__file__)["scopes"]])
-"""All of them."""

@@ -114,7 +114,6 @@ class EngineReport:
 
     @property
     def violations(self) -> list[str]:
-        """Return what is wrong: differences that are not listed, and listed ones that are not there."""
         verdict = self.verdict
         wrong = [f"not listed: {each.law} in {each.scope}: {each.detail}" for each in verdict.unlisted]
         if self.is_whole:
@@ -123,21 +122,18 @@ class EngineReport:
 
 
 def laws_of(engine: str) -> dict[str, str]:
-    """Return what an engine is judged by beside the laws of the specification (`laws.toml`)."""
     found: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("laws.toml").read_text(encoding="utf-8"))
     return found[engine]
 
 
 @cache
 def deviations_of(name: str) -> tuple[Deviation, ...]:
-    """Return where an engine is known to differ, as the strict lists of `deviations.toml` say."""
     found = tomllib.loads(Path(__file__).with_name("deviations.toml").read_text(encoding="utf-8"))["deviation"]
     return tuple(deviation(**row) for row in found if name in row["engines"])
 
 
 @cache
 def capabilities_of(name: str) -> Capabilities:
-    """Return what an engine can do and shows, and why it lacks what it lacks (`capabilities.toml`)."""
     row = tomllib.loads(Path(__file__).with_name("capabilities.toml").read_text(encoding="utf-8"))[name]
     listed: dict[str, Any] = {key: frozenset(value) for key, value in row.items() if isinstance(value, list)}
     return Capabilities(**listed, absent=row["absent"])
@@ -213,7 +209,6 @@ def shortest(findings: Iterable[Finding]) -> Finding | None:
 
 
 def of_law(report: EngineReport, law: str, statement: str) -> dict[str, Any]:
-    """Return what is known of one law: satisfied, violated (by a bug, or a difference not listed), or deviated from."""
     verdict = report.verdict
     known = [(each, found) for each, found in verdict.known if each.law == law]
     unlisted = [each for each in verdict.unlisted if each.law == law]

@@ -28,7 +28,6 @@ SILENT = frozenset({"EXPLAIN-1", "LIVE-1"})
 """Laws of the specification's own answers, which say nothing of a manager whose states are followed."""
 
 JUDGED = tuple(law for law in LAWS if law.id not in SILENT)
-"""The laws of states that a followed manager is judged by."""
 
 STEPS = tuple(law for law in STEP_LAWS if law.id not in ("PLAN-1", "STEP-4"))
 """The laws of steps; what a plan counts is judged by what is served and what is refused, and evictions are not told."""
@@ -79,7 +78,6 @@ class Follower(Explorer[State, Any]):
         return after if self.stays_lawful(after) and goes_on else None
 
     def steps_fault(self, node: Node[State, Any], outcome: ManagerOutcome, after: Node[State, Any]) -> None:
-        """Check the laws of steps, with what the manager shows after the last of them."""
         before = node.state
         for at, done in enumerate(outcome.done):
             seen = replace(done, state=after.state) if at == len(outcome.steps) - 1 else done
@@ -105,7 +103,6 @@ class Follower(Explorer[State, Any]):
         return self.note_all(faults, node)
 
     def note_all(self, faults: list[Fault], node: Node[State, Any]) -> bool:
-        """Keep all findings of a step or state; tell whether to go on."""
         return False not in [self.note(fault, node) for fault in faults]
 
     def note(self, fault: Fault, node: Node[State, Any]) -> bool:

@@ -12,17 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from blockwright_conformance.kv_cache import actions
 from blockwright_conformance.kv_cache.abstraction import compared, expected
-from blockwright_conformance.kv_cache.actions import (
-    Action,
-    Admit,
-    FinishLoad,
-    Release,
-    Reset,
-    meaning,
-    of_running,
-    perform,
-)
 from blockwright_conformance.kv_cache.adapter import Observation
 from blockwright_conformance.kv_cache.lockstep import choice_of
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
@@ -66,8 +57,7 @@ class Followed(NamedTuple):
     faults: list[Fault]
 
 
-def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[Action | SyncLoad]:
-    """Return what an engine may do in a state; hits are the manager's own."""
+def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[actions.Action | SyncLoad]:
     hits: dict[Prefix, Hit] = {}
 
     def hit_of(prefix: Prefix) -> Hit:
@@ -78,27 +68,27 @@ def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[Action | SyncL
     is_absent_seen = False
     for slot, request in enumerate(state.requests):
         if isinstance(request, Running):
-            yield from of_running(scope, state, slot, request.prefix)
+            yield from actions.of_running(scope, state, slot, request.prefix)
         elif isinstance(request, Waiting):
             yield from newcomers(scope, state, slot, request.prefix, hit_of(request.prefix))
-            yield Release(slot)
+            yield actions.Release(slot)
         elif not is_absent_seen:
             is_absent_seen = True
             for prefix in scope.prompts:
                 yield from newcomers(scope, state, slot, prefix, hit_of(prefix))
     if "reset" in scope.calls:
-        yield Reset()
-    yield from FinishLoad.allowed(scope, state)
+        yield actions.Reset()
+    yield from actions.FinishLoad.allowed(scope, state)
 
 
-def newcomers(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -> Iterator[Action | SyncLoad]:
+def newcomers(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -> Iterator[actions.Action | SyncLoad]:
     """Return the ways to admit a request, those with a load within the step among them.
 
     A load of its own, before the step, is left out where layers recycle blocks: a manager may leave out at once what
     the specification gives back when the load has ended.
     """
     recycles = any(not isinstance(group.kind, Full) for group in state.config.groups)
-    for action in Admit.with_hit(scope, state, slot, prefix, hit):
+    for action in actions.Admit.with_hit(scope, state, slot, prefix, hit):
         if not (action.external and recycles):
             yield action
     if "load" in scope.calls:
@@ -119,10 +109,9 @@ def asked(adapter: Any, prefix: Prefix) -> Hit:
     return Hit(*found)
 
 
-def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
-    """Perform an action on a manager, and judge it from the state that it was in."""
+def follow(adapter: Any, state: State, action: actions.Action | SyncLoad) -> Followed:
     try:
-        call = perform_sync_load if isinstance(action, SyncLoad) else perform
+        call = perform_sync_load if isinstance(action, SyncLoad) else actions.perform
         reply = call(adapter, action, state)
     except Exception as error:
         outcome = tell(state, action, Reply())
@@ -131,7 +120,7 @@ def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
         return Followed(outcome, None, [Fault(law, "error", f"{where(error)}; expected {wanted}")])
     outcome = tell(state, action, reply, choice_of(adapter, reply))
     outcome = replace(outcome, state=begin(outcome.state).state)  # type: ignore[union-attr]  # each call is a step of its own
-    if isinstance(action, FinishLoad):
+    if isinstance(action, actions.FinishLoad):
         outcome = replace(outcome, state=replace(outcome.state, contents=arrived(state, outcome, action)))
     shown = adapter.observe(names_of(state))
     faults = misfound(state, action, reply) + misjudged(state, action, outcome, reply)
@@ -149,7 +138,7 @@ def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
     return Followed(outcome, rejoined(state, base, shown), faults)
 
 
-def arrived(state: State, outcome: ManagerOutcome, action: FinishLoad) -> tuple[Content | None, ...]:
+def arrived(state: State, outcome: ManagerOutcome, action: actions.FinishLoad) -> tuple[Content | None, ...]:
     """Return what blocks hold when a load has ended: its last token too, which the specification computes again."""
     request = state.requests[action.slot]
     if outcome.refusal or not action.came or not isinstance(request, Running):
@@ -159,20 +148,18 @@ def arrived(state: State, outcome: ManagerOutcome, action: FinishLoad) -> tuple[
 
 
 def where(error: Exception) -> str:
-    """Return what an error is, and in which function and line of the manager it came up."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {frame.name}: {str(error) or frame.line}"
 
 
 def tell(state: State, action: Any, reply: Reply, choice: Choice = LRU) -> ManagerOutcome:
-    """Return what comes of an action, given the hit that the manager found."""
     hit = Hit(*reply.hit) if reply.hit and reply.hit.length else Hit()
     if isinstance(action, SyncLoad):
         return mean_sync_load(state, action, hit, reply)
-    if isinstance(action, Admit) and action.asked:
+    if isinstance(action, actions.Admit) and action.asked:
         ready = sent(state, action.slot, action.prefix)
         return settled(state, transitions.admit(ready, action.slot, hit, action.step(), choice), hit)
-    return meaning(state, action, choice)
+    return actions.meaning(state, action, choice)
 
 
 def misfound(state: State, action: Any, reply: Reply) -> list[Fault]:
@@ -180,7 +167,6 @@ def misfound(state: State, action: Any, reply: Reply) -> list[Fault]:
 
 
 def misheld(state: State, prefix: Prefix, hit: Hit) -> list[Fault]:
-    """Judge a hit: its length, and that each of its blocks carries the prefix."""
     best = found(state, prefix, LRU)
     faults = []
     if hit.length and not sound(state, prefix, hit):
@@ -193,7 +179,6 @@ def misheld(state: State, prefix: Prefix, hit: Hit) -> list[Fault]:
 
 
 def misjudged(state: State, action: Any, outcome: ManagerOutcome, reply: Reply) -> list[Fault]:
-    """Judge whether a call was rightly served or refused."""
     free = len(state.queue)
     if outcome.refusal is None:
         if not reply.refused:
@@ -279,7 +264,6 @@ def nulls(tables: tuple[tuple[int, ...], ...]) -> int:
 
 
 def misanswered(adapter: Any, state: State, prompts: tuple[Prefix, ...]) -> list[Fault]:
-    """Judge the manager's lookups of all prompts in a state; they must change nothing."""
     if not state.config.caching:
         return []
     return [fault for prefix in prompts for fault in misheld(state, prefix, asked(adapter, prefix))]

@@ -31,7 +31,6 @@ class SyncLoad(NamedTuple):
 
 
 def perform_sync_load(adapter: ManagerAdapter, action: SyncLoad, state: State) -> Reply:
-    """Send a request, look it up, and give it slots for what is loaded and computed in one step."""
     name, is_absent = name_of(action.slot), isinstance(state.requests[action.slot], Absent)
     if is_absent:
         adapter.send(name, action.prefix)

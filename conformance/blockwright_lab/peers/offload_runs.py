@@ -36,7 +36,6 @@ FIELD = re.compile(r"^(?:expected \w+|\w+ ?)")
 
 SINGLE = lists(3, 1)
 ORDERED = (*SINGLE, KEYS[:2], KEYS[1:3], (KEYS[2], KEYS[0]), KEYS[:3])
-"""Lists that name no key twice."""
 
 
 class WalkScope(NamedTuple):
@@ -112,7 +111,6 @@ class TierFollower(Explorer[TierNow, TierUnderTest]):
         return result
 
     def visit(self, node: Node[TierNow, TierUnderTest], action: TierCall) -> Node[TierNow, TierUnderTest] | None:
-        """Make a call; what is wrong is recorded, and not gone on from."""
         after = super().visit(node, action)
         if self.result.violation is None:
             return after
@@ -155,7 +153,6 @@ def script_of(factory: type[VllmTier], scope: TierScope, actions: tuple[TierCall
 
 
 def line_of(factory: type[VllmTier], scope: TierScope, at: int, call: TierCall) -> str:
-    """Return the line of a call; a whole request is made in one that says so."""
     more = f", {call.success}" if call.name == "complete_store" else ""
     if factory.offload.published is OLD:
         return f"manager.{call.name}({list(call.keys)}{more})"
@@ -215,4 +212,3 @@ ENGINES = tuple(
     )
     for release, policies, scopes in ((PUBLISHED, "LRU and ARC", SCOPES), (OLD, "LRU", SCOPES_OLD))
 )
-"""Both releases."""

@@ -18,7 +18,8 @@ from benchmarks.peers import vllm as vllm_peer
 from benchmarks.peers import vllm_offload as vllm_offload_peer
 from benchmarks.peers import vllm_paging as vllm_paging_peer
 from benchmarks.published import Published
-from blockwright_conformance.kv_cache.blockwright import EXTRAS, hash_unit
+from blockwright_conformance.kv_cache.adapter import EXTRAS
+from blockwright_conformance.kv_cache.blockwright import hash_unit
 from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sinks, Sliding
 
@@ -28,7 +29,6 @@ EVENTS = frozenset({"vllm.distributed.kv_events"})
 NEW = replace(
     vllm_peer.PUBLISHED, modules=vllm_peer.PUBLISHED.modules | EVENTS, foreign=vllm_peer.PUBLISHED.foreign | {"zmq"}
 )
-"""vLLM 0.33.0."""
 
 OLD = Published(
     version=vllm_offload_peer.PUBLISHED.version,
@@ -113,12 +113,14 @@ class VllmEngine:
                 )
 
     def manager(self, config: Config, **options: Any) -> Any:
-        """Return a manager of these groups over one pool; hashes are as fine as its own engine core makes them."""
-        make = self.interface
-        groups = [
-            make.KVCacheGroupSpec([f"layers.{at}"], self.kv_cache_spec(group.kind, group.block_size, config))
-            for at, group in enumerate(config.groups)
-        ]
+        """Return a manager of these groups over one pool; hashes are as fine as its own engine core makes them.
+
+        `state` has further fields of recurrent layers, `cache_config` of the configuration; the rest are the manager's.
+        """
+        make, state = self.interface, options.pop("state", {})
+        specs = [self.kv_cache_spec(group.kind, group.block_size, config) for group in config.groups]
+        specs = [replace(spec, **state) if isinstance(spec, make.MambaSpec) else spec for spec in specs]
+        groups = [make.KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)]
         cache_config = make.KVCacheConfig(
             num_blocks=config.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups, **options.pop("cache_config", {})
         )

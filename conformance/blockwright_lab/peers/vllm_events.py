@@ -23,7 +23,6 @@ class Mirror:
         return twin
 
     def listen(self, manager: Any) -> None:
-        """Take the manager's events, and compare what they tell with its index."""
         torn = [detail for event in manager.take_events() if (detail := self.hear(event))]
         index = self.index(manager.block_pool)
         if torn:

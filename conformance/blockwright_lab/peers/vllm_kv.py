@@ -9,8 +9,8 @@ import copy
 from collections.abc import Iterable
 from typing import Any, Self
 
-from blockwright_conformance.kv_cache.adapter import Explained, Found, ManagerAdapter, Observation, Planned
-from blockwright_conformance.kv_cache.blockwright import EXTRAS, hash_unit
+from blockwright_conformance.kv_cache.adapter import EXTRAS, Explained, Found, ManagerAdapter, Observation, Planned
+from blockwright_conformance.kv_cache.blockwright import hash_unit
 from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Config, Content, State, Table
 from blockwright_spec.reads import Prefix, cut
@@ -40,7 +40,6 @@ class VllmAdapter(ManagerAdapter):
         self.mirror = Mirror(engine)
 
     def copy(self) -> Self:
-        """Return an independent copy; what never changes is shared."""
         twin = copy.copy(self)
         shared = {id(each): each for each in (self.manager.kv_cache_config, self.engine)}
         own = (self.manager, self.requests, self.hits)
@@ -247,7 +246,6 @@ class VllmAdapter(ManagerAdapter):
             raise LawError("KEY-1", f"the index lists {len(listed - fields)} that no block says, and lacks others")
 
     def listen(self) -> None:
-        """Take the events, and compare what they tell with the index."""
         self.mirror.listen(self.manager)
 
     @staticmethod
@@ -259,5 +257,4 @@ class VllmAdapter(ManagerAdapter):
         return scheduled(state, action, lambda prefix: asked(self, prefix).length)
 
     def law_of(self, error: Exception) -> str:
-        """Name the law that a call broke which ended in an error of the manager's own."""
         return "PLAN-1" if "free blocks from the pool" in str(error) else "REF-0"

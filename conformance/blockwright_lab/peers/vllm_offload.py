@@ -34,14 +34,8 @@ PUBLISHED = replace(
     witness="vllm/v1/kv_offload/cpu/manager.py",
     prefix="vllm.v1.kv_offload.cpu",
     modules=frozenset(
-        {
-            "vllm.utils",
-            "vllm.utils.math_utils",
-            "vllm.v1.kv_offload",
-            "vllm.v1.kv_offload.base",
-            "vllm.v1.kv_offload.config",
-            "vllm.v1.metrics.cache_hit_source",
-        }
+        "vllm.utils vllm.utils.math_utils vllm.v1.kv_offload vllm.v1.kv_offload.base vllm.v1.kv_offload.config "
+        "vllm.v1.metrics.cache_hit_source".split()
     ),
     foreign=frozenset({"torch"} if importlib.util.find_spec("numpy") else {"numpy", "torch"}),
 )
@@ -122,7 +116,6 @@ class View:
         raise NotImplementedError
 
     def ask(self, name: str, keys: Sequence[Key], *more: Any) -> Any:
-        """Make a call of this name, with keys under the names of our tiers."""
         raise NotImplementedError
 
     @property
@@ -146,7 +139,6 @@ class View:
         return list(self.blocks())
 
     def status_of(self, key: Key) -> int | None:
-        """Return a block's readers, -1 while it is written, None if there is none."""
         status = self.blocks().get(key)
         return None if status is None else int(status.ref_cnt)
 
@@ -178,7 +170,6 @@ class BrokenError(AssertionError):
 
 
 def reported(output: Any, keys: Sequence[Key], evicted: Sequence[Key]) -> Any:
-    """Return what prepared a store under the names of our tiers."""
     spec = SimpleNamespace(block_ids=[int(place) for place in output.store_spec.block_ids])
     return SimpleNamespace(block_hashes_to_store=keys, block_hashes_evicted=evicted, store_spec=spec)
 
@@ -193,7 +184,6 @@ class NewView(View):
         self.base, self.engine = base, engine
 
     def named(self, keys: Iterable[Key]) -> list[Any]:
-        """Return the engine's keys: with the number of a group."""
         return [self.base.make_offload_key(key, 0) for key in keys]
 
     def unnamed(self, keys: Iterable[Any]) -> list[Key]:
@@ -232,7 +222,6 @@ class NewView(View):
                 yield SimpleNamespace(block_hashes=self.unnamed(event.keys), removed=event.removed)
 
     def policy_blocks(self) -> dict[Any, Any]:
-        """Return the statuses by the engine's keys, in order of use if its policy has one."""
         policy = self.manager._policy
         if hasattr(policy, "chunks"):
             return {key: policy.chunks[key] for key in sorted(policy.chunks, key=policy._ranks.__getitem__)}
@@ -264,7 +253,6 @@ class NewView(View):
             raise BrokenError("TIER-4", f"{overlap} in two of its lists")
 
     def policy_state(self) -> object:
-        """Return what its policy remembers beside the blocks."""
         policy = self.manager._policy
         if hasattr(policy, "chunks"):
             return [self.base.get_offload_block_hash(key) for key in self.policy_blocks()]
@@ -290,7 +278,6 @@ class OldView(View):
         yield from self.manager.take_events()
 
     def blocks(self) -> dict[Key, Any]:
-        """Return the statuses of the blocks present, the least recently used first."""
         return dict(self.manager.blocks)
 
     def places(self) -> Places:
@@ -326,5 +313,4 @@ class VllmTier(TierUnderTest):
 
 
 def tier_class(offload: Offload) -> type[VllmTier]:
-    """Return the class of tiers under test of a release that is loaded."""
     return type("Tier", (VllmTier,), {"offload": offload})

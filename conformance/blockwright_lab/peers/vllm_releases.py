@@ -15,7 +15,6 @@ from .vllm_kv import VllmAdapter
 
 
 def unfit(version: str, scope: Scope) -> list[str]:
-    """Return why a release cannot be put through a scope, if so."""
     reasons = capabilities_of(f"vllm-{version}").lacks(needs_of(scope))
     config = scope.config
     kinds = [group.kind for group in config.groups]
@@ -41,7 +40,6 @@ def explore(version: str, scope: Scope, peer_path: Path, limit: int | None) -> E
 
 
 LISTED = tuple((law.id, law.statement.partition("\n")[0]) for law in (*JUDGED, *STEPS))
-"""The laws of states and of steps, each in one sentence."""
 LAWS = (*LISTED, *laws_of("vllm").items())
 
 ENGINES = tuple(
@@ -50,4 +48,3 @@ ENGINES = tuple(
     )
     for version in (NEW.version, OLD.version)
 )
-"""The releases."""

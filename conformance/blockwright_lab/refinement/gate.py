@@ -2,18 +2,17 @@
 
 It needs no implementation. The machine is also explored by itself: its invariants hold in every state of a small pool,
 and each of the moves that it allows there is made by some part, so that it allows nothing in vain. That wrong machines
-and wrong mappings are noticed is a gate of its own (`mutants`).
+and wrong mappings are noticed is a gate of its own (`planted`).
 """
 
-import gc
 from collections import Counter
 from dataclasses import replace
-from typing import NamedTuple
 
 from blockwright._terminal import Advance
 from blockwright_conformance.checker.parallel import in_order
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import LIMIT
+from blockwright_conformance.rows import explored as of_scope
 
 from .parts import PARTS
 from .small_pool import Explored, explored
@@ -25,18 +24,7 @@ EXTENT: dict[str, tuple[int | None, int]] = {"quick": (2, 60), "pr": (5, 700), "
 """Per profile: how many states of each level of a scope are left from, and after how many transitions it ends."""
 
 
-class Followed(NamedTuple):
-    """What came of one scope."""
-
-    states: int
-    transitions: int
-    moves: Counter[Move]
-    fault: str
-    seconds: float
-
-
 def scopes(profile: Profile) -> list[tuple[str, str]]:
-    """Return the part and the name of every scope; the quick profile goes through those of `pr`, less far."""
     name = "pr" if profile.name == "quick" else profile.name
     return [(part, each.name) for part in PARTS for each in PARTS[part].scopes(name) if profile.scope in each.name]
 
@@ -46,46 +34,40 @@ def size(profile: Profile) -> int:
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Follow each part through its scopes; with a scope that is named only that one."""
     own, calls = explored(), [(part, name, profile.name) for part, name in scopes(profile)]
-    found: dict[str, dict[str, Followed]] = {part: {} for part, _, _ in calls}
-    for (part, name, _), followed in zip(
-        calls, in_order(follow, calls, [name for _, name, _ in calls], profile.jobs, progress), strict=True
-    ):
-        found[part][name] = followed
-    rows = [row(part, each) for part, each in found.items()]
-    if profile.scope:
-        return rows
-    moves = sum((each.moves for scope in found.values() for each in scope.values()), Counter[Move]())
-    return [small_pool(own), *rows, coverage(own, moves)]
+    rows = in_order(follow, calls, [name for _, name, _ in calls], profile.jobs, progress)
+    names = dict.fromkeys(each.manager for each in rows)
+    parts = [of_part(name, [each for each in rows if each.manager == name]) for name in names]
+    return parts if profile.scope else [small_pool(own), *parts, coverage(own, rows)]
 
 
-def follow(part: str, scope: str, profile: str) -> Followed:
+def follow(part: str, scope: str, profile: str) -> GateResult:
     (each,) = [each for each in PARTS[part].scopes("pr" if profile == "quick" else profile) if each.name == scope]
     width, limit = EXTENT[profile]
     explorer = PARTS[part].explorer(each, limit)
     explorer.width = width
-    gc.disable()  # nothing here forms cycles
-    try:
-        found = explorer.run()
-    finally:
-        gc.enable()
-    wrong = found.violation
-    fault = f"{wrong.law}: {wrong.detail} after {wrong.actions}" if wrong else ""
-    return Followed(found.states, found.transitions, explorer.moves, fault, found.seconds)
+    found = explorer.run()
+    way = str(found.violation.actions) if found.violation else ""
+    moves = {told(move): count for move, count in explorer.moves.items()}
+    return replace(of_scope(KIND, found, way), manager=part, fired=moves)
 
 
-def row(part: str, found: dict[str, Followed]) -> GateResult:
-    faults = {name: each.fault for name, each in found.items() if each.fault}
-    steps: Counter[str] = Counter()
-    for each in found.values():
-        for move, times in each.moves.items():
-            steps[move.step] += times
-    name, fault = next(iter(faults.items()), ("", ""))
-    states, transitions = sum(each.states for each in found.values()), sum(each.transitions for each in found.values())
-    seconds, law = sum(each.seconds for each in found.values()), fault.partition(":")[0]
-    counts, detail = (states, transitions, len(faults), seconds), f"{name}: {fault}" if fault else ""
-    return GateResult(KIND, part, f"{len(found)} scopes", *counts, law, detail, fired=dict(steps))
+def told(move: Move) -> str:
+    return f"{move.step}: {move.before} to {move.after}" + f", {move.users} users" * (move.users > 0)
+
+
+def of_part(part: str, rows: list[GateResult]) -> GateResult:
+    faulty, steps = [each for each in rows if each.violations], Counter[str]()
+    for each in rows:
+        for move, count in each.fired.items():
+            steps[move.partition(":")[0]] += count
+    states, transitions, seconds = (
+        sum(getattr(each, name) for each in rows) for name in ("states", "transitions", "seconds")
+    )
+    first = faulty[0] if faulty else replace(rows[0], detail="")
+    detail = f"{first.scope}: {first.detail}" if faulty else ""
+    counts = {"states": states, "transitions": transitions, "violations": len(faulty), "seconds": seconds}
+    return replace(first, scope=part, manager=f"{len(rows)} scopes", detail=detail, fired=dict(steps), **counts)
 
 
 def small_pool(own: Explored) -> GateResult:
@@ -93,15 +75,12 @@ def small_pool(own: Explored) -> GateResult:
     return GateResult(KIND, "the block machine", "small pool", *counts, own.fault.partition(" ")[0], own.fault)
 
 
-def coverage(own: Explored, moves: Counter[Move]) -> GateResult:
+def coverage(own: Explored, rows: list[GateResult]) -> GateResult:
     """Return the row that fails unless the moves of the parts are exactly those that the machine allows."""
-    missing, more = own.moves - moves.keys(), moves.keys() - own.moves
-    faults = [f"no part makes {each}" for each in sorted(missing)]
-    faults += [f"the small pool does not make {each}" for each in sorted(more)]
-    law = "SEEN-1" if faults else ""
-    fired = {f"{move.step}: {move.before} to {move.after}": moves[move] for move in sorted(moves)}
-    row = GateResult(
-        "coverage", "all moves of the block machine", "all", len(own.moves), moves.total(), len(faults), 0.0
-    )
-    tried, passed = len(own.moves | moves.keys()), len(own.moves & moves.keys())
-    return replace(row, law=law, detail="; ".join(faults), fired=fired, tried=tried, passed=passed)
+    made, allowed = sum((Counter(each.fired) for each in rows), Counter[str]()), {told(move) for move in own.moves}
+    faults = [f"no part makes {each}" for each in sorted(allowed - made.keys())]
+    faults += [f"the small pool does not make {each}" for each in sorted(made.keys() - allowed)]
+    counts = (len(allowed), made.total(), len(faults), 0.0)
+    row = GateResult("coverage", "all moves of the block machine", "all", *counts, "SEEN-1" if faults else "")
+    tried, passed = len(allowed | made.keys()), len(allowed & made.keys())
+    return replace(row, detail="; ".join(faults), fired=dict(made), tried=tried, passed=passed)

@@ -9,11 +9,12 @@ from collections.abc import Hashable, Iterable, Mapping
 
 from blockwright_spec.block_machine import NULL, Block, Machine, Place, Table
 from blockwright_spec.block_tables.state import Paged, PagedTable, ends, entries_of
+from blockwright_spec.manager.added import keyed
 from blockwright_spec.manager.state import Running, State, held_tables, span
 from blockwright_spec.manager.table_laws import given
 from blockwright_spec.offload.chain_state import Chain, Kind, readers, writers
 from blockwright_spec.offload.tier_state import Entry, Phase, Tier
-from blockwright_spec.reads import Full, Group, Mamba, Sliding, drafts_beside
+from blockwright_spec.reads import Full, Group, Mamba, Sliding, cut, drafts_beside
 
 KEPT = Table(Full(), 1)
 """The table of what is no request's: none of its entries ever dies."""
@@ -38,7 +39,9 @@ def several(name: Hashable, blocks: Iterable[int]) -> dict[Place, int]:
 
 def of_manager(state: State) -> Machine:
     """Map a manager: requests' tables and their blocks for drafts, fences, and pins: copies and outside."""
-    keys, groups = dict(state.keys), tuple(enumerate(state.config.groups))
+    # The machine's keys are contents: what a key looks ahead at is behind its block.
+    keys = {block: (at, cut(named, keyed(state.config.added, named))) for block, (at, named) in state.keys}
+    groups = tuple(enumerate(state.config.groups))
     counts = Counter(block for table in held_tables(state) for block in table)
     blocks = tuple(
         Block(counts[block] if block != NULL else 0, content, keys.get(block))
@@ -129,7 +132,6 @@ def of_tiers(
 
 
 def block_of(entry: Entry, content: Hashable) -> Block:
-    """Return what is known of a tier's block: its writer or its readers hold it, and it can be found when ready."""
     count = 1 if entry.phase is Phase.WRITING else entry.readers
     return Block(count, content, entry.key if entry.phase is Phase.READY else None)
 

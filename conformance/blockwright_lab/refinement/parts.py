@@ -5,7 +5,7 @@ than wide.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
 from blockwright_conformance.block_tables.scopes import PAGED_PROFILES
@@ -17,7 +17,6 @@ from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_conformance.offload.chain import ChainWorld
 from blockwright_conformance.offload.scopes import CHAIN_PROFILES, TIER_PROFILES
 from blockwright_conformance.offload.tier import TierWorld
-from blockwright_lab.specification.choices import OpenExplorer, open_scopes
 from blockwright_spec import block_machine
 from blockwright_spec.block_machine import Machine, Place
 from blockwright_spec.block_tables.state import dead_entries
@@ -27,21 +26,22 @@ from blockwright_spec.manager.table_laws import jumped, tables
 from blockwright_spec.reads import dead
 
 from . import maps
+from .choices import OpenExplorer, open_scopes
 from .steps import Move, refined
 
 Pair = tuple[Any, Any]
-"""The states before and after a transition."""
 
 
-class Refining:
+class RefiningExplorer(explore.Explorer[Any, Any]):
     """Follows every transition of an explorer in the block machine, and compares which entries may be null."""
 
+    world_of: ClassVar[type[World[Any, Any]]]
     width: int | None = None
     """How many states of a level are left from, evenly chosen; all of them if there is no limit."""
 
-    def __init__(self) -> None:
+    def __init__(self, scope: Any, max_transitions: int | None = None) -> None:
+        super().__init__(self.world_of(scope), alone=True, max_transitions=max_transitions)
         self.moves: Counter[Move] = Counter()
-        self.followed = 0
         self.last: tuple[Any, Any] = (None, None)
 
     def mapped(self, state: Any) -> Machine:
@@ -57,56 +57,33 @@ class Refining:
         """Return the entries of tables, and whether a law of the part lets them be null."""
         return iter(())
 
-    def thinned(self, frontier: list[Any]) -> list[Any]:
-        """Return the states of a level that are left from: some, or all."""
-        return frontier[:: 1 if self.width is None else -(-len(frontier) // self.width)]
-
-    def unrefined(self, start: Any, pairs: Iterable[Pair]) -> Iterator[tuple[str, str]]:
-        """Follow the transitions of an action; yield the law and the fault of those that are no steps."""
-        for before, reached in pairs:
-            if before is not reached:
-                now = self.mapped(before) if before is start else self.machine(before)
-                found = refined(now, self.machine(reached))
-                self.followed += 1
-                self.moves.update(found.moves)
-                if found.fault:
-                    yield "STEP-0", found.fault
-
-    def unfit(self, state: Any) -> Iterator[tuple[str, str]]:
-        """Yield the invariants that do not hold, and entries that may become null though the part's law denies it."""
-        now = self.mapped(state)
-        for law in BLOCK_LAWS:
-            if not law.holds(now):
-                yield law.id, law.statement
-        for (name, entry), may in self.trimmable(state):
-            if block_machine.unread(now.tables[name], entry) is not may:
-                yield "BLOCK-4", f"entry {entry} of table {name}: {may} by the part's law, not by BLOCK-4"
-
-
-class RefiningExplorer(Refining, explore.Explorer[Any, Any]):
-    """Follows the explorer of a world."""
-
-    world_of: ClassVar[type[World[Any, Any]]]
-
-    def __init__(self, scope: Any, max_transitions: int | None = None) -> None:
-        Refining.__init__(self)
-        super(Refining, self).__init__(self.world_of(scope), alone=True, max_transitions=max_transitions)
-
     def level(self, frontier: list[explore.Node[Any, Any]]) -> Iterator[explore.Node[Any, Any]]:
-        """Leave from some states of a level, or from all."""
-        return super().level(self.thinned(frontier))
+        return super().level(frontier[:: 1 if self.width is None else -(-len(frontier) // self.width)])
 
     def pairs(self, before: Any, outcome: Any) -> Iterator[Pair]:
         """Yield the states before and after each call that was served."""
         return ((state, done.state) for state, done in outcome.steps if outcome.refusal is None)
 
     def judge_step(self, node: explore.Node[Any, Any], outcome: Any, trail: explore.Trail) -> None:
-        for law, fault in self.unrefined(node.state, self.pairs(node.state, outcome)):
-            self.fail(law, fault, trail)
+        """Follow the transitions of an action; those that are no steps are faults."""
+        for before, reached in self.pairs(node.state, outcome):
+            if before is not reached:
+                now = self.mapped(before) if before is node.state else self.machine(before)
+                found = refined(now, self.machine(reached))
+                self.moves.update(found.moves)
+                if found.fault:
+                    self.fail("STEP-0", found.fault, trail)
 
     def judge_state(self, node: explore.Node[Any, Any]) -> None:
-        for law, fault in self.unfit(node.state):
-            self.fail(law, fault, node.trail)
+        """Find the invariants that do not hold, and entries that may become null though the part's law denies it."""
+        now = self.mapped(node.state)
+        for law in BLOCK_LAWS:
+            if not law.holds(now):
+                self.fail(law.id, law.statement, node.trail)
+        for (name, entry), may in self.trimmable(node.state):
+            if block_machine.unread(now.tables[name], entry) is not may:
+                fault = f"entry {entry} of table {name}: {may} by the part's law, not by BLOCK-4"
+                self.fail("BLOCK-4", fault, node.trail)
 
 
 class OfManager(RefiningExplorer):
@@ -161,7 +138,6 @@ class OfTier(RefiningExplorer):
         return maps.of_tier(getattr(state, "tier", state))
 
     def pairs(self, before: Any, outcome: Any) -> Iterator[Pair]:
-        """Yield what somebody wrote before a call, and the call."""
         for written, done in outcome.steps:
             yield before.tier, written.tier
             yield written.tier, done.state
@@ -198,4 +174,3 @@ PARTS: dict[str, Part] = {
     "one tier": Part(OfTier, lambda profile: TIER_PROFILES[profile]),
     "a chain of tiers": Part(OfChain, lambda profile: CHAIN_PROFILES[profile]),
 }
-"""Every part that is followed, by the name of its row."""

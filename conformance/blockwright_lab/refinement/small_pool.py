@@ -31,7 +31,6 @@ class Explored(NamedTuple):
 
 
 def every_call() -> Iterator[Call]:
-    """Return every step with everything that it can be given."""
     blocks = range(NUM_BLOCKS)
     for place in PLACES:
         yield from ((name, (place, block)) for name in ("take", "hold") for block in blocks)
@@ -64,7 +63,6 @@ def explored() -> Explored:
 
 
 def name_of(now: Machine) -> Any:
-    """Return a state as something that can be hashed."""
     held = tuple(now.held.get(place) for place in PLACES)
     blocks = tuple(dataclasses.astuple(each) for each in now.blocks)
     return blocks, now.free, now.tables["window"].done, now.tables["window"].stop, held

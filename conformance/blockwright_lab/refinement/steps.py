@@ -84,12 +84,10 @@ def calls(change: Change) -> Iterator[Call]:
 
 
 def by_use(after: Machine) -> Any:
-    """Return an order of places: entries of tables before pins."""
     return lambda place: place[0] not in after.tables
 
 
 def filled(change: Change, block: int) -> Iterator[Call]:
-    """Return the steps that write a block and publish it; one that is taken is empty and not findable."""
     is_new, now = block in change.taken, change.after.blocks[block]
     content, key = (None, None) if is_new else (change.before.blocks[block].content, change.before.blocks[block].key)
     if now.content != content and (now.count > 0 or now.key is not None):

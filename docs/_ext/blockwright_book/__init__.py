@@ -2,7 +2,7 @@
 
 `sphinx-build docs OUT` writes pages to ``docs/book`` before it reads them (nothing there is kept in version control)
 and renders them like any other page. Measured numbers come from ``docs/data``, which
-``python -m blockwright_lab.book`` writes from a report of the gates; what has not been measured says so.
+``python -m blockwright_lab.book`` writes from a report of the gates; missing measurements are marked as missing.
 """
 
 from typing import Any

@@ -24,7 +24,7 @@ def page() -> str:
 
 
 def engine(found: dict[str, Any]) -> str:
-    """Return what was found of one engine."""
+    """Return the findings about one engine."""
     reported = found.get("laws", ())
     laws = [{"id": name, **each} for name, each in reported.items()] if isinstance(reported, dict) else list(reported)
     cells = [(law(each["id"]), prose(str(each.get("statement", ""))), status(each), *numbers(each)) for each in laws]
@@ -41,7 +41,7 @@ def engine(found: dict[str, Any]) -> str:
 
 
 def status(each: dict[str, Any]) -> str:
-    """Return how an engine stands to a law."""
+    """Return whether an engine keeps a law."""
     return str(each.get("status") or {"holds": "satisfied"}.get(each.get("verdict", ""), each.get("verdict", "")))
 
 

@@ -1,8 +1,7 @@
-"""Pages of the laws: a table of all, and an entry for each with what is known of it."""
+"""Pages of the laws: a table of all, and an entry for each with its evidence."""
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
 from blockwright_lab.book.law_tags import UNCLAIMED, Place, claims
 from blockwright_lab.contracts.gate import CONTRACTS
@@ -10,7 +9,7 @@ from blockwright_lab.contracts.gate import CONTRACTS
 from . import data, known_bugs, spec
 from .chapters import TITLES
 from .laws import Family, Law, by_id, label
-from .markdown import BUG, count, prose, size, span, table
+from .markdown import BUG, count, prose, span, table
 
 NOT_MEASURED = "not measured"
 
@@ -28,15 +27,14 @@ def index() -> str:
         "(laws-table)=\n# The laws\n\n"
         "Every law is a function of the specification that the gates call; its name and sentence are the first line of "
         "that function. *Checked* counts the states or calls in which it was evaluated in the last report of profile "
-        f"`{profile()}`, *shown by* the known bugs that name it as their catcher, and *alone* the mutants "
-        "of the specification that no other law notices."
+        f"`{profile()}`, and *shown by* the known bugs that name it as their catcher."
     )
     parts = [notes]
     for part in range(1, len(TITLES) + 1):
         cells = [row(law) for law in by_id().values() if law.family.part == part]
-        heads = ("law", "says", "checked", "shown by", "alone")
+        heads = ("law", "says", "checked", "shown by")
         parts.append(f"## Part {titled(part)}")
-        parts.append(f":::{{container}} law-cards laws-table\n{table(heads, cells, frozenset((2, 3, 4)))}\n:::")
+        parts.append(f":::{{container}} law-cards laws-table\n{table(heads, cells, frozenset((2, 3)))}\n:::")
     links = "\n".join(f"part-{part}" for part in range(1, len(TITLES) + 1))
     parts.append(f"```{{toctree}}\n:hidden:\n\n{links}\n```")
     return "\n\n".join(parts) + "\n"
@@ -56,13 +54,11 @@ def profile() -> str:
 def row(law: Law) -> tuple[str, ...]:
     """Return the row of a law."""
     number = checked(law.family)
-    alone = only(law)
     return (
         f"[{law.id}](#{label(law.id)})",
         prose(law.statement, names(law)),
         "–" if number is None else f"{number:,}",
         f"{len(known_bugs.of_law(law.id)):,}",
-        "–" if alone is None else f"{alone:,}",
     )
 
 
@@ -76,18 +72,6 @@ def checked(family: Family) -> int | None:
     """Count the states or calls in which the laws of a family were evaluated; None where that was not measured."""
     rows = family.rows()
     return sum(row.get(family.counted, 0) for row in rows) if rows else None
-
-
-def only(law: Law) -> int | None:
-    """Count the mutants of the specification that only this law notices; None where that was not measured."""
-    found = of_mutants(law)
-    return None if found is None else size(found.get("alone", 0))
-
-
-def of_mutants(law: Law) -> dict[str, Any] | None:
-    """Return what mutants of the specification say of a law; None where that was not measured."""
-    found: dict[str, Any] | None = (data.load("spec_mutants") or {}).get("laws", {}).get(law.id)
-    return found
 
 
 def of_part(part: int) -> str:
@@ -114,7 +98,6 @@ def entry(law: Law) -> str:
         "Checked": told_checked(law.family),
         "Contracts": contracts(law),
         "Known bugs": told_bugs(law),
-        "Mutants only it notices": told_alone(law),
         "Upheld in": told_tags(law),
     }
     return "\n\n".join(filter(None, [*parts, "\n".join(f"{name}\n: {text}\n" for name, text in facts.items() if text)]))
@@ -139,7 +122,7 @@ def bug(name: str) -> str:
 
 
 def contracts(law: Law) -> str:
-    """Return what contracts say of a law."""
+    """Return the contracts that cover a law."""
     return "; ".join(dict.fromkeys(prose(each.statement) for each in CONTRACTS if law.id in each.statement))
 
 
@@ -148,14 +131,6 @@ def told_bugs(law: Law) -> str:
     found = known_bugs.of_law(law.id)
     links = ", ".join(f"[{each.id}](#{known_bugs.label(each.id)})" for each in found)
     return f"it catches {links}" if found else "no known bug names it as its catcher"
-
-
-def told_alone(law: Law) -> str:
-    """Return how many mutants only this law notices, and name one."""
-    number, found = only(law), of_mutants(law)
-    if number is None or found is None:
-        return NOT_MEASURED
-    return f"{number:,}" + (f", for one `{found['witness']}`" if number and found.get("witness") else "")
 
 
 def told_tags(law: Law) -> str:

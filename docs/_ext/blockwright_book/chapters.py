@@ -35,7 +35,7 @@ def index() -> str:
 
 
 def of_part(part: str) -> str:
-    """Return the page of a part: what it is, and its chapters."""
+    """Return the page of a part: its summary and its chapters."""
     prosaic = prose(spec.about(part).partition("\n\n")[2], spec.named(part))
     return f"# Part {spec.PARTS[part]}, {TITLES[part]}\n\n{prosaic}\n\n{toctree(listed(part))}\n"
 
@@ -76,7 +76,7 @@ def page(chapter: Chapter) -> str:
 
 
 def section(chapter: Chapter, entry: Entry) -> str:
-    """Return what is said of one name, and its code."""
+    """Return the text about one name, and its code."""
     names, said = spec.named(chapter.part) | spec.known(chapter), entry.said
     heading = f"({spec.label(chapter.name, entry.name)})=\n## {entry.name}"
     after = ""

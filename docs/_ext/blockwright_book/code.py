@@ -1,4 +1,4 @@
-"""The directive ``spec-code``: lines of a chapter, highlighted, in which names and laws lead to where they are said."""
+"""The directive ``spec-code``: lines of a chapter, highlighted, in which names and laws link to their definitions."""
 
 import ast
 import html
@@ -115,7 +115,7 @@ def visit_spec_code(self: HTML5Translator, node: SpecCode) -> None:
 
 
 def page_of(label: str) -> str:
-    """Return the document in which a label stands."""
+    """Return the document that holds a label."""
     if label.startswith("law-"):
         return laws.page_of(label)
     return next(

@@ -20,5 +20,5 @@ def load(name: str) -> Any:
 
 
 def rows(*kinds: str) -> list[dict[str, Any]]:
-    """Return the rows of the report that come from some gates; none where there is no report."""
+    """Return the rows of the report that come from some gates, an empty list without a report."""
     return [row for row in (load("gates") or {"rows": []})["rows"] if row["kind"] in kinds]

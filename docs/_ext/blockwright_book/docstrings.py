@@ -12,7 +12,7 @@ SECTIONS: Any = Config(napoleon_use_ivar=True)
 
 
 class Google(GoogleDocstring):
-    """The style as it is used here: one field may name several things, and what is returned is told in words."""
+    """The style as it is used here: one field may name several things, and results are described in words."""
 
     def _consume_fields(
         self, parse_type: bool = True, prefer_type: bool = False, multiple: bool = False
@@ -24,7 +24,7 @@ class Google(GoogleDocstring):
 
 
 def sections(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Turn sections into fields; what is said of an attribute is never a type before a colon."""
+    """Turn sections into fields; text about an attribute is never a type before a colon."""
     kind: Any = "method" if what in ("attribute", "property", "data") else what
     lines[:] = Google(lines, SECTIONS, None, kind, name, obj, options).lines()
 

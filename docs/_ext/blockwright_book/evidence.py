@@ -1,4 +1,4 @@
-"""Pages of what was measured: gates, scopes, contracts, mutants, law tags, other engines, sources, worked examples."""
+"""Pages of measurements: gates, scopes, contracts, mutants, law tags, other engines, sources, worked examples."""
 
 import ast
 import inspect
@@ -11,7 +11,7 @@ from blockwright.observe.picture import Picture, Row
 from blockwright_lab.book.law_tags import UNCLAIMED, Place, claims
 from blockwright_lab.contracts.contract import Contract
 from blockwright_lab.contracts.gate import CONTRACTS
-from blockwright_lab.contracts.planted import DATA
+from blockwright_lab.mutation.planted import DATA
 
 from . import book_engines, book_laws, data, laws
 from .markdown import block, count, law, plain, prose, size, table
@@ -23,7 +23,6 @@ ELSEWHERE = {
     "known-bugs": "the-known-bugs",
     "damage": "the-known-bugs",
     "mutants": "the-mutants",
-    "spec": "the-mutants",
 }
 """Gates whose rows have pages of their own, and their labels."""
 
@@ -85,9 +84,13 @@ def scopes(kind: str) -> str:
 
 
 def contracts() -> str:
-    """Return the page of the contracts: what is confirmed, what is searched, and what neither."""
+    """Return the page of the contracts: those confirmed, those searched, and those that are neither."""
     confirmed, searched = ([each for each in CONTRACTS if bool(each.tried) == tried] for tried in (False, True))
-    faults = [(f"`{each['line']}`", f"`{each['wrong']}`", prose(each["refuted_by"])) for each in DATA["fault"]]
+    faults = [
+        (f"`{each['line']}`", f"`{each['wrong']}`", prose(each["refuted_by"]))
+        for each in DATA["fault"]
+        if "part" not in each
+    ]
     parts = [
         "(the-contracts)=\n# Contracts: what is confirmed, what is searched, what neither",
         "A contract is a small function: it says for which values something holds, and what. "
@@ -116,7 +119,7 @@ def contracts() -> str:
 
 
 def listed(some: list[Contract]) -> str:
-    """Return a row for each statement: what it is about, and the kinds of layer or the steps."""
+    """Return a row for each statement: its subject, and the kinds of layer or the steps."""
     layers: dict[tuple[str, str, str], list[str]] = {}
     for each in some:
         layers.setdefault((each.part, each.statement, head(each)), []).append(each.layer)
@@ -140,22 +143,18 @@ def mutants() -> str:
         "A mutant is the source with one small thing changed: a comparison, a constant, an argument, a condition, a "
         "line left out. A check that does not notice it says nothing about that place. Some change nothing that can be "
         "seen: they are listed here with the reason, and all others count against a floor, which is a rate.",
-        "## Of the implementation: the fixed sample of each run",
+        "## The fixed sample of each run",
         sample("mutants"),
-        "### Survivors of the implementation",
+        "## Survivors of the implementation",
         survivors(listed.get("implementation")),
-        "## Of the specification: the fixed sample of each run",
-        sample("spec"),
-        "### What each law notices",
-        of_spec(data.load("spec_mutants")),
-        "### Survivors of the specification",
+        "## Survivors of the specification",
         survivors(listed.get("specification")),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def survivors(listed: dict[str, dict[str, str]] | None) -> str:
-    """Return the table of what is listed: the function, how many of its mutants, and why nothing can tell them."""
+    """Return the table of listed mutants: the function, their number, and why no test can find them."""
     if not listed:
         return NOT_MEASURED
     cells = [
@@ -171,28 +170,8 @@ def number(value: Any) -> str:
     return f"{size(value):,}"
 
 
-def of_spec(measured: Any) -> str:
-    """Return how many mutants of the specification its laws notice."""
-    if not measured:
-        return NOT_MEASURED
-    facts = ", ".join(f"{measured[name]:,} {name}" for name in ("mutants", "noticed"))
-    by = ", ".join(f"{found:,} by {what}" for what, found in measured["noticed_by"].items())
-    cells = [
-        (
-            law(name),
-            number(found["mutants"]),
-            number(found["alone"]),
-            f"`{found['witness']}`" if found["witness"] else "",
-        )
-        for name, found in measured["laws"].items()
-    ]
-    opening = f"{facts} ({by}), when all were last tried. *Only it*: mutants that no other law noticed."
-    heads = ("law", "mutants it notices", "only it", "for one")
-    return f"{opening}\n\n" + table(heads, cells, frozenset((1, 2)))
-
-
 def sample(kind: str) -> str:
-    """Return what the last report says of a gate's sample, source by source."""
+    """Return the results of a gate's sample in the last report, source by source."""
     rows = [row for row in data.rows(kind) if row["scope"].endswith(".py") or row.get("detail", "").startswith("score")]
     cells = [(plain(row["scope"]), plain(row.get("detail", ""))) for row in rows if row["scope"] != row.get("detail")]
     return table(("source", "in the last report"), cells) if cells else NOT_MEASURED
@@ -302,7 +281,7 @@ def grouped(places: list[Place]) -> Iterator[str]:
 
 
 def sources() -> str:
-    """Return the page that stands for folders of the repository that documents name."""
+    """Return the page for folders of the repository that documents name."""
     parts = ["(sources)=\n# Folders of the repository"]
     for folder in ("conformance/blockwright_lab/numerics/engine",):
         label = folder.replace("/", "-").replace("_", "-")

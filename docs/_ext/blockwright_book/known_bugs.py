@@ -1,4 +1,4 @@
-"""Known bugs as data: their changes as differences, and what was seen of them."""
+"""Known bugs as data: their changes as differences, and the gates that found them."""
 
 import difflib
 import re
@@ -26,7 +26,7 @@ def of_law(law: str) -> tuple[KnownBug, ...]:
 
 
 def seen(bug: KnownBug) -> dict[str, Any] | None:
-    """Return what the last report says of a bug."""
+    """Return the rows of the last report about a bug."""
     found: dict[str, Any] | None = (data.load("known_bugs") or {}).get(bug.id)
     return found
 

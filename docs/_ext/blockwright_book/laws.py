@@ -1,4 +1,4 @@
-"""The laws as data: every law of the four parts, and what is known of each."""
+"""The laws as data: every law of the four parts, with its evidence."""
 
 import inspect
 import re
@@ -21,6 +21,7 @@ from blockwright_spec.manager.laws import (
 )
 from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
 from blockwright_spec.offload.directory import DIRECTORY_LAWS
+from blockwright_spec.offload.tier_events import TOLD_LAWS
 from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from blockwright_spec.worker.input_laws import INPUT_LAWS, ROW_LAWS
 from blockwright_spec.worker.storage_laws import STORAGE_LAWS
@@ -70,6 +71,7 @@ FAMILIES: tuple[tuple[Family, tuple[Any, ...]], ...] = (
     (Family(3, "every directory opened again", "states", ("faults",), ("DiskStore",)), DIRECTORY_LAWS),
     (Family(3, "every state of a chain", "states", ("offload",), TIERS, True), CHAIN_LAWS),
     (Family(3, "every call on a chain", "transitions", ("offload",), TIERS, True), CHAIN_STEP_LAWS),
+    (Family(3, "every call on a chain of which routers are told", "transitions", ("offload",), TIERS, True), TOLD_LAWS),
     (Family(4, "every step's inputs", "transitions", ("inputs machine", "worker")), INPUT_LAWS),
     (Family(4, "every call on the rows", "transitions", ("inputs machine", "worker")), ROW_LAWS),
     (Family(4, "every plan of random models in tests", "transitions", ()), STORAGE_LAWS),

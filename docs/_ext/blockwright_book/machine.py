@@ -1,4 +1,4 @@
-"""The block machine as a diagram and a table, made from its source: what runs is what is shown.
+"""The block machine as a diagram and a table, made from the source that runs.
 
 The arrows are the moves that the steps make in a small pool, which is visited whole; the guards are the conditions that
 stand in the steps.
@@ -30,7 +30,7 @@ PLACES = {
 
 
 def steps() -> dict[str, ast.FunctionDef]:
-    """Return the steps by name, as they stand in the source, in order."""
+    """Return the steps by name, in the order of the source."""
     chapter = next(each for each in spec.chapters() if each.name == "block_machine")
     found = {node.name: node for node in spec.tree(chapter).body if isinstance(node, ast.FunctionDef)}
     return {step.__name__: found[step.__name__] for step in block_machine.STEPS}
@@ -44,7 +44,7 @@ def guard(step: ast.FunctionDef) -> str:
 
 @cache
 def arrows() -> dict[tuple[str, str], tuple[str, ...]]:
-    """Return the names of the steps by how their block stands before and after them, in the order of the page."""
+    """Return the names of the steps by the state of their block before and after them, in the order of the page."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     order = list(steps())
     for move in sorted(explored().moves, key=lambda move: order.index(move.step)):
@@ -63,7 +63,7 @@ def at_a_glance() -> str:
 
 
 def figure() -> str:
-    """Draw the machine: a box for each way to stand, an arrow for each way to go."""
+    """Draw the machine: a box for each state of a block, an arrow for each move."""
     from .figures import svg, words
 
     parts = [
@@ -80,7 +80,7 @@ def figure() -> str:
 
 
 def arrow(before: str, after: str, names: tuple[str, ...]) -> str:
-    """Draw one arrow, with the names of its steps and, on pointing at it, what they do."""
+    """Draw one arrow, with the names of its steps and, on pointing at it, their effects."""
     said = "\n".join(f"{name}: {inspect.getdoc(getattr(block_machine, name))}" for name in names)
     way, x, y, anchor = loop(before) if before == after else straight(before, after)
     text = "".join(
@@ -95,7 +95,7 @@ def arrow(before: str, after: str, names: tuple[str, ...]) -> str:
 
 
 def loop(name: str) -> tuple[str, float, float, str]:
-    """Return the way from a box back to it, and where its words stand."""
+    """Return the path from a box back to it, and the place of its label."""
     x, y = PLACES[name]
     edge, out = x + BOX_WIDTH / 2, x + BOX_WIDTH / 2 + LOOP
     way = f"M{edge:.0f},{y - 12} C{out:.0f},{y - 28} {out:.0f},{y + 28} {edge + 2:.0f},{y + 12}"
@@ -103,7 +103,7 @@ def loop(name: str) -> tuple[str, float, float, str]:
 
 
 def straight(before: str, after: str) -> tuple[str, float, float, str]:
-    """Return the way from one box to another, beside the one that leads back, and where its words stand."""
+    """Return the way from one box to another, beside the one that leads back, and the place of its label."""
     (x1, y1), (x2, y2) = PLACES[before], PLACES[after]
     length = hypot(x2 - x1, y2 - y1)
     dx, dy = (x2 - x1) / length, (y2 - y1) / length

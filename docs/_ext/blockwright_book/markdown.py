@@ -59,7 +59,7 @@ def threads(text: str) -> str:
 
 
 def table(heads: Sequence[str], cells: Sequence[Sequence[object]], numbers: frozenset[int] = frozenset()) -> str:
-    """Return a table; columns of `numbers` stand to the right."""
+    """Return a table; columns of `numbers` are aligned to the right."""
     line = "|".join("---:" if at in numbers else ":---" for at in range(len(heads)))
     rows = ["|".join(re.sub(r"(?<!\\)\|", r"\|", str(cell).replace("\n", " ")) for cell in row) for row in cells]
     return "\n".join(f"|{row}|" for row in ("|".join(heads), line, *rows))

@@ -46,7 +46,7 @@ class Chapter:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something that a chapter defines at its top: its name, what is said of it, and the lines of its code."""
+    """Something that a chapter defines at its top: its name, its documentation, and the lines of its code."""
 
     name: str
     is_function: bool
@@ -65,7 +65,7 @@ def chapters() -> tuple[Chapter, ...]:
 
 
 def about(part: str) -> str:
-    """Return what is said of a part, or of the whole."""
+    """Return the documentation of a part, or of the whole."""
     return importlib.import_module(f"{blockwright_spec.__name__}.{part}".rstrip(".")).__doc__ or ""
 
 
@@ -96,7 +96,7 @@ def names_of(node: ast.stmt) -> list[str]:
 
 
 def is_text(node: ast.stmt) -> bool:
-    """Return whether a statement is a string that stands alone: what is said of the name before it."""
+    """Return whether a statement is a string alone, which documents the name before it."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
@@ -117,7 +117,7 @@ def end_of(node: ast.stmt, lines: list[str]) -> int:
 
 
 def code_lines(node: ast.stmt, after: int, end: int) -> list[int]:
-    """Return the numbers of the lines of a definition, with comments that stand before it and without its docstring."""
+    """Return the numbers of the lines of a definition, with comments before it and without its docstring."""
     numbers = list(range(after + 1, end + 1))
     body = getattr(node, "body", [])
     if isinstance(node, ast.FunctionDef | ast.ClassDef) and len(body) > 1 and is_text(body[0]):
@@ -127,7 +127,7 @@ def code_lines(node: ast.stmt, after: int, end: int) -> list[int]:
 
 
 def entries(chapter: Chapter) -> list[Entry]:
-    """Return what a chapter defines, in order."""
+    """Return the definitions of a chapter, in order."""
     lines = chapter.path.read_text(encoding="utf-8").splitlines()
     found: list[Entry] = []
     end = 0
@@ -146,7 +146,7 @@ def entries(chapter: Chapter) -> list[Entry]:
 
 
 def trimmed(numbers: list[int], lines: list[str]) -> list[int]:
-    """Drop empty lines at both ends and where the docstring stood."""
+    """Drop empty lines at both ends and in place of the docstring."""
     kept = [number for number in numbers if lines[number - 1].strip()]
     first, last = (kept[0], kept[-1]) if kept else (0, -1)
     inner = [number for number in numbers if first <= number <= last]
@@ -159,7 +159,7 @@ def trimmed(numbers: list[int], lines: list[str]) -> list[int]:
 
 @cache
 def defined() -> dict[str, dict[str, str]]:
-    """Return, per chapter, the names it defines and the labels of the places where they stand."""
+    """Return, per chapter, the names it defines and the labels of their places."""
     return {
         chapter.name: {entry.name: label(chapter.name, entry.name) for entry in entries(chapter)}
         for chapter in chapters()
@@ -175,7 +175,7 @@ def label(chapter: str, name: str = "") -> str:
 
 @cache
 def imports(chapter: Chapter) -> tuple[tuple[str, str, str], ...]:
-    """Return what a chapter imports of others: its name here, the chapter, and its name there, if not the chapter."""
+    """Return a chapter's imports from others: the name here, the chapter, and the name there, if not the chapter."""
     found = []
     for node in tree(chapter).body:
         if isinstance(node, ast.ImportFrom) and node.level:

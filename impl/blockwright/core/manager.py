@@ -16,7 +16,7 @@ from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig, KVCacheGroupSpec
 from blockwright.core.keys.block_hash import BlockHasher
-from blockwright.core.keys.request import MAX_LENGTH, Request, count_of
+from blockwright.core.keys.request import MAX_LENGTH, Request, count_of, owner_mark
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import NUM_FACTS, REFUSE, Journal
 from blockwright.core.pool.journal import Eviction, EvictionReader
@@ -31,6 +31,7 @@ from blockwright.core.steps.explain import EvictionStats, HitExplanation, evicti
 from blockwright.core.steps.forks import fork, take_copies
 from blockwright.core.steps.hints import advance_time, hint_of, release_prefix, retain
 from blockwright.core.steps.in_flight import finish_load, new_step_starts, settle_step, start_step
+from blockwright.core.steps.keeping import may_be_wanted
 from blockwright.core.steps.outcomes import BatchAllocation, Plan
 from blockwright.core.steps.plans import can_load, fits, planned, refuse_never
 from blockwright.core.steps.preconditions import (
@@ -44,7 +45,7 @@ from blockwright.core.steps.preconditions import (
     tables_running,
 )
 from blockwright.core.steps.state import Config, Lookups, State
-from blockwright.core.steps.transitions import commit, find, publish, release, reset, trim
+from blockwright.core.steps.transitions import commit, find, forget, make_private, publish, release, reset, trim
 from blockwright.core.tables.ask import StepRequest, all_or_each, counts_of
 from blockwright.core.tables.group import group_tables, refuse_eagle
 from blockwright.core.tables.view import GroupView
@@ -204,8 +205,7 @@ class KVCacheManager:
             raise UnsupportedError(
                 "enable_caching: cross-attention blocks are never cached, so no prefix is; turn it off"
             )
-        for group in groups:
-            refuse_eagle(group.kv_cache_spec, use_eagle)
+        refuse_eagle([group.kv_cache_spec for group in groups], use_eagle)
         pool = BlockPool(
             kv_cache_config.num_blocks,
             enable_caching,
@@ -287,11 +287,9 @@ class KVCacheManager:
         return twin
 
     def __copy__(self) -> KVCacheManager:
-        """Return an independent copy."""
         return self.copy()
 
     def __reduce__(self) -> str:
-        """Refuse to be pickled or copied deeply."""
         raise UnsupportedError(
             "KVCacheManager: can be neither pickled nor copied deeply; use copy(), with Request.copy() of its requests"
         )
@@ -568,6 +566,41 @@ class KVCacheManager:
         self._tell()
         return was_reset
 
+    def forget(
+        self, request: Request | None = None, *, cache_salt: str | None = None, lora_name: str | None = None
+    ) -> int:
+        """Let no later lookup find what a request, a tenant or an adapter has cached; return the number of blocks.
+
+        For a tenant's data that must go, a revoked adapter, or a poisoned prompt. Of a request all blocks of its known
+        tokens are forgotten, also where other prompts begin with them. Blocks that are held stay with their requests;
+        these publish nothing more, so that the blocks are not found later either. Other contents stay. The tiers below
+        the device are forgotten by `OffloadingConnector.forget`, which calls this.
+
+        Args:
+            request: by its tokens, adapter, salt and items; it need not run.
+            cache_salt, lora_name: all contents of this salt, of this adapter, or of both together.
+
+        Complexity: O(num_blocks + blocks of running requests), or the request's blocks in place of num_blocks. law:
+        FORGET-1, FORGET-2.
+
+        Raises:
+            InvalidArgumentError: neither, or a request together with one of the others.
+            UnsupportedError: made with ``prefix_match_unit``; `reset_prefix_cache` forgets all.
+        """
+        if self._state.config.unit > 0:
+            raise UnsupportedError("prefix_match_unit: parts of blocks cannot be forgotten one by one; reset the cache")
+        if (request is None) == (cache_salt is None and lora_name is None):
+            raise InvalidArgumentError("request: give a request, or else cache_salt, lora_name or both")
+        count = forget(self._state, request, owner_mark(cache_salt), owner_mark(lora_name))
+        self._tell()
+        return count
+
+    def _publish_no_more(self, request_id: str) -> None:
+        """Let a running request publish nothing more, as contents that are being loaded for it were forgotten."""
+        tables = self._state.running.get(request_id)
+        if tables is not None:
+            make_private(self._state, tables)
+
     # ------------------------------------------------------------------ what to keep
 
     def retain(self, request: Request, num_tokens: int, priority: int, until: float) -> None:
@@ -616,6 +649,22 @@ class KVCacheManager:
             UnknownRequestError: the request holds no blocks.
         """
         return hint_of(self._state, request, first_token)
+
+    def may_be_wanted(self, request: Request, group: int, start: int, stop: int) -> bool:
+        """Return whether a likely hit needs one of some entries of a running request's table (``keep_wanted``). O(1).
+
+        Of the prompt that is known when the request is admitted, of what it puts out only when it ends, so that counts.
+
+        Raises:
+            UnknownRequestError: the request holds no blocks.
+            InvalidArgumentError: there is no such group, or a range that is none.
+        """
+        count = len(self._state.groups)
+        if not 0 <= group < count or not 0 <= start <= stop <= self._state.config.max_len:
+            raise InvalidArgumentError(
+                f"group, start, stop: {group}, {start}..{stop} name no entries of {count} groups"
+            )
+        return may_be_wanted(self._state, request, group, start, stop)
 
     def advance_time(self, now: float) -> None:
         """Say what time it is on the engine's clock, which begins at 0 and has any unit: no clock is read here.
@@ -788,7 +837,7 @@ class KVCacheManager:
 
         Args:
             num_facts: how many facts to keep, 1 .. 2**24; the oldest are written over.
-            num_blocks: how many block ids to keep with them; None: two of each fact, and all of the pool's twice.
+            num_blocks: how many block ids to keep with them. By default two of each fact, and all of the pool's twice.
             clock: gives the time of facts, in seconds. It is read before a call changes anything.
 
         Raises:
@@ -817,7 +866,7 @@ class KVCacheManager:
 
         Args:
             note: called with each `observe.Fact`: the ``append`` of a list or bounded deque, for example.
-            clock: the time that facts carry from now on, in seconds; None: the journal's own.
+            clock: the time that facts carry from now on, in seconds. By default the journal's.
         """
         self.start_journal()._note(note, clock)
         return self
@@ -1014,7 +1063,7 @@ class KVCacheManager:
         return self._state.pool.take_evictions()
 
     def read_evictions(self) -> EvictionReader:
-        """Return a reader of the evictions from now on, with a place of its own: it takes nothing from other readers.
+        """Return a reader of the evictions from now on, which takes nothing from other readers.
 
         Raises:
             UnsupportedError: made without ``track_evictions``.
@@ -1071,7 +1120,7 @@ def _check_unit(unit: int, refused: list[str], groups: list[KVCacheGroupSpec]) -
 
 
 def _keeps_wanted(asked: bool | None, spares: int | None, groups: list[KVCacheGroupSpec], pool: BlockPool) -> bool:
-    """Return whether passing blocks go first, as asked for, or as the kinds of layers suggest."""
+    """Return whether passing blocks are evicted first, as asked for, or as the kinds of layers suggest."""
     if spares is not None and not 0 <= spares < pool.num_blocks:
         raise InvalidArgumentError(f"passing_spares: must be within 0..{pool.num_blocks - 1} blocks, not {spares!r}")
     kinds = [type(group.kv_cache_spec) for group in groups]

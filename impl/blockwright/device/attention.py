@@ -189,8 +189,8 @@ def _batches(step: Step) -> Iterator[_Batch]:
 def _attend(step: Step, batch: _Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Return rows of the result, and what belongs there: (runs, most) and (runs, most, num_heads, head_size).
 
-    Where a run is shorter than the longest, its last token stands in, for its own row; beyond a run's span, its last
-    position, masked: so all gathered positions are ones that the run reads.
+    A run shorter than the longest is filled up with its last token, for its own row. Beyond a run's span its last
+    position is gathered and masked, so that all gathered positions are ones that the run reads.
     """
     device, block_size = step.query.device, step.cache.shape[2]
     token = torch.arange(batch.most, device=device).minimum(batch.count[:, None] - 1)

@@ -95,7 +95,7 @@ def swap_blocks(
     [2, 0]
 
     Between a GPU and pinned host memory (`empty_host_caches_like`) the host only queues the copies. Pageable memory is
-    right as well, but the host waits; so it does for a host layout whose blocks lie in more than `PIECES` stretches.
+    right as well, but the host waits. It also waits for host layouts with blocks in more than `PIECES` stretches.
 
     Args:
         src: the pool that is read; as for `copy_blocks`.
@@ -122,7 +122,6 @@ def swap_blocks(
 def _moved(
     src: list[Blocks], dst: list[Blocks], moves: list[tuple[int, int]], stream: torch.cuda.Stream | None
 ) -> Transfer:
-    """Move blocks of checked pools; `moves` is sorted by source."""
     from_device, to_device = src[0].view.device, dst[0].view.device
     device = device_of_stream(from_device, to_device, stream)
     couples = [(one.view, other.view) for one, other in zip(src, dst, strict=True) if one.view.numel()]

@@ -1,7 +1,7 @@
 """Attention over a paged cache in one fused kernel: torch's flex attention, over the whole cache as it lies in memory.
 
-Nothing is gathered. The cache of a layer is one long row of slots, of which each token reads some; a block mask says
-which tiles of slots a tile of tokens reads at all, and the mask itself turns a slot back into a position::
+Nothing is gathered. The cache of a layer is one long row of slots, of which each token reads some. A block mask holds
+the tiles of slots that a tile of tokens reads at all, and the mask itself turns a slot back into a position::
 
     slot  ->  (block, place)  ->  entry of the request's table  ->  position, within first .. last of the token?
 
@@ -77,14 +77,9 @@ def flex_mask(
     Args:
         query: any layer's of the step; its numbers are not read.
         cache: any layer's of the group; its numbers are not read.
-        spec: as for `paged_attention`, as are those below.
-        block_table: (rows, width).
-        query_start_loc: (requests + 1,).
-        seq_lens: (requests,).
-        encoder_lens: (requests,), for cross attention.
+        spec, block_table, query_start_loc, seq_lens, encoder_lens, check: as for `paged_attention`.
         max_query_len: a bound of the tokens of one request. If it is at most `attention.DECODE_QUERIES`, requests are
             masked one by one; otherwise tokens are masked in tiles of `TOKEN_TILE`, across requests.
-        check: check lengths and block ids on a GPU too; the host waits for them.
 
     Raises:
         InvalidArgumentError, BlockError: as `paged_attention`.
@@ -118,19 +113,12 @@ def flex_paged_attention(
     tokens apart (as any page of whole tokens does).
 
     Args:
-        query: as for `paged_attention`, as are those below that are not explained.
-        cache: (num_blocks, 2, block_size, num_kv_heads, head_size).
-        spec: the layer's kind. block_table: (rows, width).
-        query_start_loc: (requests + 1,).
-        seq_lens: (requests,).
-        scale: of the scores; None for head_size ** -0.5.
-        encoder_lens: (requests,), for cross attention.
+        query, cache, spec, block_table, query_start_loc, seq_lens, scale, encoder_lens, out, check: as for
+            `paged_attention`.
         max_query_len: as for `flex_mask`.
-        out: where to write the result; None for new memory.
         mask: of this step and group (`flex_mask`); None to make it here, for this layer alone.
         kernel: called as ``torch.nn.attention.flex_attention.flex_attention``; None for that function, compiled on a
             GPU and as it is on the CPU.
-        check: check lengths and block ids on a GPU too; the host waits for them.
 
     Returns:
         (tokens, num_heads, head_size), of the query's dtype; `out` if that was given.
@@ -172,11 +160,7 @@ def flex_paged_attention(
 
 
 def _flex() -> Any:
-    """Return torch's module of flex attention.
-
-    Raises:
-        UnsupportedError: this torch has none, or its masks do not know their lengths.
-    """
+    """Return torch's module of flex attention."""
     try:
         from torch.nn.attention import flex_attention
     except ImportError as error:
@@ -214,7 +198,6 @@ def _rows_of_slots(cache: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch
 
 
 def _mask_of(step: Step, max_query_len: int | None) -> FlexMask:
-    """Make the mask of a checked step."""
     device, tokens = step.query.device, step.query.shape[0]
     requests = step.seq_lens.shape[0]
     page, slots = _page(step.cache)

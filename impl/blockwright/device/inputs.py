@@ -165,8 +165,8 @@ class InputBatch:
             enable_caching: as the manager's: it decides where recurrent layers keep their states.
             max_encoder_len: tokens that cross-attention layers of one request read; needed where there are such layers.
             device: where the kernels run.
-            staged: send the inputs to separate tensors also where the device is the CPU (for tests); None: as the
-                device needs it.
+            staged: send the inputs to separate tensors also where the device is the CPU (for tests). By default as
+                the device needs it.
 
         Raises:
             InvalidArgumentError: names the argument.
@@ -197,7 +197,7 @@ class InputBatch:
             enable_caching=enable_caching,
             keep_changes=self._is_staged,
         )
-        host = (view_of(self.replica.words), view_of(self.replica.counts), view_of(self.replica.tables))
+        host = (view_of(self.replica.words), view_of(self.replica.counts), view_of(self.replica.rows.tables))
         self._staging: Staging | None = None
         if self._is_staged:
             self._staging = Staging(*host, self.device, max_num_tokens)
@@ -245,7 +245,7 @@ class InputBatch:
     @property
     def request_ids(self) -> list[str | None]:
         """The request of each row, None where the row is free; up to the last row that is taken. O(rows)."""
-        return self.replica.request_ids
+        return self.replica.rows.request_ids
 
     def row_of(self, request_id: str) -> int:
         """Return the row of a request. O(1).
@@ -253,7 +253,7 @@ class InputBatch:
         Raises:
             UnknownRequestError: it has none.
         """
-        return self.replica.row_of(request_id)
+        return self.replica.rows.row_of(request_id)
 
     def block_ids(self, request_id: str) -> list[list[int]]:
         """Return a request's block ids per group, as its row has them. O(blocks).
@@ -261,7 +261,7 @@ class InputBatch:
         Raises:
             UnknownRequestError: it has no row.
         """
-        return self.replica.block_ids(request_id)
+        return self.replica.rows.block_ids(request_id)
 
     def add_request(
         self,
@@ -287,7 +287,7 @@ class InputBatch:
             InvalidArgumentError: the groups or their lengths do not fit, or no row is free; nothing changed.
             BlockError: a block id is none of the pool; nothing changed.
         """
-        self.replica.add_request(request_id, block_ids, draft_block_ids, num_encoder_tokens)
+        self.replica.rows.add_request(request_id, block_ids, draft_block_ids, num_encoder_tokens)
 
     def remove_request(self, request_id: str) -> None:
         """Free the row of a request. O(blocks).
@@ -295,7 +295,7 @@ class InputBatch:
         Raises:
             UnknownRequestError: it has none.
         """
-        self.replica.remove_request(request_id)
+        self.replica.rows.remove_request(request_id)
 
     def move_request(self, request_id: str, row: int) -> None:
         """Move a request to a free row. O(blocks).
@@ -304,12 +304,12 @@ class InputBatch:
             UnknownRequestError: it has no row.
             InvalidArgumentError: there is no such row, or it is taken.
         """
-        origin = self.replica.row_of(request_id)
-        taken = self.replica.request_ids
+        origin = self.replica.rows.row_of(request_id)
+        taken = self.replica.rows.request_ids
         place = whole(row)
         if place is not None and 0 <= place < len(taken) and place != origin and taken[place] is not None:
             raise InvalidArgumentError(f"row: {row} is that of {taken[place]!r}; swap them, or choose a free one")
-        self.replica.swap_rows(row, origin)
+        self.replica.rows.swap_rows(row, origin)
 
     def swap(self, row: int, other: int) -> None:
         """Exchange two rows, free ones too. O(blocks of both).
@@ -317,11 +317,11 @@ class InputBatch:
         Raises:
             InvalidArgumentError: there is no such row.
         """
-        self.replica.swap_rows(row, other)
+        self.replica.rows.swap_rows(row, other)
 
     def compact(self) -> list[tuple[int, int]]:
         """Move the last rows to the free ones before them; return the moves, (from, to). O(blocks moved)."""
-        return self.replica.compact()
+        return self.replica.rows.compact()
 
     # ------------------------------------------------------------------ steps
 
@@ -342,7 +342,7 @@ class InputBatch:
                 before it was missed.
             BlockError: a block id is none of the pool.
         """
-        self.replica.apply(_as_list(requests), allocation)
+        self.replica.rows.apply(_as_list(requests), allocation)
 
     def slots(self, request_id: str, group: int, start: int, stop: int) -> torch.Tensor:
         """Return the slots of positions start .. stop - 1 of a request, such as its encoder's tokens.
@@ -403,8 +403,8 @@ class InputBatch:
         views = self._views
         views.num_steps += 1
         if self._staging is not None:
-            self._staging.send(*replica.changes(), num_tokens)
-            replica.forget_changes()
+            self._staging.send(*replica.rows.changes(), num_tokens)
+            replica.rows.forget_changes()
         positions, slot_mapping = views.of_tokens(num_tokens)
         starts, computed, lens, encoder, reads, writes = views.of_requests(num_requests)
         return StepInputs(
@@ -432,7 +432,6 @@ class InputBatch:
         return 0 if self._staging is None else self._staging.num_bytes
 
     def _checked_copies(self, copies: Copies) -> Tensors:
-        """Return copies as tensors."""
         lists = [listed("copies", each, "a list of pairs per group") for each in listed("copies", copies, "lists")]
         if not any(lists):
             return self._no_copies
@@ -446,7 +445,6 @@ class InputBatch:
         )
 
     def _checked_pair(self, pair: Any, number: int) -> list[int]:
-        """Return the source and the destination of one copy."""
         try:
             blocks = [whole(block) or 0 for block in pair]
         except TypeError:  # not iterable

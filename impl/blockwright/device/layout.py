@@ -27,7 +27,7 @@ from blockwright.errors import InvalidArgumentError
 Caches: TypeAlias = torch.Tensor | Sequence[torch.Tensor | Sequence[torch.Tensor]]
 
 # Integers of each width: bytes that every operation of torch can move, float8 or not, without a look at them.
-_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,6 @@ class Blocks:
 
     @property
     def num_blocks(self) -> int:
-        """Number of blocks."""
         return int(self.view.shape[0])
 
 
@@ -55,9 +54,6 @@ def blocks_of(name: str, caches: Caches, block_dim: int | Sequence[int]) -> list
         name: of the argument, for messages.
         caches: one tensor, or per layer a tensor or a sequence of tensors; all on one device.
         block_dim: the dimension that counts blocks, for all tensors or one for each.
-
-    Raises:
-        InvalidArgumentError: only tensors are allowed, on one device, strided, with such a dimension.
     """
     tensors = _flat(name, caches)
     if not tensors:
@@ -85,7 +81,6 @@ def blocks_of(name: str, caches: Caches, block_dim: int | Sequence[int]) -> list
 
 
 def dims_of(block_dim: int | Sequence[int], count: int) -> list[int]:
-    """Return the argument `block_dim` as one dimension per tensor."""
     return list(block_dim) if isinstance(block_dim, Sequence) else [block_dim] * count
 
 
@@ -96,11 +91,7 @@ def _flat(name: str, caches: Caches) -> list[tuple[str, torch.Tensor]]:
 
 
 def check_alike(src: list[Blocks], dst: list[Blocks]) -> None:
-    """Check that a block of one pool fits the other: equal numbers of tensors, dtypes, and shapes except for the count.
-
-    Raises:
-        InvalidArgumentError: naming the first pair that differs.
-    """
+    """Check that a block of one pool fits the other: equal numbers of tensors, dtypes, and shapes of a block."""
     if len(src) != len(dst):
         raise InvalidArgumentError(f"src has {len(src)} tensors and dst {len(dst)}; pass the same layers of both pools")
     for one, other in zip(src, dst, strict=True):
@@ -116,11 +107,7 @@ def check_alike(src: list[Blocks], dst: list[Blocks]) -> None:
 
 
 def check_writable(pool: list[Blocks]) -> None:
-    """Check that no two elements of a tensor share memory, as those of an expanded tensor do.
-
-    Raises:
-        InvalidArgumentError: naming the tensor.
-    """
+    """Check that no two elements of a tensor share memory, as those of an expanded tensor do."""
     for blocks in pool:
         if not is_injective(list(blocks.view.shape), list(blocks.view.stride())):
             raise InvalidArgumentError(
@@ -133,14 +120,11 @@ def check_apart(src: list[Blocks], dst: list[Blocks]) -> None:
 
     Two views with interleaved addresses pass if they are disjoint ranges of the blocks of one tensor, as the halves of
     a stacked one are; other interleaved views are refused, since they may overlap.
-
-    Raises:
-        InvalidArgumentError: naming both tensors.
     """
     if src[0].view.device != dst[0].view.device:
         return
     spans = sorted(
-        (*_addresses(blocks.view), side, index)
+        (*addresses(blocks.view), side, index)
         for side, pool in enumerate((src, dst))
         for index, blocks in enumerate(pool)
         if blocks.view.numel()
@@ -158,8 +142,8 @@ def check_apart(src: list[Blocks], dst: list[Blocks]) -> None:
         open_spans.append(span)
 
 
-def _addresses(view: torch.Tensor) -> tuple[int, int]:
-    """First byte, and the one after the last."""
+def addresses(view: torch.Tensor) -> tuple[int, int]:
+    """Return the address of the first byte, and of the one after the last."""
     elements = 1 + sum((size - 1) * stride for size, stride in zip(view.shape, view.stride(), strict=True))
     return int(view.data_ptr()), int(view.data_ptr()) + elements * int(view.element_size())
 
@@ -187,7 +171,7 @@ def _are_ranges_of_one(one: Blocks, other: Blocks) -> bool:
 
 def as_words(src: torch.Tensor, dst: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return both as integers, as wide as their strides and addresses allow: fewer elements, and any dtype can move."""
-    for width, dtype in _WORDS.items():
+    for width, dtype in WORDS.items():
         if all(_fits(view, width) for view in (src, dst)):
             return src.view(dtype), dst.view(dtype)
     return src, dst  # elements wider than any integer, which torch moves as they are

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 
 from blockwright.arguments import integer
-from blockwright.device.layout import is_injective
+from blockwright.device.layout import WORDS, addresses, is_injective
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import (
     AttentionSpec,
@@ -35,17 +35,12 @@ SMALL_FLOATS = tuple(
 )
 
 _ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
-_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 def require_tensor(
     name: str, value: object, shape: tuple[Size, ...], dtypes: tuple[torch.dtype, ...], device: torch.device
 ) -> torch.Tensor:
-    """Return `value` if it is a tensor of that shape, of one of these dtypes, on that device.
-
-    Raises:
-        InvalidArgumentError: names the argument and the requirement.
-    """
+    """Return `value` if it is a tensor of that shape, of one of these dtypes, on that device."""
     if not isinstance(value, torch.Tensor):
         raise InvalidArgumentError(f"{name} is a {type(value).__name__}; pass a tensor")
     if value.dim() != len(shape) or any(
@@ -61,11 +56,7 @@ def require_tensor(
 
 
 def require_cache(cache: torch.Tensor) -> torch.Tensor:
-    """Return `cache` if it is the keys and values of one layer: (num_blocks, 2, block_size, num_kv_heads, head_size).
-
-    Raises:
-        InvalidArgumentError: it is not, or no floating-point numbers.
-    """
+    """Return `cache` if it has the shape (num_blocks, 2, block_size, num_kv_heads, head_size)."""
     if cache.dim() != 5 or cache.shape[1] != 2:
         raise InvalidArgumentError(
             f"cache has shape {tuple(cache.shape)}; pass (num_blocks, 2, block_size, num_kv_heads, head_size)"
@@ -76,11 +67,7 @@ def require_cache(cache: torch.Tensor) -> torch.Tensor:
 
 
 def require_spec(spec: object, cache: torch.Tensor) -> AttentionSpec:
-    """Return `spec` if it declares an attention layer with the blocks of `cache`.
-
-    Raises:
-        InvalidArgumentError: another kind, another shape or another dtype.
-    """
+    """Return `spec` if it declares an attention layer with the blocks of `cache`."""
     if not isinstance(spec, FullAttentionSpec | SlidingWindowSpec | ChunkedLocalAttentionSpec | CrossAttentionSpec):
         raise InvalidArgumentError(
             f"spec is a {type(spec).__name__}; pass a full, sliding window, chunked local or cross attention's"
@@ -101,21 +88,13 @@ def require_spec(spec: object, cache: torch.Tensor) -> AttentionSpec:
 
 
 def require_bound(name: str, value: int | None) -> None:
-    """Check that a bound is None or an int of 0 or more.
-
-    Raises:
-        InvalidArgumentError: it is not.
-    """
+    """Check that a bound is None or an int of 0 or more."""
     if value is not None:
         integer(name, value)
 
 
 def require_scale(value: float) -> float:
-    """Return `value` if it is finite.
-
-    Raises:
-        InvalidArgumentError: it is not.
-    """
+    """Return `value` if it is finite."""
     if not math.isfinite(value):
         raise InvalidArgumentError(f"scale={value!r}: pass a finite number, or None for head_size ** -0.5")
     return value
@@ -129,27 +108,18 @@ def require_apart(name: str, out: torch.Tensor, other: torch.Tensor) -> None:
     """
     if out.device.type == "meta" or not out.numel() or not other.numel():
         return
-    (start, stop), (other_start, other_stop) = _addresses(out), _addresses(other)
+    (start, stop), (other_start, other_stop) = addresses(out), addresses(other)
     if start < other_stop and other_start < stop:
         raise InvalidArgumentError(f"out and {name} share memory; pass other memory")
 
 
 def require_written(name: str, tensor: torch.Tensor) -> None:
-    """Check that no two elements of a tensor that is to be written share memory, as those of an expanded tensor do.
-
-    Raises:
-        InvalidArgumentError: two do, or the strides leave it open.
-    """
+    """Check that no two elements of a tensor that is to be written share memory, as those of an expanded tensor do."""
     if tensor.numel() and not is_injective(list(tensor.shape), list(tensor.stride())):
         raise InvalidArgumentError(
             f"{name} has elements that share memory (shape {tuple(tensor.shape)}, strides {tensor.stride()}); "
             "pass memory for each of them"
         )
-
-
-def _addresses(tensor: torch.Tensor) -> tuple[int, int]:
-    extent = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return int(tensor.data_ptr()), int(tensor.data_ptr()) + extent * int(tensor.element_size())
 
 
 def on_host(tensor: torch.Tensor, check: bool) -> bool:
@@ -159,7 +129,7 @@ def on_host(tensor: torch.Tensor, check: bool) -> bool:
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Return the same elements as integers of their width: every operation moves them, bit by bit, float8 or not."""
-    return tensor.view(_WORDS[tensor.element_size()])
+    return tensor.view(WORDS[tensor.element_size()])
 
 
 def stored(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -38,7 +38,6 @@ def element_sizes(spec: KVCacheSpec) -> list[int]:
 
 
 def table_of(spec: KVCacheSpec) -> tuple[object, ...]:
-    """Return what must be equal for layers to share a block table."""
     return (type(spec), *(getattr(spec, field.name) for field in fields(spec) if field.name not in _PAGE_FIELDS))
 
 
@@ -83,7 +82,6 @@ class Family:
         return tuple(self.specs[name].page_size_bytes for name in self.names)
 
     def grown(self, factor: int) -> Family:
-        """Return the family with blocks of `factor` times the tokens."""
         if factor == 1:
             return self
         specs = {name: replace(spec, block_size=spec.block_size * factor) for name, spec in self.specs.items()}
@@ -121,7 +119,6 @@ class Layout:
 
     @cached_property
     def block_bytes(self) -> int:
-        """Bytes of one block: a page of each tensor."""
         return sum(self.page_sizes)
 
     @cached_property

@@ -51,11 +51,7 @@ def _check_range(role: str, ids: Sequence[int], pool: list[Blocks]) -> None:
 
 
 def check_no_chain(pairs: list[tuple[int, int]]) -> None:
-    """Check that no block is both read and written: the outcome would depend on the order.
-
-    Raises:
-        BlockError: naming the block.
-    """
+    """Check that no block is both read and written: the outcome would depend on the order."""
     both = {source for source, _ in pairs} & {destination for _, destination in pairs}
     if both:
         raise BlockError(

@@ -7,8 +7,10 @@ the manager.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 from blockwright.arguments import integer
 from blockwright.config import KVCacheConfig, KVCacheGroupSpec
@@ -20,6 +22,8 @@ from blockwright.kinds import CrossAttentionSpec, KVCacheSpec
 __all__ = ["GroupPlan", "KVCachePlan", "RequestLimits", "plan_kv_cache"]
 
 _MOST = 2**31 - 1  # block ids have 32 bits
+_SLOW_STEP = 0.25  # share of a decode step from which on the cost of the groups is worth a warning
+_log = logging.getLogger(__name__)
 
 
 def plan_kv_cache(
@@ -33,6 +37,7 @@ def plan_kv_cache(
     num_blocks: int | None = None,
     max_padding: float = 0.5,
     max_loss: float = 0.1,
+    group_cost: float = 0.02,
     max_block_size: int = 4096,
     layers_per_group: int | None = None,
     page_alignment: int = 1,
@@ -54,9 +59,11 @@ def plan_kv_cache(
       group 0: full, 4 layers, 16 tokens a block, 64.00 KiB of a page used, 0.0% wasted, up to 2,048 blocks a request
       groups 1 to 5: sliding 1,024, 4 layers, 16 tokens a block, 64.00 KiB of a page used, 0.0% wasted, ...
 
-    Of the layouts that fit, the one with the fewest groups is taken among those that lose at most `max_loss` of the
-    requests that the best one holds: each group is one more block table for every request and step. Of several workers
-    that share the tables, plan for the least memory that any of them has.
+    Layouts are compared by the requests that they hold at once, divided by the time of a decode step: each group is one
+    more block table for every request and step, and adds `group_cost`. Among the layouts that lose at most `max_loss`
+    of the best one, the one with the fewest groups is taken. A warning is logged, and is in the summary, where another
+    layout would hold many more requests, or where the groups take much of a step. If several workers share the
+    tables, plan for the least memory that any of them has.
 
     Complexity: O(layouts x groups x block_size): milliseconds for a hundred layers.
 
@@ -72,7 +79,8 @@ def plan_kv_cache(
         max_num_encoder_tokens: tokens of the longest encoder input; needed with cross attention.
         num_blocks: blocks to plan, the null block included, instead of all that fit.
         max_padding: share of the memory of a request of `max_model_len` tokens that may be waste, 0.0 to 1.0.
-        max_loss: share of the concurrent requests to give up for fewer groups, 0.0 to 1.0.
+        max_loss: share of the best layout's worth to give up for fewer groups, 0.0 to 1.0.
+        group_cost: share of a decode step that each group adds, 0.0 to 1.0. 0.0 weighs memory alone.
         max_block_size: tokens that no block grows beyond; with caching, nor the common multiple of all block sizes,
             to which every hit is cut.
         layers_per_group: number of tensors, instead of the best one.
@@ -103,7 +111,7 @@ def plan_kv_cache(
     _check_limits(limits)
     _check_layers(layers, limits)
     _check_choices(available_bytes, num_blocks, max_block_size, layers_per_group, page_alignment)
-    for name, share in (("max_padding", max_padding), ("max_loss", max_loss)):
+    for name, share in (("max_padding", max_padding), ("max_loss", max_loss), ("group_cost", group_cost)):
         if not 0.0 <= share <= 1.0:
             raise InvalidArgumentError(f"{name}: must be a share within 0.0..1.0, not {share!r}")
     layouts = layouts_of(
@@ -117,10 +125,13 @@ def plan_kv_cache(
     fitting = [layout for layout in layouts if memory.holds(layout, limits)]
     if not fitting:
         raise _too_little(layouts, memory, limits)
-    layout = _chosen(fitting, memory, limits, max_loss)
-    plan = _planned(layout, memory, limits, shared_layers or {})
+    layout = _chosen(fitting, memory, limits, max_loss, group_cost)
+    note = _note(layout, fitting, memory, limits, max_loss, group_cost)
+    plan = _planned(layout, memory, limits, shared_layers or {}, note)
     if plan.waste > max_padding:
         raise _too_much_waste(plan, max_padding)
+    if note:
+        _log.warning("plan_kv_cache: %s", note)
     return plan
 
 
@@ -151,28 +162,62 @@ class _Memory:
         return self.num_blocks if self.num_blocks <= fit else 0
 
     def holds(self, layout: Layout, limits: RequestLimits) -> bool:
-        """Whether a request of the longest length fits, beside the null block."""
         # law: LAYOUT-6
         return self.need(layout, limits) < self.blocks(layout)
 
-    def cost(self, layout: Layout, limits: RequestLimits) -> float:
+    def cost(self, layout: Layout, limits: RequestLimits) -> Fraction:
         """Return the cost of a request: a share of the pool, or bytes where the number of blocks is settled."""
         need = self.need(layout, limits)
-        return need / (self.blocks(layout) - 1) if self.num_blocks is None else need * layout.block_bytes
+        return (
+            Fraction(need, self.blocks(layout) - 1) if self.num_blocks is None else Fraction(need * layout.block_bytes)
+        )
+
+    def requests(self, layout: Layout, limits: RequestLimits) -> float:
+        """Return how many of the longest requests fit at once."""
+        return (self.blocks(layout) - 1) / self.need(layout, limits)
 
 
-def _chosen(layouts: Sequence[Layout], memory: _Memory, limits: RequestLimits, max_loss: float) -> Layout:
-    """Return the layout with the fewest groups where requests take at most `max_loss` more than they must."""
-    costs = [memory.cost(layout, limits) for layout in layouts]
+def _chosen(
+    layouts: Sequence[Layout], memory: _Memory, limits: RequestLimits, max_loss: float, group_cost: float
+) -> Layout:
+    """Return the layout with the fewest groups among those worth at least 1 - `max_loss` of the best one."""
+    each = Fraction(group_cost)
+    costs = [memory.cost(layout, limits) * (1 + each * len(layout.groups)) for layout in layouts]
     # law: LAYOUT-9
-    most = min(costs) / (1.0 - max_loss) if max_loss < 1.0 else float("inf")
-    most = max(most, min(costs))
-    good = [(layout, cost) for layout, cost in zip(layouts, costs, strict=True) if cost <= most]
+    most = min(costs)
+    good = [pair for pair in zip(layouts, costs, strict=True) if pair[1] * (1 - Fraction(max_loss)) <= most]
     return min(good, key=lambda pair: (len(pair[0].groups), pair[1], pair[0].alignment))[0]
 
 
-def _planned(layout: Layout, memory: _Memory, limits: RequestLimits, shared_layers: Mapping[str, str]) -> KVCachePlan:
-    """Write a layout out as a plan."""
+def _note(
+    layout: Layout,
+    layouts: Sequence[Layout],
+    memory: _Memory,
+    limits: RequestLimits,
+    max_loss: float,
+    group_cost: float,
+) -> str:
+    """Return the warning about a choice between memory and time; empty if neither is much worse than it could be."""
+
+    def told(other: Layout) -> str:
+        return (
+            f"{len(other.groups)} groups (layers_per_group={len(other.page_sizes)}) would hold "
+            f"{memory.requests(other, limits):.2f} requests at once instead of {memory.requests(layout, limits):.2f}"
+        )
+
+    many = f"{len(layout.groups)} groups were chosen, and each adds {group_cost:.1%} to a decode step (group_cost)"
+    roomiest = min(layouts, key=lambda other: memory.cost(other, limits))
+    if memory.cost(roomiest, limits) < memory.cost(layout, limits) * (1 - Fraction(max_loss)):
+        return f"{many}; {told(roomiest)}"
+    fewest = min(layouts, key=lambda other: (len(other.groups), memory.cost(other, limits)))
+    if len(layout.groups) * group_cost > _SLOW_STEP and len(fewest.groups) < len(layout.groups):
+        return f"{many}; {told(fewest)}"
+    return ""
+
+
+def _planned(
+    layout: Layout, memory: _Memory, limits: RequestLimits, shared_layers: Mapping[str, str], note: str
+) -> KVCachePlan:
     specs = {name: spec for family in layout.families for name, spec in family.specs.items()}
     groups = []
     for names, number in layout.groups:
@@ -186,7 +231,7 @@ def _planned(layout: Layout, memory: _Memory, limits: RequestLimits, shared_laye
         [KVCacheGroupSpec(list(group.layer_names), group.spec) for group in groups],
         dict(shared_layers),
     )
-    return KVCachePlan(config, specs, layout.page_sizes, tuple(groups), limits, memory.available)
+    return KVCachePlan(config, specs, layout.page_sizes, tuple(groups), limits, memory.available, note)
 
 
 # ---------------------------------------------------------------------- refusals
@@ -284,7 +329,6 @@ def _told_apart(one: float, other: float) -> tuple[str, str]:
 
 
 def _check_limits(limits: RequestLimits) -> None:
-    """Check counts of tokens and steps."""
     for name in ("max_model_len", "max_num_batched_tokens", "max_steps_in_flight"):
         integer(name, getattr(limits, name), 1)
     for name in ("max_num_encoder_tokens", "num_lookahead_tokens"):
@@ -319,7 +363,6 @@ def _check_layers(layers: Mapping[str, KVCacheSpec], limits: RequestLimits) -> N
 
 
 def _check_choices(available: int, num_blocks: int | None, largest: int, width: int | None, unit: int) -> None:
-    """Check the options of the layout."""
     integer("available_bytes", available, 0, 2**63 - 1)
     integer("max_block_size", largest, 1)
     integer("page_alignment", unit, 1)

@@ -113,6 +113,7 @@ class KVCachePlan:
         groups: the groups, in the order of `config`.
         limits: the lengths that the plan was made for.
         available_bytes: the memory that was offered.
+        note: a warning about memory given up for fewer groups, or about many groups; empty if there is none.
     """
 
     config: KVCacheConfig
@@ -121,10 +122,10 @@ class KVCachePlan:
     groups: tuple[GroupPlan, ...]
     limits: RequestLimits
     available_bytes: int
+    note: str = ""
     _places: dict[str, tuple[int, int]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Note where each layer lies."""
         places = {
             name: (number, tensor)
             for number, group in enumerate(self.groups)
@@ -218,10 +219,11 @@ class KVCachePlan:
         ]
         if shared := len(self.config.shared_layers):
             lines.append(f"  {_counted(shared, 'layer')} more without a cache of their own")
+        if self.note:
+            lines.append(f"  note: {self.note}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        """Return the summary."""
         return self.summary
 
 
@@ -238,7 +240,7 @@ def bytes_text(count: int) -> str:
 
 
 def _alike(groups: Sequence[GroupPlan]) -> list[tuple[str, str]]:
-    """Return the lines of groups, with the numbers of those that read the same and stand together."""
+    """Return the lines of groups, with the numbers of neighbours that read the same."""
     found: list[tuple[str, str]] = []
     first = 0
     for number, group in enumerate(groups):

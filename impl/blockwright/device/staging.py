@@ -51,7 +51,6 @@ class Views:
         self._by_requests = {}
 
     def of_tokens(self, count: int) -> tuple[torch.Tensor, Tensors]:
-        """Return positions and slots of a step of `count` tokens."""
         found = self._by_tokens.get(count)
         if found is None:
             if len(self._by_tokens) >= MOST_VIEWS:
@@ -63,7 +62,6 @@ class Views:
     def of_requests(
         self, count: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Tensors, Tensors]:
-        """Return where queries start, computed tokens, lengths, state reads and writes of `count` requests."""
         found = self._by_requests.get(count)
         if found is None:
             if len(self._by_requests) >= MOST_VIEWS:
@@ -75,7 +73,6 @@ class Views:
         return found
 
     def pad(self, num_requests: int, more_requests: int, num_tokens: int, more_tokens: int) -> None:
-        """Write padding behind a step's own inputs."""
         self._words[0, num_tokens:more_tokens] = 0
         self._words[1:, num_tokens:more_tokens] = -1
         self._starts[num_requests + 1 : more_requests + 1] = num_tokens

@@ -111,7 +111,6 @@ class StateSteps:
                 written.add(block)
 
     def begin(self, cache: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return the state that each request begins from, (requests, ...)."""
         begins = self.reads > 0
         if self.checked and not bool(begins.any()):
             return torch.zeros((self.reads.shape[0], *cache.shape[1:]), dtype=dtype, device=cache.device)
@@ -142,11 +141,7 @@ def write_states(
 
 
 def require_state_cache(name: str, cache: torch.Tensor, dims: int) -> torch.Tensor:
-    """Return `cache` if it holds states of `ndim` dimensions, blocks first, without overlap.
-
-    Raises:
-        InvalidArgumentError: naming the argument.
-    """
+    """Return `cache` if it holds states of `ndim` dimensions, blocks first, without overlap."""
     cache = require_tensor(name, cache, ("num_blocks", *("size",) * (dims - 1)), FLOATS + SMALL_FLOATS, cache.device)
     require_written(name, cache)
     return cache

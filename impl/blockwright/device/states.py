@@ -2,9 +2,9 @@
 
 A request's state lives in one block, and a step reads it from one block and writes it to others::
 
-    state_reads[i]        the block with the state that the step begins from; 0: from zero (position 0)
+    state_reads[i]        the block with the state that the step begins from; 0 if from zero (position 0)
     state_writes[i, 0]    the block for the state after the step's certain tokens
-    state_writes[i, j]    the block for the state after draft j (1-based), so that drafts can be rejected; 0: unused
+    state_writes[i, j]    the block for the state after draft j (1-based), so that drafts can be rejected; 0 if unused
 
 All blocks are read before any is written, so that a step may write the block that it reads. No state is read for a
 request that begins from zero, and only the blocks above are touched: any other may hold NaN.
@@ -61,7 +61,7 @@ def selective_scan(
         b: (tokens, state_size).
         c: (tokens, state_size).
         state_cache: (num_blocks, channels, state_size), any strides without overlap, any floating-point dtype.
-            state_reads: (requests,), int32 or int64; 0 if the request begins from zero.
+        state_reads: (requests,), int32 or int64; 0 if the request begins from zero.
         state_writes: (requests, 1 + most drafts), int32 or int64; 0 where unused.
         query_start_loc: (requests + 1,), int32 or int64: 0, and then where each request's tokens end. A request without
             tokens, and tokens behind the last request, are padding: rows of zeros, and no state is read or written.
@@ -164,12 +164,8 @@ def causal_conv(
         x: (tokens, channels).
         weight: (channels, width), width at least 2.
         conv_cache: (num_blocks, channels, width - 1), any strides without overlap, any floating-point dtype.
-            state_reads: as for `selective_scan`, as are those below.
-        state_writes: (requests, 1 + most drafts).
-        query_start_loc: (requests + 1,).
+        state_reads, state_writes, query_start_loc, num_draft_tokens, check: as for `selective_scan`.
         bias: (channels,), or None for 0.
-        num_draft_tokens: (requests,), or None.
-        check: check lengths and block ids on a GPU too; the host waits for them.
 
     Returns:
         y: (tokens, channels), of the dtype of `x`, before any activation.

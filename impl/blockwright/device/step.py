@@ -53,7 +53,6 @@ def checked_step(
     max_seq_len: int | None,
     check: bool,
 ) -> Step:
-    """Check the arguments of `paged_attention`: shapes, dtypes and devices, and values where `on_host` is true."""
     require_bound("max_query_len", max_query_len)
     require_bound("max_seq_len", max_seq_len)
     cache = require_cache(cache)
@@ -135,7 +134,6 @@ def read_spans(step: Step) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _check_table(step: Step) -> None:
-    """Check that every position that is read lies in a block of the cache."""
     low, high = read_spans(step)
     if not low.numel():
         return

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 
 import torch
 
+from blockwright.device.layout import WORDS
 from blockwright.device.pages import state_offsets
 from blockwright.device.plan import KVCachePlan
 from blockwright.errors import BlockError, InvalidArgumentError
 from blockwright.kinds import AttentionSpec, KVCacheSpec, MambaSpec
-
-# Integers of each width: their bytes can be written whatever they mean, float8 or not.
-_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 def torch_dtype(dtype: object) -> torch.dtype:
@@ -74,7 +72,6 @@ class KVCacheStorage:
         self._views |= {name: self._views[holder] for name, holder in plan.config.shared_layers.items()}
 
     def _views_of(self, layer_name: str) -> tuple[torch.Tensor, ...]:
-        """Make the views of one layer."""
         tensor = self.tensors[self.plan.place_of(layer_name)[1]]
         spec = self.plan.spec_of(layer_name)
         if isinstance(spec, AttentionSpec):
@@ -167,16 +164,15 @@ class KVCacheStorage:
         elif len(dtypes) == 1:
             (dtype,) = dtypes
             word = _word(value, dtype)
-            _write([tensor.view(_WORDS[dtype.itemsize]) for tensor in tensors], ids, [word] * len(tensors))
+            _write([tensor.view(WORDS[dtype.itemsize]) for tensor in tensors], ids, [word] * len(tensors))
         elif group is None:
             raise InvalidArgumentError(f"value: {value!r} has other bytes in each of {_named(dtypes)}; pass group")
         else:
             views = [view for name in names for view in self._views[name]]
             words = [_word(value, view.dtype) for view in views]
-            _write([view.view(_WORDS[view.element_size()]) for view in views], ids, words)
+            _write([view.view(WORDS[view.element_size()]) for view in views], ids, words)
 
     def _checked(self, block_ids: Sequence[int] | torch.Tensor | None) -> torch.Tensor:
-        """Return block ids as a tensor of int64."""
         count = self.plan.num_blocks
         if block_ids is None:
             return torch.arange(count)
@@ -196,7 +192,6 @@ class KVCacheStorage:
 
 
 def dtypes_of(spec: KVCacheSpec) -> tuple[object, ...]:
-    """Return the element types of a layer's tensors."""
     if isinstance(spec, MambaSpec):
         return spec.dtypes
     return (spec.dtype,) if isinstance(spec, AttentionSpec) else ()
@@ -210,7 +205,6 @@ def _view(tensor: torch.Tensor, offset: int, shape: Sequence[int], dtype: object
 
 
 def _write(tensors: Sequence[torch.Tensor], ids: torch.Tensor, words: Sequence[int]) -> None:
-    """Write a word to every element of some blocks of each tensor."""
     ids = ids.to(tensors[0].device)
     for tensor, word in zip(tensors, words, strict=True):
         tensor.index_fill_(0, ids, word)
@@ -221,7 +215,6 @@ def _named(dtypes: set[torch.dtype]) -> str:
 
 
 def _word(value: float, dtype: torch.dtype) -> int:
-    """Return the bits of a value as an integer."""
     if not dtype.is_floating_point:
         limits = torch.iinfo(dtype)
         if value != value or not limits.min <= value <= limits.max or value != int(value):
@@ -229,7 +222,7 @@ def _word(value: float, dtype: torch.dtype) -> int:
         value = int(value)
     else:
         value = float(value)  # torch takes no int of more than 64 bits
-    return int(torch.tensor([value], dtype=dtype).view(_WORDS[dtype.itemsize])[0])
+    return int(torch.tensor([value], dtype=dtype).view(WORDS[dtype.itemsize])[0])
 
 
 def _common_byte(value: float, dtypes: set[torch.dtype]) -> int | None:

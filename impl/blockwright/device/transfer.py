@@ -47,11 +47,7 @@ class Transfer:
 
 
 def device_of_stream(src: torch.device, dst: torch.device, stream: torch.cuda.Stream | None) -> torch.device | None:
-    """Return the GPU with the streams that order a movement: the destination's, else the source's, or None.
-
-    Raises:
-        InvalidArgumentError: `stream` is of another device, or there is no GPU.
-    """
+    """Return the GPU with the streams that order a movement: the destination's, else the source's, or None."""
     device = next((device for device in (dst, src) if device.type == "cuda"), None)
     if stream is not None and device is None:
         raise InvalidArgumentError(f"stream: neither {src} nor {dst} has streams; leave it out")

@@ -5,7 +5,7 @@ written, so they are left out; an engine that ends in good order frees its reque
 after it nothing more may be written to that memory, and a restored engine writes, so a dump is restored once.
 
 It is JSON behind a checksum: its identity, the prefixes (parents before children), and the blocks with the number of
-their prefix, first to be taken first.
+their prefix and their class (what `keep_wanted` remembers of a candidate), first to be taken first.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from blockwright.core.manager import KVCacheManager
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import BlockStored, KVCacheEvent
 
+LAYOUT = 2
+"""Of a dump: one that an earlier version laid out otherwise belongs to another manager."""
 MAYBE: tuple[type, ...] = (str, type(None))
 FIELDS: tuple[type | tuple[type, ...], ...] = (str, MAYBE, str, int, MAYBE, int, MAYBE, list, str, bool)
 """The types of a `BlockStored` in a dump, its bytes as hexadecimal digits."""
@@ -44,8 +46,10 @@ def dump(manager: KVCacheManager, told: Iterable[KVCacheEvent], identity: bytes,
         place = event.block_hash[:16], event.group_id
         if place in wanted:
             numbers[place] = len(prefixes)
-            prefixes.append([field.hex() if isinstance(field, bytes) else field for field in event])
-    blocks = [(int(block), numbers[place]) for block, place in places if place in numbers]
+            fields = (*event[:9], event.is_parent_absent)
+            prefixes.append([field.hex() if isinstance(field, bytes) else field for field in fields])
+    classes = pool._classes()
+    blocks = [(int(block), numbers[place], classes.get(block, 0)) for block, place in places if place in numbers]
     body = json.dumps([_whose(manager, identity, hasher), prefixes, blocks]).encode()
     return hashlib.sha256(body).digest() + body
 
@@ -64,7 +68,7 @@ def restore(manager: KVCacheManager, data: bytes, identity: bytes, hasher: Block
     if whose != _whose(manager, identity, hasher) or not pool.enable_caching:
         return 0
     stored = _checked_prefixes(manager, prefixes)
-    restored = _checked_blocks(count, len(stored), blocks)
+    restored, classes = _checked_blocks(manager, stored, blocks)
     taken = pool.get_new_blocks(count)
     try:
         for block, number in sorted(restored.items(), key=lambda each: each[1]):
@@ -74,7 +78,7 @@ def restore(manager: KVCacheManager, data: bytes, identity: bytes, hasher: Block
         pool.reset_prefix_cache()
         raise
     pool.free_blocks([each for each in taken if each.block_id not in restored][::-1])
-    pool.free_blocks(list(restored))
+    pool._free_classed(list(restored), classes)
     return len(restored)
 
 
@@ -127,7 +131,6 @@ def _checked_prefixes(manager: KVCacheManager, rows: list[Any]) -> list[BlockSto
 
 
 def _bytes(text: str, at: int) -> bytes:
-    """Return the bytes that hexadecimal digits spell."""
     found = b""
     with suppress(ValueError):
         found = bytes.fromhex(text)
@@ -145,16 +148,21 @@ def _item(row: object, event: BlockStored, at: int) -> tuple[str, int, int]:
     return name, offset, length
 
 
-def _checked_blocks(count: int, num_prefixes: int, rows: list[Any]) -> dict[int, int]:
-    """Return the number of the prefix of each block of a dump, in its order, checked. O(blocks)."""
-    blocks: dict[int, int] = {}
+def _checked_blocks(
+    manager: KVCacheManager, stored: list[BlockStored], rows: list[Any]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the number of the prefix of each block of a dump, in its order, and its class, checked. O(blocks)."""
+    count, blocks, classes = manager.block_pool.num_blocks - 1, dict[int, int](), dict[int, int]()
     for row in rows:
-        _demand(_is_row(row, (int, int)), "pairs a block with no prefix")
-        block, number = row
+        _demand(_is_row(row, (int, int, int)), "pairs a block with no prefix")
+        block, number, kind = row
         _demand(0 < block <= count and block not in blocks, f"names block {block}, of {count}, wrongly or twice")
-        _demand(0 <= number < num_prefixes, f"names prefix {number}, of {num_prefixes}")
+        _demand(0 <= number < len(stored), f"names prefix {number}, of {len(stored)}")
+        keeps_all = manager.managers[stored[number].group_id or 0].keeps_all
+        _demand(kind == 0 or (0 < kind < 4 and not keeps_all), f"gives block {block} a class that it cannot have")
         blocks[block] = number
-    return blocks
+        classes[block] = kind
+    return blocks, classes
 
 
 def _refuse_weak_keys(manager: KVCacheManager) -> None:
@@ -164,6 +172,6 @@ def _refuse_weak_keys(manager: KVCacheManager) -> None:
 
 def _whose(manager: KVCacheManager, identity: bytes, hasher: BlockHasher | None) -> str:
     """Return a digest of all that must be the same: identity, configuration, and the hasher's key of one token."""
-    key = b"" if hasher is None else Request("key", [0], 1, hasher=hasher).block_hashes[0]
+    key = b"" if hasher is None else Request("key", [0] * (1 + hasher.key_lookahead), 1, hasher=hasher).block_hashes[0]
     sizes = [each.block_size for each in manager.managers]
-    return hashlib.sha256(repr((identity, key, sizes, manager.kv_cache_config)).encode()).hexdigest()
+    return hashlib.sha256(repr((LAYOUT, identity, key, sizes, manager.kv_cache_config)).encode()).hexdigest()

@@ -59,7 +59,6 @@ class Row:
     """
 
     def __init__(self, name: str, group: str, blocks: list[int], num_hidden: int) -> None:
-        """Take the fields as they are."""
         self.name = name
         self.group = group
         self.blocks = blocks
@@ -86,7 +85,6 @@ class Picture:
         self._max_blocks = max_blocks
 
     def __str__(self) -> str:
-        """Return the picture as text."""
         counts = [f"{self.states.count(state)} {words}" for state, words in MEANINGS.items()]
         lines = [f"{self.num_blocks} blocks: " + "; ".join(counts)]
         drawn = self.states[: self._max_blocks]
@@ -104,11 +102,9 @@ class Picture:
         return "\n".join([*lines, *self._left_out()])
 
     def __repr__(self) -> str:
-        """Return the picture as text."""
         return str(self)
 
     def _left_out(self) -> list[str]:
-        """Return a note on the parts that are not shown."""
         lines = []
         if self._max_blocks < self.num_blocks:
             lines.append(f"(the first {self._max_blocks} of {self.num_blocks} blocks)")
@@ -118,7 +114,6 @@ class Picture:
         return lines
 
     def _repr_svg_(self) -> str:
-        """Return the drawing, for notebooks."""
         return self.svg()
 
     def svg(self, theme: str = "auto") -> str:
@@ -183,12 +178,10 @@ class Picture:
 
 
 def _box(x: int, y: int, state: str) -> str:
-    """Return the outline of one block."""
     return f'<rect class="{state}" x="{x}" y="{y}" width="{CELL}" height="{CELL}" rx="5"/>'
 
 
 def _cell(x: int, y: int, state: str, text: str) -> list[str]:
-    """Return one block with its number."""
     return [_box(x, y, state), f'<text class="id" x="{x + CELL // 2}" y="{y + 19}">{text}</text>']
 
 
@@ -229,5 +222,4 @@ def draw(manager: KVCacheManager, max_blocks: int = 256, max_requests: int = 16,
 
 
 def _words(name: str) -> str:
-    """Return the name of a class in words, in small letters."""
     return "".join([f" {each.lower()}" if each.isupper() else each for each in name]).strip()

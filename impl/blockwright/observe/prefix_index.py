@@ -10,7 +10,8 @@ from struct import pack
 from blockwright.errors import InvalidArgumentError
 from blockwright.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVCacheEvent
 
-_Step = tuple[tuple[BlockHash, int, str], tuple[object, ...] | None, BlockStored | None]
+_Place = tuple[object, ...]
+_Step = tuple[tuple[BlockHash, int, str], _Place | None, BlockStored | None]
 """What an event changes: by its key, the place of a block and the block, or None and None for one that is gone."""
 
 Item = tuple[str, int, int]
@@ -32,7 +33,8 @@ class PrefixIndex:
     def __init__(self, events: Iterable[KVCacheEvent] = ()) -> None:
         """Begin with a snapshot's events, or with nothing."""
         self._blocks: dict[tuple[BlockHash, int, str], BlockStored] = {}
-        self._children: dict[tuple[object, ...], object] = {}
+        self._children: dict[_Place, tuple[BlockHash, ...]] = {}
+        self._sizes: dict[tuple[int, str], set[int]] = {}  # of blocks, by group and medium
         self._due: deque[list[_Step | None]] = deque()
         self.apply(events)
 
@@ -70,29 +72,44 @@ class PrefixIndex:
 
         To begin anew with the same events does no harm: the last event on a key counts.
         """
-        blocks, children = self._blocks, self._children
+        blocks = self._blocks
         while self._due:
             steps = self._due[0]
             for step in steps:
                 if step is None:
                     blocks.clear()
-                    children.clear()
+                    self._children.clear()
+                    self._sizes.clear()
                     continue
                 key, place, event = step
-                if event is not None and place is not None:
-                    children[place] = event.block_hash
-                    blocks[key] = event
-                elif key in blocks:
-                    children.pop(_place(blocks[key]), None)
-                    del blocks[key]
+                if key in blocks:
+                    self._take_out(key[0], _place(blocks[key]))
+                if event is None or place is None:
+                    blocks.pop(key, None)
+                    continue
+                self._take_out(key[0], place)
+                self._children[place] = (*self._children.get(place, ()), key[0])
+                self._sizes.setdefault(key[1:], set()).add(event.block_size)
+                blocks[key] = event
             if self._due and self._due[0] is steps:
                 self._due.popleft()
+
+    def _take_out(self, block_hash: BlockHash, place: _Place) -> None:
+        """Remove a block from its place. Another hash of the same content stays there."""
+        known = self._children.get(place, ())
+        if block_hash in known:
+            left = tuple([each for each in known if each != block_hash])
+            if left:
+                self._children[place] = left
+            else:
+                del self._children[place]
 
     def match(
         self,
         token_ids: Sequence[int],
         *,
         lora_name: str | None = None,
+        lora_id: int | None = None,
         cache_salt: str | None = None,
         mm_items: Sequence[Item] = (),
         group_id: int = 0,
@@ -104,13 +121,38 @@ class PrefixIndex:
         A block counts only under the same adapter, salt and items. For windowed and recurrent layers the engine may
         find more: their hits need not begin at the first block.
 
+        Args:
+            token_ids: of the prompt.
+            lora_name: the adapter; of an engine that sends numbers without names, give `lora_id` instead.
+            lora_id: the adapter's number.
+            cache_salt: of the request.
+            mm_items: of the whole prompt.
+            group_id: group of layers.
+            medium: where: each medium has blocks of its own size.
+            block_size: tokens in a block, to look at blocks of this size alone; otherwise the longest match counts.
+
         Raises:
             InvalidArgumentError: a token is no token id.
         """
         self._go_on()
-        size = block_size or next((e.block_size for e in self._blocks.values() if e.group_id == group_id), 0)
+        adapter = lora_name if lora_name is not None else lora_id
+        sizes = self._sizes.get((group_id, medium), ()) if block_size is None else (block_size,)
+        rest = adapter, cache_salt, mm_items, group_id, medium
+        return max([self._run(token_ids, size, *rest) for size in sizes], default=0)
+
+    def _run(
+        self,
+        token_ids: Sequence[int],
+        size: int,
+        adapter: str | int | None,
+        cache_salt: str | None,
+        mm_items: Sequence[Item],
+        group_id: int,
+        medium: str,
+    ) -> int:
+        """Return how many leading tokens there are blocks of one size for."""
         length = 0
-        parent: object = None
+        parents: tuple[BlockHash | None, ...] = (None,)
         while size and length + size <= len(token_ids):
             try:
                 tokens = pack(f"<{size}i", *token_ids[length : length + size])
@@ -123,10 +165,12 @@ class PrefixIndex:
                 for name, offset, count in mm_items
                 if offset < length + size and offset + count > length
             )
-            found = self._children.get((parent, tokens, lora_name, cache_salt, items, group_id, medium))
-            if found is None:
+            salt = None if length else cache_salt
+            found = [self._children.get((each, tokens, adapter, salt, items, group_id, medium), ()) for each in parents]
+            parents = tuple([child for children in found for child in children])
+            if not parents:
                 break
-            length, parent = length + size, found
+            length += size
         return length
 
 
@@ -142,13 +186,17 @@ def _step(event: KVCacheEvent) -> _Step | None:
     return step
 
 
-def _place(event: BlockStored) -> tuple[object, ...]:
-    """Return a block's place in the tree: below its parent, by all that decides its content."""
+def _place(event: BlockStored) -> _Place:
+    """Return a block's place in the tree: below its parent, by all that decides its content.
+
+    A salt decides the hash of the first block, and with it those of all blocks after it, so that it is compared there
+    alone: vLLM sends it with no other block.
+    """
     return (
         event.parent_block_hash,
         event.tokens,
-        event.lora_name,
-        event.cache_salt,
+        event.lora_name if event.lora_name is not None else event.lora_id,
+        event.cache_salt if event.parent_block_hash is None else None,
         tuple([(name, offset) for name, offset, _ in event.mm_items]),  # the wire has no lengths
         event.group_id,
         event.medium,

@@ -274,6 +274,8 @@ class _Folding:
                 yield event
             elif isinstance(event, AllBlocksCleared):
                 yield from self._cleared(event)
+            elif (told := getattr(event, "told", None)) is not None:
+                yield from self.fold(told)
             elif event.removed:
                 yield from self.fold([BlockRemoved(key, 0, event.medium) for key in event.block_hashes])
             else:

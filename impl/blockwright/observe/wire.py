@@ -147,8 +147,12 @@ def _text_of(written: str | None) -> str | None:
 
 
 def hash_of(block_hash: BlockHash) -> int:
-    """Return the integer that represents a hash on the wire: its last 64 bits."""
-    return _from_bytes(block_hash[-8:]) if isinstance(block_hash, bytes) else block_hash
+    """Return the integer that represents a hash on the wire: the last 64 bits of the digest.
+
+    A tier's key is the digest with the number of the group after it. The number is left out, so that a block has the
+    same integer on every medium.
+    """
+    return _from_bytes(block_hash[:32][-8:]) if isinstance(block_hash, bytes) else block_hash
 
 
 _hash_of = hash_of
@@ -183,8 +187,8 @@ class Encoder:
         """Choose the form.
 
         Args:
-            form: ``"vllm"`` or ``"sglang"``. SGLang's has one group of layers and no adapter's name: an event that it
-                cannot express (another group, an adapter, a multimodal item) is left out rather than sent wrong.
+            form: ``"vllm"`` or ``"sglang"``. SGLang's has one group of layers and no adapter's name: a block that it
+                cannot express (of another group, an adapter, a multimodal item) is left out rather than sent wrong.
             rank: the engine's data-parallel rank.
             groups: the kinds of layers, as `kinds_of` returns them; without, no group is named.
             as_arrays: vLLM's older form.
@@ -228,7 +232,7 @@ class Encoder:
         last = None
         for event in events:
             if type(event) is BlockStored:
-                if last is not None and event[1] == last[0] and _is_joined(last, event):
+                if last is not None and event[1] == last[0] and _is_joined(last, event, self._is_sglang):
                     chain.append(event)
                 else:
                     if last is not None:
@@ -246,13 +250,13 @@ class Encoder:
 
     def _vllm(self, chain: list[BlockStored]) -> object:
         """Return a chain of blocks as one event: mostly of one block; nearly all the time of encoding is spent here."""
-        own, parent, tokens, size, lora, group, salt, items, medium, _ = chain[0]
+        own, parent, tokens, size, lora, group, salt, items, medium, number, _ = chain[0]
         if len(chain) == 1:
-            hashes, has_items = [_from_bytes(own[-8:]) if isinstance(own, bytes) else own], bool(items)
+            hashes, has_items = [_from_bytes(own[:32][-8:]) if isinstance(own, bytes) else own], bool(items)
         else:
             hashes, tokens = [_hash_of(each[0]) for each in chain], b"".join([each[2] for each in chain])
             has_items = any(each[7] for each in chain)
-        before = _from_bytes(parent[-8:]) if isinstance(parent, bytes) else parent
+        before = _from_bytes(parent[:32][-8:]) if isinstance(parent, bytes) else parent
         at, kind, window = self._kinds[group]
         extra = ownership = None
         if lora is not None or salt is not None or has_items:
@@ -263,15 +267,15 @@ class Encoder:
             medium, ownership = _vllm_medium(medium)
         ids = token_format(len(tokens) // 4).unpack(tokens)
         if self._as_arrays:
-            return _ArrayStored(hashes, before, ids, size, None, medium, lora, extra, at, kind, window)
+            return _ArrayStored(hashes, before, ids, size, number, medium, lora, extra, at, kind, window)
         return _VllmStored(
-            hashes, before, ids, size, None, medium, lora, extra, at, kind, window, None, ownership, salt
+            hashes, before, ids, size, number, medium, lora, extra, at, kind, window, None, ownership, salt
         )
 
     def _sglang(self, chain: list[BlockStored]) -> object:
         """Return a chain of blocks as one event; None where SGLang's form cannot distinguish them from others."""
         first = chain[0]
-        if first.group_id or first.lora_name is not None or any(each.mm_items for each in chain):
+        if first.group_id or first.lora_name is not None or first.mm_items:
             return None
         parent, tokens = first.parent_block_hash, b"".join([each.tokens for each in chain])
         return _SglangStored(
@@ -279,7 +283,7 @@ class Encoder:
             None if parent is None else _hash_of(parent),
             token_format(len(tokens) // 4).unpack(tokens),
             first.block_size,
-            None,
+            first.lora_id,
             _SGLANG_MEDIA.get(first.medium, "EXTERNAL"),
             None if first.cache_salt is None else _wire_text(first.cache_salt),
         )
@@ -296,9 +300,14 @@ class Encoder:
         return _VllmRemoved(hashes, medium, group, None, ownership)
 
 
-def _is_joined(last: BlockStored, event: BlockStored) -> bool:
-    """Return whether a block and its child share an event: both have tokens, and one size, group, medium, owner."""
-    return bool(event[3:7] == last[3:7] and event.medium == last.medium and event.tokens and last.tokens)
+def _is_joined(last: BlockStored, event: BlockStored, is_sglang: bool) -> bool:
+    """Return whether a block and its child share an event: both have tokens, and one size, group, medium, owner.
+
+    In SGLang's form a block with an item is left out, and takes no other with it.
+    """
+    if is_sglang and (event.mm_items or last.mm_items):
+        return False
+    return bool(event[3:7] == last[3:7] and event[8:10] == last[8:10] and event.tokens and last.tokens)
 
 
 def _vllm_medium(medium: str) -> tuple[str, str | None]:
@@ -368,7 +377,8 @@ def decode(payload: bytes) -> list[KVCacheEvent]:
     """Return the events of a payload, block by block; hashes are the integers of the wire. O(events). law: CALL-2.
 
     Accepts maps and arrays, with or without a rank, in vLLM's words and in SGLang's; media are given vLLM's names. A
-    `BlockStored` with tokens that do not fill its blocks exactly gives no tokens, as their blocks are unknown.
+    `BlockStored` with tokens that do not fill its blocks exactly gives no tokens, as their blocks are unknown. vLLM
+    names a salt with the first block of a chain only: the blocks after it in the same event are given it too.
 
     Raises:
         InvalidArgumentError: it is in no such form, an event is of no known type, or a field has a value that no engine
@@ -395,7 +405,9 @@ def _decoded(event: Any) -> list[KVCacheEvent]:
     group, hashes = event.group_idx or 0, event.block_hashes
     if isinstance(event, _ReadArrayRemoved):
         return [BlockRemoved(block_hash, group, medium) for block_hash in hashes]
-    tokens, size, lora = event.token_ids, event.block_size, _text_of(event.lora_name)
+    tokens, size, number = event.token_ids, event.block_size, event.lora_id
+    lora = _text_of(event.lora_name or (number if isinstance(number, str) else None))
+    number = number if isinstance(number, int) and lora is None else None
     packed = pack(f"<{len(tokens)}i", *tokens) if len(tokens) == size * len(hashes) else b""
     named = _text_of(getattr(event, "cache_salt", None))
     extra = event.extra_keys or [None] * len(hashes)
@@ -403,8 +415,9 @@ def _decoded(event: Any) -> list[KVCacheEvent]:
     parent = event.parent_block_hash
     for at, (block_hash, keys) in enumerate(zip(hashes, extra, strict=True)):
         salt, items = (named, ()) if keys is None else _said(keys, lora, named)
+        named = salt
         own = packed[4 * at * size : 4 * (at + 1) * size]
-        found.append(BlockStored(block_hash, parent, own, size, lora, group, salt, items, medium))
+        found.append(BlockStored(block_hash, parent, own, size, lora, group, salt, items, medium, number))
         parent = block_hash if tokens else None
     return found
 
@@ -415,6 +428,8 @@ def _said(keys: list[Any], lora: str | None, salt: str | None) -> tuple[str | No
     for key in keys:
         if isinstance(key, str):
             texts.append(_text_of(key))
+        elif isinstance(key, bytes):  # the digest of prompt embeddings
+            items.append((key.hex(), 0, 0))
         elif isinstance(key, list):
             name, offset = key[:2] if len(key) > 1 else (None, None)
             if not isinstance(name, str) or not isinstance(offset, int):

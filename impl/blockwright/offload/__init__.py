@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from blockwright.arguments import guard
 from blockwright.core.pool.order.order import BlockHint
 from blockwright.offload.connector import OffloadingConnector
-from blockwright.offload.results import ConnectorStats, LoadResult
+from blockwright.offload.results import ConnectorStats, Forgotten, LoadResult
 from blockwright.offload.status import BlockStatus
 from blockwright.offload.tiers.arc import ARCOffloadingManager
 from blockwright.offload.tiers.backend import CPUBackend, SlotBackend
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from blockwright.offload.relay import RelayHandler
     from blockwright.offload.shared.file_system import FileSystemStore
     from blockwright.offload.shared.manager import SharedStoreManager
+    from blockwright.offload.shared.mooncake import MooncakeStore
     from blockwright.offload.shared.valkey import ValkeyStore
 
 ON_DEMAND: Final = {
@@ -50,6 +51,7 @@ ON_DEMAND: Final = {
     "FileSystemStore": "shared.file_system",
     "HostHandler": "host",
     "HostPool": "host",
+    "MooncakeStore": "shared.mooncake",
     "RelayHandler": "relay",
     "SharedLoadStoreSpec": "media",
     "SharedStoreManager": "shared.manager",
@@ -74,12 +76,14 @@ __all__ = [
     "DiskStore",
     "FileSystemStore",
     "Finished",
+    "Forgotten",
     "GPULoadStoreSpec",
     "HostHandler",
     "HostPool",
     "LRUOffloadingManager",
     "LoadResult",
     "LoadStoreSpec",
+    "MooncakeStore",
     "OffloadChain",
     "OffloadingConnector",
     "OffloadingEvent",

@@ -33,11 +33,17 @@ def build_connector(
     store_on: str,
     write: str,
     block_dim: int | Sequence[int],
+    events: bool,
 ) -> OffloadingConnector:
     """Build the connector that `OffloadingConnector.build` describes."""
     if (disk is None) != (disk_blocks is None) or (disk is None) != (identity is None):
         raise InvalidArgumentError(
             "disk: give it together with disk_blocks (its size) and identity (that of its blocks), or leave out all"
+        )
+    if events and store_on == "evict" and not manager.block_pool.records_events:
+        raise InvalidArgumentError(
+            "events: with store_on='evict' the manager must be made with enable_kv_cache_events=True, since it alone "
+            "knows the tokens of an evicted block"
         )
     size = max([group.block_size for group in manager.managers], default=1)
     if identity is not None and identity.block_size != size:
@@ -47,7 +53,7 @@ def build_connector(
         pool.check_dtype(identity.dtype)  # before a directory is made
     worker = OffloadingWorker()
     opened: list[DiskStore] = []
-    tiers: list[OffloadingManager] = [LRUOffloadingManager(CPUBackend(size, host_blocks))]
+    tiers: list[OffloadingManager] = [LRUOffloadingManager(CPUBackend(size, host_blocks), events)]
     try:
         near = HostHandler(tensors, pool, block_dim=block_dim)
         worker.register_handler(GPULoadStoreSpec, CPULoadStoreSpec, near)
@@ -58,7 +64,7 @@ def build_connector(
             below = StoreHandler(pool, store)
             worker.register_handler(CPULoadStoreSpec, DiskLoadStoreSpec, below)
             worker.register_handler(DiskLoadStoreSpec, CPULoadStoreSpec, below)
-            tiers.append(LRUOffloadingManager(DiskBackend(size, store)))
+            tiers.append(LRUOffloadingManager(DiskBackend(size, store), events))
         chain = OffloadChain(
             tiers,
             write=write,

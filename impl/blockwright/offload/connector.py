@@ -12,8 +12,10 @@ The names are those of vLLM's connectors where the meaning is the same.
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -22,13 +24,15 @@ from blockwright.core.keys.block_hash import Sha256Hasher
 from blockwright.core.keys.request import Request
 from blockwright.core.manager import KVCacheManager
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, OffloadError, UnsupportedError
-from blockwright.offload.hits import Finder, NeededBlock, PresentBlocks, external_hit
+from blockwright.offload.hits import GroupBlocks, NeededBlock, external_hit
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.loads import FoundHit, Load, destinations, end_load
 from blockwright.offload.media import ByteStore
 from blockwright.offload.metrics import Pair
-from blockwright.offload.results import ConnectorStats, LoadResult
+from blockwright.offload.naming import BlockNames
+from blockwright.offload.results import ConnectorStats, Forgotten, LoadResult
 from blockwright.offload.stores import LONGEST_WAIT, Stores
+from blockwright.offload.tiers.books import TierBooks
 from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import OffloadingEvent
 from blockwright.offload.tiers.transfers import Transfer
@@ -70,8 +74,9 @@ class OffloadingConnector:
             worker: with a handler for each pair of neighbouring media; the connector is its only caller.
             store_on: ``"publish"``: blocks are stored once a step has computed them, and held until that has ended.
                 ``"evict"``: blocks are stored when the device takes them for other content.
-            store_passing: with ``"evict"``, also store blocks that no likely hit needs (`Eviction.is_passing`): the
-                windows that running requests have moved past.
+            store_passing: also store blocks that no likely hit needs (`Eviction.is_passing`): the windows that running
+                requests have moved past. With ``"publish"``, those of prompts; which of an output are needed is
+                known only as the request ends, so all are stored.
             media: closed by `close`, after the handlers.
 
         Raises:
@@ -101,7 +106,8 @@ class OffloadingConnector:
         self._chain = chain
         self._per_block = chain.device_blocks_per_block
         self._desk = TransferDesk(chain, worker)
-        self._stores = Stores(manager, chain, self._desk, store_on == "publish", store_passing)
+        self._names = BlockNames(chain.tiers)
+        self._stores = Stores(manager, chain, self._desk, self._names, store_on == "publish", store_passing)
         self._found: dict[str, FoundHit] = {}
         self._loads: dict[int, Load] = {}
         self._ended: list[Load] = []  # loads that never began, until the engine asks
@@ -125,6 +131,7 @@ class OffloadingConnector:
         store_on: str = "publish",
         write: str = "through",
         block_dim: int | Sequence[int] = 0,
+        events: bool = False,
     ) -> OffloadingConnector:
         """Make a connector with all its parts: the host's memory and, if it is named, a directory on a disk below it.
 
@@ -142,6 +149,8 @@ class OffloadingConnector:
             write: when blocks go to the disk: ``"through"``, as soon as they are on the host, so that a restart finds
                 all; or ``"back"``, when the host has less than an eighth of its places free.
             block_dim: as for `HostPool`.
+            events: keep the events of the tiers for `take_events`. With ``store_on="evict"`` the manager must be made
+                with ``enable_kv_cache_events=True``, since it alone knows the tokens of an evicted block.
 
         Raises:
             InvalidArgumentError: as above, or an argument is not as described.
@@ -149,7 +158,8 @@ class OffloadingConnector:
         """
         from blockwright.offload.assembly import build_connector
 
-        return build_connector(manager, tensors, host_blocks, disk, disk_blocks, identity, store_on, write, block_dim)
+        stores = host_blocks, disk, disk_blocks, identity
+        return build_connector(manager, tensors, *stores, store_on, write, block_dim, events)
 
     def _require(self) -> None:
         """Refuse a call that cannot be served.
@@ -196,8 +206,8 @@ class OffloadingConnector:
 
         The number is at most what an empty pool can hold, so that a request that waits for blocks is served in the end,
         and at most what the host can hold at once, because blocks of lower tiers pass through it. If the hit is longer,
-        it offers the longest part that fits, and the rest is computed. Complexity: at most one lookup per block. law:
-        HIT-1, LIVE-1.
+        it offers the longest part that fits, and the rest is computed. Complexity: at most one lookup per block; with
+        windows, and a hit that is longer than the host, O(log blocks) of them. law: HIT-1, LIVE-1.
 
         Raises:
             InvalidArgumentError: the request was made with another block size or hasher, or blocks leave the process
@@ -228,6 +238,7 @@ class OffloadingConnector:
             if num_external <= 0:
                 return 0, False
             self._lookups_hit += 1
+            self._name(request, needed)
             self._found[name] = FoundHit(num_computed_tokens, num_external, needed)
             return num_external, True
 
@@ -235,22 +246,38 @@ class OffloadingConnector:
         """Return the longest length that one load can bring, and the blocks that it brings."""
         managers = self._manager.managers
 
-        def found(chain: Finder) -> tuple[int, list[NeededBlock]]:
+        def found(most: int) -> tuple[int, list[NeededBlock]]:
             return external_hit(
-                chain,
+                self._chain,
                 managers,
                 request,
                 num_computed,
                 self._per_block,
-                lambda length: self._manager.can_load(request, num_computed, length - num_computed),
+                lambda length: length <= most and self._manager.can_load(request, num_computed, length - num_computed),
             )
 
-        length, needed = found(self._chain)
-        if len(self._chain.tiers) > 1 and (len(managers) > 1 or not managers[0].keeps_all):
-            keys = [each.key for each in needed]  # each was found alone; the nearest tier may lack room for all
-            if (count := self._chain.lookup(keys)) < len(keys):
-                return found(PresentBlocks(keys[:count]))
-        return length, needed
+        def has_room(needed: list[NeededBlock]) -> bool:
+            return self._chain.lookup([each.key for each in needed]) == len(needed)
+
+        length, needed = found(request.num_tokens)
+        if len(self._chain.tiers) == 1 or (len(managers) == 1 and managers[0].keeps_all) or has_room(needed):
+            return length, needed
+        # Each block was found alone; the nearest tier lacks room for all. A shorter hit needs other blocks of windows.
+        unit = math.lcm(*[manager.block_size for manager in managers])
+        shorter = range(num_computed + unit, length, unit)
+        count = bisect_right(shorter, False, key=lambda most: not has_room(found(most)[1]))
+        length, needed = found(num_computed + count * unit)
+        return (length, needed) if has_room(needed) else (num_computed, [])
+
+    def _name(self, request: Request, needed: list[NeededBlock]) -> None:
+        """Note the contents of blocks from an earlier run, now that a request names them."""
+        asked = [block for block in needed if self._names.asks(block.key)]
+        groups = self._groups(request) if asked else []
+        for block in asked:
+            self._names.note(block.key, groups[block.group].stored(block.first_entry // self._per_block))
+
+    def _groups(self, request: Request) -> list[GroupBlocks]:
+        return [GroupBlocks(each, at, request, self._per_block) for at, each in enumerate(self._manager.managers)]
 
     def _check_hasher(self, request: Request) -> None:
         if self._identity is not None and request.block_size is not None:
@@ -423,7 +450,7 @@ class OffloadingConnector:
                 )
             ended.append(load)
         self._told += [result for load in ended if (result := self._end_load(load)) is not None]
-        if has_landed and self._stores.num_late:
+        if self._stores.num_late and (has_landed or self._stores.may_store_late):
             self._stores.store_late()
         self._desk.submit()
         return has_landed
@@ -465,10 +492,75 @@ class OffloadingConnector:
         self._require()
         return self._is_quiet() and not self._told
 
-    def take_events(self) -> list[OffloadingEvent]:
-        """Return the blocks that became readable on the tiers, and those that left them, since the last call."""
+    def forget(
+        self, request: Request | None = None, *, cache_salt: str | None = None, lora_name: str | None = None
+    ) -> Forgotten:
+        """Let no later lookup find what a request, a tenant or an adapter has cached, on the device and in every tier.
+
+        See `KVCacheManager.forget`, which this calls. Transfers under way go on: a block that is being stored goes when
+        its store has landed, and a request that is being loaded keeps what it is given, and publishes nothing. Of a
+        store that engines share, and of a disk's blocks from an earlier run, the owner may not be known: the answer
+        reports these. A request's blocks are deleted there too. Complexity: O(blocks of device and tiers). law:
+        FORGET-1 to FORGET-4.
+
+        Raises:
+            InvalidArgumentError: neither, or a request together with one of the others.
+        """
+        if (request is None) == (cache_salt is None and lora_name is None):
+            raise InvalidArgumentError("request: give a request, or else cache_salt, lora_name or both")
         with self._changing():
-            return self._chain.take_events()
+            self._stores.store_evicted()  # else it would be stored later
+            if request is not None:
+                request.hash_by(self._manager.hash_block_size)
+                has_keys = request.block_size is not None
+                groups = self._groups(request) if has_keys else []
+                keys = [each.key(index) for each in groups for index in range(each.count(request.num_tokens))]
+            else:
+                wanted = {"cache_salt": cache_salt, "lora_name": lora_name}
+                named = [(name, value) for name, value in wanted.items() if value is not None]
+                keys = self._names.named(lambda each: all(getattr(each, name) == value for name, value in named))
+            count = self._manager.forget(request, cache_salt=cache_salt, lora_name=lora_name)
+            return self._forget(keys, count, 0, {} if request is not None else self._names.not_searched())
+
+    def reset_prefix_cache(self, *, tiers: bool = True) -> Forgotten:
+        """Forget all prefixes: on the device, unless blocks are held there, and in the tiers.
+
+        A store that engines share is left as it is, and reported. Complexity: O(blocks of device and tiers).
+        """
+        with self._changing():
+            pool = self._manager.block_pool
+            self._stores.store_evicted()
+            count, held = sum(pool.published()), pool.num_blocks - 1 - pool.get_num_free_blocks()
+            was_reset = self._manager.reset_prefix_cache()
+            books = [tier for tier in self._chain.tiers if tiers and isinstance(tier, TierBooks)]
+            keys = list(dict.fromkeys(key for tier in books for key in tier.recency()))
+            left = {medium: number for medium, number in self._names.not_searched().items() if number < 0}
+            return self._forget(keys, count if was_reset else 0, 0 if was_reset else held, left if tiers else {})
+
+    def _forget(self, keys: list[bytes], device: int, held: int, not_searched: dict[str, int]) -> Forgotten:
+        """Forget keys in the tiers, and let requests that are being loaded with some of them publish nothing more."""
+        chain, gone = self._chain, set(keys)
+        count = sum(tier.status_of(key) is not None for tier in chain.tiers for key in keys)
+        for load in self._loads.values():
+            if any(block.key in gone for block in load.needed):
+                self._manager._publish_no_more(load.request.request_id)
+        before = chain.num_not_erased
+        chain.forget(keys)
+        self._names.forget(keys)
+        return Forgotten(device, count, held, chain.num_not_erased - before, not_searched)
+
+    def take_events(self) -> list[OffloadingEvent]:
+        """Return the blocks that became readable on the tiers, and those that left them, since the last call.
+
+        Give them to `EventStream.record` after those of the manager: routers then know each block by its tokens, its
+        parent, group, adapter, salt and items, as on the device. A block that came and went in between may be left out,
+        so that they take a bounded amount of memory. law: EV-6.
+
+        Raises:
+            JournalGapError: a store that engines share has lost events. The next call returns the others.
+        """
+        with self._changing():
+            return self._names.take()
 
     def stats(self) -> ConnectorStats:
         """Return the counts."""

@@ -14,10 +14,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from blockwright.core.keys.request import Request
 from blockwright.core.tables.view import GroupView
+from blockwright.events import BlockStored
+
+_GROUP_BYTES: Final = 4
 
 
 class Finder(Protocol):
@@ -50,7 +53,16 @@ def offload_key(digest: bytes, group: int) -> bytes:
     >>> offload_key(b"digest", 1)
     b'digest\x01\x00\x00\x00'
     """
-    return digest + group.to_bytes(4, "little")
+    return digest + group.to_bytes(_GROUP_BYTES, "little")
+
+
+def split_key(key: bytes) -> tuple[bytes, int]:
+    r"""Return the digest and the group of an offloaded block's key.
+
+    >>> split_key(b'digest\x01\x00\x00\x00')
+    (b'digest', 1)
+    """
+    return key[:-_GROUP_BYTES], int.from_bytes(key[-_GROUP_BYTES:], "little")
 
 
 class GroupBlocks:
@@ -76,6 +88,20 @@ class GroupBlocks:
     def key(self, index: int) -> bytes:
         """Return the key of offloaded block `index`; all its tokens are known. O(1)."""
         return offload_key(self._request.block_digest((index + 1) * self._units - 1), self.number)
+
+    def stored(self, index: int) -> BlockStored:
+        """Return what the content of offloaded block `index` is to routers. O(tokens). law: EV-6."""
+        request, start, end = self._request, index * self.tokens, (index + 1) * self.tokens
+        return BlockStored(
+            request.block_digest((index + 1) * self._units - 1),
+            request.block_digest(index * self._units - 1) if index else None,
+            request.token_bytes(start, end),
+            self.tokens,
+            request.lora_name,
+            self.number,
+            request.cache_salt,
+            request.items_within(start, end),
+        )
 
 
 class _Probe:
@@ -140,17 +166,6 @@ class _Probe:
             NeededBlock(blocks.key(index), blocks.number, index * per_block, index * size, (index + 1) * size)
             for index in indices
         ]
-
-
-class PresentBlocks:
-    """Finds the blocks of a set."""
-
-    def __init__(self, keys: Sequence[bytes]) -> None:
-        self._keys = frozenset(keys)
-
-    def lookup(self, block_hashes: Sequence[bytes]) -> int:
-        """Return how many of the first blocks, in a row, are in the set."""
-        return next((at for at, key in enumerate(block_hashes) if key not in self._keys), len(block_hashes))
 
 
 def external_hit(

@@ -82,8 +82,8 @@ Each piece is contiguous, of format ``"B"`` and one dimension; those that a `get
 class ByteStore(Protocol):
     """Keeps whole blocks of bytes by their key. Safe to call from several threads at once.
 
-    Derive from it to have the defaults of `put_many`, `get_many` and `close`. A store that other processes read has an
-    attribute `identity`, that of its blocks.
+    Derive from it to have the defaults of `put_many`, `get_many`, `register` and `close`. A store that other processes
+    read has an attribute `identity`, that of its blocks.
     """
 
     def put(self, key: bytes, place: int | None, parts: Sequence[memoryview]) -> None:
@@ -126,6 +126,10 @@ class ByteStore(Protocol):
     def get_many(self, items: Sequence[Item]) -> list[bool]:
         """Read blocks, as `get` does each; return which of them were found, in order."""
         return [_done(self.get, item) for item in items]
+
+    def register(self, memory: memoryview) -> None:
+        """Note memory that blocks will be moved from and to, for media that reach it without the processor."""
+        return
 
     def close(self) -> None:
         """Close all that the medium holds open; no call comes after this one."""
@@ -220,6 +224,9 @@ class StoreHandler(ThreadedHandler):
         if check_dtype is not None:
             for identity in self._identities:
                 check_dtype(identity.dtype)
+        memory, register = getattr(host, "memory", None), getattr(store, "register", None)  # nor these
+        if memory is not None and register is not None:
+            register(memory)
         super().__init__(threads=threads, max_queued=max_queued, timeout=timeout, clock=clock)
 
     def places_of(self, medium: str) -> int | None:

@@ -53,3 +53,23 @@ class ConnectorStats(NamedTuple):
     loads_in_part: int
     load_failures: Mapping[str, int]
     waiting_blocks: int
+
+
+class Forgotten(NamedTuple):
+    """What `OffloadingConnector.forget` or `reset_prefix_cache` has done, and what it could not do.
+
+    Attributes:
+        device_blocks: blocks of the device that were found before, and are no more.
+        tier_blocks: blocks of the tiers that are found no more, in each tier by itself.
+        blocks_held: blocks of the device that kept `reset_prefix_cache` from resetting it, as they are held; else 0.
+        not_erased: blocks that a disk or a shared store did not delete, so that a later process may find them.
+        not_searched: by medium, the number of blocks that were left because their owner is not known here: they are of
+            an earlier run, or, in a store that engines share (-1, not counted), of other engines too. Forget them by
+            request, or reset the medium.
+    """
+
+    device_blocks: int
+    tier_blocks: int
+    blocks_held: int
+    not_erased: int
+    not_searched: Mapping[str, int]

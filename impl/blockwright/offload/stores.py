@@ -18,7 +18,9 @@ from blockwright.core.manager import KVCacheManager
 from blockwright.core.pool.journal import Eviction
 from blockwright.core.pool.order.order import BlockHint
 from blockwright.errors import JournalGapError, UnknownRequestError
+from blockwright.events import BlockStored
 from blockwright.offload.hits import GroupBlocks, offload_key
+from blockwright.offload.naming import BlockNames
 from blockwright.offload.tiers.backend import SlotBackend
 from blockwright.offload.tiers.books import TierBooks
 from blockwright.offload.tiers.chain import OffloadChain
@@ -31,11 +33,12 @@ LONGEST_WAIT: Final = 1.0
 
 
 class _Block(NamedTuple):
-    """An offloaded block to be stored: its key, the device's blocks that hold it, and its hint."""
+    """An offloaded block to be stored: its key, the device's blocks with it, its hint, and its content if known."""
 
     key: bytes
     ids: list[int]
     hint: BlockHint | None
+    stored: BlockStored | None = None
 
 
 class _Late(NamedTuple):
@@ -50,16 +53,24 @@ class Stores:
 
     Attributes:
         copies: stores under way that read evicted blocks: they must run before the next step.
+        may_store_late: whether blocks that wait for room may be free to be read since this was tried last.
         num_stored, num_known, num_refused, num_failed: offloaded blocks, see `ConnectorStats`.
     """
 
     def __init__(
-        self, manager: KVCacheManager, chain: OffloadChain, desk: TransferDesk, is_early: bool, stores_passing: bool
+        self,
+        manager: KVCacheManager,
+        chain: OffloadChain,
+        desk: TransferDesk,
+        names: BlockNames,
+        is_early: bool,
+        stores_passing: bool,
     ) -> None:
         """Store the blocks that steps fill if `is_early`, else those that are evicted.
 
-        Of these, passing ones only if `stores_passing`.
+        Passing ones only if `stores_passing`.
         """
+        self._names = names
         self._manager = manager
         self._chain = chain
         self._desk = desk
@@ -71,6 +82,7 @@ class Stores:
         self._touched: dict[str, int] = {}  # per request: how many blocks it had when all were counted as used
         self._held: dict[int, list[int]] = {}  # per store: the device blocks held for it
         self._late: dict[bytes, _Late] = {}
+        self.may_store_late = False
         self._given_up: int | None = None  # how many blocks had gone down when a step last waited in vain
         self._now = 0.0
         self._evictions = None if is_early else manager.read_evictions()
@@ -98,6 +110,7 @@ class Stores:
         if stops is not None and request.block_size is not None:
             self._touch(request, stops)
         self.forget(request.request_id)
+        self.may_store_late = bool(self._late)
 
     def held_blocks(self) -> dict[int, int]:
         """Return how often stores hold each device block."""
@@ -125,7 +138,7 @@ class Stores:
                 continue
             victims.setdefault(offload_key(each.block_hash, each.group), each)
         # The device gives up the last blocks of a prompt first: the first ones are the last of these.
-        blocks = [_Block(key, [each.block_id], each.hint) for key, each in reversed(victims.items())]
+        blocks = [_Block(key, [each.block_id], each.hint, each.stored) for key, each in reversed(victims.items())]
         self.num_refused += len(blocks[self._capacity :])
         blocks = blocks[: self._capacity]
         blocks = blocks[self._store(blocks) :]
@@ -169,12 +182,19 @@ class Stores:
         if all(stop <= start for start, stop in zip(starts, stops, strict=True)):
             return
         tables = manager.get_block_ids(name)
+        names = self._names
+        is_named = names.reports or bool(names.unknown) or (request.cache_salt, request.lora_name) != (None, None)
         found: list[tuple[int, int, int, _Block]] = []
         for blocks, table, start, stop in zip(groups, tables, starts, stops, strict=True):
             for index in range(start, stop):
                 parts = table[index * self._per_block : (index + 1) * self._per_block]
-                if self._are_readable(blocks, index, parts):
-                    block = _Block(blocks.key(index), parts, manager.hint_of(request, index * blocks.tokens))
+                first = index * self._per_block
+                wanted = self._stores_passing or manager.may_be_wanted(
+                    request, blocks.number, first, first + self._per_block
+                )
+                if wanted and self._are_readable(blocks, index, parts):
+                    hint = manager.hint_of(request, index * blocks.tokens)
+                    block = _Block(blocks.key(index), parts, hint, blocks.stored(index) if is_named else None)
                     found.append(((index + 1) * blocks.tokens, blocks.number, index, block))
         found.sort(key=lambda each: each[:2])  # in order of the tokens
         room = max(0, self._capacity - sum(starts))
@@ -208,6 +228,7 @@ class Stores:
 
     def store_late(self) -> None:
         """Store blocks that had no room before, as far as the device still has them and no request may write them."""
+        self.may_store_late = False
         ready: list[_Block] = []
         pool = self._manager.block_pool
         for key, late in list(self._late.items()):
@@ -243,6 +264,8 @@ class Stores:
             return 0
         for block in blocks[:count]:
             self._late.pop(block.key, None)
+            if block.stored is not None:
+                self._names.note(block.key, block.stored)
         self.num_known += count - len(start.block_hashes_to_store)
         if start.job_id is None:
             return count

@@ -8,13 +8,7 @@ from blockwright.arguments import guard as _guard
 from blockwright.paging.block_manager import SelfAttnBlockSpaceManager
 from blockwright.paging.block_table import BlockTable
 from blockwright.paging.cpu_gpu import CpuGpuBlockAllocator
-from blockwright.paging.interfaces import (
-    AllocStatus,
-    Block,
-    BlockAllocator,
-    Device,
-    DeviceAwareBlockAllocator,
-)
+from blockwright.paging.interfaces import AllocStatus, Block, BlockAllocator, Device, DeviceAwareBlockAllocator
 from blockwright.paging.naive import NaiveBlock, NaiveBlockAllocator
 from blockwright.paging.null_block import NullBlock
 from blockwright.paging.prefix_caching import PrefixCachingBlock, PrefixCachingBlockAllocator

@@ -15,7 +15,6 @@ from blockwright.arguments import integer
 from blockwright.core.keys.request import count_of, exact_text
 from blockwright.core.pool.check import demand
 from blockwright.errors import (
-    BlockwrightError,
     DuplicateRequestError,
     InvalidArgumentError,
     NoFreeBlocksError,
@@ -123,7 +122,6 @@ class SelfAttnBlockSpaceManager:
         return twin
 
     def __copy__(self) -> SelfAttnBlockSpaceManager:
-        """Return an independent copy."""
         return self.copy()
 
     # ------------------------------------------------------------------ allocation
@@ -192,14 +190,11 @@ class SelfAttnBlockSpaceManager:
                 self.block_tables[seq_id] = table.fork()
             if cross is not None:
                 self.cross_block_tables[request_id] = cross
-        except BlockwrightError:
-            raise
-        except BaseException:
-            self.block_allocator.tear()
+        except BaseException as error:
+            self.block_allocator.end_call(error)
             raise
 
     def _allocated(self, token_ids: list[int], extra_hash: int | None) -> BlockTable:
-        """Return a table of a sequence's tokens."""
         table = BlockTable(self.block_size, self.block_allocator, None, self.max_block_sliding_window)
         table.allocate(token_ids, Device.GPU, extra_hash)
         return table
@@ -266,10 +261,8 @@ class SelfAttnBlockSpaceManager:
         seq_id = self._unknown_id(child_seq)
         try:
             self.block_tables[seq_id] = table.fork()
-        except BlockwrightError:
-            raise
-        except BaseException:
-            self.block_allocator.tear()
+        except BaseException as error:
+            self.block_allocator.end_call(error)
             raise
 
     def free(self, seq: Sequence) -> None:
@@ -284,10 +277,8 @@ class SelfAttnBlockSpaceManager:
                     table.mark_computed(computed)
                 table.free()
                 del self.block_tables[seq_id]
-            except BlockwrightError:
-                raise
-            except BaseException:
-                self.block_allocator.tear()
+            except BaseException as error:
+                self.block_allocator.end_call(error)
                 raise
 
     def free_cross(self, seq_group: SequenceGroup) -> None:
@@ -298,10 +289,8 @@ class SelfAttnBlockSpaceManager:
             try:
                 table.free()
                 del self.cross_block_tables[request_id]
-            except BlockwrightError:
-                raise
-            except BaseException:
-                self.block_allocator.tear()
+            except BaseException as error:
+                self.block_allocator.end_call(error)
                 raise
 
     # ------------------------------------------------------------------ swapping
@@ -356,10 +345,8 @@ class SelfAttnBlockSpaceManager:
         try:
             pairs = allocator.swap(blocks, source, target)
             return [(before - from_id, after - to_id) for before, after in pairs.items()]
-        except BlockwrightError:
-            raise
-        except BaseException:
-            allocator.tear()
+        except BaseException as error:
+            allocator.end_call(error)
             raise
 
     def _can_swap(self, seqs: list[Sequence], target: Device, num_lookahead_slots: int) -> AllocStatus:
@@ -521,7 +508,6 @@ class SelfAttnBlockSpaceManager:
     # ------------------------------------------------------------------ what calls share
 
     def _table(self, seq: Sequence) -> BlockTable:
-        """Return the table of a sequence, or raise `UnknownRequestError`."""
         self.block_allocator.require_whole()
         table = self.block_tables.get(seq.seq_id)
         if table is None:
@@ -529,14 +515,12 @@ class SelfAttnBlockSpaceManager:
         return table
 
     def _blocks_of(self, seqs: list[Sequence]) -> list[Block]:
-        """Return all entries of some sequences' tables, null ones left out."""
         blocks: list[Block] = []
         for seq in seqs:
             blocks.extend([block for block in self._table(seq).blocks if not isinstance(block, NullBlock)])
         return blocks
 
     def _num_touched(self, seq: Sequence, table: BlockTable, num_lookahead_slots: int) -> int:
-        """Return how many blocks appending a sequence's new tokens touches."""
         unseen: i64 = max(seq.get_len() - table.num_full_slots, 0)
         return int(table.num_touched(unseen, num_lookahead_slots))
 
@@ -545,7 +529,6 @@ class SelfAttnBlockSpaceManager:
         return 1 if self.sliding_window is not None and not self.block_allocator.has_null_block else 0
 
     def _unknown_id(self, seq: Sequence) -> int:
-        """Return the id of a sequence, an exact `int`; raise `DuplicateRequestError` if it has a table."""
         self.block_allocator.require_whole()
         seq_id = int(seq.seq_id)
         if seq_id in self.block_tables:
@@ -562,11 +545,7 @@ class SelfAttnBlockSpaceManager:
 
 
 def waiting(seq_group: SequenceGroup) -> list[Sequence]:
-    """Return the waiting sequences of a group, of which there must be one.
-
-    Raises:
-        InvalidArgumentError: there is none.
-    """
+    """Return the waiting sequences of a group, of which there must be one."""
     seqs = seq_group.get_seqs(SequenceStatus.WAITING)
     if not seqs:
         raise InvalidArgumentError(f"seq_group: no sequence of {seq_group.request_id!r} is waiting")

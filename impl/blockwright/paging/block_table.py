@@ -18,7 +18,7 @@ from mypy_extensions import i64
 from blockwright.arguments import integer
 from blockwright.core.keys.request import MAX_TOKEN_ID, count_of
 from blockwright.core.pool.check import demand
-from blockwright.errors import BlockwrightError, InvalidArgumentError, NoFreeBlocksError
+from blockwright.errors import InvalidArgumentError, NoFreeBlocksError
 from blockwright.paging.interfaces import Block, Device, DeviceAwareBlockAllocator
 from blockwright.paging.null_block import NullBlock
 from blockwright.paging.pool_allocator import PoolBlock
@@ -117,15 +117,9 @@ class BlockTable:
                 last = allocator.allocate_mutable_block(blocks[-1] if blocks else None, device, extra_hash)
                 last.append_token_ids(tokens[whole:])
                 blocks.append(last)
-            self._blocks = blocks
-            self._num_full = count
-            self._num_null = 0
-            self._num_computed = 0
-            self._num_found = allocator.num_computed_blocks(blocks) * size if device is Device.GPU else -1
-        except BlockwrightError:
-            raise
-        except BaseException:
-            self._allocator.tear()
+            self._hold(blocks, count, 0, allocator.num_computed_blocks(blocks) * size if device is Device.GPU else -1)
+        except BaseException as error:
+            self._allocator.end_call(error)
             raise
 
     def update(self, blocks: list[Block]) -> None:
@@ -149,12 +143,23 @@ class BlockTable:
                 raise InvalidArgumentError(f"blocks: entry {at} has tokens, after empty slots")
             full += filled
             at += 1
-        self._blocks = blocks[:]
+        self._hold(blocks[:], full, null, -1)
+
+    def _hold(self, blocks: list[Block], num_full: i64, num_null: i64, num_found: i64) -> None:
+        """Take other blocks; no step has computed any of their tokens yet."""
+        self._blocks = blocks
         self._ids = []
-        self._num_full = full
-        self._num_null = null
+        self._num_full = num_full
+        self._num_null = num_null
         self._num_computed = 0
-        self._num_found = -1
+        self._num_found = num_found
+
+    def _twin(self, block_allocator: DeviceAwareBlockAllocator, blocks: list[Block]) -> BlockTable:
+        """Return a table of other blocks with the same tokens."""
+        twin = BlockTable(int(self._size), block_allocator, None, self._window)
+        twin._hold(blocks, self._num_full, self._num_null, self._num_found)
+        twin._num_computed = self._num_computed
+        return twin
 
     def append_token_ids(
         self,
@@ -193,10 +198,8 @@ class BlockTable:
                 try:
                     blocks[first].append_token_ids(tokens)
                     self._num_full = stop
-                except BlockwrightError:
-                    raise
-                except BaseException:
-                    self._allocator.tear()
+                except BaseException as error:
+                    self._allocator.end_call(error)
                     raise
             return
         self._allocator.require_whole()
@@ -207,10 +210,8 @@ class BlockTable:
             adopted = self._allocator.num_to_adopt(written[0], tokens[: (first + 1) * size - start])
         try:
             self._write(tokens, start, dead, missing, written, adopted, extra_hash)
-        except BlockwrightError:
-            raise
-        except BaseException:
-            self._allocator.tear()
+        except BaseException as error:
+            self._allocator.end_call(error)
             raise
 
     def _write(
@@ -223,7 +224,6 @@ class BlockTable:
         adopted: int,
         extra_hash: int | None,
     ) -> None:
-        """Do what `append_token_ids` has counted."""
         blocks = self._blocks
         size = self._size
         stop: i64 = start + i64(len(tokens))
@@ -271,10 +271,8 @@ class BlockTable:
                 self._num_computed = stop
             if self._num_computed == self._num_full:
                 self._num_found = -1
-        except BlockwrightError:
-            raise
-        except BaseException:
-            self._allocator.tear()
+        except BaseException as error:
+            self._allocator.end_call(error)
             raise
 
     @property
@@ -302,10 +300,8 @@ class BlockTable:
             self._require_room(self._num_null, missing, [])
             try:
                 self._widen(missing, extra_hash)
-            except BlockwrightError:
-                raise
-            except BaseException:
-                self._allocator.tear()
+            except BaseException as error:
+                self._allocator.end_call(error)
                 raise
 
     def fork(self) -> BlockTable:
@@ -323,18 +319,11 @@ class BlockTable:
             while at < self._num_null:
                 twins[at] = blocks[at]
                 at += 1
-            child = BlockTable(int(self._size), self._allocator, None, self._window)
-            child._blocks = twins
+            child = self._twin(self._allocator, twins)
             child._ids = self._ids[:]
             child._moves = self._moves
-            child._num_full = self._num_full
-            child._num_null = self._num_null
-            child._num_computed = self._num_computed
-            child._num_found = self._num_found
-        except BlockwrightError:
-            raise
-        except BaseException:
-            self._allocator.tear()
+        except BaseException as error:
+            self._allocator.end_call(error)
             raise
         return child
 
@@ -348,16 +337,9 @@ class BlockTable:
         self._allocator.require_whole()
         try:
             self._allocator.release_blocks(self._blocks)
-            self._blocks = []
-            self._ids = []
-            self._num_full = 0
-            self._num_null = 0
-            self._num_computed = 0
-            self._num_found = -1
-        except BlockwrightError:
-            raise
-        except BaseException:
-            self._allocator.tear()
+            self._hold([], 0, 0, -1)
+        except BaseException as error:
+            self._allocator.end_call(error)
             raise
 
     @property
@@ -424,9 +406,8 @@ class BlockTable:
         Raises:
             InvalidArgumentError: the blocks are an engine's own.
         """
-        twin = BlockTable(int(self._size), block_allocator, None, self._window)
         if not self._blocks:
-            return twin
+            return self._twin(block_allocator, [])
         chain: list[PoolBlock] = []
         before: Block | None = self._blocks[-1]
         while isinstance(before, PoolBlock):
@@ -442,12 +423,7 @@ class BlockTable:
             prev = block_allocator.copy_block(chain[at], prev)
             if not isinstance(block, NullBlock):
                 blocks[i] = prev
-        twin._blocks = blocks
-        twin._num_full = self._num_full
-        twin._num_null = self._num_null
-        twin._num_computed = self._num_computed
-        twin._num_found = self._num_found
-        return twin
+        return self._twin(block_allocator, blocks)
 
     def check(self) -> None:
         """Recompute the table's own invariants: null entries, slots, distinct blocks of one device. O(blocks).
@@ -501,7 +477,6 @@ class BlockTable:
             raise NoFreeBlocksError(f"{needed} blocks are needed, {free} are free")
 
     def _drop(self, dead: i64) -> None:
-        """Make the entries that the window has passed null."""
         at = self._num_null
         if at >= dead:
             return
@@ -516,14 +491,12 @@ class BlockTable:
         self._num_null = dead
 
     def _widen(self, missing: i64, extra_hash: int | None) -> None:
-        """Append entries with empty slots."""
         blocks = self._blocks
         while missing > 0:
             blocks.append(self._allocator.allocate_mutable_block(blocks[-1], Device.GPU, extra_hash))
             missing -= 1
 
     def _require_allocated(self) -> None:
-        """Raise `InvalidArgumentError` unless the table holds blocks."""
         if not self._blocks:
             raise InvalidArgumentError("table: it holds no blocks: never allocated, or freed")
 
@@ -537,11 +510,7 @@ class BlockTable:
 
 
 def checked(token_ids: Sequence[int]) -> list[int]:
-    """Return tokens as a list, the same one if it is one, after checking each. O(tokens).
-
-    Raises:
-        InvalidArgumentError: one is no integer within 0 .. 2**31 - 1.
-    """
+    """Return tokens as a list, the same one if it is one, after checking each. O(tokens)."""
     tokens: list[int] = token_ids if type(token_ids) is list else list(token_ids)
     step: i64 = 1 << 61
     grows = step * 8 != 0  # uncompiled: there a subclass's own methods would run later

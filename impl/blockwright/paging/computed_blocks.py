@@ -16,7 +16,6 @@ class SequenceHashes:
     """The content hashes of one sequence's full blocks."""
 
     def __init__(self, hashes: list[bytes], extra_hash: int | None) -> None:
-        """Take the fields as they are."""
         self.hashes = hashes
         self.extra_hash = extra_hash
 
@@ -29,12 +28,10 @@ class ComputedBlocksTracker:
     """
 
     def __init__(self, block_size: int) -> None:
-        """Start empty."""
         self._size: i64 = block_size
         self._of_seq: dict[int, SequenceHashes] = {}
 
     def copy(self) -> ComputedBlocksTracker:
-        """Return an independent copy. O(blocks)."""
         twin = ComputedBlocksTracker(int(self._size))
         for seq_id, known in self._of_seq.items():
             twin._of_seq[seq_id] = SequenceHashes(known.hashes[:], known.extra_hash)
@@ -63,5 +60,4 @@ class ComputedBlocksTracker:
         return hashes
 
     def forget(self, seq_id: int) -> None:
-        """Forget a sequence; an unknown one: nothing happens."""
         self._of_seq.pop(seq_id, None)

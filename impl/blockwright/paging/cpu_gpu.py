@@ -8,7 +8,7 @@ from mypy_extensions import i64
 
 from blockwright.arguments import integer
 from blockwright.core.pool.check import demand
-from blockwright.errors import BlockError, BlockwrightError, InvalidArgumentError
+from blockwright.errors import BlockError, InvalidArgumentError
 from blockwright.paging.interfaces import Block, Device, DeviceAwareBlockAllocator
 from blockwright.paging.naive import NaiveBlockAllocator
 from blockwright.paging.null_block import NullBlock
@@ -70,12 +70,11 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         raise InvalidArgumentError(f'allocator_type: must be "naive" or "prefix_caching", not {allocator_type!r}')
 
     def tear(self) -> None:
-        """Refuse later calls: one has ended in the middle of a change. law: CALL-1."""
+        # law: CALL-1
         self._gpu.pool._tear()
         self._cpu.pool._tear()
 
     def require_whole(self) -> None:
-        """Raise `InterruptedCallError` if a call has ended in the middle of a change."""
         self._gpu.pool.require_whole()
 
     def copy(self) -> CpuGpuBlockAllocator:
@@ -83,18 +82,12 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         return CpuGpuBlockAllocator(self._cpu.copy(), self._gpu.copy())
 
     def copy_block(self, block: Block, prev_block: Block | None) -> Block:
-        """Return a copy of a block for this allocator, itself a copy of the block's, after the copied block before it.
-
-        Raises:
-            BlockError: it is none of a `CpuGpuBlockAllocator`.
-        """
         if not isinstance(block, PoolBlock):
             raise BlockError(f"block: {block!r} is not of this kind of allocator")
         is_cpu = self._cpu.has_id(int(block._mark) - 1)  # without a place that is no id
         return block.copy_after(prev_block, self._cpu if is_cpu else self._gpu)
 
     def on(self, device: Device) -> PoolAllocator:
-        """Return the allocator of a device."""
         self.require_whole()
         if device is Device.GPU:
             return self._gpu
@@ -103,197 +96,100 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         raise InvalidArgumentError(f"device: must be Device.GPU or Device.CPU, not {device!r}")
 
     def allocate_mutable_block(self, prev_block: Block | None, device: Device, extra_hash: int | None = None) -> Block:
-        """Return an empty block of a device. O(1).
-
-        Raises:
-            NoFreeBlocksError: every block is held.
-        """
         try:
             return self.on(device).allocate_mutable_block(prev_block, extra_hash)
-        except BlockwrightError:
-            raise
-        except BaseException:
-            self.tear()
+        except BaseException as error:
+            self.end_call(error)
             raise
 
     def allocate_immutable_block(
         self, prev_block: Block | None, token_ids: list[int], device: Device, extra_hash: int | None = None
     ) -> Block:
-        """Return a full block of a device, shared if the content is known. O(block_size).
-
-        Raises:
-            InvalidArgumentError: the tokens are not exactly those of a block.
-            NoFreeBlocksError: no block is free for it.
-        """
         try:
             return self.on(device).allocate_immutable_block(prev_block, token_ids, extra_hash)
-        except BlockwrightError:
-            raise
-        except BaseException:
-            self.tear()
+        except BaseException as error:
+            self.end_call(error)
             raise
 
     def allocate_immutable_blocks(
         self, prev_block: Block | None, block_token_ids: list[list[int]], device: Device, extra_hash: int | None = None
     ) -> list[Block]:
-        """Return full blocks of a device, one after another; all or none. O(tokens).
-
-        Raises:
-            InvalidArgumentError: the tokens of one are not exactly those of a block.
-            NoFreeBlocksError: not enough blocks are free.
-        """
         try:
             return self.on(device).allocate_immutable_blocks(prev_block, block_token_ids, extra_hash)
-        except BlockwrightError:
-            raise
-        except BaseException:
-            self.tear()
+        except BaseException as error:
+            self.end_call(error)
             raise
 
     def free(self, block: Block) -> None:
-        """Release a block, which loses its id; the null block is passed over. O(1), O(log n) with prefix caching.
-
-        Raises:
-            BlockError: it is foreign, or was freed already.
-        """
         try:
             self._of(block).free(block)
-        except BlockwrightError:
-            raise
-        except BaseException:
-            self.tear()
+        except BaseException as error:
+            self.end_call(error)
             raise
 
     def fork(self, last_block: Block) -> list[Block]:
-        """Return blocks that share the ids of a sequence's blocks, given its last one. O(blocks).
-
-        Raises:
-            BlockError: a block is foreign, or the last one was freed.
-        """
         try:
             return self._of(last_block).fork(last_block)
-        except BlockwrightError:
-            raise
-        except BaseException:
-            self.tear()
+        except BaseException as error:
+            self.end_call(error)
             raise
 
     def get_num_total_blocks(self, device: Device) -> int:
-        """Return how many blocks a device has. O(1)."""
         return self.on(device).get_num_total_blocks()
 
     def get_num_free_blocks(self, device: Device) -> int:
-        """Return how many blocks of a device are free. O(1)."""
         return self.on(device).get_num_free_blocks()
 
     def get_physical_block_id(self, device: Device, absolute_id: int) -> int:
-        """Return the id of a block on its device, from zero. O(1).
-
-        Raises:
-            BlockError: it is not an id of this device.
-        """
         return self.on(device).get_physical_block_id(absolute_id)
 
     def swap(self, blocks: list[Block], src_device: Device, dst_device: Device) -> dict[int, int]:
-        """Move blocks; return the ids that were and the ids that are, for the content that has to be copied. O(blocks).
-
-        Each distinct block moves once, and blocks that shared an id share the new one; null blocks stay. A full block
-        with content that is known at the destination adopts it, without a pair. A source that others hold stays as it
-        is.
-
-        Raises:
-            InvalidArgumentError: both devices are one.
-            BlockError: a block is not held on `src_device`, or has a copy still to be made.
-            NoFreeBlocksError: the destination has not enough free blocks; nothing has moved.
-        """
         if src_device is dst_device:
             raise InvalidArgumentError(f"dst_device: blocks are on {src_device!r} already")
         source = self.on(src_device)
         try:
             return self.on(dst_device).move_here(source.moving(blocks), source)
-        except BlockwrightError:
-            raise
-        except BaseException:
-            self.tear()
+        except BaseException as error:
+            self.end_call(error)
             raise
 
     def swap_out(self, blocks: list[Block], device: Device) -> None:
-        """Release blocks of a device after their content was moved. O(blocks).
-
-        Raises:
-            BlockError: one is foreign, freed, given twice, or an end of a copy to come. No block is released then.
-        """
         try:
             self.on(device).swap_out(blocks)
-        except BlockwrightError:
-            raise
-        except BaseException:
-            self.tear()
+        except BaseException as error:
+            self.end_call(error)
             raise
 
     def swap_in(self, blocks: list[Block], device: Device) -> None:
-        """Give blocks without an id a place on a device; all or none. O(blocks).
-
-        Raises:
-            BlockError: one has an id.
-            NoFreeBlocksError: not enough blocks are free.
-        """
         try:
             self.on(device).swap_in(blocks)
-        except BlockwrightError:
-            raise
-        except BaseException:
-            self.tear()
+        except BaseException as error:
+            self.end_call(error)
             raise
 
     @property
     def all_block_ids(self) -> frozenset[int]:
-        """All absolute ids. O(blocks)."""
         return self._gpu.all_block_ids | self._cpu.all_block_ids
 
     def clear_copy_on_writes(self) -> list[tuple[int, int]]:
-        """Return the copies to be made, (source, destination), and let go of both ends. O(copies)."""
         try:
             copies = self._gpu.clear_copy_on_writes()
             return copies + self._cpu.clear_copy_on_writes() if self._cpu.pool.has_copies() else copies
-        except BlockwrightError:
-            raise
-        except BaseException:
-            self.tear()
+        except BaseException as error:
+            self.end_call(error)
             raise
 
     def cow_block_if_not_appendable(self, block: Block) -> int | None:
-        """Return the id to write to: the block's own, or that of a copy if others hold it. O(1).
-
-        Raises:
-            BlockError: it is the null block, foreign or freed, or shared and itself a copy still to be made.
-            NoFreeBlocksError: it has to be copied and no block is free.
-        """
         return self._of(block).cow_block_if_not_appendable(block)
 
     def promote_to_immutable_block(self, block: Block) -> int:
-        """Make a full block findable; return its id, that of the known block if there is one. O(block_size).
-
-        Raises:
-            BlockError: it is the null block, foreign, freed or not full.
-        """
         try:
             return self._of(block).promote_to_immutable_block(block)
-        except BlockwrightError:
-            raise
-        except BaseException:
-            self.tear()
+        except BaseException as error:
+            self.end_call(error)
             raise
 
     def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
-        """Note that blocks were accessed, eviction candidates among them: they go later at once. O(blocks log n).
-
-        Without prefix caching nothing happens.
-
-        Raises:
-            BlockError: one is foreign, or free and without content; nothing is noted.
-            InvalidArgumentError: `now` is not a number.
-        """
         gpu = self._gpu
         of_gpu = [block_id for block_id in block_ids if gpu.has_id(block_id)]
         if len(of_gpu) == len(block_ids):
@@ -324,22 +220,15 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         self._gpu.mark_blocks_as_computed(block_ids)
 
     def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:
-        """Return the ids that all sequences begin with; empty where content is not looked up. O(ids)."""
         return self._gpu.get_common_computed_block_ids(computed_seq_block_ids)
 
     def get_num_full_blocks_touched(self, blocks: list[Block], device: Device = Device.GPU) -> int:
-        """Return how many blocks of a device the full ones of these would take. O(blocks)."""
         return self.on(device).get_num_full_blocks_touched(blocks)
 
     def get_prefix_cache_hit_rate(self, device: Device) -> float:
-        """Return the share of full blocks asked for that were known; -1.0 where content is not looked up. O(1)."""
         return self.on(device).get_prefix_cache_hit_rate()
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Forget all content, of both devices if None; False, and nothing happens, while a block is held. O(blocks).
-
-        The null block does not count as held. Without prefix caching there is nothing to forget: True.
-        """
         if device is not None:
             return self.on(device).reset_prefix_cache()
         if isinstance(self._gpu, PrefixCachingBlockAllocator) and not self._cpu.pool.can_reset():
@@ -347,62 +236,42 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         return self._gpu.reset_prefix_cache() and self._cpu.reset_prefix_cache()
 
     def find_cached_blocks_prefix(self, block_hashes: list[bytes], device: Device = Device.GPU) -> list[bytes]:
-        """Return the leading hashes with computed blocks. O(hashes returned).
-
-        Raises:
-            InvalidArgumentError: a hash is not 16 bytes.
-        """
         return self.on(device).find_cached_blocks_prefix(block_hashes)
 
     def allocate_or_get_null_block(self) -> Block:
-        """Return the null block, which is taken at the first call. O(1). law: PAGE-2.
-
-        Raises:
-            NoFreeBlocksError: it is not there yet, and no block is free.
-        """
+        # law: PAGE-2
         return self._gpu.allocate_or_get_null_block()
 
     @property
     def has_null_block(self) -> bool:
-        """Whether the null block has been taken."""
         return self._gpu.null is not None
 
     # ------------------------------------------------------------------ what tables count before they act
 
     def require_block_size(self, block_size: int) -> None:
-        """Raise `InvalidArgumentError` unless blocks have this many slots. O(1)."""
         if i64(block_size) != self._gpu._size:
             raise InvalidArgumentError(
                 f"block_size: the blocks of this allocator have {self._gpu._size} slots, not {block_size}"
             )
 
     def release_blocks(self, blocks: list[Block]) -> None:
-        """Release the blocks of a table, last first. O(blocks)."""
         at: i64 = len(blocks)
         while at > 0:
             at -= 1
             self._of(blocks[at]).let_go(blocks[at])
 
     def num_moves(self) -> int:
-        """Return how often a block that is held got another id, or was released by itself. O(1)."""
         return int(self._gpu.num_moves + self._cpu.num_moves)
 
     def get_num_blocks_to_take(
         self, prev_block: Block | None, block_token_ids: list[list[int]], device: Device, extra_hash: int | None = None
     ) -> int:
-        """Return how many free blocks `allocate_immutable_blocks` takes now. O(tokens)."""
         return self.on(device).get_num_blocks_to_take(prev_block, block_token_ids, extra_hash)
 
     def is_on(self, block: Block, device: Device) -> bool:
-        """Return whether a block lies on a device; the null block counts as lying everywhere. O(1)."""
         return not isinstance(block, PoolBlock) or block._allocator is self.on(device)
 
     def num_to_copy(self, blocks: list[Block]) -> int:
-        """Return how many of these blocks a write would copy. O(blocks).
-
-        Raises:
-            BlockError: one would be copied and is itself a copy still to be made, or is foreign or freed.
-        """
         count = 0
         for block in blocks:
             owner = self._of(block)
@@ -432,7 +301,6 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
             self.cow_block_if_not_appendable(block)
 
     def num_computed_blocks(self, blocks: list[Block]) -> int:
-        """Return how many leading blocks are known to be computed. O(blocks returned)."""
         count = 0
         for block in blocks:
             if not isinstance(block, PoolBlock) or not self._of(block).pool.is_computed(block._mark):
@@ -441,14 +309,12 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         return count
 
     def note_computed(self, blocks: list[Block], start: int, stop: int, block_size: int) -> None:
-        """Note that a step has computed the tokens of a table from one position to another. O(blocks)."""
         for at in range(start // block_size, -(stop // -block_size)):
             block = blocks[at]
             if isinstance(block, PoolBlock):
                 self._of(block).pool.note_computed(block._mark, (at + 1) * block_size <= stop)
 
     def num_freed(self, blocks: list[Block]) -> int:
-        """Return how many blocks become free when all these, of one sequence, are released. O(blocks)."""
         count = 0
         for block in blocks:
             if isinstance(block, PoolBlock):

@@ -43,7 +43,6 @@ class DevicePool(BlockStore):
         self._begun: vec[i32] = zeros32(num_blocks + 1)
 
     def copy(self) -> DevicePool:
-        """Return an independent copy. O(num_blocks)."""
         twin = DevicePool(0, self.first_id, False)
         self._copy_to(twin)
         twin.null = self.null
@@ -53,11 +52,9 @@ class DevicePool(BlockStore):
         return twin
 
     def num_total(self) -> i64:
-        """Return how many blocks there are. O(1)."""
         return self._count - 1
 
     def num_free(self) -> i64:
-        """Return how many blocks are free. O(1)."""
         return self._num_free
 
     def take_mark(self) -> i64:
@@ -68,12 +65,10 @@ class DevicePool(BlockStore):
         return block + self.first_id
 
     def hold_one(self, mark: i64) -> None:
-        """Hold a block once more. O(1), O(log n) by access."""
         self._one[0] = i32(mark - self.first_id)
         self._touch_entries(self._one)
 
     def release_one(self, mark: i64) -> None:
-        """Give up one holder of a block. O(1), O(log n) by access."""
         self._one[0] = i32(mark - self.first_id)
         self._release(self._one, 0, 1)
 
@@ -89,7 +84,6 @@ class DevicePool(BlockStore):
         return 0 < block < self._count and block != self.null and self._ref[block] > 0
 
     def is_free(self, mark: i64) -> bool:
-        """Return whether a block of this pool is free. O(1)."""
         return self._ref[mark - self.first_id] == 0
 
     def sharers(self, mark: i64) -> i64:
@@ -97,11 +91,9 @@ class DevicePool(BlockStore):
         return self.num_sharers(mark - self.first_id)
 
     def is_copy_end(self, mark: i64) -> bool:
-        """Return whether a block is an end of a copy to come. O(1)."""
         return self.has_copies() and self._ends[mark - self.first_id] != 0
 
     def is_copy_target(self, mark: i64) -> bool:
-        """Return whether a copy to come ends in a block. O(1)."""
         return self.is_destination(mark - self.first_id)
 
     def take_pairs(self) -> list[tuple[int, int]]:
@@ -140,7 +132,6 @@ class DevicePool(BlockStore):
             order.measure(block, num_tokens)
 
     def is_known(self, mark: i64) -> bool:
-        """Return whether a block is found by its content. O(1)."""
         return self._index.has_key(mark - self.first_id)
 
     def is_computed(self, mark: i64) -> bool:
@@ -152,7 +143,6 @@ class DevicePool(BlockStore):
         return self._filled_in[mark - self.first_id] < self._epoch
 
     def has_data(self, mark: i64) -> bool:
-        """Return whether a step has computed some data of a block. O(1)."""
         return self.is_whole(mark) or self._begun[mark - self.first_id] != 0
 
     def note_computed(self, mark: i64, is_whole: bool) -> None:
@@ -167,11 +157,9 @@ class DevicePool(BlockStore):
             self.note_computed(mark, source.is_whole(from_mark))
 
     def end_epoch(self) -> None:
-        """Count everything published until now as computed. O(1)."""
         self._epoch += 1
 
     def time_of(self, mark: i64) -> float:
-        """Return when a block was last accessed. O(1)."""
         order = self._order
         return order.time(mark - self.first_id) if isinstance(order, AccessOrder) else -1.0
 
@@ -187,7 +175,6 @@ class DevicePool(BlockStore):
         return self._forget_all(0 if self.null == 0 else 1)
 
     def can_reset(self) -> bool:
-        """Return whether `reset` would. O(1)."""
         return self._num_free + (0 if self.null == 0 else 1) == self._count - 1
 
     # ------------------------------------------------------------------ self-check

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 from mypy_extensions import mypyc_attr
 
-from blockwright.errors import NoFreeBlocksError, UnsupportedError
+from blockwright.errors import BlockwrightError, NoFreeBlocksError, UnsupportedError
 
 
 class Device(Enum):
@@ -68,7 +68,6 @@ class Block:
 
     @block_id.setter
     def block_id(self, value: int | None) -> None:
-        """Set it; optional for blocks that manage their own state."""
         raise NotImplementedError
 
     @property
@@ -108,7 +107,6 @@ class Block:
 
     @computed.setter
     def computed(self, value: bool) -> None:
-        """Set it; optional for blocks that manage their own state."""
         raise NotImplementedError
 
     @property
@@ -118,7 +116,6 @@ class Block:
 
     @last_accessed.setter
     def last_accessed(self, value: float) -> None:
-        """Set it; optional for blocks that manage their own state."""
         raise NotImplementedError
 
     @property
@@ -128,135 +125,199 @@ class Block:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class BlockAllocator:
-    """The blocks of one device."""
+class AnyBlockAllocator:
+    """The calls that allocators of one device and of several have in common; blocks have absolute ids.
+
+    The complexities and errors given here and below are those of the allocators of this package.
+    """
 
     NoFreeBlocksError: ClassVar[type[Exception]] = NoFreeBlocksError
 
+    def free(self, block: Block) -> None:
+        """Release a block, which loses its id; nothing happens to the null block. O(1), O(log n) by access.
+
+        Raises:
+            BlockError: it is foreign, or was freed already.
+        """
+        raise NotImplementedError
+
+    def fork(self, last_block: Block) -> list[Block]:
+        """Return blocks that share the ids of a sequence's blocks, given its last one. O(blocks).
+
+        Blocks before it that were freed (a window has passed them) have twins without an id.
+
+        Raises:
+            BlockError: a block is foreign, or the last one was freed.
+        """
+        raise NotImplementedError
+
+    @property
+    def all_block_ids(self) -> frozenset[int]:
+        """All absolute ids. O(blocks)."""
+        raise NotImplementedError
+
+    def clear_copy_on_writes(self) -> list[tuple[int, int]]:
+        """Return the copies to be made, (source, destination), and let go of both ends. O(copies)."""
+        raise NotImplementedError
+
+    def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
+        """Note that blocks were accessed, eviction candidates included, which are then evicted later. O(blocks log n).
+
+        Without prefix caching nothing happens.
+
+        Raises:
+            BlockError: one is foreign, or free and without content; nothing is noted.
+            InvalidArgumentError: `now` is not a number.
+        """
+        raise NotImplementedError
+
+    def mark_blocks_as_computed(self, block_ids: list[int]) -> None:
+        """Note that all blocks filled until now are computed, whatever the argument. O(1)."""
+        raise NotImplementedError
+
+    def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:
+        """Return the ids that all sequences begin with; empty without prefix caching. O(ids)."""
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class BlockAllocator(AnyBlockAllocator):
+    """The blocks of one device."""
+
     def allocate_mutable_block(self, prev_block: Block | None, extra_hash: int | None = None) -> Block:
-        """Return an empty block that follows `prev_block`."""
+        """Return an empty block that follows `prev_block`. O(1).
+
+        Raises:
+            NoFreeBlocksError: every block is held.
+        """
         raise NotImplementedError
 
     def allocate_immutable_block(
         self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None = None
     ) -> Block:
-        """Return a full block with these tokens, shared if the content is known."""
+        """Return a full block with these tokens, shared if the content is known. O(block_size).
+
+        Raises: as `allocate_immutable_blocks`.
+        """
         raise NotImplementedError
 
     def allocate_immutable_blocks(
         self, prev_block: Block | None, block_token_ids: list[list[int]], extra_hash: int | None = None
     ) -> list[Block]:
-        """Return full blocks, one after another; all or none."""
-        raise NotImplementedError
+        """Return full blocks, one after another, each shared if its content is known; all or none. O(tokens).
 
-    def free(self, block: Block) -> None:
-        """Release a block, which loses its id."""
-        raise NotImplementedError
-
-    def fork(self, last_block: Block) -> list[Block]:
-        """Return blocks that share the ids of a sequence's blocks, given its last one."""
+        Raises:
+            InvalidArgumentError: the tokens of one are not exactly those of a block.
+            NoFreeBlocksError: not enough blocks are free.
+        """
         raise NotImplementedError
 
     def get_num_total_blocks(self) -> int:
-        """Return how many blocks there are."""
+        """Return how many blocks there are. O(1)."""
         raise NotImplementedError
 
     def get_num_free_blocks(self) -> int:
-        """Return how many blocks are free."""
+        """Return how many blocks are free. O(1)."""
         raise NotImplementedError
 
     def get_physical_block_id(self, absolute_id: int) -> int:
-        """Return the id of a block on its device, from zero."""
+        """Return the id of a block on its device, from zero. O(1).
+
+        Raises:
+            BlockError: it is not an id of this device.
+        """
         raise NotImplementedError
 
     def swap_out(self, blocks: list[Block]) -> None:
-        """Release blocks after their content was moved elsewhere."""
+        """Release blocks after their content was moved elsewhere; null ones are passed over. O(blocks).
+
+        Raises:
+            BlockError: one is foreign, freed, given twice, or an end of a copy to come. No block is released then.
+        """
         raise NotImplementedError
 
     def swap_in(self, blocks: list[Block]) -> None:
-        """Give blocks without an id a place here."""
-        raise NotImplementedError
+        """Give blocks without an id a place here, known content where it is; all or none. O(blocks).
 
-    @property
-    def all_block_ids(self) -> frozenset[int]:
-        """All absolute ids of the device."""
-        raise NotImplementedError
-
-    def clear_copy_on_writes(self) -> list[tuple[int, int]]:
-        """Return the copies to be made, (source, destination), and forget them."""
-        raise NotImplementedError
-
-    def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
-        """Note that blocks were accessed."""
-        raise NotImplementedError
-
-    def mark_blocks_as_computed(self, block_ids: list[int]) -> None:
-        """Note that all blocks filled until now are computed, whatever the argument."""
-        raise NotImplementedError
-
-    def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:
-        """Return the ids that all sequences begin with."""
+        Raises:
+            BlockError: one has an id, or is of no pool.
+            NoFreeBlocksError: not enough blocks are free.
+        """
         raise NotImplementedError
 
     def cow_block_if_not_appendable(self, block: Block) -> int | None:
-        """Return the id to write to: the block's own, or that of a copy if others hold it."""
+        """Return the id to write to: the block's own, or that of a copy if others hold it. O(1).
+
+        Raises:
+            BlockError: it is the null block, foreign or freed, or shared and itself a copy still to be made.
+            NoFreeBlocksError: it has to be copied and no block is free.
+        """
         raise NotImplementedError
 
     def promote_to_immutable_block(self, block: Block) -> int:
-        """Make a full block findable by its content; return its id, that of the known block if there is one."""
+        """Make a full block findable by its content; return its id, that of the known block if there is one.
+
+        Raises:
+            BlockError: it is the null block, foreign, freed or not full.
+        """
         raise NotImplementedError
 
     def get_num_full_blocks_touched(self, blocks: list[Block]) -> int:
-        """Return how many blocks the full ones of these would take here."""
+        """Return how many blocks the full ones of these take here: each distinct one that is not held here by content.
+
+        Complexity: O(blocks).
+        """
         raise NotImplementedError
 
     def get_prefix_cache_hit_rate(self) -> float:
-        """Return the share of full blocks asked for that were known; negative: not cached at all."""
+        """Return the share of full blocks asked for that were known, since the last reset; 0.0 before any.
+
+        Negative without prefix caching.
+        """
         raise NotImplementedError
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all content; False, and nothing happens, while a block is held."""
+        """Forget all content; False, and nothing happens, while a block but the null block is held. O(num_blocks)."""
         raise NotImplementedError
 
     def find_cached_blocks_prefix(self, block_hashes: list[bytes]) -> list[bytes]:
-        """Return the leading hashes with computed blocks."""
+        """Return the leading hashes with computed blocks: marked so, or freed one by one. O(hashes returned).
+
+        Raises:
+            InvalidArgumentError: a hash is not 16 bytes.
+        """
         raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class DeviceAwareBlockAllocator:
-    """The blocks of several devices, under absolute ids."""
-
-    NoFreeBlocksError: ClassVar[type[Exception]] = NoFreeBlocksError
+class DeviceAwareBlockAllocator(AnyBlockAllocator):
+    """The blocks of several devices; calls with a `device` do there what those of `BlockAllocator` do."""
 
     def tear(self) -> None:
         """Refuse later calls, where that is known: one has ended in the middle of a change."""
+
+    def end_call(self, error: BaseException) -> None:
+        """Call `tear` after an error in the middle of a change; our own errors are raised before anything changes."""
+        if not isinstance(error, BlockwrightError):
+            self.tear()
 
     def require_whole(self) -> None:
         """Raise `InterruptedCallError` after `tear`."""
 
     def allocate_mutable_block(self, prev_block: Block | None, device: Device, extra_hash: int | None = None) -> Block:
-        """Return an empty block that follows `prev_block`."""
+        """Return an empty block of a device that follows `prev_block`."""
         raise NotImplementedError
 
     def allocate_immutable_block(
         self, prev_block: Block | None, token_ids: list[int], device: Device, extra_hash: int | None = None
     ) -> Block:
-        """Return a full block with these tokens, shared if the content is known."""
+        """Return a full block of a device with these tokens, shared if the content is known."""
         raise NotImplementedError
 
     def allocate_immutable_blocks(
         self, prev_block: Block | None, block_token_ids: list[list[int]], device: Device, extra_hash: int | None = None
     ) -> list[Block]:
-        """Return full blocks, one after another; all or none."""
-        raise NotImplementedError
-
-    def free(self, block: Block) -> None:
-        """Release a block, which loses its id."""
-        raise NotImplementedError
-
-    def fork(self, last_block: Block) -> list[Block]:
-        """Return blocks that share the ids of a sequence's blocks, given its last one."""
+        """Return full blocks of a device, one after another; all or none."""
         raise NotImplementedError
 
     def get_num_total_blocks(self, device: Device) -> int:
@@ -272,28 +333,17 @@ class DeviceAwareBlockAllocator:
         raise NotImplementedError
 
     def swap(self, blocks: list[Block], src_device: Device, dst_device: Device) -> dict[int, int]:
-        """Move blocks; return the ids that were and the ids that are, for the content that has to be copied."""
-        raise NotImplementedError
+        """Move blocks; return the ids before and after, for the content that has to be copied. O(blocks).
 
-    @property
-    def all_block_ids(self) -> frozenset[int]:
-        """All absolute ids."""
-        raise NotImplementedError
+        Each distinct block moves once, and blocks that shared an id share the new one; null blocks stay. A full block
+        with content that is known at the destination adopts it, without a pair. A source that others hold stays as it
+        is.
 
-    def clear_copy_on_writes(self) -> list[tuple[int, int]]:
-        """Return the copies to be made, (source, destination), and forget them."""
-        raise NotImplementedError
-
-    def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
-        """Note that blocks were accessed."""
-        raise NotImplementedError
-
-    def mark_blocks_as_computed(self, block_ids: list[int]) -> None:
-        """Note that all blocks filled until now are computed, whatever the argument."""
-        raise NotImplementedError
-
-    def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:
-        """Return the ids that all sequences begin with."""
+        Raises:
+            InvalidArgumentError: both devices are one.
+            BlockError: a block is not held on `src_device`, or has a copy still to be made.
+            NoFreeBlocksError: the destination has not enough free blocks; nothing has moved.
+        """
         raise NotImplementedError
 
     def get_num_full_blocks_touched(self, blocks: list[Block], device: Device = Device.GPU) -> int:
@@ -301,11 +351,14 @@ class DeviceAwareBlockAllocator:
         raise NotImplementedError
 
     def get_prefix_cache_hit_rate(self, device: Device) -> float:
-        """Return the share of full blocks asked for that were known; negative: not cached at all."""
+        """Return the share of full blocks asked for that were known; negative without prefix caching."""
         raise NotImplementedError
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Forget all content, of all devices if None; False, and nothing happens, while a block is held."""
+        """Forget all content, of all devices if None; False, and nothing happens, while a block is held. O(blocks).
+
+        The null block does not count as held. Without prefix caching there is nothing to forget: True.
+        """
         raise NotImplementedError
 
     def find_cached_blocks_prefix(self, block_hashes: list[bytes], device: Device = Device.GPU) -> list[bytes]:
@@ -313,7 +366,11 @@ class DeviceAwareBlockAllocator:
         raise NotImplementedError
 
     def allocate_or_get_null_block(self) -> Block:
-        """Return the null block, for entries that no token reads; there is one at most."""
+        """Return the null block, for entries that no token reads; it is taken at the first call. O(1).
+
+        Raises:
+            NoFreeBlocksError: it is not there yet, and no block is free.
+        """
         raise NotImplementedError
 
     def cow_block_if_not_appendable(self, block: Block) -> int | None:

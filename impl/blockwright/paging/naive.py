@@ -43,13 +43,11 @@ class NaiveBlockAllocator(PoolAllocator):
         super().__init__(num_blocks, block_size, first_id, False)
 
     def copy(self) -> NaiveBlockAllocator:
-        """Return an independent copy, without the blocks handed out. O(num_blocks)."""
         twin = NaiveBlockAllocator(0, 1)
         self.copy_to(twin)
         return twin
 
     def make_block(self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None) -> PoolBlock:
-        """Return a block without a place."""
         return NaiveBlock(prev_block, token_ids, int(self._size), self, None, False, extra_hash)
 
     def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
@@ -59,17 +57,13 @@ class NaiveBlockAllocator(PoolAllocator):
         """Do nothing: no block is found by others."""
 
     def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:
-        """Return no ids: no block is known to be computed."""
         return []
 
     def get_prefix_cache_hit_rate(self) -> float:
-        """Return -1.0: nothing is cached."""
         return -1.0
 
     def reset_prefix_cache(self) -> bool:
-        """Return True: there is nothing to forget."""
         return True
 
     def find_cached_blocks_prefix(self, block_hashes: list[bytes]) -> list[bytes]:
-        """Return no hashes: nothing is cached."""
         return []

@@ -50,7 +50,6 @@ def with_tokens(tokens: vec[i32], token_ids: list[int]) -> vec[i32]:
 
 
 def packed(tokens: vec[i32]) -> bytes:
-    """Return tokens as bytes, four each. O(tokens)."""
     writer = BytesWriter()
     for token in tokens:
         write_i32_le(writer, token)
@@ -166,7 +165,6 @@ class PoolBlock(Block):
 
     @property
     def block_id(self) -> int | None:
-        """Absolute id of the physical block; None where there is none (freed)."""
         return None if self._mark == 0 else int(self._mark - 1)
 
     @block_id.setter
@@ -178,7 +176,6 @@ class PoolBlock(Block):
 
     @property
     def token_ids(self) -> list[int]:
-        """The tokens in it, unpacked. O(block_size)."""
         return [int(token) for token in self._tokens]
 
     @property
@@ -193,31 +190,25 @@ class PoolBlock(Block):
 
     @property
     def num_empty_slots(self) -> int:
-        """Slots without a token."""
         return int(self._size) - len(self._tokens)
 
     @property
     def is_full(self) -> bool:
-        """Whether every slot has a token."""
         return self.is_filled()
 
     def is_filled(self) -> bool:
-        """Return whether every slot has a token. O(1)."""
         return i64(len(self._tokens)) == self._size
 
     @property
     def prev_block(self) -> Block | None:
-        """The block before it in its sequence."""
         return self._prev
 
     @property
     def extra_hash(self) -> int | None:
-        """What identifies the sequence besides its tokens."""
         return self._extra
 
     @property
     def computed(self) -> bool:
-        """Whether its KV data is known to be there."""
         return self._computed
 
     @computed.setter
@@ -226,7 +217,6 @@ class PoolBlock(Block):
 
     @property
     def last_accessed(self) -> float:
-        """When it was last accessed; negative: never."""
         return self._accessed
 
     @last_accessed.setter
@@ -284,7 +274,6 @@ class PoolBlock(Block):
         return twin
 
     def __repr__(self) -> str:
-        """Describe it in one line."""
         return f"{type(self).__name__}(id={self.block_id}, tokens={len(self._tokens)}/{self._size})"
 
 
@@ -317,7 +306,6 @@ class PoolAllocator(BlockAllocator):
     # ------------------------------------------------------------------ what the kinds differ in
 
     def copy(self) -> PoolAllocator:
-        """Return an independent copy, without the blocks handed out."""
         raise NotImplementedError
 
     def make_block(self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None) -> PoolBlock:
@@ -342,15 +330,9 @@ class PoolAllocator(BlockAllocator):
 
     @property
     def block_size(self) -> int:
-        """Slots per block."""
         return int(self._size)
 
     def allocate_mutable_block(self, prev_block: Block | None, extra_hash: int | None = None) -> Block:
-        """Return an empty block that follows `prev_block`. O(1).
-
-        Raises:
-            NoFreeBlocksError: every block is held.
-        """
         self.require_free(1)
         block = self.make_block(prev_block, _NO_TOKENS, extra_hash)
         block._mark = self.pool.take_mark()
@@ -359,23 +341,11 @@ class PoolAllocator(BlockAllocator):
     def allocate_immutable_block(
         self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None = None
     ) -> Block:
-        """Return a full block with these tokens, shared if the content is known. O(block_size).
-
-        Raises:
-            InvalidArgumentError: the tokens are not exactly those of a block.
-            NoFreeBlocksError: no block is free for it.
-        """
         return self.allocate_immutable_blocks(prev_block, [token_ids], extra_hash)[0]
 
     def allocate_immutable_blocks(
         self, prev_block: Block | None, block_token_ids: list[list[int]], extra_hash: int | None = None
     ) -> list[Block]:
-        """Return full blocks, one after another, each shared if its content is known; all or none. O(tokens).
-
-        Raises:
-            InvalidArgumentError: the tokens of one are not exactly those of a block.
-            NoFreeBlocksError: not enough blocks are free.
-        """
         made = self._make_full(prev_block, block_token_ids, extra_hash)
         if i64(len(made)) > self.pool.num_free():
             self.require_free(self._num_to_take(made))
@@ -388,13 +358,11 @@ class PoolAllocator(BlockAllocator):
     def get_num_blocks_to_take(
         self, prev_block: Block | None, block_token_ids: list[list[int]], extra_hash: int | None
     ) -> int:
-        """Return how many free blocks `allocate_immutable_blocks` takes. O(tokens)."""
         return int(self._num_to_take(self._make_full(prev_block, block_token_ids, extra_hash)))
 
     def _make_full(
         self, prev_block: Block | None, block_token_ids: list[list[int]], extra_hash: int | None
     ) -> list[PoolBlock]:
-        """Return full blocks without a place."""
         made: list[PoolBlock] = []
         prev = prev_block
         for token_ids in block_token_ids:
@@ -443,11 +411,6 @@ class PoolAllocator(BlockAllocator):
         return True
 
     def free(self, block: Block) -> None:
-        """Release a block, which loses its id; the null block is passed over. O(1), O(log n) by access.
-
-        Raises:
-            BlockError: it is foreign, or was freed already.
-        """
         mark: i64 = block._mark if isinstance(block, PoolBlock) else 0
         self.let_go(block)
         self.num_moves += 1
@@ -465,13 +428,6 @@ class PoolAllocator(BlockAllocator):
         own._mark = 0
 
     def fork(self, last_block: Block) -> list[Block]:
-        """Return blocks that share the ids of a sequence's blocks, given its last one. O(blocks).
-
-        Blocks before it that were freed (a window has passed them) have twins without an id.
-
-        Raises:
-            BlockError: a block is foreign, or the last one was freed.
-        """
         own = self.own(last_block)
         chain: list[PoolBlock] = [own]
         ids = vec[i32]([i32(own._mark - self.pool.first_id)])
@@ -496,12 +452,7 @@ class PoolAllocator(BlockAllocator):
     # ------------------------------------------------------------------ writing
 
     def cow_block_if_not_appendable(self, block: Block) -> int | None:
-        """Return the id to write to: the block's own, or that of a copy if others hold it. O(1). law: PAGE-11, PAGE-12.
-
-        Raises:
-            BlockError: it is the null block, foreign or freed, or shared and itself a copy still to be made.
-            NoFreeBlocksError: it has to be copied and no block is free.
-        """
+        # law: PAGE-11, PAGE-12
         own = self.own(block)
         self.make_writable(own)
         return int(own._mark - 1)
@@ -523,11 +474,6 @@ class PoolAllocator(BlockAllocator):
             raise BlockError(f"block: {mark - 1} is a copy still to be made; call clear_copy_on_writes first")
 
     def promote_to_immutable_block(self, block: Block) -> int:
-        """Make a full block findable, if content is looked up; return its id, that of the known block if there is one.
-
-        Raises:
-            BlockError: it is the null block, foreign, freed or not full.
-        """
         own = self.own(block)
         if not own.is_full:
             raise BlockError(f"block: {own!r} is not full, so it is still mutable")
@@ -535,17 +481,11 @@ class PoolAllocator(BlockAllocator):
         return int(own._mark - 1)
 
     def clear_copy_on_writes(self) -> list[tuple[int, int]]:
-        """Return the copies to be made, (source, destination), and let go of both ends. O(copies)."""
         return self.pool.take_pairs()
 
     # ------------------------------------------------------------------ moving
 
     def swap_out(self, blocks: list[Block]) -> None:
-        """Release blocks after their content was moved elsewhere; null ones are passed over. O(blocks).
-
-        Raises:
-            BlockError: one is foreign, freed, given twice, or an end of a copy to come. No block is released then.
-        """
         moving = self.moving(blocks)
         if len({id(block) for block in moving}) != len(moving):
             raise BlockError("blocks: one of them is given twice")
@@ -555,12 +495,6 @@ class PoolAllocator(BlockAllocator):
             block._mark = 0
 
     def swap_in(self, blocks: list[Block]) -> None:
-        """Give blocks without an id a place here, known content where it is; all or none. O(blocks).
-
-        Raises:
-            BlockError: one has an id, or is of no pool.
-            NoFreeBlocksError: not enough blocks are free.
-        """
         coming: list[PoolBlock] = []
         for block in blocks:
             if isinstance(block, NullBlock):
@@ -622,18 +556,12 @@ class PoolAllocator(BlockAllocator):
     # ------------------------------------------------------------------ counts
 
     def get_num_total_blocks(self) -> int:
-        """Return how many blocks there are. O(1)."""
         return int(self.pool.num_total())
 
     def get_num_free_blocks(self) -> int:
-        """Return how many blocks are free. O(1)."""
         return int(self.pool.num_free())
 
     def get_num_full_blocks_touched(self, blocks: list[Block]) -> int:
-        """Return how many blocks the full ones of these take here: each distinct one that is not held here by content.
-
-        Complexity: O(blocks).
-        """
         seen: set[int] = set()
         touched = 0
         for block in blocks:
@@ -649,22 +577,15 @@ class PoolAllocator(BlockAllocator):
         return touched
 
     def get_physical_block_id(self, absolute_id: int) -> int:
-        """Return the id of a block on its device, from zero. O(1).
-
-        Raises:
-            BlockError: it is not an id of this device.
-        """
         self.require_id(absolute_id)
         return absolute_id - int(self.pool.first_id)
 
     @property
     def all_block_ids(self) -> frozenset[int]:
-        """All absolute ids of the device. O(num_blocks)."""
         first = int(self.pool.first_id)
         return frozenset(range(first, first + int(self.pool.num_total())))
 
     def has_id(self, absolute_id: int) -> bool:
-        """Return whether an absolute id is one of this device. O(1)."""
         first = int(self.pool.first_id)
         return first <= absolute_id < first + int(self.pool.num_total())
 
@@ -685,12 +606,10 @@ class PoolAllocator(BlockAllocator):
         raise BlockError(f"block: {block!r} is not a block of this allocator")
 
     def require_free(self, count: i64) -> None:
-        """Raise `NoFreeBlocksError` unless `count` blocks are free."""
         if count > self.pool.num_free():
             raise NoFreeBlocksError(f"{count} blocks are needed, {self.pool.num_free()} are free")
 
     def require_id(self, absolute_id: int) -> None:
-        """Raise `BlockError` unless an absolute id is one of this device."""
         if not self.has_id(absolute_id):
             raise BlockError(f"block_id: {absolute_id!r} is not a block of this device")
 
@@ -702,11 +621,6 @@ class PoolAllocator(BlockAllocator):
             raise BlockError(f"block: {block.block_id} is the null block of another allocator")
 
     def allocate_or_get_null_block(self) -> NullBlock:
-        """Return the null block, which is taken at the first call. O(1).
-
-        Raises:
-            NoFreeBlocksError: it is not there yet, and no block is free.
-        """
         null = self.null
         if null is None:
             self.require_free(1)

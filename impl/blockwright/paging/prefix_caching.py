@@ -46,7 +46,6 @@ class PrefixCachingBlock(PoolBlock):
 
     @property
     def last_accessed(self) -> float:
-        """When its physical block was last accessed; negative: never."""
         allocator = self._allocator
         if self._mark != 0 and isinstance(allocator, PrefixCachingBlockAllocator):
             return allocator.pool.time_of(self._mark)
@@ -104,7 +103,6 @@ class PrefixCachingBlockAllocator(PoolAllocator):
         self._num_hits: i64 = 0
 
     def copy(self) -> PrefixCachingBlockAllocator:
-        """Return an independent copy, without the blocks handed out. O(num_blocks)."""
         twin = PrefixCachingBlockAllocator(0, 1)
         self.copy_to(twin)
         twin._num_queries = self._num_queries
@@ -112,15 +110,12 @@ class PrefixCachingBlockAllocator(PoolAllocator):
         return twin
 
     def make_block(self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None) -> PoolBlock:
-        """Return a block without a place."""
         return PrefixCachingBlock(prev_block, token_ids, int(self._size), self, None, False, extra_hash)
 
     def known(self, block: PoolBlock) -> i64:
-        """Return the mark of the block here that is found by a full block's content, or 0. O(1)."""
         return self.pool.find_words(block._low, block._high) if block.has_hash() else 0
 
     def count_query(self, hit: bool) -> None:
-        """Note that a full block was asked for by its content."""
         self._num_queries += 1
         if hit:
             self._num_hits += 1
@@ -169,12 +164,6 @@ class PrefixCachingBlockAllocator(PoolAllocator):
             self.num_moves += 1
 
     def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
-        """Note that blocks were accessed, eviction candidates among them: they go later at once. O(blocks log n).
-
-        Raises:
-            BlockError: one is foreign, or free and without content; nothing is noted.
-            InvalidArgumentError: `now` is not a number.
-        """
         require_time(now)
         self.require_known(block_ids)
         pool = self.pool
@@ -182,7 +171,6 @@ class PrefixCachingBlockAllocator(PoolAllocator):
             pool.access(block_id + 1, now)
 
     def require_known(self, block_ids: list[int]) -> None:
-        """Raise `BlockError` unless all are ids of this device, of blocks held or with content."""
         pool = self.pool
         for block_id in block_ids:
             self.require_id(block_id)
@@ -190,11 +178,9 @@ class PrefixCachingBlockAllocator(PoolAllocator):
                 raise BlockError(f"block_ids: block {block_id} is free and has no content")
 
     def mark_blocks_as_computed(self, block_ids: list[int]) -> None:
-        """Note that all blocks filled until now are computed, whatever the argument. O(1)."""
         self.pool.end_epoch()
 
     def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:
-        """Return the ids that all sequences begin with. O(ids)."""
         if not computed_seq_block_ids:
             return []
         common = computed_seq_block_ids[0]
@@ -208,11 +194,9 @@ class PrefixCachingBlockAllocator(PoolAllocator):
         return common[:length]
 
     def get_prefix_cache_hit_rate(self) -> float:
-        """Return the share of full blocks asked for that were known, since the last reset; 0.0 before any."""
         return float(self._num_hits) / float(self._num_queries) if self._num_queries > 0 else 0.0
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all content; False, and nothing happens, while a block but the null block is held. O(num_blocks)."""
         if not self.pool.reset():
             return False
         self._num_queries = 0
@@ -220,11 +204,6 @@ class PrefixCachingBlockAllocator(PoolAllocator):
         return True
 
     def find_cached_blocks_prefix(self, block_hashes: list[bytes]) -> list[bytes]:
-        """Return the leading hashes with blocks that are computed: marked so, or freed one by one. O(hashes returned).
-
-        Raises:
-            InvalidArgumentError: a hash is not 16 bytes.
-        """
         found = 0
         for content_hash in block_hashes:
             low, high = read_hash(content_hash)
@@ -236,6 +215,5 @@ class PrefixCachingBlockAllocator(PoolAllocator):
 
 
 def require_time(now: float) -> None:
-    """Raise `InvalidArgumentError` unless a time can be compared."""
     if now != now:
         raise InvalidArgumentError("now: a time must be a number")

@@ -81,7 +81,6 @@ class SimpleSequence:
         num_computed_tokens: int = 0,
         extra_hash: int | None = None,
     ) -> None:
-        """Take the fields; the tokens are copied."""
         self.seq_id = seq_id
         self.token_ids = list(token_ids)
         self.status = status
@@ -89,7 +88,6 @@ class SimpleSequence:
         self._extra_hash = extra_hash
 
     def get_len(self) -> int:
-        """Return how many tokens are known."""
         return len(self.token_ids)
 
     def get_token_ids(self) -> list[int]:
@@ -97,11 +95,9 @@ class SimpleSequence:
         return self.token_ids
 
     def get_num_computed_tokens(self) -> int:
-        """Return how many tokens have their KV data."""
         return self.num_computed_tokens
 
     def extra_hash(self) -> int | None:
-        """Return what identifies it besides its tokens."""
         return self._extra_hash
 
     def fork(self, seq_id: int) -> SimpleSequence:
@@ -115,7 +111,6 @@ class SimpleSequence:
         )
 
     def __repr__(self) -> str:
-        """Describe it in one line."""
         return f"SimpleSequence({self.seq_id}, tokens={len(self.token_ids)}, {self.status.name})"
 
 
@@ -141,15 +136,12 @@ class SimpleSequenceGroup:
         self._encoder_seq = encoder_seq
 
     def get_seqs(self, status: SequenceStatus | None = None) -> list[Sequence]:
-        """Return its sequences, those with a status if one is given."""
         if status is None:
             return self.seqs[:]
         return [seq for seq in self.seqs if seq.status is status]
 
     def is_encoder_decoder(self) -> bool:
-        """Return whether there is an encoder sequence."""
         return self._encoder_seq is not None
 
     def get_encoder_seq(self) -> Sequence | None:
-        """Return it, if there is one."""
         return self._encoder_seq

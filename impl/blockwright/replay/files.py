@@ -72,7 +72,6 @@ def _rows(place: Place, advance: Callable[[int], object]) -> Iterator[Row]:
 
 
 def _text(packed: IO[bytes], place: Place) -> IO[str]:
-    """Return the text of a file, unpacked."""
     magic, unpacked = packed.read(4), packed
     packed.seek(0)
     if magic[:2] == b"\x1f\x8b":

@@ -79,7 +79,7 @@ def mistaken(bits: list[bool], error: float, seed: int = 0) -> list[bool]:
 def most_hits(references: References, num_blocks: int) -> int:
     """Return the hits of MIN, in blocks: the block with the farthest next use is evicted first, then the deepest.
 
-    No policy hits more that serves one request after another and takes only what it needs (Belady, 1966).
+    No policy that serves one request after another and takes only the blocks it needs hits more (Belady, 1966).
     Complexity: O(references log num_blocks).
     """
     next_uses = _next_uses(references)

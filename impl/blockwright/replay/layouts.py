@@ -1,4 +1,4 @@
-"""What the rows of each trace format are called, and how a file's format is told by its first row.
+"""The field names of each trace format, and how a file's format is recognised by its first row.
 
 Another format with a row per request is another line of `LAYOUTS`; `traces` reads all of them by it.
 """
@@ -19,8 +19,8 @@ class Layout:
     Attributes:
         marks: a row that has all fields of one of these sets is of this format.
         tokens, output: the fields with the lengths of prompt and answer.
-        ids, unit: the field with the ids of the prompt's blocks, and the tokens that an id stands for.
-        own_unit: the field of a row, or of a session, that says the latter.
+        ids, unit: the field with the ids of the prompt's blocks, and the tokens of one id.
+        own_unit: the field of a row, or of a session, with the number of these tokens.
         times, tick: the fields that may hold the arrival, and the seconds that its numbers count.
         delay: the seconds after the row before, in the same session, in units of `tick`.
         session: the field that rows of one session share.
@@ -118,7 +118,7 @@ def layout_of(row: Row, place: Place) -> Layout:
     """Return the layout of a file by its first row.
 
     Raises:
-        TraceError: no format has these fields, or it is one that cannot be replayed; the message says what is missing.
+        TraceError: no format has these fields, or the format cannot be replayed; the message names the missing field.
     """
     names = set(row.fields)
     for layout in LAYOUTS:

@@ -53,7 +53,7 @@ class TraceRequest:
 class Trace:
     """Hold a whole trace: its requests in the order they are served, and where it came from.
 
-    `notes` are sentences on what the file says otherwise, or not at all; `labels` the field asked for, per request.
+    `notes` are sentences on how the file differs or leaves something out; `labels` the field asked for, per request.
     """
 
     source: str

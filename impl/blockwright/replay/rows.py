@@ -17,7 +17,7 @@ _LONGEST = 1e20
 
 
 class Place:
-    """Where a loader is, for its messages: the file, the line (0: the whole file), the format and what was read."""
+    """Where a loader is, for its messages: the file, the line (0 means the whole file), the format and the value."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

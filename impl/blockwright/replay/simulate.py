@@ -45,7 +45,7 @@ class PoolResult:
         uncached: tokens that were not cached, of the request at the 50th, 90th, 95th and 99th percentile of all.
         uncached_continuing: the same of requests that go on from an earlier one.
         tenants: per tenant, the share of its own block references that were hits.
-        offload: what a host tier added, or None; the hits above then include the host's.
+        offload: the result of a host tier, or None; the hits above then include the host's.
     """
 
     blocks: int
@@ -256,7 +256,6 @@ class _Pool:
         self._seconds += time.perf_counter() - start
 
     def _compute(self, request: Request, end: int) -> None:
-        """Run a step up to `end`."""
         if self._host:
             self._host.step(request, end)
         self._clock.now += (end - request.num_computed_tokens) * _Clock.TOKEN_SECONDS

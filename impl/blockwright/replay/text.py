@@ -39,7 +39,7 @@ class Tokenizer:
 def prompts_of(row: Row, name: str, all_of_it: bool = False) -> Iterator[tuple[list[str], str]]:
     """Yield the messages that precede each answer in a field of text or messages, and the answer or nothing.
 
-    With `all_of_it` the field is one prompt, whose last message may be an answer.
+    With `all_of_it` the field is one prompt, and its last message may be an answer.
 
     Raises:
         TraceError: no text and no messages.

@@ -43,7 +43,7 @@ def load_trace(
     `limit` keeps only the first requests of the file; `unit` overrides the tokens per id, which otherwise follow from
     the number of ids where it is not that of the format. `tokenizer` is a ``tokenizer.json`` for traces of text.
     `column` names a field to keep for each request, in `Trace.labels`. `advance` is given the bytes read, as they are
-    in the file. `Trace.notes` says in which ways the file is not what is replayed: sorted, without prefixes, and so on.
+    in the file. `Trace.notes` lists how the replayed trace differs from the file: sorted, without prefixes, and so on.
 
     Complexity: O(size of the file) time; memory for the requests, their ids and one row.
 
@@ -78,7 +78,7 @@ def load_trace(
 
 @dataclass(slots=True)
 class _Draft:
-    """A request whose unit is not yet known for sure; a turn of a session goes on from the draft `before`."""
+    """A request with a unit that is not yet certain; a turn of a session goes on from the draft `before`."""
 
     contents: array[int]
     num_tokens: int
@@ -114,7 +114,6 @@ class _Reader:
         self.num_empty = self.num_late = self.num_nameless = 0
 
     def add(self, row: Row) -> None:
-        """Add the requests of a row."""
         layout, place = self.layout, self.place
         if layout.only is not None and row.get(layout.only[0]) != layout.only[1]:
             return
@@ -152,7 +151,7 @@ class _Reader:
         return 0 if row.get(self.layout.output) is None else row.count(self.layout.output)
 
     def _arrival(self, row: Row, layout: Layout) -> tuple[float, int | None]:
-        """Return when a row arrives, in seconds, and the draft whose prompt and answer it goes on from, if any."""
+        """Return when a row arrives, in seconds, and the draft that it continues, if any."""
         name = next((name for name in layout.times if row.get(name) is not None), None)
         session = row.get(layout.session) if layout.session else None
         if name is not None:

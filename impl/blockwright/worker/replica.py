@@ -1,8 +1,7 @@
 """The inputs of a step's kernels for each token, made from a worker's block tables.
 
-The scheduler's manager sends a request's blocks once, and from then on only the changes (`BatchAllocation`). The
-replica keeps the tables from that, and writes for each token of a step its slot; for recurrent layers, the blocks of
-the states that are read and written.
+The tables follow the manager's (`rows`). From them the replica writes the slot of each token of a step and, for
+recurrent layers, the blocks of the states that are read and written.
 
     words    | positions | slots of the first group that has slots | slots of the second | ...
     counts   | query_start_loc | num_computed_tokens | seq_lens | encoder_lens | reads, writes, per recurrent group |
@@ -10,7 +9,6 @@ the states that are read and written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, final
 
 from librt.vecs import append, vec
@@ -20,9 +18,7 @@ from blockwright.config import KVCacheConfig
 from blockwright.core.keys.request import MAX_LENGTH, Request, item_count
 from blockwright.errors import (
     BlockError,
-    DuplicateRequestError,
     InvalidArgumentError,
-    UnknownRequestError,
     UnsupportedError,
 )
 from blockwright.worker.rows import (
@@ -32,7 +28,6 @@ from blockwright.worker.rows import (
     RECORD,
     GroupRows,
     TableRows,
-    is_packed,
     listed,
     whole,
     zeros32,
@@ -41,10 +36,12 @@ from blockwright.worker.rows import (
 
 
 @final
-class TableReplica(TableRows):
-    """Block tables of up to `max_num_requests` requests, a row each, and the inputs of one step at a time.
+class TableReplica:
+    """The inputs of one step at a time, made from block tables that follow the manager's.
 
     Attributes:
+        rows: the block tables, a row for each request.
+        groups, max_num_requests: of the rows.
         max_num_tokens, max_model_len: tokens of one step; of one request.
         words: ``vec[i64]``, see the module; never grows. A row has `max_num_tokens` places.
         counts: ``vec[i32]``, see the module; never grows.
@@ -63,7 +60,9 @@ class TableReplica(TableRows):
         keep_changes: bool,
     ) -> None:
         """Make rows of null blocks. O(max_num_requests * entries of the longest request)."""
-        super().__init__(config, max_num_requests, max_model_len, max_encoder_len, enable_caching, keep_changes)
+        self.rows = TableRows(config, max_num_requests, max_model_len, max_encoder_len, enable_caching, keep_changes)
+        self.groups: list[GroupRows] = self.rows.groups
+        self.max_num_requests: i64 = max_num_requests
         self.max_num_tokens: i64 = max_num_tokens
         self.max_model_len: i64 = max_model_len
         self._has_encoder = any([group.is_encoder for group in self.groups])
@@ -80,11 +79,7 @@ class TableReplica(TableRows):
         self.words: vec[i64] = zeros64(words)
         self._found: vec[i64] = zeros64(words - self.max_num_tokens)  # slots of a step that may still fail
         self.counts: vec[i32] = zeros32(counts)
-        # The call that is being made: rows of its requests, where each begins; and which row was named as which.
-        self._calls: i64 = 0
-        self._named: vec[i64] = zeros64(self.max_num_requests)
-        self._order: vec[i64] = zeros64(self.max_num_requests)
-        self._at: vec[i64] = zeros64(self.max_num_requests)
+        # Per request of the step: where it begins, its new tokens, and how many of them are drafts.
         self._begins: vec[i64] = zeros64(self.max_num_requests)
         self._news: vec[i64] = zeros64(self.max_num_requests)
         self._drafts: vec[i64] = zeros64(self.max_num_requests)
@@ -92,188 +87,6 @@ class TableReplica(TableRows):
         self.num_tokens: i64 = 0
         self.max_query_len: i64 = 0
         self.max_seq_len: i64 = 0
-
-    # ------------------------------------------------------------------ what changed
-
-    def apply(self, requests: list[object], allocation: Any) -> None:
-        """Apply a `BatchAllocation` of these requests to the rows. See `InputBatch.apply`."""
-        self._begin_call()
-        mark = self.num_changes
-        try:
-            self._locate(requests)
-            number = self._apply(requests, allocation)
-        except Exception:
-            self._undo(mark)
-            raise
-        self._applied = max(self._applied, number)
-
-    def _apply(self, requests: list[object], allocation: Any) -> i64:
-        """Change the rows of located requests; return the allocation's number. O(requests + changes).
-
-        A failure leaves something for `_undo`.
-        """
-        applied = self._number_of(allocation)
-        new_ids = _buffer_of(allocation, "new_block_ids")
-        nulled = _buffer_of(allocation, "nulled_entries")
-        replaced = _buffer_of(allocation, "replaced_entries")
-        given_served: object = getattr(allocation, "num_served", None)
-        served_count = whole(given_served)
-        groups = self._num_groups
-        if served_count is None or served_count < 0 or served_count > len(requests):
-            raise InvalidArgumentError(
-                f"allocation: it served {given_served!r} requests, but {len(requests)} are given; give those of its "
-                "batch, in the same order"
-            )
-        served: i64 = served_count
-        names = _names_of(allocation, served)
-        changed = _changed_tables(allocation, served, groups)
-        if len(changed) % 3 != 0 or len(replaced) % 4 != 0:
-            raise InvalidArgumentError(f"allocation: it is not one of {groups} groups")
-        i: i64 = -1
-        row: i64 = 0
-        last: i64 = -1  # table that was changed
-        new_begin: i64 = 0
-        nulled_begin: i64 = 0
-        at: i64 = 0
-        while at < i64(len(changed)) and i64(changed[at]) < served * groups:
-            table: i64 = i64(changed[at])
-            if table <= last:
-                raise InvalidArgumentError(f"allocation: table {table} comes after table {last}; they must ascend")
-            last = table
-            if table // groups != i:
-                i = table // groups
-                row = self._at[i]
-                self._check_name(names, i, row)
-            group = self.groups[table % groups]
-            self._append(group, row, new_ids, new_begin, i64(changed[at + 1]))
-            self._null(group, row, nulled, nulled_begin, i64(changed[at + 2]))
-            new_begin, nulled_begin = i64(changed[at + 1]), i64(changed[at + 2])
-            at += 3
-        at = 0
-        while at < i64(len(replaced)):
-            i = i64(replaced[at])
-            self._replace(i, i64(replaced[at + 1]), i64(replaced[at + 2]), replaced[at + 3], served)
-            self._check_name(names, i, self._at[i])
-            at += 4
-        return applied
-
-    def _number_of(self, allocation: Any) -> i64:
-        """Return the number of an allocation, checked to come after those that were applied; 0 if it has none."""
-        number = item_count("allocation.number", getattr(allocation, "number", 0))
-        if 0 < number <= self._applied:
-            raise InvalidArgumentError(
-                f"allocation: it is number {number} of its manager, and number {self._applied} was applied already; "
-                "apply each once, in the order of the calls"
-            )
-        return number
-
-    def _check_name(self, names: Sequence[object] | None, i: i64, row: i64) -> None:
-        """Check that request i of an allocation is the one of the row to be changed."""
-        if names is None:
-            return
-        name = names[int(i)]
-        if name != "" and name != self._ids[row]:
-            raise InvalidArgumentError(
-                f"requests: number {i} of the allocation's batch is {name!r}, but {self._ids[row]!r} is given; "
-                "give those of its batch, in the same order"
-            )
-
-    def _append(self, group: GroupRows, row: i64, ids: vec[i32], start: i64, stop: i64) -> None:
-        """Append blocks to a row."""
-        if start == stop:
-            return
-        length = self._length(group.number, row)
-        if start < 0 or start > stop or stop > i64(len(ids)) or length + stop - start > group.width:
-            raise InvalidArgumentError(
-                f"allocation: new blocks {start}..{stop} of {len(ids)} do not fit behind the {length} entries of "
-                f"{self._ids[row]!r} in group {group.number}, of {group.width}; was one missed, or do "
-                "the batch's enable_caching or max_model_len differ from the manager's?"
-            )
-        at = start
-        while at < stop:
-            self._checked_block(group, row, ids[at])
-            at += 1
-        # law: ROW-1. As `_put` of each, but that zeros stand behind a row is known and need not be waited for.
-        self._make_room(stop - start)
-        index = group.first + row * group.width + length
-        self._begin_run(index)
-        tables = self.tables
-        before = self._before
-        number = self.num_changes
-        length += stop - start
-        while start < stop:
-            before[number] = 0
-            tables[index] = ids[start]
-            number += 1
-            index += 1
-            start += 1
-        self.num_changes = number
-        self._set_length(group.number, row, length)
-
-    def _checked_block(self, group: GroupRows, row: i64, block: i32) -> i32:
-        """Return a block id that is one of the pool."""
-        if block < 0 or i64(block) >= self._num_blocks:
-            raise self._foreign("allocation", block, self._ids[row], int(group.number))
-        return block
-
-    def _null(self, group: GroupRows, row: i64, entries: vec[i32], start: i64, stop: i64) -> None:
-        """Put the null block at entries of a row."""
-        if start == stop:
-            return
-        if start < 0 or start > stop or stop > i64(len(entries)):
-            raise InvalidArgumentError(f"allocation: it nulled entries {start}..{stop} of {len(entries)}")
-        self._forget_block(group.number, row)
-        # They ascend; those that a window leaves at once are neighbours.
-        begin: i64 = i64(entries[start])
-        end = begin + stop - start
-        if i64(entries[stop - 1]) == end - 1:
-            self._null_run(group, row, begin, end)
-            return
-        while start < stop:
-            begin = i64(entries[start])
-            self._null_run(group, row, begin, begin + 1)
-            start += 1
-
-    def _null_run(self, group: GroupRows, row: i64, begin: i64, end: i64) -> None:
-        """Put the null block at neighbouring entries of a row, as `_put` at each."""
-        length = self._length(group.number, row)
-        if begin < 0 or end > length:
-            raise InvalidArgumentError(
-                f"allocation: entry {max(begin, length) if begin >= 0 else begin} of {self._ids[row]!r} in group "
-                f"{group.number} became null, but the row has {length}; was an allocation missed?"
-            )
-        # law: ROW-1
-        index = group.first + row * group.width + begin
-        if end - begin == 1:
-            self._put(index, 0)
-            return
-        self._make_room(end - begin)
-        self._begin_run(index)
-        tables = self.tables
-        before = self._before
-        number = self.num_changes
-        while begin < end:
-            before[number] = tables[index]
-            tables[index] = 0
-            number += 1
-            index += 1
-            begin += 1
-        self.num_changes = number
-
-    def _replace(self, i: i64, number: i64, entry: i64, block: i32, served: i64) -> None:
-        """Put the block of a copy in place of the one that others share."""
-        if i < 0 or i >= served or number < 0 or number >= self._num_groups:
-            raise InvalidArgumentError(f"allocation: it replaced an entry of request {i}, group {number}")
-        group = self.groups[number]
-        row = self._at[i]
-        if entry < 0 or entry >= self._length(number, row):
-            raise InvalidArgumentError(
-                f"allocation: entry {entry} of {self._ids[row]!r} in group {number} was replaced, but the row has "
-                f"{self._length(number, row)}; was an allocation missed?"
-            )
-        # law: ROW-1
-        self._forget_block(number, row)
-        self._put(group.first + row * group.width + entry, self._checked_block(group, row, block))
 
     # ------------------------------------------------------------------ a step
 
@@ -288,28 +101,29 @@ class TableReplica(TableRows):
 
         See `InputBatch.step`. Everything is checked first, and changes made by then are undone if a check fails.
         """
+        rows = self.rows
         size: i64 = len(requests)
         news, drafts = self._news, self._drafts
-        self._begin_call()
-        mark = self.num_changes
+        rows._begin_call()
+        mark = rows.num_changes
         number: i64 = 0
         try:
-            self._locate(requests)
+            rows._locate(requests)
             _count("num_new_tokens", num_new_tokens, size, news)
             _count("num_draft_tokens", num_draft_tokens, size, drafts)
             self._check_counts(requests, news, drafts)
             if allocation is not None:
-                number = self._apply(requests, allocation)
+                number = rows._apply(requests, allocation)
             for group in self.groups:
                 if group.has_slots:
                     self._find_slots(group, news, size)
                 elif group.is_recurrent:
                     self._check_states(group, news, drafts, size)
         except Exception:
-            self._undo(mark)
+            rows._undo(mark)
             raise
-        self._applied = max(self._applied, number)
-        self._place(size)
+        rows._applied = max(rows._applied, number)
+        rows._place(size)
         self._fill(news, size)
         for group in self.groups:
             if group.has_slots:
@@ -317,47 +131,15 @@ class TableReplica(TableRows):
             elif group.is_recurrent:
                 self._fill_states(group, news, drafts, size)
         i: i64 = 0
-        while i < size and self._record_size > RECORD:
+        while i < size and rows._record_size > RECORD:
             if news[i] > 0:
-                self._set_record(i, BEGIN, self._begins[i])
-                self._set_record(i, CERTAIN, self._begins[i] + news[i] - drafts[i])
+                rows._set_record(i, BEGIN, self._begins[i])
+                rows._set_record(i, CERTAIN, self._begins[i] + news[i] - drafts[i])
             i += 1
-
-    def _locate(self, requests: list[object]) -> None:
-        """Find the rows of requests, each once. O(requests); no look-up for one that is where it was."""
-        size: i64 = len(requests)
-        if size > self.max_num_requests:
-            raise InvalidArgumentError(f"requests: {size} of them, but there are {self.max_num_requests} rows")
-        self._calls += 1
-        call = self._calls
-        seen = self._seen
-        named = self._named
-        order = self._order
-        rows = self._at
-        i: i64 = 0
-        while i < size:
-            request = requests[i]
-            row: i64 = i
-            if seen[i] is not request or request is None:
-                row = self._look_up(request)
-            if named[row] == call:
-                raise DuplicateRequestError(f"requests: {self._ids[row]!r} is given twice")
-            named[row] = call
-            order[row] = i
-            rows[i] = row
-            i += 1
-
-    def _look_up(self, request: object) -> i64:
-        """Return the row of a request by its id, and remember the request object."""
-        name: object = getattr(request, "request_id", None)
-        row = self._rows.get(name) if isinstance(name, str) else None
-        if row is None:
-            raise UnknownRequestError(f"requests: {name!r} has no row; add_request it first")
-        self._seen[row] = request
-        return row
 
     def _check_counts(self, requests: list[object], news: vec[i64], drafts: vec[i64]) -> None:
         """Take down where each request's step begins, after checking that it is within the limits. O(requests)."""
+        rows = self.rows
         begins = self._begins
         most = self.max_model_len
         total: i64 = 0
@@ -374,12 +156,12 @@ class TableReplica(TableRows):
             if begins[i] < 0 or begins[i] > most - news[i]:
                 given = begins[i] if computed is None else computed
                 raise InvalidArgumentError(
-                    f"num_new_tokens: {given} computed and {news[i]} new tokens of {self._ids[self._at[i]]!r} do not "
+                    f"num_new_tokens: {given} computed and {news[i]} new tokens of {rows._ids[rows._at[i]]!r} do not "
                     f"lie within 0..{most}, max_model_len"
                 )
             if drafts[i] > 0 and drafts[i] >= news[i]:
                 raise InvalidArgumentError(
-                    f"num_draft_tokens: {drafts[i]} drafts among {news[i]} new tokens of {self._ids[self._at[i]]!r}; "
+                    f"num_draft_tokens: {drafts[i]} drafts among {news[i]} new tokens of {rows._ids[rows._at[i]]!r}; "
                     "a step computes at least one token that is no draft"
                 )
             total += news[i]
@@ -391,18 +173,19 @@ class TableReplica(TableRows):
 
     def _find_slots(self, group: GroupRows, news: vec[i64], size: i64) -> None:
         """Find the slots of one group, for `_fill_slots`: every new token has one. O(tokens)."""
+        rows = self.rows
         found = self._found
-        starts = self._starts
-        bases = self._bases
+        starts = rows._starts
+        bases = rows._bases
         begins = self._begins
-        rows = self._at
+        places = rows._at
         out = group.slots - self.max_num_tokens
         block_size = group.block_size
         first = group.number * self.max_num_requests
         i: i64 = 0
         while i < size:
             position = begins[i]
-            row = rows[i]
+            row = places[i]
             begin = starts[first + row]
             # Most tokens go to the block of the request's last one; there the table is not read.
             if news[i] == 1 and begin <= position < begin + block_size:
@@ -415,22 +198,23 @@ class TableReplica(TableRows):
 
     def _find_slots_of(self, group: GroupRows, row: i64, position: i64, stop: i64, out: i64) -> i64:
         """Find the slots of one request's tokens in one group; return where the next one's go. O(tokens)."""
+        rows = self.rows
         found = self._found
         block_size = group.block_size
         at = group.number * self.max_num_requests + row
         while position < stop:
-            begin = self._starts[at]
+            begin = rows._starts[at]
             if position < begin or position >= begin + block_size:
                 entry = group.entry(position)
-                block = i64(self.tables[group.first + row * group.width + entry])
+                block = i64(rows.tables[group.first + row * group.width + entry])
                 if block == 0:
                     raise self._no_block(f"position {position}", row, group)
                 begin = entry * block_size
-                self._starts[at] = begin
-                self._bases[at] = (block - entry) * block_size
+                rows._starts[at] = begin
+                rows._bases[at] = (block - entry) * block_size
             end = min(stop, begin + block_size)
             # law: SLOT-1
-            slot = self._bases[at] + position
+            slot = rows._bases[at] + position
             while position < end:
                 found[out] = slot
                 out += 1
@@ -439,35 +223,34 @@ class TableReplica(TableRows):
         return out
 
     def _no_block(self, what: str, row: i64, group: GroupRows) -> BlockError:
-        """Return the error of a position or state without a block."""
         hint = ", or the batch's enable_caching differs from the manager's" if group.is_recurrent else ""
         return BlockError(
-            f"{what} of {self._ids[row]!r} in group {group.number} has no block; allocate its slots and apply the "
+            f"{what} of {self.rows._ids[row]!r} in group {group.number} has no block; allocate its slots and apply the "
             f"allocation, or add_request it anew{hint}"
         )
 
     def _check_states(self, group: GroupRows, news: vec[i64], drafts: vec[i64], size: i64) -> None:
         """Check that the states to be read and written have blocks. O(requests)."""
+        rows = self.rows
         i: i64 = 0
         while i < size:
             if news[i] > 0:
-                row = self._at[i]
+                row = rows._at[i]
                 begin = self._begins[i]
                 if begin > 0 and self._state_read(group, row, begin) == 0:
                     raise self._no_block(f"the state after {begin} tokens", row, group)
                 certain = begin + news[i] - drafts[i]
-                if certain > 0 and self.tables[self._state_index(group, row, certain)] == 0:
+                if certain > 0 and rows.tables[self._state_index(group, row, certain)] == 0:
                     raise self._no_block(f"the state after {certain} tokens", row, group)
-                if drafts[i] > self._record(row, group.record + 1):
+                if drafts[i] > rows._record(row, group.record + 1):
                     raise BlockError(
-                        f"num_draft_tokens: {drafts[i]} drafts of {self._ids[row]!r}, but it has "
-                        f"{self._record(row, group.record + 1)} blocks for their states in group {group.number}; "
+                        f"num_draft_tokens: {drafts[i]} drafts of {rows._ids[row]!r}, but it has "
+                        f"{rows._record(row, group.record + 1)} blocks for their states in group {group.number}; "
                         "add_request it with its draft_block_ids"
                     )
             i += 1
 
     def _state_index(self, group: GroupRows, row: i64, num_tokens: i64) -> i64:
-        """Return the index in the tables of the block with the state after some tokens."""
         return group.first + row * group.width + group.state_entry(num_tokens)
 
     def _state_read(self, group: GroupRows, row: i64, begin: i64) -> i64:
@@ -476,41 +259,20 @@ class TableReplica(TableRows):
         After accepted drafts that is the block of the last of them. A step that begins where the last one did reads the
         same block again.
         """
+        rows = self.rows
         if begin == 0:
             return 0
-        if group.num_states > 0 and begin == self._record(row, BEGIN):
-            return self._record(row, group.record)
+        if group.num_states > 0 and begin == rows._record(row, BEGIN):
+            return rows._record(row, group.record)
         # law: STATE-1
-        accepted = begin - self._record(row, CERTAIN)
+        accepted = begin - rows._record(row, CERTAIN)
         if accepted > 0:
-            if accepted > self._record(row, group.record + 1):
+            if accepted > rows._record(row, group.record + 1):
                 return 0
-            return self._record(row, group.record + 1 + accepted)
-        return i64(self.tables[self._state_index(group, row, begin)])
-
-    def _place(self, size: i64) -> None:
-        """Bring request i of the step to row i. O(entries of the rows that differ)."""
-        # law: ROW-2
-        i: i64 = 0
-        while i < size:
-            row = self._at[i]
-            if row != i:
-                self._swap(i, row)
-                # Who stood in row i is now where request i was; if it is of this step too, it is looked for there.
-                if self._named[i] == self._calls:
-                    other = self._order[i]
-                    self._at[other] = row
-                    self._order[row] = other
-                else:
-                    self._named[row] = 0
-                    self._named[i] = self._calls
-                self._at[i] = i
-                self._order[i] = i
-            i += 1
-        self._shorten()
+            return rows._record(row, group.record + 1 + accepted)
+        return i64(rows.tables[self._state_index(group, row, begin)])
 
     def _fill(self, news: vec[i64], size: i64) -> None:
-        """Write positions and counts. O(tokens)."""
         words = self.words
         counts = self.counts
         begins = self._begins
@@ -530,7 +292,7 @@ class TableReplica(TableRows):
             counts[rows + 1 + i] = i32(position)
             counts[2 * rows + 1 + i] = i32(stop)
             if self._has_encoder:
-                counts[3 * rows + 1 + i] = i32(self._record(i, ENCODER))
+                counts[3 * rows + 1 + i] = i32(self.rows._record(i, ENCODER))
             while position < stop:
                 words[total] = position
                 total += 1
@@ -556,6 +318,7 @@ class TableReplica(TableRows):
 
     def _fill_states(self, group: GroupRows, news: vec[i64], drafts: vec[i64], size: i64) -> None:
         """Write the blocks of the states that one group reads and writes, all of them checked. O(requests)."""
+        rows = self.rows
         counts = self.counts
         width = 1 + group.num_states
         i: i64 = 0
@@ -572,27 +335,27 @@ class TableReplica(TableRows):
                 certain = begin + news[i] - drafts[i]
                 # law: STATE-2
                 if certain > 0:
-                    counts[out] = self.tables[self._state_index(group, i, certain)]
+                    counts[out] = rows.tables[self._state_index(group, i, certain)]
                 place = 0
                 while place < drafts[i]:
-                    counts[out + 1 + place] = i32(self._record(i, group.record + 2 + place))
+                    counts[out + 1 + place] = i32(rows._record(i, group.record + 2 + place))
                     place += 1
-                self._set_record(i, group.record, read)
+                rows._set_record(i, group.record, read)
             i += 1
 
     def slots(self, request_id: object, number: object, start: object, stop: object) -> vec[i64]:
-        """Return the slots of some positions of one request. See `InputBatch.slots`."""
-        row: i64 = self.row_of(request_id)
+        rows = self.rows
+        row: i64 = rows.row_of(request_id)
         at = whole(number)
-        if at is None or not 0 <= at < int(self._num_groups):
-            raise InvalidArgumentError(f"group: must be within 0..{self._num_groups - 1}, not {number!r}")
+        if at is None or not 0 <= at < int(rows._num_groups):
+            raise InvalidArgumentError(f"group: must be within 0..{rows._num_groups - 1}, not {number!r}")
         group = self.groups[at]
         if group.is_recurrent:
             raise UnsupportedError(f"group: the blocks of group {group.number} hold states and have no slots")
         first, last = whole(start), whole(stop)
         if first is None or last is None or not 0 <= first <= last <= MAX_LENGTH:
             raise InvalidArgumentError(f"start, stop: must be positions in order, not {start!r} and {stop!r}")
-        length = self._length(group.number, row)
+        length = rows._length(group.number, row)
         position: i64 = first
         end: i64 = last
         held: i64 = min(end, length * group.block_size)
@@ -601,57 +364,12 @@ class TableReplica(TableRows):
             found = vec[i64](capacity=held - position)
         while position < end:
             entry = group.entry(position)
-            block = i64(self.tables[group.first + row * group.width + entry]) if entry < length else 0
+            block = i64(rows.tables[group.first + row * group.width + entry]) if entry < length else 0
             if block == 0:
                 raise self._no_block(f"position {position}", row, group)
             found = append(found, (block - entry) * group.block_size + position)
             position += 1
         return found
-
-
-def _names_of(allocation: Any, served: i64) -> Sequence[object] | None:
-    """Return the ids of an allocation's requests, None if it has none."""
-    given: object = getattr(allocation, "request_ids", None)
-    if not isinstance(given, (tuple, list)) or len(given) == 0:
-        return None
-    if len(given) < int(served):
-        raise InvalidArgumentError(f"allocation: it served {served} requests, but has ids of {len(given)}")
-    return given
-
-
-def _changed_tables(allocation: Any, served: i64, groups: i64) -> vec[i32]:
-    """Return the numbers of `BatchAllocation.changed_tables`, made from the offsets if those were given.
-
-    Raises:
-        InvalidArgumentError: the allocation has fewer tables than the requests that it served.
-    """
-    least = served * groups
-    count = whole(getattr(allocation, "num_tables", None))
-    if count is not None and count >= int(least):
-        return _buffer_of(allocation, "changed_tables")
-    new_ends = _buffer_of(allocation, "new_block_offsets")
-    nulled_ends = _buffer_of(allocation, "nulled_offsets")
-    if i64(len(new_ends)) <= least or i64(len(nulled_ends)) <= least or new_ends[0] != 0 or nulled_ends[0] != 0:
-        raise InvalidArgumentError(f"allocation: it is not one of {groups} groups")
-    changed = vec[i32]()
-    table: i64 = 0
-    while table < least:
-        new, nulled = new_ends[table + 1], nulled_ends[table + 1]
-        if new != new_ends[table] or nulled != nulled_ends[table]:
-            changed = append(append(append(changed, i32(table)), new), nulled)
-        table += 1
-    return changed
-
-
-def _buffer_of(allocation: Any, name: str) -> vec[i32]:
-    """Return one of an allocation's buffers."""
-    given: Any = getattr(allocation, name, None)
-    if not is_packed(given):
-        raise InvalidArgumentError(
-            f"allocation: must be what manager.allocate_slots_batch returned; its {name} is {given!r}, no vec[i32]"
-        )
-    found: vec[i32] = given
-    return found
 
 
 def _count(name: str, given: object, size: i64, counts: vec[i64]) -> None:
@@ -672,7 +390,6 @@ def _count(name: str, given: object, size: i64, counts: vec[i64]) -> None:
 
 
 def _computed_of(request: object) -> int:
-    """Return the computed tokens of an object that is no `Request`."""
     given: object = getattr(request, "num_computed_tokens", None)
     count = whole(given)
     if count is None:

@@ -2,6 +2,8 @@
 
     group 0: row 0, row 1, ... | group 1: row 0, ... | ... | entries of each row, per group |
 
+The scheduler's manager sends a request's blocks once, and from then on only the changes (`BatchAllocation`).
+
 Each write is remembered with the value before it. So a call that fails is undone, and a copy of the vector on another
 device is updated with the changes alone, whatever the length of the tables. Whole rows are written without where there
 is no such copy, as nothing can fail any more.
@@ -9,7 +11,7 @@ is no such copy, as nothing can fail any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, final
 
 from librt.vecs import append, extend, vec
@@ -17,9 +19,15 @@ from mypy_extensions import i32, i64
 
 from blockwright.arguments import whole as other_whole
 from blockwright.config import KVCacheConfig
-from blockwright.core.keys.request import MAX_LENGTH
+from blockwright.core.keys.request import MAX_LENGTH, item_count
 from blockwright.core.tables.group import ONE_STATE, ROW, layout_for
-from blockwright.errors import BlockError, InvalidArgumentError, UnknownRequestError, UnsupportedError
+from blockwright.errors import (
+    BlockError,
+    DuplicateRequestError,
+    InvalidArgumentError,
+    UnknownRequestError,
+    UnsupportedError,
+)
 from blockwright.kinds import CrossAttentionSpec, MambaSpec
 
 # A row's record: what is known of its last step, its encoder's tokens, and then, per recurrent group, the block that
@@ -54,7 +62,6 @@ class GroupRows:
     """
 
     def __init__(self, number: int, spec: object, block_size: int, width: int, layout: int, num_states: int) -> None:
-        """Take the properties of the group's kind; the replica sets the places."""
         self.number: i64 = number
         self.block_size: i64 = block_size
         self.shift: i64 = block_size.bit_length() - 1 if block_size & (block_size - 1) == 0 else -1
@@ -71,7 +78,6 @@ class GroupRows:
         self.record: i64 = 0
 
     def entry(self, position: i64) -> i64:
-        """Return the table entry of a position. O(1)."""
         if self.shift >= 0:
             return position >> self.shift
         return position // self.block_size
@@ -81,6 +87,7 @@ class GroupRows:
         return 0 if self.is_single else self.entry(num_tokens - 1)
 
 
+@final
 class TableRows:
     """Block tables of up to `max_num_requests` requests, and the record of each of them.
 
@@ -146,6 +153,11 @@ class TableRows:
         self._seen: list[object] = [None] * int(max_num_requests)
         self._end: i64 = 0
         self._applied: i64 = 0  # the number of the last allocation
+        # The call that is being made: rows of its requests; and which row was named as which.
+        self._calls: i64 = 0
+        self._named: vec[i64] = zeros64(max_num_requests)
+        self._order: vec[i64] = zeros64(max_num_requests)
+        self._at: vec[i64] = zeros64(max_num_requests)
 
     # ------------------------------------------------------------------ entries
 
@@ -221,7 +233,6 @@ class TableRows:
         self._num_runs = 0
 
     def _length(self, group: i64, row: i64) -> i64:
-        """Return the entries of a row."""
         return i64(self.tables[self._lengths + group * self.max_num_requests + row])
 
     def _set_length(self, group: i64, row: i64, length: i64) -> None:
@@ -240,26 +251,228 @@ class TableRows:
             self._starts[at] = NOWHERE
             at += 1
 
+    # ------------------------------------------------------------------ what changed
+
+    def apply(self, requests: list[object], allocation: Any) -> None:
+        self._begin_call()
+        mark = self.num_changes
+        try:
+            self._locate(requests)
+            number = self._apply(requests, allocation)
+        except Exception:
+            self._undo(mark)
+            raise
+        self._applied = max(self._applied, number)
+
+    def _apply(self, requests: list[object], allocation: Any) -> i64:
+        """Change the rows of located requests; return the allocation's number. O(requests + changes).
+
+        A failure leaves something for `_undo`.
+        """
+        applied = self._number_of(allocation)
+        new_ids = _buffer_of(allocation, "new_block_ids")
+        nulled = _buffer_of(allocation, "nulled_entries")
+        replaced = _buffer_of(allocation, "replaced_entries")
+        given_served: object = getattr(allocation, "num_served", None)
+        served_count = whole(given_served)
+        groups = self._num_groups
+        if served_count is None or served_count < 0 or served_count > len(requests):
+            raise InvalidArgumentError(
+                f"allocation: it served {given_served!r} requests, but {len(requests)} are given; give those of its "
+                "batch, in the same order"
+            )
+        served: i64 = served_count
+        names = _names_of(allocation, served)
+        changed = _changed_tables(allocation, served, groups)
+        if len(changed) % 3 != 0 or len(replaced) % 4 != 0:
+            raise InvalidArgumentError(f"allocation: it is not one of {groups} groups")
+        i: i64 = -1
+        row: i64 = 0
+        last: i64 = -1  # table that was changed
+        new_begin: i64 = 0
+        nulled_begin: i64 = 0
+        at: i64 = 0
+        while at < i64(len(changed)) and i64(changed[at]) < served * groups:
+            table: i64 = i64(changed[at])
+            if table <= last:
+                raise InvalidArgumentError(f"allocation: table {table} comes after table {last}; they must ascend")
+            last = table
+            if table // groups != i:
+                i = table // groups
+                row = self._at[i]
+                self._check_name(names, i, row)
+            group = self.groups[table % groups]
+            self._append(group, row, new_ids, new_begin, i64(changed[at + 1]))
+            self._null(group, row, nulled, nulled_begin, i64(changed[at + 2]))
+            new_begin, nulled_begin = i64(changed[at + 1]), i64(changed[at + 2])
+            at += 3
+        at = 0
+        while at < i64(len(replaced)):
+            i = i64(replaced[at])
+            self._replace(i, i64(replaced[at + 1]), i64(replaced[at + 2]), replaced[at + 3], served)
+            self._check_name(names, i, self._at[i])
+            at += 4
+        return applied
+
+    def _number_of(self, allocation: Any) -> i64:
+        """Return the number of an allocation, checked to come after those that were applied; 0 if it has none."""
+        number = item_count("allocation.number", getattr(allocation, "number", 0))
+        if 0 < number <= self._applied:
+            raise InvalidArgumentError(
+                f"allocation: it is number {number} of its manager, and number {self._applied} was applied already; "
+                "apply each once, in the order of the calls"
+            )
+        return number
+
+    def _check_name(self, names: Sequence[object] | None, i: i64, row: i64) -> None:
+        if names is None:
+            return
+        name = names[int(i)]
+        if name != "" and name != self._ids[row]:
+            raise InvalidArgumentError(
+                f"requests: number {i} of the allocation's batch is {name!r}, but {self._ids[row]!r} is given; "
+                "give those of its batch, in the same order"
+            )
+
+    def _append(self, group: GroupRows, row: i64, ids: vec[i32], start: i64, stop: i64) -> None:
+        if start == stop:
+            return
+        length = self._length(group.number, row)
+        if start < 0 or start > stop or stop > i64(len(ids)) or length + stop - start > group.width:
+            raise InvalidArgumentError(
+                f"allocation: new blocks {start}..{stop} of {len(ids)} do not fit behind the {length} entries of "
+                f"{self._ids[row]!r} in group {group.number}, of {group.width}; was one missed, or do "
+                "the batch's enable_caching or max_model_len differ from the manager's?"
+            )
+        at = start
+        while at < stop:
+            self._checked_block(group, row, ids[at])
+            at += 1
+        # law: ROW-1. As `_put` of each, but that zeros stand behind a row is known and need not be waited for.
+        self._make_room(stop - start)
+        index = group.first + row * group.width + length
+        self._begin_run(index)
+        tables = self.tables
+        before = self._before
+        number = self.num_changes
+        length += stop - start
+        while start < stop:
+            before[number] = 0
+            tables[index] = ids[start]
+            number += 1
+            index += 1
+            start += 1
+        self.num_changes = number
+        self._set_length(group.number, row, length)
+
+    def _checked_block(self, group: GroupRows, row: i64, block: i32) -> i32:
+        if block < 0 or i64(block) >= self._num_blocks:
+            raise self._foreign("allocation", block, self._ids[row], int(group.number))
+        return block
+
+    def _null(self, group: GroupRows, row: i64, entries: vec[i32], start: i64, stop: i64) -> None:
+        if start == stop:
+            return
+        if start < 0 or start > stop or stop > i64(len(entries)):
+            raise InvalidArgumentError(f"allocation: it nulled entries {start}..{stop} of {len(entries)}")
+        self._forget_block(group.number, row)
+        # They ascend; those that a window leaves at once are neighbours.
+        begin: i64 = i64(entries[start])
+        end = begin + stop - start
+        if i64(entries[stop - 1]) == end - 1:
+            self._null_run(group, row, begin, end)
+            return
+        while start < stop:
+            begin = i64(entries[start])
+            self._null_run(group, row, begin, begin + 1)
+            start += 1
+
+    def _null_run(self, group: GroupRows, row: i64, begin: i64, end: i64) -> None:
+        """Put the null block at neighbouring entries of a row, as `_put` at each."""
+        length = self._length(group.number, row)
+        if begin < 0 or end > length:
+            raise InvalidArgumentError(
+                f"allocation: entry {max(begin, length) if begin >= 0 else begin} of {self._ids[row]!r} in group "
+                f"{group.number} became null, but the row has {length}; was an allocation missed?"
+            )
+        # law: ROW-1
+        index = group.first + row * group.width + begin
+        if end - begin == 1:
+            self._put(index, 0)
+            return
+        self._make_room(end - begin)
+        self._begin_run(index)
+        tables = self.tables
+        before = self._before
+        number = self.num_changes
+        while begin < end:
+            before[number] = tables[index]
+            tables[index] = 0
+            number += 1
+            index += 1
+            begin += 1
+        self.num_changes = number
+
+    def _replace(self, i: i64, number: i64, entry: i64, block: i32, served: i64) -> None:
+        """Put the block of a copy in place of the one that others share."""
+        if i < 0 or i >= served or number < 0 or number >= self._num_groups:
+            raise InvalidArgumentError(f"allocation: it replaced an entry of request {i}, group {number}")
+        group = self.groups[number]
+        row = self._at[i]
+        if entry < 0 or entry >= self._length(number, row):
+            raise InvalidArgumentError(
+                f"allocation: entry {entry} of {self._ids[row]!r} in group {number} was replaced, but the row has "
+                f"{self._length(number, row)}; was an allocation missed?"
+            )
+        # law: ROW-1
+        self._forget_block(number, row)
+        self._put(group.first + row * group.width + entry, self._checked_block(group, row, block))
+
+    def _locate(self, requests: list[object]) -> None:
+        """Find the rows of requests, each once. O(requests); no look-up for one that is where it was."""
+        size: i64 = len(requests)
+        if size > self.max_num_requests:
+            raise InvalidArgumentError(f"requests: {size} of them, but there are {self.max_num_requests} rows")
+        self._calls += 1
+        call = self._calls
+        seen = self._seen
+        named = self._named
+        order = self._order
+        rows = self._at
+        i: i64 = 0
+        while i < size:
+            request = requests[i]
+            row: i64 = i
+            if seen[i] is not request or request is None:
+                row = self._look_up(request)
+            if named[row] == call:
+                raise DuplicateRequestError(f"requests: {self._ids[row]!r} is given twice")
+            named[row] = call
+            order[row] = i
+            rows[i] = row
+            i += 1
+
+    def _look_up(self, request: object) -> i64:
+        name: object = getattr(request, "request_id", None)
+        row = self._rows.get(name) if isinstance(name, str) else None
+        if row is None:
+            raise UnknownRequestError(f"requests: {name!r} has no row; add_request it first")
+        self._seen[row] = request
+        return row
+
     # ------------------------------------------------------------------ rows
 
     @property
     def request_ids(self) -> list[str | None]:
-        """The request of each row, None where the row is free; up to the last row that is not. O(rows)."""
         return self._ids[: self._end]
 
     def row_of(self, request_id: object) -> int:
-        """Return the row of a request. O(1).
-
-        Raises:
-            UnknownRequestError: it has none.
-        """
         row = self._rows.get(request_id) if isinstance(request_id, str) else None
         if row is None:
             raise UnknownRequestError(f"request_id: {request_id!r} has no row; add_request it first")
         return row
 
     def block_ids(self, request_id: object) -> list[list[int]]:
-        """Return a request's block ids per group, as its row has them. O(entries)."""
         row: i64 = self.row_of(request_id)
         found: list[list[int]] = []
         for group in self.groups:
@@ -268,7 +481,6 @@ class TableRows:
         return found
 
     def add_request(self, request_id: object, blocks: object, drafts: object, num_encoder_tokens: object) -> None:
-        """Give a request the first free row, or its own anew, and write its blocks. See `InputBatch.add_request`."""
         if not isinstance(request_id, str) or not request_id:
             raise InvalidArgumentError(f"request_id: must be a non-empty string, not {request_id!r}")
         rows = self._checked_blocks("block_ids", request_id, blocks)
@@ -344,13 +556,11 @@ class TableRows:
         return checked
 
     def _foreign(self, name: str, block: object, request_id: object, number: int) -> BlockError:
-        """Return the error of a block id that the pool does not have."""
         return BlockError(
             f"{name}: {block!r} of {request_id!r} in group {number} is no block of this pool of {self._num_blocks}"
         )
 
     def _free_row(self) -> i64:
-        """Return the first free row."""
         row: i64 = 0
         while row < self.max_num_requests:
             if self._ids[row] is None:
@@ -396,15 +606,12 @@ class TableRows:
             entry += 1
 
     def _set_record(self, row: i64, field: i64, value: i64) -> None:
-        """Set one number of a row's record."""
         self._records[row * self._record_size + field] = value
 
     def _record(self, row: i64, field: i64) -> i64:
-        """Return one number of a row's record."""
         return self._records[row * self._record_size + field]
 
     def remove_request(self, request_id: object) -> None:
-        """Free a request's row and write zeros to it. O(entries)."""
         row: i64 = self.row_of(request_id)
         self._begin_call()
         nothing = vec[i32]()
@@ -425,7 +632,6 @@ class TableRows:
             self._end -= 1
 
     def swap_rows(self, row: object, other: object) -> None:
-        """Exchange two rows, free ones too. O(entries of both)."""
         first = self._checked_row("row", row)
         second = self._checked_row("other", other)
         self._begin_call()
@@ -433,14 +639,12 @@ class TableRows:
         self._shorten()
 
     def _checked_row(self, name: str, given: object) -> i64:
-        """Return the number of a row, checked."""
         row = whole(given)
         if row is None or not 0 <= row < int(self.max_num_requests):
             raise InvalidArgumentError(f"{name}: must be within 0..{self.max_num_requests - 1}, not {given!r}")
         return row
 
     def compact(self) -> list[tuple[int, int]]:
-        """Move the last rows to the free ones before them; return the moves, (from, to). O(entries moved)."""
         self._begin_call()
         moves: list[tuple[int, int]] = []
         row: i64 = 0
@@ -485,6 +689,70 @@ class TableRows:
                 self._rows[name] = int(each)
                 self._end = max(self._end, each + 1)
 
+    def _place(self, size: i64) -> None:
+        """Bring request i of the step to row i. O(entries of the rows that differ)."""
+        # law: ROW-2
+        i: i64 = 0
+        while i < size:
+            row = self._at[i]
+            if row != i:
+                self._swap(i, row)
+                # Who stood in row i is now where request i was; if it is of this step too, it is looked for there.
+                if self._named[i] == self._calls:
+                    other = self._order[i]
+                    self._at[other] = row
+                    self._order[row] = other
+                else:
+                    self._named[row] = 0
+                    self._named[i] = self._calls
+                self._at[i] = i
+                self._order[i] = i
+            i += 1
+        self._shorten()
+
+
+def _names_of(allocation: Any, served: i64) -> Sequence[object] | None:
+    given: object = getattr(allocation, "request_ids", None)
+    if not isinstance(given, (tuple, list)) or len(given) == 0:
+        return None
+    if len(given) < int(served):
+        raise InvalidArgumentError(f"allocation: it served {served} requests, but has ids of {len(given)}")
+    return given
+
+
+def _changed_tables(allocation: Any, served: i64, groups: i64) -> vec[i32]:
+    """Return the numbers of `BatchAllocation.changed_tables`, made from the offsets if those were given.
+
+    Raises:
+        InvalidArgumentError: the allocation has fewer tables than the requests that it served.
+    """
+    least = served * groups
+    count = whole(getattr(allocation, "num_tables", None))
+    if count is not None and count >= int(least):
+        return _buffer_of(allocation, "changed_tables")
+    new_ends = _buffer_of(allocation, "new_block_offsets")
+    nulled_ends = _buffer_of(allocation, "nulled_offsets")
+    if i64(len(new_ends)) <= least or i64(len(nulled_ends)) <= least or new_ends[0] != 0 or nulled_ends[0] != 0:
+        raise InvalidArgumentError(f"allocation: it is not one of {groups} groups")
+    changed = vec[i32]()
+    table: i64 = 0
+    while table < least:
+        new, nulled = new_ends[table + 1], nulled_ends[table + 1]
+        if new != new_ends[table] or nulled != nulled_ends[table]:
+            changed = append(append(append(changed, i32(table)), new), nulled)
+        table += 1
+    return changed
+
+
+def _buffer_of(allocation: Any, name: str) -> vec[i32]:
+    given: Any = getattr(allocation, name, None)
+    if not is_packed(given):
+        raise InvalidArgumentError(
+            f"allocation: must be what manager.allocate_slots_batch returned; its {name} is {given!r}, no vec[i32]"
+        )
+    found: vec[i32] = given
+    return found
+
 
 def whole(given: object) -> int | None:
     """Return an integer as `arguments.whole` does, an `int` without a call of Python; None for anything else."""
@@ -494,7 +762,6 @@ def whole(given: object) -> int | None:
 
 
 def listed(name: str, given: Any, what: str) -> list[Any]:
-    """Return the items of an argument that is to be `what`."""
     if isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
         try:
             return list(given)
@@ -504,7 +771,6 @@ def listed(name: str, given: Any, what: str) -> list[Any]:
 
 
 def is_packed(given: object) -> bool:
-    """Return whether something is a ``vec[i32]``."""
     return type(given) is _PACKED
 
 

@@ -1,6 +1,6 @@
 """Part two, chapter 3: the parts that the transitions on tables are made of.
 
-A device's blocks change hands in four ways: one is taken and forgets what it held, one is adopted for its content, one
+A device's blocks change hands in four ways: one is taken and forgets its content, one is adopted for its content, one
 is written by its only holder, and those without a holder are released.
 """
 

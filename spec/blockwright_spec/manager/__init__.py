@@ -1,6 +1,6 @@
 """Part one, the manager: one pool of blocks, any number of groups of layers.
 
-How to read it: 1 `added`, what a first reading leaves out, to be looked up in a second.
+How to read it: 1 `added`, the parts that a first reading leaves out, to be looked up in a second.
 
 What it is and does: 2 `state`, 3 `choices`, 4 `lru`, 5 `units`, 6 `hits`, 7 `outcomes`, 8 `retention`, 9 `keeping`,
 10 `preconditions`, 11 `plans`, 12 `publication`, 13 `effects`, 14 `transitions`. What is always true of it:
@@ -8,6 +8,6 @@ What it is and does: 2 `state`, 3 `choices`, 4 `lru`, 5 `units`, 6 `hits`, 7 `ou
 
 The second reading, `in_time`, adds what a first one can do without: 18 `in_time.in_flight`, 19 `in_time.forks`,
 20 `in_time.outside`, 21 `in_time.explain`, 22 `in_time.time_laws`. What is reported to others is 23 `events`, what is
-counted 24 `metrics`, what keeping promises is 25 `retention_laws`, and what hits inside blocks need is 26 `unit_laws`.
-Last comes the list of all these laws, 27 `laws`.
+counted 24 `metrics`, what keeping promises is 25 `retention_laws`, what is forgotten 26 `in_time.forgetting`, and what
+hits inside blocks need 27 `unit_laws`. Last comes the list of all these laws, 28 `laws`.
 """

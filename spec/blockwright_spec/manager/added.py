@@ -1,21 +1,22 @@
-"""Part one, chapter 1: how to read this part, and what a first reading leaves out.
+"""Part one, chapter 1: how to read this part, and the parts that a first reading leaves out.
 
 This part is best read twice. The first reading is of an engine that runs one step after another, on tokens that it
 knows, and says nothing of what to keep. The second adds steps in flight, drafts, loads, forks and encoders (`in_time`),
 what others are told (`events`), and what is kept for whom (`retention`). What only the second needs of a configuration,
-a request and a step is below, and stands there in a field `added`. A first reading goes on with the next chapter: to it
-every `added` is plain, and what a chapter says of it can be passed over.
+a request and a step is below, in a field `added`. A first reading goes on with the next chapter: to it
+every `added` is plain, and its mentions in a chapter can be passed over.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from ..hints import UNSAID, Wish
+from ..reads import Group, Prefix, cut, longest_hit
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigAdded:
-    """What is added to a configuration (`state.Config`).
+    """Additions to a configuration (`state.Config`).
 
     With `overlaps`, steps are in flight until they are settled; without, each call says that all before it is done.
     With `settles`, blocks are published when their data is settled, without when a step that writes them is scheduled.
@@ -23,8 +24,8 @@ class ConfigAdded:
     candidates are told apart by hints and tenants: each of `floors` is a tenant's extra keys and the blocks that are
     its own, and the last `guard` candidates are out of the reach of hints. With `keeps`, blocks that no wanted hit
     needs go first (chapter `keeping`), except the last `spares` of them, which go as others do where there are neither
-    hints nor floors. With a `unit`, which divides every block, hits may end inside blocks, at its multiples (chapter
-    `units`).
+    hints nor floors. With `key_lookahead`, a key also covers so many tokens behind its block (PUB-4). With a `unit`,
+    which divides every block, hits may end inside blocks, at its multiples (chapter `units`).
     """
 
     overlaps: bool = False
@@ -36,20 +37,37 @@ class ConfigAdded:
     guard: int = 0
     keeps: bool = False
     spares: int = 0
+    key_lookahead: int = 0
     unit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
+class Wants:
+    """What a request wants kept (chapter `keeping`): hits of these lengths.
+
+    From the `proven` ones other requests have gone on as well. With `output`, as it ends, it also wants all that it has
+    published.
+    """
+
+    lengths: tuple[int, ...] = ()
+    proven: tuple[int, ...] = ()
+    output: bool = True
+
+
+NO_WANTS = Wants()
+"""Where nothing is kept so."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunningAdded:
-    """What is added to a request with block tables (`state.Running`).
+    """Additions to a request with block tables (`state.Running`).
 
     `states` are, per group, the blocks for the states of draft tokens; `drafts` counts the drafts of the last step, all
     its unknown tokens unless steps are in flight. Of recurrent layers that run ahead, `saved` is the first token
     count of the last steps without a gap: from there on each step leaves the state at the last block end that it
     passes. `encoder` tokens are read by cross-attention; `loading` tokens after the written ones are on their way from
-    elsewhere. `wish` is what was said of its blocks, and `wants` are the lengths of hits that it wants kept. `tails`
-    are the lengths that end inside a block and are still to be published; `is_delayed` says that the last step put
-    publication off.
+    elsewhere. `wish` is what was said of its blocks, and `wants` the hits that it wants kept. `tails` are the lengths
+    that end inside a block and are still to be published; `is_delayed` says that the last step put publication off.
     """
 
     states: tuple[tuple[int, ...], ...] = ()
@@ -58,14 +76,14 @@ class RunningAdded:
     encoder: int = 0
     loading: int = 0
     wish: Wish = UNSAID
-    wants: tuple[int, ...] = ()
+    wants: Wants = NO_WANTS
     tails: tuple[int, ...] = ()
     is_delayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StepAdded:
-    """What is added to a step (`outcomes.Step`): the last `drafts` of its new tokens are drafts.
+    """Additions to a step (`outcomes.Step`): the last `drafts` of its new tokens are drafts.
 
     For a request that is admitted, also: slots for `external` tokens that are loaded, and for the tokens of an
     `encoder`.
@@ -80,3 +98,44 @@ PLAIN_CONFIG = ConfigAdded()
 PLAIN_REQUEST = RunningAdded()
 PLAIN_STEP = StepAdded()
 """What stands in a first reading: nothing is added."""
+
+
+def named(added: ConfigAdded, at: int, prefix: Prefix, end: int) -> tuple[int, Prefix]:
+    """Return what a group's block that ends after `end` tokens of a prefix is published as (PUB-1, PUB-4).
+
+    A draft layer's data at a position depends on the token behind it too. Where keys look ahead they cover these
+    tokens, and no margin is left of a hit.
+    """
+    return at, cut(prefix, end + added.key_lookahead)
+
+
+def keyed(added: ConfigAdded, prefix: Prefix) -> int:
+    """Count the tokens that keys can be made of: behind them, those that the keys look ahead at are known (PUB-4)."""
+    return len(prefix[1]) - added.key_lookahead
+
+
+def is_published(added: ConfigAdded, published: Set[tuple[int, Prefix]], at: int, prefix: Prefix, end: int) -> bool:
+    """Return whether a group's block that ends after `end` tokens of a prefix is among published contents."""
+    return end <= keyed(added, prefix) and named(added, at, prefix, end) in published
+
+
+def longest(
+    added: ConfigAdded,
+    groups: Iterable[tuple[int, Group]],
+    published: Set[tuple[int, Prefix]],
+    prefix: Prefix,
+    eagle: bool,
+    lengths: Sequence[int],
+) -> int:
+    """Return the longest hit of a prefix, one of some lengths, in some numbered groups, if just these are published."""
+    numbers, those = zip(*groups, strict=True)
+
+    def found(at: int, known: Prefix) -> bool:
+        return is_published(added, published, numbers[at], prefix, len(known[1]))
+
+    return longest_hit(those, found, prefix, eagle, lengths)
+
+
+def continues(added: ConfigAdded, prefix: Prefix, content: Prefix) -> bool:
+    """Return whether a prefix goes on behind a block as a content says whose key looks ahead (PUB-4)."""
+    return added.key_lookahead == 0 or cut(prefix, len(content[1])) == content

@@ -24,7 +24,7 @@ class Choice:
 
 
 def recorded(taken: tuple[int, ...], served: tuple[int, ...], policy: Choice) -> Choice:
-    """Return the choice that takes and serves what was recorded, and releases in the order of a policy."""
+    """Return the choice that takes and serves the recorded blocks, and releases in the order of a policy."""
     return Choice(
         take=lambda queue, count: taken,
         order=policy.order,

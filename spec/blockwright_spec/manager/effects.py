@@ -1,4 +1,4 @@
-"""Part one, chapter 13: the parts that transitions are made of, down to `serve`, what a step of the model comes to.
+"""Part one, chapter 13: the parts that transitions are made of, down to `serve`, the effect of a step of the model.
 
 Groups stand side by side: what is released is one batch in the order of groups, and all groups have adopted their hits
 before any of them takes a block.
@@ -6,11 +6,11 @@ before any of them takes a block.
 
 from dataclasses import replace
 
-from ..hints import Mark, Wish
+from ..hints import Leaving, Mark, Wish
 from ..reads import Ahead, Group, Mamba, cut, saved_end, writes
 from .choices import Choice, legal_order, legal_taking
 from .hits import lost
-from .keeping import passed, passing, passing_at_end
+from .keeping import leaving, leaving_at_end, passed
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .plans import let_go, planned
 from .publication import last_tail, replaced, ripened, stepped_on, without
@@ -35,11 +35,11 @@ from .state import (
 from .units import upto
 
 
-def requeued(state: State, released: tuple[int, ...], ending: frozenset[int] | None = None) -> State:
-    """Queue the released blocks that nobody holds any more: without content at the head, candidates at the tail.
+def requeued(state: State, released: tuple[int, ...], ending: Leaving | None = None) -> State:
+    """Queue the released blocks that have no holder any more: without content at the head, candidates at the tail.
 
     One after another, in the order given, so that the last block without content is the next to be taken (QUEUE-1).
-    What an unpublished block holds can no longer be found: its content is forgotten (GHOST-1). Those of `ending` are
+    The content of an unpublished block can no longer be found: it is forgotten (GHOST-1). `ending` tells which are
     passing (POLICY-4); where no request lets go of them, those that its last request left so.
     """
     held = frozenset(block for table in held_tables(state) for block in table)
@@ -62,7 +62,7 @@ def adopted(state: State, tables: tuple[Table, ...]) -> State:
 
 
 def emptied(state: State, taken: tuple[int, ...]) -> State:
-    """Take blocks out of the queue; what they held is lost, and exactly their keys are dropped (KEY-1)."""
+    """Take blocks out of the queue; their content is lost, and exactly their keys are dropped (KEY-1)."""
     queue = tuple(block for block in state.queue if block not in taken)
     contents = tuple(None if block in taken else content for block, content in enumerate(state.contents))
     keys = tuple(published for published in state.keys if published[0] not in taken)
@@ -89,7 +89,7 @@ def copied(tables: tuple[Table, ...], copies: tuple[Copy, ...], entries: tuple[i
 
 
 def target(request: Running, at: int, group: Group, size: int, place: int) -> int:
-    """Return the block that a position is written to: a draft's state has a block of its own (MAMBA-3)."""
+    """Return the block that a position is written to: a draft's state has a separate block (MAMBA-3)."""
     if isinstance(group.kind, Mamba) and not isinstance(group.kind, Ahead) and place >= certain(request):
         return request.added.states[at][place - certain(request)]
     return request.tables[at][place // size]
@@ -129,7 +129,7 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     batch = let_go(start.tables, plan.gone)
     order, wants = choice.order(batch), (*plan.wants, *((True,) * count for count in plan.states))
     kept = replace(start, tables=plan.tables, trimmed=max(start.trimmed, start.settled))
-    ending = passing(state.config, start.tables, plan.gone, start.added.wants)
+    ending = leaving(state.config, start.tables, plan.gone, start.added.wants)
     freed = adopted(requeued(replaced(state, slot, kept), order, ending), plan.tables)
     shared = tuple((at, kept.tables[at][entry]) for at, entry in enumerate(plan.copied) if entry is not None)
     count = len(shared) + sum(sum(wanted) for wanted in wants)
@@ -197,14 +197,15 @@ def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice
     done = state if steps else last_tail(ripened(state, slot), slot)
     left, last = replaced(done, slot, successor), done.requests[slot]
     whose, wish = (request.prefix[0], request.added.wish) if isinstance(request, Running) else (0, Wish())
-    ending = passing_at_end(state.config, last) if isinstance(last, Running) else frozenset()
+    resumes = isinstance(successor, Waiting)
+    ending = leaving_at_end(state.config, last, resumes) if isinstance(last, Running) else Leaving()
     fence = Fence(steps[-1] if steps else None, slot, batch, whose, wish, ending)
     fenced = replace(left, flights=orphaned(state, slot), fences=(*state.fences, fence), due=without(left.due, slot))
     return Done(fenced) if steps or is_loading else returned(fenced, (fence,), choice)
 
 
 def orphaned(state: State, slot: int) -> tuple[tuple[Flight, ...], ...]:
-    """Return the steps in flight after a request has gone: they still compute its tokens, and nobody asks for them."""
+    """Return the steps in flight after a request has gone: they still compute its tokens, for no request."""
     return tuple(
         tuple(replace(flight, slot=None) if flight.slot == slot else flight for flight in step)
         for step in state.flights
@@ -221,6 +222,6 @@ def returned(state: State, due: tuple[Fence, ...], choice: Choice) -> Outcome:
         # EFFECT
         at = state.fences.index(fence)
         left = replace(state, fences=(*state.fences[:at], *state.fences[at + 1 :]))
-        state = requeued(marked(left, fence), order, fence.passing)
+        state = requeued(marked(left, fence), order, fence.leaving)
     return Done(state)
     # SAME: keys, contents of published blocks, requests.

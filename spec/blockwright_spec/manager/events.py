@@ -64,7 +64,7 @@ def index(state: State) -> frozenset[Content]:
 
 
 def heard(known: frozenset[Content], event: Event) -> frozenset[Content]:
-    """Return what a listener knows after an event."""
+    """Return a listener's knowledge after an event."""
     match event:
         case Stored(content):
             return known | {content}
@@ -75,27 +75,32 @@ def heard(known: frozenset[Content], event: Event) -> frozenset[Content]:
 
 
 def known(listener: Listener) -> tuple[frozenset[Content], ...]:
-    """Return what a listener knew before each event, and what it knows in the end."""
+    """Return a listener's knowledge before each event, and in the end."""
     return tuple(accumulate((*listener.snapshot, *listener.events), heard, initial=frozenset()))
 
 
 def parent(state: State, content: Content) -> Prefix | None:
-    """Return the prefix before the last block of a content, or None where that is the first block."""
-    at, prefix = content
-    before = len(prefix[1]) - state.config.groups[at].block_size
-    return cut(prefix, before) if before > 0 else None
+    """Return what the block before is published as, or None where a content's block is the first."""
+    (at, prefix), whole = content, block_end(state, content)
+    size = state.config.groups[at].block_size
+    return cut(prefix, len(prefix[1]) - size) if len(whole[1]) > size else None
+
+
+def block_end(state: State, content: Content) -> Prefix:
+    """Return the prefix up to the end of a content's block, without the tokens that its key looks ahead at."""
+    return cut(content[1], len(content[1][1]) - state.config.added.key_lookahead)
 
 
 def stored(state: State, content: Content) -> Stored:
-    """Return the event that tells of a content, when all else that can be found in a state is known."""
-    at, (extra, tokens) = content
+    """Return the event that reports a content, when all else that can be found in a state is known."""
+    at, (extra, tokens) = content[0], block_end(state, content)
     before = parent(state, content)
     is_orphan = before is not None and (at, before) not in index(state)
     return Stored(content, before, is_orphan, tokens[-state.config.groups[at].block_size :], extra)
 
 
 def news(before: State, after: State) -> tuple[Event, ...]:
-    """Return the fewest events that tell of a step: what is gone, then what is new, parents before children."""
+    """Return the fewest events that report a step: removals, then additions, parents before children."""
     gone, new = index(before) - index(after), index(after) - index(before)
     return (
         *(Removed(content) for content in dict.fromkeys(content for _, content in before.keys) if content in gone),
@@ -104,7 +109,7 @@ def news(before: State, after: State) -> tuple[Event, ...]:
 
 
 def snapshot(state: State) -> tuple[Stored, ...]:
-    """Return what is reported to one who joins now: all that can be found, parents before children."""
+    """Return the report to a listener that joins now: all that can be found, parents before children."""
     return tuple(stored(state, content) for content in sorted(index(state), key=lambda content: len(content[1][1])))
 
 
@@ -125,7 +130,7 @@ def law_latecomers_know_the_same(state: State, listener: Listener) -> bool:
 
 
 def reports(listener: Listener) -> tuple[tuple[frozenset[Content], Stored], ...]:
-    """Return each content that was reported to a listener, with what it knew before."""
+    """Return each content that was reported to a listener, with its knowledge before."""
     pairs = zip(known(listener), (*listener.snapshot, *listener.events), strict=False)
     return tuple((before, event) for before, event in pairs if isinstance(event, Stored))
 
@@ -144,7 +149,8 @@ def law_key_serves_alone(state: State, listener: Listener) -> bool:
     return all(
         len(event.tokens) == state.config.groups[event.content[0]].block_size for _, event in reports(listener)
     ) and all(
-        any(state.contents[block] == content for block in holding(state, content)) for content in known(listener)[-1]
+        any(state.contents[block] == (content[0], block_end(state, content)) for block in holding(state, content))
+        for content in known(listener)[-1]
     )
 
 
@@ -153,7 +159,7 @@ def law_events_tell_all_that_decides(state: State, listener: Listener) -> bool:
     return all(
         event.extra == extra and tokens[len(tokens) - len(event.tokens) :] == event.tokens
         for _, event in reports(listener)
-        for _, (extra, tokens) in (event.content,)
+        for extra, tokens in (block_end(state, event.content),)
     )
 
 

@@ -1,6 +1,7 @@
 """Part one, chapter 6: finding a hit, and checking whether one that was found earlier still holds."""
 
-from ..reads import Full, Prefix, cut, dead, hit_ends, longest_hit
+from ..reads import Full, Prefix, dead, hit_ends
+from .added import is_published, keyed, longest, named
 from .choices import Choice
 from .state import NULL, Config, Content, Hit, State, Table, heads, keys_of
 from .units import aligned, hit_lengths, num_adopted
@@ -36,12 +37,12 @@ def found(state: State, prefix: Prefix, choice: Choice) -> Hit:
     """Return the longest hit of a prefix: which duplicate serves each entry is open (HIT-1, HIT-2)."""
     config, published = state.config, frozenset(content for _, content in state.keys)
     lengths = hit_lengths(config, len(prefix[1]))
-    length = longest_hit(config.groups, lambda at, known: (at, known) in published, prefix, config.eagle, lengths)
+    length = longest(config.added, enumerate(config.groups), published, prefix, config.eagle, lengths)
 
     def table(at: int) -> Table:
-        kind, size = config.groups[at].kind, config.groups[at].block_size
+        kind, size, added = config.groups[at].kind, config.groups[at].block_size, config.added
         return tuple(
-            NULL if dead(kind, size, length, entry) else choice.serve(holding(state, (at, cut(prefix, end))))
+            NULL if dead(kind, size, length, entry) else choice.serve(holding(state, named(added, at, prefix, end)))
             for entry in range(num_adopted(config, at, length))
             for end in (min((entry + 1) * size, length),)
         )
@@ -60,7 +61,7 @@ def junction(config: Config, published: frozenset[Content], prefix: Prefix, leng
 
     def holds(end: int) -> bool:
         ends = ((at, each) for at, group in full for each in hit_ends(group, end, config.eagle))
-        return all(each <= known and (at, cut(prefix, each)) in published for at, each in ends)
+        return all(is_published(config.added, published, at, prefix, each) for at, each in ends)
 
     return next((end for end in reversed(hit_lengths(config, known)) if full and end > length and holds(end)), 0)
 
@@ -68,7 +69,10 @@ def junction(config: Config, published: frozenset[Content], prefix: Prefix, leng
 def served(hit: Hit, prefix: Prefix, state: State) -> tuple[tuple[int, Content], ...]:
     """Return the blocks of a hit, each with the content that it must have."""
     return tuple(
-        (block, (at, cut(prefix, min((entry + 1) * state.config.groups[at].block_size, hit.length))))
+        (
+            block,
+            named(state.config.added, at, prefix, min((entry + 1) * state.config.groups[at].block_size, hit.length)),
+        )
         for at, table in enumerate(hit.tables)
         for entry, block in enumerate(table)
         if block != NULL
@@ -78,7 +82,7 @@ def served(hit: Hit, prefix: Prefix, state: State) -> tuple[tuple[int, Content],
 def sound(state: State, prefix: Prefix, hit: Hit) -> bool:
     """Return whether each block of a hit carries this prefix now, null entries are dead and a token is left (HIT-1)."""
     return (
-        hit.length < len(prefix[1])
+        hit.length <= max(0, min(len(prefix[1]) - 1, keyed(state.config.added, prefix)))
         and all(content in keys_of(state, block) for block, content in served(hit, prefix, state))
         and all(
             dead(group.kind, group.block_size, hit.length, entry)

@@ -5,9 +5,12 @@ For a second reading, and only where layers forget: windows and recurrent states
 findable, and if all candidates went by age, they would push out the blocks that the next turns of other requests need.
 
 So a request has *wanted lengths*, of hits that are likely to be asked for again: its prompt, and its prompt less one
-token, which the same prompt would hit; the hit that it began with; its *junction*, up to which the layers that read
-everything had its prompt cached though others did not; and, when it lets go of its blocks, all that it has published.
-Each is cut to a length that a hit can have.
+token, which the same prompt would hit; its *junction*, up to which the layers that read everything had its prompt
+cached though others did not; and, when it lets go of its blocks, all that it has published. Each is cut to a length
+that a hit can have. It also wants the hit that it began with, unless that was a *tip*: the end of an earlier prompt or
+of its output, from which no request has gone on since. Then this is the next turn, and the one after it goes on from
+here. If the tip was the end of a prompt, the engine has left the output of the last turn out (as with reasoning), and
+is likely to do so again: then a request that ends does not want its output.
 
 A block is *passing* if its last request has let go of it and none of the hits that this request wanted needs it. A copy
 or a connector that holds it longer changes nothing. All other blocks are *ordinary*, and those of layers that read
@@ -15,79 +18,109 @@ everything always are. Passing blocks go first, in the order in which they were 
 them: they go as ordinary ones do (POLICY-4). Prompts also part at points that no request could foresee, and the spared
 blocks may serve those.
 
-What follows for a user (KEEP-1): a request's next turn hits all that this one has left (`left`) if the blocks that are
-held meanwhile, the spared ones, and the ordinary ones of this request and of all that end until then fit the pool. The
-ordinary ones are a request's blocks of layers that read everything, and of each other group the windows of at most five
-lengths, however many windows it has trimmed.
+What follows for a user (KEEP-1): a request's next turn hits all that this one has left (`left`) if no other request has
+gone on from there, and if the blocks that are held meanwhile, the spared ones, and the ordinary ones of this request
+and of all that end until then fit the pool. The ordinary ones are a request's blocks of layers that read everything,
+and of each other group the windows of at most five lengths, however many windows it has trimmed.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import lcm
 
-from ..reads import Cross, Full, Prefix, hit_ends, margin
+from ..hints import Leaving, Tip
+from ..reads import Cross, Full, hit_ends, margin
+from .added import Wants
 from .retention import put
-from .state import NULL, Config, Running, State, Table, key, sharers
-from .units import aligned
+from .state import NULL, Config, Running, State, Table, Waiting, key, sharers
 
 
 def within(config: Config, length: int) -> int:
     """Return the longest hit whose blocks, its draft margin among them, lie within so many tokens."""
     extra = max(margin(group, config.eagle) for group in config.groups)
-    return max(0, length - extra) // aligned(config) * aligned(config)
+    step = lcm(*(group.block_size for group in config.groups))
+    return max(0, length - extra) // step * step
 
 
-def wanted_lengths(config: Config, prefix: Prefix, hit: int, junction: int) -> tuple[int, ...]:
-    """Return the lengths of hits that a request wants kept from its admission on."""
-    step, known = aligned(config), len(prefix[1])
-    lengths = {within(config, known), within(config, known - 1), hit // step * step, junction}
-    return tuple(sorted(lengths - {0})) if config.added.keeps else ()
+def wants_of(state: State, request: Waiting, tables: tuple[Table, ...], external: int) -> Wants:
+    """Return what a request wants kept from its admission on, with the tables of a hit and tokens to be loaded."""
+    config, prefix = state.config, request.prefix
+    if not config.added.keeps:
+        return Wants()
+    step, known = lcm(*(group.block_size for group in config.groups)), len(prefix[1])
+    hit = (len(tables[0]) * config.groups[0].block_size + external) // step * step
+    own = {within(config, known), within(config, known - 1)} - {0}
+    tip = Tip.NONE if external or hit in own else tip_of(state, tables)
+    proven = {request.hit.junction, hit if tip == Tip.NONE else 0} - {0}
+    return Wants(tuple(sorted(own | proven)), tuple(sorted(proven)), tip != Tip.PROMPT)
+
+
+def tip_of(state: State, tables: tuple[Table, ...]) -> Tip:
+    """Return at what a hit of some blocks ends, in the first group that tells."""
+    last = (table[-1] for table in tables if table)
+    return next((state.marks[block].tip for block in last if state.marks[block].tip != Tip.NONE), Tip.NONE)
 
 
 def all_published(config: Config, request: Running) -> int:
-    """Return the longest hit that a request has published, as far as publication has come in every group.
-
-    With units that is also the part of a last block, which it publishes as it lets go of that.
-    """
+    """Return the longest hit that a request has published, as far as publication has come in every group."""
     counts = zip(config.groups, request.published, strict=True)
-    ends = tuple(
-        request.computed if config.added.unit and count == request.computed // group.block_size else size * count
-        for group, count in counts
-        if not isinstance(group.kind, Cross)
-        for size in (group.block_size,)
-    )
+    ends = tuple(count * group.block_size for group, count in counts if not isinstance(group.kind, Cross))
     return within(config, min(ends))
 
 
 def is_wanted(config: Config, at: int, entry: int, lengths: Iterable[int]) -> bool:
     """Return whether a hit of one of some lengths needs an entry of a group's table."""
     group = config.groups[at]
-    ends = (end for length in lengths for end in hit_ends(group, length, config.eagle))
-    return isinstance(group.kind, Full) or entry in {(end - 1) // group.block_size for end in ends}
+    end = (entry + 1) * group.block_size
+    return isinstance(group.kind, Full) or any(end in hit_ends(group, length, config.eagle) for length in lengths)
 
 
-def passing(
-    config: Config, tables: tuple[Table, ...], entries: tuple[Iterable[int], ...], lengths: tuple[int, ...]
-) -> frozenset[int]:
-    """Return the blocks at some entries of a request's tables that no hit of the wanted lengths needs."""
+def leaving(
+    config: Config, tables: tuple[Table, ...], entries: tuple[Iterable[int], ...], wants: Wants, published: int = 0
+) -> Leaving:
+    """Sort the blocks at some entries of a request's tables: those of no wanted hit, and those where something ended.
+
+    As it ends, a hit of the `published` tokens is wanted as well.
+    """
     if not config.added.keeps:
-        return frozenset()
-    return frozenset(
-        table[entry]
-        for at, (table, some) in enumerate(zip(tables, entries, strict=True))
-        for entry in some
-        if table[entry] != NULL and not is_wanted(config, at, entry, lengths)
+        return Leaving()
+    places = tuple((at, entry) for at, some in enumerate(entries) for entry in some if tables[at][entry] != NULL)
+    lengths = (*wants.lengths, *{published} - {0})
+    output = frozenset({published}) - {*wants.proven, 0}
+    prompt = frozenset(wants.lengths) - {*wants.proven, *output}
+    kept = {place for place in places if is_wanted(config, *place, lengths)}
+    ends = {place: (place[1] + 1) * config.groups[place[0]].block_size for place in kept if forgets(config, place[0])}
+    return Leaving(
+        frozenset(tables[at][entry] for at, entry in places if (at, entry) not in kept),
+        frozenset(tables[at][entry] for (at, entry), end in ends.items() if end in prompt),
+        frozenset(tables[at][entry] for (at, entry), end in ends.items() if end in output),
     )
 
 
-def passing_at_end(config: Config, request: Running) -> frozenset[int]:
-    """Return the blocks that a request holds and that, as it ends, none of its wanted hits needs."""
-    lengths = (*request.added.wants, *{all_published(config, request)} - {0})
-    return passing(config, request.tables, tuple(range(len(table)) for table in request.tables), lengths)
+def forgets(config: Config, at: int) -> bool:
+    """Return whether a group of layers does not read everything."""
+    return not isinstance(config.groups[at].kind, Full)
+
+
+def output_end(config: Config, request: Running, resumes: bool) -> int:
+    """Return the end of all that a request has published if it wants that kept, 0 if not.
+
+    It does where it `resumes`, or has not published its prompt.
+    """
+    end, wants = all_published(config, request), request.added.wants
+    return end if resumes or wants.output or end < max(wants.lengths, default=0) else 0
+
+
+def leaving_at_end(config: Config, request: Running, resumes: bool = False) -> Leaving:
+    """Sort the blocks that a request holds as it ends, or as it is preempted and `resumes` later."""
+    entries = tuple(range(len(table)) for table in request.tables)
+    end = output_end(config, request, resumes)
+    return leaving(config, request.tables, entries, request.added.wants, end)
 
 
 def left(config: Config, request: Running) -> int:
     """Return the longest wanted hit of which a request, as it ends, has published and still holds every block."""
-    lengths = {*request.added.wants, all_published(config, request)}
+    lengths = {*request.added.wants.lengths, output_end(config, request, resumes=False)}
     return max(length for length in (0, *lengths) if holds_hit(config, request, length))
 
 
@@ -100,18 +133,28 @@ def holds_hit(config: Config, request: Running, length: int) -> bool:
     )
 
 
-def passed(state: State, released: Table, ending: frozenset[int] | None) -> State:
+def passed(state: State, released: Table, ending: Leaving | None) -> State:
     """Mark blocks that were let go of as passing or not; the last `spares` go as ordinary ones do (POLICY-4).
 
     The last request that held a block decides: a copy or a connector that holds it longer does not (`ending` is None).
+    Only free blocks are tips.
     """
-    added = state.config.added
+    added, said = state.config.added, Leaving() if ending is None else ending
     if not added.keeps:
         return state
     left_by_requests = tuple(block for block in released if ending is not None and sharers(state, block) == 0)
-    now = {block: key(state, block) is not None and block in (ending or ()) for block in left_by_requests}
-    state = put(state, {block: replace(state.marks[block], passing=is_passing) for block, is_passing in now.items()})
+    now = {block: key(state, block) is not None and block in said.passing for block in left_by_requests}
+    candidates = {block for block in state.queue if key(state, block) is not None}
+    tips = {block: tip_at(said, block) if block in candidates else Tip.NONE for block in now}
+    state = put(state, {block: replace(state.marks[block], passing=now[block], tip=tips[block]) for block in now})
     fresh = tuple(block for block in released if block in state.queue and state.marks[block].passing)
     spared = tuple(block for block in state.queue if state.marks[block].spared or block in fresh)
     last = spared[-added.spares :] if added.spares and not added.retains else ()
     return put(state, {block: replace(state.marks[block], spared=block in last) for block in spared})
+
+
+def tip_at(said: Leaving, block: int) -> Tip:
+    """Return what of a request ended with a block that it lets go of."""
+    if block in said.output:
+        return Tip.OUTPUT
+    return Tip.PROMPT if block in said.prompt else Tip.NONE

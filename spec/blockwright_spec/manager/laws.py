@@ -1,9 +1,9 @@
-"""Part one, chapter 27: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 28: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
 from . import events, metrics, pool_laws, retention_laws, step_laws, table_laws, unit_laws
-from .in_time import explain, outside, time_laws
+from .in_time import explain, forgetting, outside, time_laws
 
 BLOCK_LAWS = (
     listed(block_machine.law_count_is_of_places, "vLLM KVCacheBlock.ref_cnt; known bugs B01, B02"),
@@ -19,6 +19,7 @@ LAWS = (
     listed(pool_laws.law_null_is_nothing, "vLLM BlockPool.null_block; known bug B57"),
     listed(pool_laws.law_key_is_single, "vLLM BlockPool.cached_block_hash_to_block; known bug B56"),
     listed(pool_laws.law_key_is_content, "vLLM BlockPool.cache_full_blocks; known bugs B40, B42"),
+    listed(time_laws.law_key_looks_ahead, "vLLM num_hash_lookahead_tokens (0.33.0); known bug D84"),
     listed(time_laws.law_copies_are_apart, "PagedAttention (Kwon et al., 2023), section 4.4; known bug B51"),
     listed(pool_laws.law_free_is_findable_or_empty, "chapter `state`: contents are ghosts; known bug B14"),
     listed(pool_laws.law_hit_is_sound, "vLLM SingleTypeKVCacheManager.find_longest_cache_hit; known bugs B27, B60"),
@@ -65,6 +66,8 @@ STEP_LAWS = (
     listed(step_laws.law_writer_is_alone, "PagedAttention (Kwon et al., 2023), section 4.4; known bug B01"),
     listed(time_laws.law_copy_is_of_its_entry, "PagedAttention (Kwon et al., 2023), section 4.4"),
     listed(outside.law_outside_is_apart, "vLLM BlockPool.free_blocks: a block released twice; known bug D61"),
+    listed(forgetting.law_forgotten_is_not_found, "SGLang #27058; vLLM #42125; known bugs D93, D94"),
+    listed(forgetting.law_nothing_else_is_lost, "vLLM reset_prefix_cache, which takes all or nothing; known bug D95"),
     listed(step_laws.law_newcomer_leaves_the_watermark, "vLLM KVCacheManager.allocate_slots; known bug B34"),
     listed(
         unit_laws.law_copied_has_run, "vLLM 0.32 MambaManager.cached_blocks_this_step guards states only; known bug E32"

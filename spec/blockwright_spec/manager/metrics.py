@@ -1,11 +1,12 @@
-"""Part one, chapter 24: metrics: what has happened, in numbers that only grow.
+"""Part one, chapter 24: metrics: events, counted in numbers that only grow.
 
 An operator reads rates and shares of them, so a counter never falls, and the sources of prompt tokens add up to the
 prompts. Each request counts once, when it is admitted: its lookup, and where the tokens of its prompt come from. If
 tokens of it are loaded from elsewhere, their sources are known only when the load has ended, and what came of it
 counts; a request that gives its load up computes the rest. A request that was admitted before (it was preempted, or its
 load failed) counts apart, with all its known tokens: it often finds what it computed itself. A lookup of a request that
-is refused counts nowhere, until the request is admitted.
+is refused counts nowhere, until the request is admitted. Whoever loads tokens has looked the request up elsewhere, for
+all tokens after its hit, even if nobody said so.
 
 Evicted tokens are those that can no longer be found. Groups hold parts of the same token, so they are counted by one
 group: the first with full attention, if there is any.
@@ -20,7 +21,7 @@ from .state import Config, Running, State
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What an engine knows of a request, and a manager's state does not say.
+    """The facts that an engine knows of a request beside a manager's state.
 
     The tokens of its `prompt`; of its last lookup, and of its last lookup `elsewhere`, unless it was admitted since (0:
     none); and whether it `was_admitted` before.
@@ -34,7 +35,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What has happened. All are tokens, but `resumed` requests and `preemptions`.
+    """Counts since the start: tokens, except `resumed` requests and `preemptions`.
 
     `local`, `external` and `computed` are the sources of prompts, and `again_local` and so on those of what requests
     know that are admitted again.
@@ -90,11 +91,12 @@ def sources(known: int, hit: int, external: int, life: Life) -> Counts:
 def admitted(request: Running, life: Life) -> Counts:
     """Count an admission; the sources of its tokens only if none is loaded."""
     hit, loading = request.settled, request.added.loading
+    elsewhere = life.elsewhere or (len(request.prefix[1]) - hit if loading else 0)
     known = Counts() if loading else sources(len(request.prefix[1]), hit, 0, life)
     if life.was_admitted:
         return added(known, Counts(resumed=1))
     found = Counts(queries=life.asked, hits=hit if life.asked else 0)
-    return added(added(known, found), Counts(external_queries=life.elsewhere, external_hits=loading))
+    return added(added(known, found), Counts(external_queries=elsewhere, external_hits=min(loading, elsewhere)))
 
 
 def counted(before: State, done: Done, call: Call | None, life: Life) -> Counts:

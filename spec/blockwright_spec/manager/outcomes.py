@@ -1,4 +1,4 @@
-"""Part one, chapter 7: what a step asks for and how it ends.
+"""Part one, chapter 7: the demand of a step and how it ends.
 
 Refusal is total: a step that cannot happen says when it could (not now, never, or that the call is wrong) and why, and
 there is no new state. Demand is counted as if the dead entries were already trimmed.
@@ -90,8 +90,9 @@ Plan = Fits | Refusal
 class Done:
     """A step that happened: the new state and, per group, the entries appended and the entries that became null.
 
-    `demand` is what its plan counted; `copied` are the entries whose block others held, per group; `evicted` are the
-    blocks taken with which the last copy of a content was lost, in the order of taking.
+    `demand` is the count of its plan; `copied` are the entries whose block others held, per group; `evicted` are the
+    blocks taken with which the last copy of a content was lost, in the order of taking; `forgot` are the contents that
+    were forgotten.
     """
 
     state: State
@@ -100,6 +101,7 @@ class Done:
     demand: int = 0
     copied: tuple[int | None, ...] = ()
     evicted: tuple[tuple[int, Content], ...] = ()
+    forgot: frozenset[Content] = frozenset()
 
 
 Outcome = Done | Refusal
@@ -114,7 +116,7 @@ class Publication(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step asks for: slots for `new` tokens, and `lookahead` more.
+    """The demand of a step: slots for `new` tokens, and `lookahead` more.
 
     For a request that is admitted, also: whether the `whole` of it must fit, not just this step; and a `reserve` of
     blocks to leave to others. `added` is for a second reading: drafts, loads and encoders.

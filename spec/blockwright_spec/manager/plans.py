@@ -1,6 +1,6 @@
-"""Part one, chapter 11: planning a step: whether it fits, and what it takes.
+"""Part one, chapter 11: planning a step: whether it fits, and the blocks it takes.
 
-A plan changes nothing. What it counts is what the step then takes (PLAN-1), as if dead entries were already trimmed.
+A plan changes nothing. It counts the blocks that the step then takes (PLAN-1), as if dead entries were already trimmed.
 A request that joins others leaves a watermark and a reserve free; alone it need not, and so is served (LIVE-1).
 """
 
@@ -57,7 +57,7 @@ def reach(config: Config, begin: int, step: Step) -> int:
 def wanted(config: Config, group: Group, held: int, start: Running, begin: int, step: Step) -> tuple[bool, ...]:
     """Return, for each entry after the first `held`, whether it takes a block (TABLE-1).
 
-    A state jumps over entries, and those of drafts have blocks of their own (MAMBA-1, MAMBA-3). What is dead once a
+    A state jumps over entries, and those of drafts have separate blocks (MAMBA-1, MAMBA-3). What is dead once a
     load has come takes none (READ-1).
     """
     if isinstance(group.kind, Cross):
@@ -184,12 +184,12 @@ def shared(state: State, tables: tuple[Table, ...], copied: tuple[int | None, ..
 
 
 def plan_admission(state: State, slot: int, hit: Hit, step: Step) -> Plan:
-    """Return whether a waiting request can start, and what it takes: ``plan`` (PLAN-1, PLAN-2)."""
+    """Return whether a waiting request can start, and the blocks it takes: ``plan`` (PLAN-1, PLAN-2)."""
     start = starting(state, slot, hit, step)
     return start if isinstance(start, Refusal) else planned(state, start, hit.length, step, True)
 
 
 def plan_growth(state: State, slot: int, computed: int, step: Step) -> Plan:
-    """Return whether a running request can go on, and what it takes: ``plan`` (PLAN-1)."""
+    """Return whether a running request can go on, and the blocks it takes: ``plan`` (PLAN-1)."""
     start = going(state, slot, computed, step)
     return start if isinstance(start, Refusal) else planned(state, start, computed, step, False)

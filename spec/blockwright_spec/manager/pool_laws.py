@@ -1,6 +1,7 @@
 """Part one, chapter 15: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
 
-from ..reads import Mamba, Prefix, margin, needed, shows
+from ..reads import Mamba, Prefix, cut, margin, needed, shows
+from .added import continues
 from .hits import found
 from .lru import LRU
 from .state import NULL, Running, State, Waiting, heads, holders, key
@@ -35,12 +36,13 @@ def law_key_is_content(state: State) -> bool:
 
     With units the prefix may end at one of them, and the block may hold more behind that, except in recurrent layers.
     """
-    unit, groups = state.config.added.unit, state.config.groups
+    added, groups = state.config.added, state.config.groups
     return all(
-        upto(state.contents[block], part(state, at, len(prefix[1]))) == (at, prefix)
-        and len(prefix[1]) % (unit or groups[at].block_size) == 0 < len(prefix[1])
-        and (len(prefix[1]) - 1) // groups[at].block_size == (length_in(state, block) - 1) // groups[at].block_size
+        upto(state.contents[block], part(state, at, end)) == (at, cut(prefix, end))
+        and end % (added.unit or groups[at].block_size) == 0 < end
+        and (end - 1) // groups[at].block_size == (length_in(state, block) - 1) // groups[at].block_size
         for block, (at, prefix) in state.keys
+        for end in (len(prefix[1]) - added.key_lookahead,)
     )
 
 
@@ -68,14 +70,21 @@ def asked(state: State) -> frozenset[Prefix]:
 
 
 def readable(state: State, at: int, prefix: Prefix, position: int, length: int) -> bool:
-    """Return whether what some block is published as serves a group's read of a position for a hit of some length.
+    """Return whether some block, as it is published, serves a group's read of a position for a hit of some length.
 
     That is a whole block, or one that is published as exactly that length.
     """
-    group = state.config.groups[at]
+    group, added = state.config.groups[at], state.config.added
     whole = (position // group.block_size + 1) * group.block_size
     end = min(whole, length) if position < length else whole
-    return any(len(one[1][1]) == end and shows(group, at, one, prefix, position) for _, one in state.keys)
+    blocks = (
+        block
+        for block, (_, content) in state.keys
+        if len(content[1]) - added.key_lookahead == end and continues(added, prefix, content)
+    )
+    return any(
+        shows(group, at, upto(state.contents[block], part(state, at, end)), prefix, position) for block in blocks
+    )
 
 
 def law_hit_is_sound(state: State) -> bool:
@@ -115,6 +124,7 @@ def law_hit_is_longest(state: State) -> bool:
 
 def law_hit_leaves_a_token(state: State) -> bool:
     """HIT-3: a hit is aligned in every group or to a unit, and leaves a token to compute and its draft margin."""
-    extra = max(1, *(margin(group, state.config.eagle) for group in state.config.groups))
+    margins = (margin(group, state.config.eagle) for group in state.config.groups)
+    extra = max(1, state.config.added.key_lookahead, *margins)
     lengths = ((len(prefix[1]), found(state, prefix, LRU).length) for prefix in asked(state))
     return all(length <= max(0, known - extra) and length % aligned(state.config) == 0 for known, length in lengths)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ..reads import Cross, Prefix, dead
 from .added import RunningAdded
 from .hits import sound
-from .keeping import wanted_lengths
+from .keeping import wants_of
 from .outcomes import Reason, Refusal, Step
 from .state import (
     NULL,
@@ -45,7 +45,7 @@ def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step)
 
 
 def overdrafted(config: Config, known: int, first: int, step: Step) -> Refusal | None:
-    """Refuse to run a recurrent state beyond what it can be taken back from (MAMBA-3).
+    """Refuse to run a recurrent state beyond the drafts that it can be taken back from (MAMBA-3).
 
     With steps in flight, one token may be unknown that is no draft: the one that the step before will give. Layers that
     run ahead keep the states of them all (MAMBA-6).
@@ -80,7 +80,7 @@ def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
         tuple(NULL if dead(group.kind, span(config, group), end, entry) else block for entry, block in enumerate(table))
         for group, table in zip(config.groups, tables, strict=True)
     )
-    wants = wanted_lengths(config, request.prefix, length + step.added.external, request.hit.junction)
+    wants = wants_of(state, request, tables, step.added.external)
     tails = tail_lengths(config, len(request.prefix[1]), length, request.hit.junction)
     saved = length if runs_ahead(config) else 0
     added = RunningAdded(encoder=step.added.encoder, saved=saved, wants=wants, tails=tails)

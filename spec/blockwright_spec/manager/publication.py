@@ -9,6 +9,7 @@ layer does not: one request would read a state while another writes it. So a sta
 from dataclasses import replace
 
 from ..reads import Ahead, Group, Mamba, cut, saved_end
+from .added import keyed, named
 from .hits import useful
 from .retention import doubled, undoubled
 from .state import NULL, Config, Request, Running, State, certain, keys_of, runs_ahead
@@ -20,26 +21,29 @@ def replaced(state: State, slot: int, request: Request) -> State:
     return replace(state, requests=(*state.requests[:slot], request, *state.requests[slot + 1 :]))
 
 
-def publishable(request: Running, group: Group, at: int, count: int, stop: int | None) -> range:
+def publishable(request: Running, group: Group, at: int, count: int, stop: int | None, most: int) -> range:
     """Return the entries of a group that end at or before `count` tokens and were not looked at yet (PUB-1).
+
+    None that ends beyond `most` tokens, behind which tokens of its key are not known yet (PUB-4).
 
     Of a recurrent layer, that is the state after `count` tokens, if a block ends there and a step that has run stopped
     there; `stop` is None while the step has still to run (MAMBA-5). A layer that runs ahead also leaves the state at
     the last block end among the tokens that hold; of several block ends, only that one.
     """
-    full = range(request.published[at], count // group.block_size)
-    if isinstance(group.kind, Ahead) and stop is not None and saved_end(request.added.saved, group.block_size, count):
-        return full[-1:]
-    if isinstance(group.kind, Mamba):
-        return full[-1:] if count % group.block_size == 0 and count == stop else full[:0]
-    return full
+    size, looked = group.block_size, request.published[at]
+    full, last = range(looked, min(count, most) // size), range(looked, count // size)[-1:]
+    if not isinstance(group.kind, Mamba):
+        return full
+    end = saved_end(request.added.saved, group.block_size, count)
+    is_left = (isinstance(group.kind, Ahead) and stop is not None and end > 0) or count == stop == last.stop * size
+    return last if is_left and last.stop * size <= most else full[:0]
 
 
 def published(state: State, slot: int, count: int, stop: int | None) -> State:
     """Publish what `count` tokens filled in each group, after a step that ended at `stop`, group by group (PUB-1).
 
-    What no hit can need is passed over: as a candidate it would only outlive what one can (PUB-2). Tails are published
-    if the step has run.
+    Blocks that no hit can need are passed over: as candidates they would only outlive useful ones (PUB-2). Tails are
+    published if the step has run.
     """
     request = state.requests[slot]
     if not isinstance(request, Running) or not state.config.caching:
@@ -50,10 +54,10 @@ def published(state: State, slot: int, count: int, stop: int | None) -> State:
 
 def filled_published(state: State, slot: int, request: Running, count: int, stop: int | None) -> State:
     """Publish whole blocks, or the states at their ends."""
-    config = state.config
-    full = tuple(publishable(request, group, at, count, stop) for at, group in enumerate(config.groups))
+    config, most = state.config, keyed(state.config.added, request.prefix)
+    full = tuple(publishable(request, group, at, count, stop, most) for at, group in enumerate(config.groups))
     keys = tuple(
-        (request.tables[at][entry], (at, cut(request.prefix, (entry + 1) * group.block_size)))
+        (request.tables[at][entry], named(config.added, at, request.prefix, (entry + 1) * group.block_size))
         for at, group in enumerate(config.groups)
         for entry in full[at]
         if request.tables[at][entry] != NULL and not is_whole(state, request.tables[at][entry])
@@ -71,7 +75,8 @@ def filled_published(state: State, slot: int, request: Running, count: int, stop
 def is_whole(state: State, block: int) -> bool:
     """Return whether a block is published as a whole."""
     sizes = tuple(group.block_size for group in state.config.groups)
-    return any(len(prefix[1]) % sizes[at] == 0 for at, prefix in keys_of(state, block))
+    ends = ((at, len(prefix[1]) - state.config.added.key_lookahead) for at, prefix in keys_of(state, block))
+    return any(end % sizes[at] == 0 for at, end in ends)
 
 
 def tails_published(state: State, slot: int, count: int, stop: int) -> State:
@@ -112,10 +117,20 @@ def last_tail(state: State, slot: int) -> State:
 
 
 def alone(state: State, block: int) -> State:
-    """Forget what a candidate holds that a block has just been published as: it is free without content (SHARE-4)."""
+    """Forget the content of a candidate that a block has just been published as: it is free and empty (SHARE-4)."""
     doubles = doubled(state, state.queue, (block,))
     left = tuple(other for other in state.queue if other not in doubles)
     return replace(undoubled(state, doubles), queue=(*doubles, *left)) if doubles else state
+
+
+def is_private(config: Config, request: Running) -> bool:
+    """Return whether a request publishes nothing, since something that it holds was forgotten."""
+    return any(count > config.max_model_len for count in request.published)
+
+
+def made_private(config: Config, request: Running) -> Running:
+    """Let a request publish nothing more: no entry is left that publication has not passed."""
+    return replace(request, published=(config.max_model_len + 1,) * len(config.groups))
 
 
 def is_open(state: State, slot: int) -> bool:

@@ -132,7 +132,7 @@ def is_ordinary(state: State, block: int) -> bool:
 
 
 def is_free_to_pass(state: State, block: int) -> bool:
-    """Return whether a free block is passing and nobody asked to keep it."""
+    """Return whether a free block is passing and has no hint to keep it."""
     return state.marks[block].passing and rank(state.marks[block], state.now) <= PLAIN
 
 
@@ -162,7 +162,7 @@ def leaves_floors(state: State) -> bool:
 
 
 def alone(config: Config, num_blocks: int) -> State:
-    """Return a new manager of plain LRU over a pool of so many blocks, to compare the hits of a history with."""
+    """Return a new manager of plain LRU over a pool of that many blocks, to compare the hits of a history with."""
     plain = replace(config.added, retains=False, floors=(), guard=0)
     return initial(replace(config, num_blocks=num_blocks + 1, added=plain), 1)
 

@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from operator import add
 
-from ..hints import UNSAID, Mark, Wish
+from ..hints import NOTHING_LEFT, UNSAID, Leaving, Mark, Wish
 from ..reads import Ahead, Cross, Group, Mamba, Prefix, entries, entries_ahead
 from .added import PLAIN_CONFIG, PLAIN_REQUEST, ConfigAdded, RunningAdded
 
@@ -25,7 +25,7 @@ Content = tuple[int, Prefix]
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What is fixed while a manager lives: groups of layers over `num_blocks` blocks, the null block included.
+    """The constants of a manager: groups of layers over `num_blocks` blocks, the null block included.
 
     `watermark` blocks stay free when a request is admitted beside others. `added` is for a second reading: steps in
     flight, events, hints and shares.
@@ -108,8 +108,8 @@ class Fence:
     """Blocks that their request gave up while something still touches them, given per group.
 
     They return when the step in flight numbered `step`, oldest 0, is settled, or, without one, when the load of the
-    request in `slot` has ended; `extra` are the request's extra keys, and
-    `passing` the blocks that none of its wanted hits needs.
+    request in `slot` has ended; `extra` are the request's extra keys, and `leaving` tells which of the blocks are
+    passing.
     """
 
     step: int | None
@@ -117,7 +117,7 @@ class Fence:
     tables: tuple[Table, ...]
     extra: Hashable = 0
     wish: Wish = UNSAID
-    passing: frozenset[int] = frozenset()
+    leaving: Leaving = NOTHING_LEFT
 
 
 Copy = tuple[int, int, int]
@@ -159,7 +159,7 @@ def initial(config: Config, num_requests: int) -> State:
 
 
 def heads(config: Config, hit: Hit) -> tuple[Table, ...]:
-    """Return the heads of a request's tables, one per group, that a hit comes to; empty ones if nothing was found."""
+    """Return the heads of a request's tables, one per group, for a hit; empty ones if nothing was found."""
     return hit.tables or ((),) * len(config.groups)
 
 
@@ -194,7 +194,7 @@ def running(state: State) -> tuple[Running, ...]:
 
 
 def owned(request: Running) -> tuple[Table, ...]:
-    """Return, per group, what a request holds: its table, and the blocks for states of drafts after it."""
+    """Return, per group, the blocks of a request: its table, and the blocks for states of drafts after it."""
     states = request.added.states
     return tuple(map(add, request.tables, states)) if states else request.tables
 
@@ -244,7 +244,7 @@ def is_loading(state: State, slot: int) -> bool:
 
 
 def key(state: State, block: int) -> Content | None:
-    """Return what a block is published as, or None (PUB-1); of several lengths, the longest."""
+    """Return the content that a block is published as, or None (PUB-1); of several lengths, the longest."""
     return max(keys_of(state, block), key=lambda content: len(content[1][1]), default=None)
 
 

@@ -19,7 +19,7 @@ def law_table_is_append_only(before: State, done: Done) -> bool:
 
 
 def table_after(table: Table, done: Done, at: int) -> Table:
-    """Return the table of a group as it follows from what an outcome tells."""
+    """Return the table of a group as it follows from an outcome."""
     gone = done.nulled[at] if done.nulled else ()
     new = done.new[at] if done.new else ()
     target = next((block for group, _, block in copies(done) if group == at), NULL)
@@ -35,7 +35,7 @@ def copies(done: Done) -> tuple[Copy, ...]:
 
 
 def taken(done: Done) -> tuple[int, ...]:
-    """Return the blocks that a step took, in the order of taking, but for the states of drafts."""
+    """Return the blocks that a step took, except for the states of drafts, in the order of taking."""
     new = tuple(block for table in done.new for block in table if block != NULL)
     return tuple(target for _, _, target in copies(done)) + new
 
@@ -47,12 +47,13 @@ def taken_at_most(done: Done) -> tuple[int, ...]:
 
 
 def law_taking_drops_its_key(before: State, done: Done) -> bool:
-    """STEP-2: a taken block loses its key, and no other does but a duplicate (SHARE-4), unless the cache is reset."""
+    """STEP-2: a taken block loses its key, no other does but duplicates (SHARE-4), unless by `reset` or `forget`."""
     gone, kept = taken_at_most(done), frozenset(content for _, content in done.state.keys)
     rest = tuple(
         published
         for published in before.keys
         if published[0] not in gone
+        if published[1] not in done.forgot
         if published in done.state.keys or not (before.config.added.retains and published[1] in kept)
     )
     return done.state.keys[: len(rest)] == rest or (

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 
 from ..reads import Ahead, Cross, Full, Group, Mamba, cut, dead, drafts_beside, drafts_within, positions, reads, shows
+from .added import named
 from .hits import useful
+from .publication import is_private
 from .state import NULL, Running, State, Table, covers, key, keys_of, owned, resumed, running, sharers, span
 
 
@@ -106,13 +108,15 @@ def law_written_is_unshared(state: State) -> bool:
 
 def law_full_is_published(state: State) -> bool:
     """PUB-2: of the entries looked at, exactly those that a hit can need are published: full blocks, the last state."""
-    size = tuple(group.block_size for group in state.config.groups)
-    recurrent = tuple(isinstance(group.kind, Mamba) for group in state.config.groups)
+    config, size = state.config, tuple(group.block_size for group in state.config.groups)
+    recurrent = tuple(isinstance(group.kind, Mamba) for group in config.groups)
     return all(
-        tuple(content for content in keys_of(state, block) if len(content[1][1]) == (entry + 1) * size[at])
-        == (((at, cut(request.prefix, (entry + 1) * size[at])),) if useful(state.config, at, entry) else ())
+        tuple(each for each in keys_of(state, block) if len(each[1][1]) - config.added.key_lookahead == end)
+        == ((named(config.added, at, request.prefix, end),) if useful(config, at, entry) else ())
         for request, at, entry, block in held(state)
-        if entry < request.published[at] and (not recurrent[at] or (entry + 1) * size[at] == request.computed)
+        for end in ((entry + 1) * size[at],)
+        if not is_private(config, request)
+        if entry < request.published[at] and (not recurrent[at] or end == request.computed)
     )
 
 
@@ -204,7 +208,7 @@ def law_counts_are_ordered(state: State) -> bool:
         and request.settled <= request.written
         and min(request.settled, len(request.prefix[1])) <= request.computed
         and request.computed <= min(request.written, len(request.prefix[1]))
-        and request.published[at] * group.block_size <= request.computed
+        and (is_private(state.config, request) or request.published[at] * group.block_size <= request.computed)
         and request.written + request.added.loading <= state.config.max_model_len
         for request, at, group, _ in tables(state)
     )
@@ -226,7 +230,7 @@ def law_state_found_has_run(state: State) -> bool:
 
 def is_found(state: State, block: int, run: int) -> bool:
     """Return whether a block is published as more than `run` tokens."""
-    return any(len(prefix[1]) > run for _, prefix in keys_of(state, block))
+    return any(len(prefix[1]) - state.config.added.key_lookahead > run for _, prefix in keys_of(state, block))
 
 
 def has_run(state: State, slot: int, request: Running) -> int:

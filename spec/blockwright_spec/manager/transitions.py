@@ -1,7 +1,7 @@
 """Part one, chapter 14: the transitions, one for each call that an engine makes.
 
 All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what changes, SAME what stays. The steps of
-the model run in the order of the calls, so that what a call gives slots to counts as written by it.
+the model run in the order of the calls, so that tokens count as written by the call that gives them slots.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from ..reads import Prefix
 from .choices import Choice, legal_order, legal_serving
 from .effects import requeued, serve, vacated, written
 from .hits import found, holding, served
-from .keeping import passing
+from .keeping import leaving
 from .outcomes import Done, Outcome, Reason, Refusal, Step
 from .plans import let_go, nulled, trimmed_tables
 from .preconditions import going, starting, wrong
@@ -111,7 +111,7 @@ def append_output(state: State, slot: int, tokens: tuple[int, ...], accepted: in
     """Append tokens to a running request; the first `accepted` were drafts, computed by the step before.
 
     ``append_output_token_ids``, or ``append_output_token_ids_batch`` for one request after another; with accepted
-    drafts the engine's own count goes up. Others are computed again, unless they were said to be done before they were
+    drafts the engine's count goes up. Others are computed again, unless they were said to be done before they were
     known. With steps in flight the count has gone ahead, and the tokens become known for which slots were given.
     """
     # REFUSE
@@ -183,7 +183,7 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
     # EFFECT
     done = max(settled, request.settled)  # a load that is under way was trimmed for what it will have settled
     kept = replace(request, tables=tables, trimmed=max(settled, request.trimmed), settled=done)
-    ending = passing(state.config, request.tables, gone, request.added.wants)
+    ending = leaving(state.config, request.tables, gone, request.added.wants)
     return Done(requeued(believed(state, slot, kept), order, ending), nulled=gone)
     # SAME: entries that some later token reads, keys, contents of published blocks.
 

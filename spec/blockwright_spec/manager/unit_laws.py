@@ -1,4 +1,4 @@
-"""Part one, chapter 26: what hits that end inside blocks need: laws of tails, and of the copies made of them."""
+"""Part one, chapter 27: what hits that end inside blocks need: laws of tails, and of the copies made of them."""
 
 from ..reads import cut, hit_ends
 from .hits import found

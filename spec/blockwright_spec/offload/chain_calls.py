@@ -121,13 +121,14 @@ def finish(state: Chain, at: int, success: bool) -> ChainOutcome:
     done = effects.over(ChainDone(effects.copied(state, each) if success else state), each, success)
     match each.kind, each.source:
         case Kind.STORE, _:
-            return effects.landed_store(done, each.keys, success)
+            done = effects.landed_store(done, each.keys, success)
         case Kind.DEMOTE, int(above):
-            return effects.landed_demotion(done, above, each.keys, success)
+            done = effects.landed_demotion(done, above, each.keys, success)
         case Kind.PROMOTE, int(below):
-            return effects.landed_promotion(done, below, each.keys, success)
+            done = effects.landed_promotion(done, below, each.keys, success)
         case _:
-            return effects.landed_load(done, each.keys, success)
+            done = effects.landed_load(done, each.keys, success)
+    return effects.settled(done)
     # SAME: other transfers, but for loads that waited for a promotion which failed: they are cut.
 
 
@@ -141,9 +142,16 @@ def cancel(state: Chain, at: int) -> ChainOutcome:
     holds = held(state, each)
     done = effects.over(ChainDone(state), each, success=False)
     if each.kind is Kind.STORE:
-        return effects.landed_store(done, each.keys, success=False)
-    return effects.on_tier(done, 0, complete_load(state.tiers[0], holds, success=True))
+        return effects.settled(effects.landed_store(done, each.keys, success=False))
+    return effects.settled(effects.on_tier(done, 0, complete_load(state.tiers[0], holds, success=True)))
     # SAME: other transfers, the device.
+
+
+def forget(state: Chain, keys: tuple[Key, ...]) -> ChainDone:
+    """Let no later lookup find some blocks, in whichever tier they are: ``OffloadChain.forget``."""
+    # EFFECT
+    return effects.forgotten(ChainDone(state), distinct(keys))
+    # SAME: all other blocks, the device, all transfers: who reads a block reads on.
 
 
 def overwrite(state: Chain, block: int, part: Part | None) -> ChainOutcome:

@@ -135,6 +135,29 @@ def sent_down(done: ChainDone, at: int, reserve: int) -> ChainDone:
     return done
 
 
+def forgotten(done: ChainDone, keys: tuple[Key, ...]) -> ChainDone:
+    """Take blocks out of every tier; those that a transfer reads are found no more, and go with their last reader.
+
+    Those that a transfer writes go as soon as it has landed; until then no lookup counts them.
+    """
+    for at in range(len(done.state.tiers)):
+        tier = done.state.tiers[at]
+        there = calls.readable(tier, keys)
+        gone = tuple(key for key in there if key in idle(tier))
+        done = on_tier(done, at, calls.drop(tier, gone))
+        read = tuple(key for key in there if key not in gone)
+        done = on_tier(done, at, calls.prepare_load(done.state.tiers[at], read))
+        done = on_tier(done, at, calls.complete_load(done.state.tiers[at], read, success=False))
+    written = (key for key in keys if any(phase_of(tier, key) is Phase.WRITING for tier in done.state.tiers))
+    others = done.state.forgotten - frozenset(keys)
+    return replace(done, state=replace(done.state, forgotten=others | frozenset(written)), forgot=keys)
+
+
+def settled(done: ChainDone) -> ChainDone:
+    """Forget the blocks that were being written when they were to be forgotten, now that a transfer has landed."""
+    return forgotten(done, tuple(sorted(done.state.forgotten))) if done.state.forgotten else done
+
+
 # --- landings
 
 

@@ -1,4 +1,4 @@
-"""Part three, chapter 10: the laws of the chain, of its states and of its calls.
+"""Part three, chapter 11: the laws of the chain, of its states and of its calls.
 
 Those of `tier_laws` hold in each tier as well.
 """
@@ -25,6 +25,7 @@ from .chain_state import (
 )
 from .directory import DIRECTORY_LAWS, RESIZED_LAWS
 from .keeping_laws import KEEPING_LAWS, KEEPING_STEP_LAWS
+from .tier_events import FORGET_LAWS, TOLD_LAWS
 from .tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from .tier_state import Key, Phase, idle, num_free, ready, said_of
 
@@ -115,12 +116,13 @@ def is_blamed(each: Transfer) -> bool:
 
 
 def law_readable_stays_readable(before: Chain, outcome: ChainDone) -> bool:
-    """CHAIN-8: what can be read somewhere stays so, or is evicted, dropped and counted, freed by a load, or blamed."""
+    """CHAIN-8: what can be read somewhere stays so, or is evicted, dropped, freed by a load, blamed, or forgotten."""
     lost = index(before) - index(outcome.state)
     bad = (each for each, success in outcome.ended if is_blamed(each) and not success)
     loaded = (each for each, success in outcome.ended if each.kind is Kind.LOAD and success and before.config.frees)
     evicted = (key for _, key in outcome.evicted)
-    return lost <= {*outcome.dropped, *evicted, *(key for each in (*bad, *loaded) for key in each.keys)}
+    moved = (key for each in (*bad, *loaded) for key in each.keys)
+    return lost <= {*outcome.dropped, *evicted, *outcome.forgot, *moved}
 
 
 def index(state: Chain) -> frozenset[Key]:
@@ -161,9 +163,9 @@ def reserve_of(config: ChainConfig, tier: int) -> int:
 
 
 def law_written_through_goes_on(before: Chain, outcome: ChainDone) -> bool:
-    """CHAIN-11: written through, what landed from above is present in the tier below, or dropped, or evicted there."""
+    """CHAIN-11: written through, what landed from above is present in the tier below, dropped, evicted or forgotten."""
     return not before.config.through or all(
-        key in present(outcome.state, below) | {*outcome.dropped} or (below, key) in outcome.evicted
+        key in present(outcome.state, below) | {*outcome.dropped, *outcome.forgot} or (below, key) in outcome.evicted
         for each, success in outcome.ended
         for below in range(1, len(before.tiers))
         if success and each.target == below - 1 and each.kind is not Kind.PROMOTE
@@ -213,8 +215,9 @@ CHAIN_STEP_LAWS = (
     listed(law_loaded_goes_if_loads_free, "chapter `chain_state`: `frees`"),
     listed(law_what_is_said_goes_along, "LMCache quotas per salt, at one level alone"),
     *KEEPING_STEP_LAWS,
+    *FORGET_LAWS,
 )
 """Every law of calls on a chain."""
 
-OFFLOAD_LAWS = (*TIER_LAWS, *TIER_STEP_LAWS, *DIRECTORY_LAWS, *RESIZED_LAWS, *CHAIN_LAWS, *CHAIN_STEP_LAWS)
+OFFLOAD_LAWS = (*TIER_LAWS, *TIER_STEP_LAWS, *DIRECTORY_LAWS, *RESIZED_LAWS, *CHAIN_LAWS, *CHAIN_STEP_LAWS, *TOLD_LAWS)
 """Every law of part three."""

@@ -34,7 +34,7 @@ class ChainRefusal:
 class ChainDone:
     """A call that happened: the new state and, each in order, the blocks to be stored (`keys`), the evicted ones and
     the announcements (by tier), those `dropped` since the tier below had no room, which transfers were `handed` out,
-    and which `ended`, well or not.
+    which `ended`, well or not, and the blocks that were forgotten (`forgot`).
     """
 
     state: Chain
@@ -44,6 +44,7 @@ class ChainDone:
     dropped: tuple[Key, ...] = ()
     handed: tuple[Transfer, ...] = ()
     ended: tuple[tuple[Transfer, bool], ...] = ()
+    forgot: tuple[Key, ...] = ()
 
 
 ChainOutcome = ChainDone | ChainRefusal

@@ -62,7 +62,8 @@ Part = tuple[Key, int]
 class Chain:
     """Everything the chain knows: tiers, blocks of the device, and the transfers in the order in which they began.
 
-    `stuck` are blocks, by tier, that could not be written to the tier below when they were last sent there.
+    `stuck` are blocks, by tier, that could not be written to the tier below when they were last sent there. `forgotten`
+    are blocks that a transfer was writing when they were to be forgotten: they go when it lands.
     """
 
     config: ChainConfig
@@ -70,6 +71,7 @@ class Chain:
     device: tuple[Part | None, ...]
     transfers: tuple[Transfer, ...] = ()
     stuck: frozenset[tuple[int, Key]] = frozenset()
+    forgotten: frozenset[Key] = frozenset()
 
 
 def chain(config: ChainConfig) -> Chain:
@@ -86,7 +88,7 @@ def source_of(state: Chain, key: Key) -> int | None:
     """Return the tier that a load of a key reads, or waits for: the nearest; a key present in tier 0 is only there."""
     phase = phase_of(state.tiers[0], key)
     if phase is not None:
-        return 0 if phase is Phase.READY or key in promoted(state) else None
+        return 0 if phase is Phase.READY or key in promoted(state) - state.forgotten else None
     return next((at for at, each in enumerate(state.tiers) if phase_of(each, key) is Phase.READY), None)
 
 

@@ -54,7 +54,8 @@ class StoragePlan:
     """A plan of `memory` bytes for some layers: the groups, the bytes of a page on each tensor, and the blocks.
 
     `request_blocks` is the most that a request holds in all groups, as the plan reports it. Pages are multiples of
-    `unit` bytes; of the longest requests that would fit at once, the share `loss` may be given up for fewer groups.
+    `unit` bytes. Each group adds the share `group_cost` to a decode step. A plan is worth the longest requests that it
+    holds at once, divided by the time of a step; the share `loss` of that may be given up for fewer groups.
     """
 
     layers: tuple[Layer, ...]
@@ -66,6 +67,7 @@ class StoragePlan:
     pages: tuple[int, ...]
     num_blocks: int
     request_blocks: int
+    group_cost: Fraction = Fraction(0)
 
 
 def page(layer: Layer, block_size: int) -> int:
@@ -130,8 +132,8 @@ def used_bytes(plan: StoragePlan, group: PlannedGroup) -> int:
     return sum(page(plan.layers[layer], group.block_size) for layer in group.layers)
 
 
-def plain_plans(plan: StoragePlan) -> Iterator[tuple[int, int]]:
-    """Return the results of plain plans of the same layers: the bytes of a block, and the most blocks of a request.
+def plain_plans(plan: StoragePlan) -> Iterator[tuple[int, int, int]]:
+    """Return the results of plain plans of the same layers: bytes of a block, blocks of a request, and groups.
 
     Blocks are as declared, and the layers of each kind go to groups in order, one for each tensor of a group.
     """
@@ -145,6 +147,7 @@ def plain_plans(plan: StoragePlan) -> Iterator[tuple[int, int]]:
                 for tensor in range(tensors)
             ),
             sum(count * entries(tensors, len(own)) for count, own in zip(blocks, pages, strict=True)),
+            sum(entries(tensors, len(own)) for own in pages),
         )
         for tensors in range(1, max(map(len, pages)) + 1)
     )

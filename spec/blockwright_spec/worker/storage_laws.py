@@ -60,12 +60,13 @@ def law_page_is_whole(plan: StoragePlan) -> bool:
     return all(size % plan.unit == 0 for size in plan.pages)
 
 
-def law_no_plain_plan_holds_more(plan: StoragePlan) -> bool:
-    """LAYOUT-9: no plain plan of the layers holds more of the longest requests at once, beyond the permitted loss."""
-    share = Fraction(plan.num_blocks - 1, plan.request_blocks)
+def law_no_plain_plan_is_worth_more(plan: StoragePlan) -> bool:
+    """LAYOUT-9: no plain plan holds more of the longest requests for the time of a step, beyond the permitted loss."""
+    worth = Fraction(plan.num_blocks - 1, plan.request_blocks) / (1 + plan.group_cost * len(plan.groups))
     return all(
-        blocks < request_blocks + 1 or share >= (1 - plan.loss) * Fraction(blocks - 1, request_blocks)
-        for size, request_blocks in plain_plans(plan)
+        blocks < request_blocks + 1
+        or worth >= (1 - plan.loss) * Fraction(blocks - 1, request_blocks) / (1 + plan.group_cost * num_groups)
+        for size, request_blocks, num_groups in plain_plans(plan)
         for blocks in (plan.memory // size,)
     )
 
@@ -79,7 +80,7 @@ STORAGE_LAWS = (
     listed(law_longest_request_fits, "vLLM check_enough_kv_cache_memory"),
     listed(law_waste_is_what_nobody_uses, "vLLM page_size_padded"),
     listed(law_page_is_whole, "vLLM page_size_padded"),
-    listed(law_no_plain_plan_holds_more, "vLLM get_kv_cache_groups: the group size is chosen by a rule of thumb"),
+    listed(law_no_plain_plan_is_worth_more, "vLLM get_kv_cache_groups: the group size is chosen by a rule of thumb"),
 )
 """Every law of plans."""
 

@@ -16,7 +16,7 @@ import pytest
 
 from blockwright_conformance.kv_cache.fitting import lacking
 from blockwright_conformance.kv_cache.scopes import EVERY
-from blockwright_conformance.run import ConformanceError, run_conformance
+from blockwright_conformance.run import run_conformance
 from blockwright_conformance.vectors.command import history
 from blockwright_conformance.vectors.judge import judge
 from blockwright_conformance.vectors.process import ProcessFactory
@@ -27,16 +27,6 @@ SOURCE = ROOT / "examples" / "c_manager" / "manager.c"
 COMPILER = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler: set CC, or install cc, gcc or clang")
-
-RUN = """
-import argparse, sys
-from blockwright_conformance.kv_cache.fitting import lacking
-from blockwright_conformance.vectors.command import register
-parser = argparse.ArgumentParser()
-register(parser.add_subparsers())
-args = parser.parse_args(["vectors", "--run", sys.argv[1]])
-sys.exit(args.run(args))
-"""
 
 
 SCOPES = {each.name: each for each in EVERY if each.name in NAMES}
@@ -56,7 +46,8 @@ def built(folder: Path, source: str) -> Path:
 
 def judged(program: Path) -> subprocess.CompletedProcess[str]:
     """What the command says of a program."""
-    return subprocess.run([sys.executable, "-c", RUN, str(program)], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "blockwright.cli", "vectors", "--run", str(program)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -74,31 +65,15 @@ def test_the_manager_passes(program: Path) -> None:
 
 BROKEN = {
     "a hit that leaves no token to compute": ("size < r->prefix.count &&", "size <= r->prefix.count &&"),
-    "hits from the newest copy": (
-        "block[id].published < block[best].published",
-        "block[id].published > block[best].published",
-    ),
     "extra keys forgotten": ("key->extra == prefix->extra && ", ""),
-    "a key kept by a block that is taken": (
-        "    block[id].published = 0;\n    block[id].references = 1;",
-        "    block[id].references = 1;",
-    ),
     "a hit left in the queue": ("if (block[id].references == 0) dequeue(id);\n", ""),
     "every block freed to the tail": ("block[id].published ? free_count : 0", "free_count"),
-    "every block freed to the head": ("block[id].published ? free_count : 0", "0"),
-    "head freed first": (
-        "while (r->blocks > 0) release(r->table[--r->blocks]);",
-        "for (int at = 0; at < r->blocks; at++) release(r->table[at]);\n    r->blocks = 0;",
-    ),
     "free hits not counted": ("cached_free += block[hit->hit[at]].references == 0;", "cached_free += 0;"),
     "a stale hit adopted": ('return "error stale";', "continue;"),
     "a partial block published": ("(r->looked + 1) * size <= end", "(r->looked + 1) * size <= end + 1"),
     "publication not put off": ("if (!later) publish", "if (later < 2) publish"),
-    "a reset while blocks are held": ("if (free_count < num_blocks - 1) return 0;", ""),
     "a reset that forgets nothing": ("for (int id = 1; id < num_blocks; id++) block[id].published = 0;\n", ""),
-    "shared blocks miscounted": ("references == running) at++", "references >= running) at++"),
     "a batch that goes on": ("{ whole = 0; break; }", "{ whole = 0; continue; }"),
-    "what was looked at, not reset": ("r->running = r->looked = r->written", "r->running = r->written"),
 }
 
 
@@ -138,16 +113,6 @@ def test_the_manager_is_explored_whole(program: Path) -> None:
     try:
         report = run_conformance(factory, scope="full, block 1: two symbols")
         assert (report.transitions, report.left_out) == (1644, {})
-    finally:
-        factory.close()
-
-
-def test_a_difference_is_told_as_calls(tmp_path: Path) -> None:
-    old, new = BROKEN["head freed first"]
-    factory = ProcessFactory(str(built(tmp_path, SOURCE.read_text(encoding="utf-8").replace(old, new))))
-    try:
-        with pytest.raises(ConformanceError, match=r"queue: expected(.|\n)*adapter\.free\("):
-            run_conformance(factory, scope="full, block 1: two symbols")
     finally:
         factory.close()
 

@@ -73,14 +73,6 @@ def test_a_folder_of_other_sources_is_refused(folder: Path, tmp_path: Path, caps
     assert main(["conform", "--impl", "a:b", "--explorer", str(folder)]) == 2
 
 
-def test_a_folder_that_has_lost_a_library_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "state.so").touch()
-    recorded(tmp_path, digests())
-    assert not trouble(tmp_path)
-    (tmp_path / "state.so").unlink()
-    assert "state.so" in trouble(tmp_path)
-
-
 def test_reports_that_counted_otherwise_cannot_be_joined() -> None:
     row = {"kind": "lockstep", "scope": "one", "states": 3, "transitions": 5, "violations": 0}
     one = {"build": "a", "gates": [row]}

@@ -134,15 +134,6 @@ def test_a_policy_that_is_never_asked_fails() -> None:
     assert (found.law, found.detail) == ("SEEN-1", "the policy was never asked")
 
 
-def test_first_is_plain_lru() -> None:
-    """In lock-step with the specification's own choice, and not only with laws."""
-
-    class Lru(BlockwrightAdapter):
-        options = {"eviction_policy": First()}  # noqa: RUF012
-
-    run_conformance(Lru, scope="full, block 1: put off")
-
-
 def test_the_command_takes_what_replay_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

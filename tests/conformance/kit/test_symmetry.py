@@ -93,19 +93,12 @@ def test_relabelling_blocks_saves_exactly_the_factorial(small: Scope) -> None:
 
 
 @pytest.mark.parametrize("small", SMALLEST, ids=lambda each: each.name)
-def test_successors_do_not_depend_on_names(small: Scope) -> None:
+def test_successors_depend_neither_on_names_nor_on_which_request_is_which(small: Scope) -> None:
     names = Names()
     for state in Everywhere(small).states(all_names=False):
-        other = renamed(state, (0, *range(state.config.num_blocks - 1, 0, -1)))
-        assert form(other, names) == form(state, names)
-        assert successors(small, other, names) == successors(small, state, names)
-
-
-@pytest.mark.parametrize("small", SMALLEST, ids=lambda each: each.name)
-def test_successors_do_not_depend_on_which_request_is_which(small: Scope) -> None:
-    names = Names()
-    for state in Everywhere(small).states(all_names=False):
-        assert successors(small, mirror(state), names) == successors(small, state, names)
+        for other in (renamed(state, (0, *range(state.config.num_blocks - 1, 0, -1))), mirror(state)):
+            assert form(other, names) == form(state, names)
+            assert successors(small, other, names) == successors(small, state, names)
 
 
 def mirror(state: State) -> State:
@@ -116,13 +109,6 @@ def mirror(state: State) -> State:
 def successors(small: Scope, state: State, names: Names) -> set[bytes]:
     """The states one action away, up to names."""
     return {names.digest(meaning(state, action).state) for action in enabled(small, state)}
-
-
-@pytest.mark.parametrize("small", SMALLEST, ids=lambda each: each.name)
-def test_a_mirror_has_the_same_form(small: Scope) -> None:
-    names = Names()
-    for state in Everywhere(small).states(all_names=False):
-        assert form(mirror(state), names) == form(state, names)
 
 
 @pytest.mark.parametrize("kind", [Full(), Sliding(2)], ids=str)

@@ -2,11 +2,10 @@
 
 How: where `make bench-peers` has fetched their files (folder .peers, or BLOCKWRIGHT_PEERS): each script must show its
 bug; scopes are followed, and what they show is listed; the shortest way to the under-count of recurrent layers is run
-as it is printed; a fault planted in the manager is found. The committed reports must be of the lists as they stand.
+as it is printed. The committed reports must be of the lists as they stand.
 Not covered: every scope of the lists (`make peers-conform`).
 """
 
-import inspect
 import json
 import os
 from pathlib import Path
@@ -16,11 +15,9 @@ import pytest
 
 from blockwright.errors import InvalidArgumentError
 from blockwright_conformance.capabilities import judge
-from blockwright_lab.peers.confirm.__main__ import NAMES, RELEASES, confirm
+from blockwright_lab.peers.confirm.__main__ import NAMES, confirm
 from blockwright_lab.peers.engines import MODULES, deviations_of, engine_of
-from blockwright_lab.peers.follower import Follower
 from blockwright_lab.peers.vllm_engine import NEW, OLD, load
-from blockwright_lab.peers.vllm_kv import VllmAdapter
 
 ROOT = Path(__file__).resolve().parents[3]
 PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or ROOT / ".peers")
@@ -46,15 +43,6 @@ def test_every_script_confirms_a_listed_bug() -> None:
 @pytest.mark.parametrize("name", OURS)
 def test_each_script_shows_its_bug(name: str) -> None:
     assert confirm(name, PEERS)
-
-
-def test_scripts_are_short_and_call_nothing_but_vllm() -> None:
-    found = {name: each for _, own in RELEASES for name, each in own.items()}
-    for name in OURS:
-        lines = inspect.getsource(found[name]).splitlines()[1:]
-        imports = [line for line in lines if line.strip().startswith(("from", "import"))]
-        assert all("vllm" in line for line in imports), name
-        assert len([line for line in lines if line.strip() and not line.strip().startswith('"""')]) <= 18, name
 
 
 @needs_peers
@@ -91,22 +79,6 @@ def test_the_undercount_of_recurrent_layers_is_found_and_its_way_can_be_run() ->
     exec("\n".join(before), world)
     with pytest.raises(ValueError, match="Cannot get 1 free blocks from the pool"):
         exec(last, world)
-
-
-@needs_peers
-def test_a_fault_planted_in_the_manager_is_found() -> None:
-    engine, vllm = engine_of("vllm-0.33.0"), load("0.33.0", PEERS)
-
-    class Leaks(VllmAdapter):
-        def free(self, name: str) -> None:
-            kept = self.manager.coordinator.single_type_managers[0].req_to_blocks[name][:1]
-            self.manager.block_pool.touch(kept)
-            super().free(name)
-
-    scope = next(each for each in engine.scopes if each.name == "full, block 2: life")
-    follower = Follower(scope, lambda config: Leaks(vllm, config), engine.deviations, 200)
-    follower.run()
-    assert "REF-1" in {finding.law for finding in judge(follower.findings, engine.deviations).unlisted}
 
 
 @pytest.mark.parametrize("name", ["vllm-0.33.0", "vllm-0.11.0"])

@@ -6,7 +6,7 @@ excludes, while the others get values that theirs admit. A new public call is co
 line in `FITTING`, and a compiled class with methods one in `MADE`. An integer of another library must be taken
 wherever an `int` is. Constructors show their parameters to `help`.
 
-Not covered: values outside a documented range (test_integers.py, test_step_integers.py), and fields that are assigned
+Not covered: values outside a documented range (test_integers.py), and fields that are assigned
 to; methods of base classes other than in the classes derived from them (`UNMADE`).
 """
 
@@ -253,7 +253,6 @@ ODD: list[Any] = [None, 1.5, "odd", b"odd", 7, True, [object()], {object(): obje
 
 
 def parts_of(annotation: str) -> list[str]:
-    """Return the members of a union."""
     return [ast.unparse(each) for each in union(ast.parse(annotation, mode="eval").body)]
 
 
@@ -277,7 +276,6 @@ CONTAINERS = ("list", "Sequence", "Iterable", "Collection")
 
 
 def is_known(annotation: str) -> bool:
-    """Return whether every type of an annotation is a public one that is known here."""
     if annotation in BARE or annotation.startswith("Callable"):
         return True
     if annotation.split("[")[0] in (*CONTAINERS, "Mapping") and "[" in annotation:
@@ -288,7 +286,6 @@ def is_known(annotation: str) -> bool:
 
 
 def fitting(annotation: str) -> Any:
-    """Return a value that an annotation admits."""
     first = parts_of(annotation)[0]
     if first.startswith("Callable"):
         return lambda *_: 0.0
@@ -336,7 +333,6 @@ def object_of(kind: Any) -> Any:
 
 
 def made(call: Call) -> Callable[..., Any]:
-    """Return the call, bound to an object of its class."""
     if call.owner is None:
         package = next(each for each in PACKAGES if call.name in sys.modules[each].__all__)
         return getattr(sys.modules[package], call.name)  # type: ignore[no-any-return]

@@ -22,6 +22,7 @@ from tests.core.support import (
     mamba,
     manager_dump,
     manager_of,
+    manager_over,
     request_dump,
     single_dump,
     sliding,
@@ -35,13 +36,14 @@ from blockwright import (
     KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheManager,
+    MambaSpec,
     MultiModalItem,
     Request,
     append_output_token_ids_batch,
     get_manager_for_kv_cache_spec,
     siphash128,
 )
-from blockwright.errors import BlockwrightError
+from blockwright.errors import BlockwrightError, NeverFitsError
 
 
 class World:
@@ -87,12 +89,63 @@ class World:
             self.running.num_computed_tokens = before
 
 
+class StepWorld:
+    """Managers with a step in flight, with a load, and with an encoder, each in the middle of its life."""
+
+    def __init__(self) -> None:
+        self.steps = manager_over([full(), mamba(4, 2)], 40, 60, overlap_steps=True)
+        self.steps.start_step()
+        self.steps.settle_step(1)
+        self.steps.start_step()
+        self.flying = Request("flying", list(range(5)), 4)
+        assert self.steps.allocate_slots(self.flying, 7, num_draft_tokens=2) is not None
+        self.plain = manager_of(full(), 17, 60)
+        self.running, self.new = Request("running", list(range(9)), 4), Request("new", list(range(20, 30)), 4)
+        assert self.plain.allocate_slots(self.running, 9) is not None
+        self.running.num_computed_tokens = 9
+        self.running.append_output_token_ids([1])
+        self.loading = Request("loading", list(range(50, 60)), 4)
+        assert self.plain.allocate_slots(self.loading, 0, num_external_computed_tokens=8) is not None
+        self.encoder = manager_over([full(), cross()], 17, 60, caching=False)
+
+    def check(self) -> None:
+        for manager in self.managers():
+            manager.check()
+
+    def dump(self) -> object:
+        requests = [request_dump(each) for each in (self.flying, self.running, self.new, self.loading)]
+        return [manager_dump(each) for each in self.managers()], requests
+
+    def managers(self) -> list[KVCacheManager]:
+        return [self.steps, self.plain, self.encoder]
+
+
+def settled(world: StepWorld, value: Any) -> None:
+    world.steps.settle_step(2, {"flying": value})
+
+
+NAMED = [
+    "num_new_tokens", "num_new_computed_tokens", "num_lookahead_tokens", "num_draft_tokens",
+    "num_external_computed_tokens", "num_encoder_tokens", "reserved_blocks",
+]  # fmt: skip
+
+
+def asked(call: str, name: str) -> Callable[[StepWorld, Any], object]:
+    def ask(world: StepWorld, value: Any) -> object:
+        given: dict[str, Any] = {"num_new_tokens": 0 if name == "num_external_computed_tokens" else 10, name: value}
+        manager = world.encoder if name == "num_encoder_tokens" else world.plain
+        return getattr(manager, call)(world.new, **given)
+
+    return ask
+
+
 class Case(NamedTuple):
     """A call with one integer in it, the argument's name, and whether any integer is harmless there."""
 
-    call: Callable[[World, Any], object]
+    call: Callable[[Any, Any], object]
     name: str
     harmless: bool = False
+    world: type[World] | type[StepWorld] = World
 
 
 def attention(**fields: Any) -> FullAttentionSpec:
@@ -184,16 +237,33 @@ CASES: dict[str, Case] = {
     ),
     "siphash.compression": Case(lambda w, v: siphash128(bytes(16), b"", v, 3), "compression"),
     "siphash.finalisation": Case(lambda w, v: siphash128(bytes(16), b"", 1, v), "finalisation"),
+    # plans, steps in flight, loads, drafts and encoders
+    **{f"plan.{name}": Case(asked("plan", name), name, world=StepWorld) for name in NAMED},
+    **{f"slots.{name}": Case(asked("allocate_slots", name), name, world=StepWorld) for name in NAMED},
+    "batch.drafts": Case(
+        lambda w, v: w.plain.allocate_slots_batch([w.running, w.new], 10, 0, v), "num_draft_tokens", world=StepWorld
+    ),
+    "batch.drafts each": Case(
+        lambda w, v: w.plain.allocate_slots_batch([w.new], 10, 0, [v]), "num_draft_tokens", world=StepWorld
+    ),
+    "settle.step": Case(lambda w, v: w.steps.settle_step(v), "step", world=StepWorld),
+    "settle.rejected": Case(settled, "num_rejected_tokens", world=StepWorld),
+    "finish_load": Case(lambda w, v: w.plain.finish_load(w.loading, v), "num_loaded_tokens", world=StepWorld),
+    "mamba.drafts": Case(lambda w, v: MambaSpec(4, ((1,),), ("fp8",), v), "num_speculative_blocks", world=StepWorld),
 }
 INSIDE = [0, 1, 4, 8, 2**31 - 1]
 OUTSIDE = [-1, -4, -(2**31), -(2**63), -(2**63) - 1, 2**31, 2**32, 2**32 + 1, 2**63 - 1, 2**63, 2**64, 2**70]
 NOT_INTEGERS: list[object] = [None, "x", "1", 1.5, 1.0, b"1", [1], (), {}, 1j, object(), True, False]
+NOT_INTEGERS += [2.0, float("nan"), float("inf")]
+EACH: list[object] = [(), {}, b"1", [1]]  # one number for each of several requests, or of none
 SERVED: dict[str, list[object]] = {  # what means something else there
     "request.block_size": [None],
     "request.append": [[1], ()],
     **{name: [True, False] for name in ("request.token", "request.append.token", "append.token")},
     "batch.new": [[1]],
     "batch.lookahead": [[1]],
+    "batch.drafts": EACH,
+    "batch.drafts each": EACH,
 }
 
 each_case = pytest.mark.parametrize("name", CASES)
@@ -201,48 +271,46 @@ each_case = pytest.mark.parametrize("name", CASES)
 
 def attempt(name: str, value: object) -> BaseException | None:
     """Make the call in a fresh world; return what it raised, after seeing that it left everything as it was."""
-    case, world = CASES[name], World()
+    case = CASES[name]
+    world = case.world()
     before = world.dump()
     try:
         case.call(world, value)
     except Exception as error:
         assert world.dump() == before
-        world.check()
         return error
-    world.check()
+    finally:
+        world.check()
     return None
 
 
-def refuses(name: str, value: object) -> None:
-    error = attempt(name, value)
-    assert isinstance(error, BlockwrightError), f"{value!r} gave {error!r}"
-    assert CASES[name].name in str(error)
+def is_refusal(name: str, error: BaseException | None) -> bool:
+    never = CASES[name].world is StepWorld and isinstance(error, NeverFitsError)
+    return never or (isinstance(error, BlockwrightError) and CASES[name].name in str(error))
 
 
 @each_case
 def test_integers_in_range(name: str) -> None:
     for value in INSIDE:
         error = attempt(name, value)
-        assert error is None or (isinstance(error, BlockwrightError) and CASES[name].name in str(error))
+        idle = CASES[name].world is StepWorld and value == 0 and "num_new_tokens" in str(error)  # and none to load
+        assert error is None or idle or is_refusal(name, error), f"{value!r} gave {error!r}"
 
 
 @each_case
 def test_integers_out_of_range(name: str) -> None:
     for value in OUTSIDE:
-        if CASES[name].harmless:
-            error = attempt(name, value)
-            assert error is None or isinstance(error, BlockwrightError), f"{value!r} gave {error!r}"
-        else:
-            refuses(name, value)
+        error = attempt(name, value)
+        harmless = CASES[name].harmless and (error is None or isinstance(error, BlockwrightError))
+        assert harmless or is_refusal(name, error), f"{value!r} gave {error!r}"
 
 
 @each_case
 def test_no_integers(name: str) -> None:
     for value in NOT_INTEGERS:
-        if value in SERVED.get(name, []):
-            continue
-        error = attempt(name, value)
-        assert isinstance(error, BlockwrightError), f"{value!r} gave {error!r}"
+        if value not in SERVED.get(name, []):
+            error = attempt(name, value)
+            assert isinstance(error, BlockwrightError), f"{value!r} gave {error!r}"
 
 
 def test_groups_are_not_confused() -> None:
@@ -258,3 +326,25 @@ def test_huge_groups_are_not_confused() -> None:
     with contextlib.suppress(BlockwrightError):
         world.pool.cache_full_blocks(world.member, world.own, 0, 2, 4, 2**32)
     assert world.pool.get_cached_block(world.member.block_hashes[1], [0]) is None
+
+
+@pytest.mark.parametrize("value", [None, "x", [], 1j, object()])
+def test_watermarks_are_numbers(value: Any) -> None:
+    with pytest.raises(BlockwrightError):
+        manager_of(full(), watermark=value)
+
+
+@pytest.mark.parametrize("value", [0, 1, 0.0, 1.0, 0.5])
+def test_watermarks_are_shares(value: float) -> None:
+    assert manager_of(full(), watermark=value).usage == 0.0
+
+
+def test_rejections_are_a_mapping_of_names() -> None:
+    for odd in ([1], "flying", 5, {5: 0}, {None: 1}, {"flying": 1, 5: 1}, {5: 1, "x": 1}, [("flying",)], [(1, 2, 3)]):
+        world = StepWorld()
+        before = world.dump()
+        with pytest.raises(BlockwrightError):
+            world.steps.settle_step(2, odd)  # type: ignore[arg-type]
+        assert world.dump() == before
+    world.steps.settle_step(2, {})
+    assert world.steps.num_settled("flying") == 7

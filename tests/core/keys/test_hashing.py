@@ -89,7 +89,6 @@ def extra(items: Sequence[MultiModalItem], start: int, stop: int) -> bytes:
 
 
 def sip_keys(token_ids: Sequence[int], size: int, root: bytes, items: Sequence[MultiModalItem]) -> list[bytes]:
-    """The layout that block_hash.py documents."""
     parent, keys = reference_siphash128(KEY, root), []
     for start in range(0, len(token_ids) - size + 1, size):
         data = packed(token_ids[start : start + size])

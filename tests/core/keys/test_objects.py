@@ -185,7 +185,6 @@ def test_state_is_not_shared_by_accident(index: int) -> None:
 
 
 def dump(thing: object) -> object:
-    """Everything that a manager, a request or a pool says of itself."""
     if isinstance(thing, KVCacheManager):
         thing.check()
         return manager_dump(thing)

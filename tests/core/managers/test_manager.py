@@ -2,28 +2,14 @@
 
 How: small managers of one group, by hand; errors are compared by a dump of the whole observable state.
 
-Not covered: what a step gets (test_slots.py), argument ranges (test_integers.py, test_bad_input.py), random use and
-batches against single calls (test_walk.py), results as buffers (test_results.py).
+Not covered: what a step gets (test_slots.py), argument ranges (test_integers.py, test_bad_input.py), results as buffers
+(test_results.py), draft heads, counts and common prefixes (conformance).
 """
 
 from __future__ import annotations
 
 import pytest
-from tests.core.support import (
-    Setup,
-    admit,
-    chunked,
-    cross,
-    every_setup,
-    full,
-    ids_of,
-    mamba,
-    manager_dump,
-    manager_of,
-    sliding,
-    started,
-    table,
-)
+from tests.core.support import Setup, admit, cross, every_setup, full, manager_dump, manager_of, sliding, started, table
 
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher
 from blockwright.core.keys.request import pack_tokens
@@ -61,56 +47,12 @@ def test_no_lookup_without_caching_or_keys() -> None:
     manager.check()
 
 
-def test_draft_heads_recompute_the_last_block() -> None:
-    for spec, expected in ((full(), 12), (sliding(), 12), (mamba(), 16)):
-        manager = manager_of(spec, use_eagle=True)
-        request = Request("first", list(range(17)), 4)
-        for end in range(4, 18, 4):
-            assert manager.allocate_slots(request, 4) is not None
-            request.num_computed_tokens = end
-        manager.free(request)
-        assert manager.get_computed_blocks(Request("r", list(range(17)), 4))[1] == expected
-    with pytest.raises(UnsupportedError, match="use_eagle"):
-        manager_of(chunked(), use_eagle=True)
-
-
 def test_only_known_kinds_alone() -> None:
     with pytest.raises(UnsupportedError, match="cross attention"):
         manager_of(cross())
 
 
 # ---------------------------------------------------------------------- hits carried to allocate_slots
-
-
-@every_setup
-def test_stale_hits(setup: Setup) -> None:
-    """A hit whose blocks were evicted, taken again or reset since the lookup is refused, and nothing changes."""
-    if not setup.caching:
-        return
-    size = setup.spec.block_size
-    for fate in ("evicted", "reset", "reused"):
-        manager = setup.manager(10)
-        first = Request("first", list(range(8 * size)), size)
-        for _ in range(8):
-            assert manager.allocate_slots(first, size) is not None
-            first.num_computed_tokens += size
-        manager.free(first)
-        request = Request("r", list(range(8 * size)), size)
-        hit, num_hit = manager.get_computed_blocks(request)
-        if not any(ids_of(hit)):
-            continue  # this kind reads none of it
-        if fate == "reset":
-            assert manager.reset_prefix_cache()
-        else:
-            other = manager.block_pool.get_new_blocks(9)
-            if fate == "reused":
-                manager.block_pool.cache_full_blocks(Request("o", [7] * 9 * size, size), other, 0, 9, size)
-            manager.block_pool.free_blocks(other)
-        before = manager_dump(manager)
-        with pytest.raises(StaleHitError, match="new_computed_blocks"):
-            manager.allocate_slots(request, 1, num_hit, hit)
-        assert manager_dump(manager) == before
-        manager.check()
 
 
 def test_hit_must_be_whole_and_ones_own() -> None:
@@ -153,66 +95,6 @@ def test_hit_for_a_request_without_keys() -> None:
 # ---------------------------------------------------------------------- what it says of itself
 
 
-def common(manager: KVCacheManager, name: str = "a") -> list[int]:
-    """The leading blocks of a request that it alone, that two and that three requests have."""
-    return [manager.get_num_common_prefix_blocks(name, count)[0] for count in (1, 2, 3)]
-
-
-def test_only_requests_that_compute_have_a_common_prefix() -> None:
-    """Beside "a" and a request without its prefix: one that shares it and ends in flight, one that loads, pins."""
-    manager = manager_of(full(), overlap_steps=True)
-    step = manager.start_step()
-    a, b, c = (Request(name, list(range(at, at + 17)), 4) for name, at in (("a", 0), ("b", 50), ("c", 0)))
-    for request in (a, b, c):
-        admit(manager, request)
-    assert common(manager) == [0, 4, 0]
-    manager.free(c)
-    assert common(manager) == [5, 0, 0], "the step still writes to c's blocks, but no request reads them any more"
-    loading = Request("l", list(range(25)), 4)
-    hit, num_hit = manager.get_computed_blocks(loading)
-    assert num_hit == 16
-    assert manager.allocate_slots(loading, 0, num_hit, hit, num_external_computed_tokens=4) is not None
-    assert (common(manager), common(manager, "l")) == ([5, 0, 0], [0, 0, 0])
-    manager.block_pool.touch(manager.get_blocks("a").blocks[0])
-    new = manager.block_pool.get_new_blocks(3)
-    for each in (manager, manager.copy()):
-        assert (common(each), common(each, "l"), common(each, "b")) == ([5, 0, 0], [0, 0, 0], [5, 0, 0])
-        each.check()
-    manager.settle_step(step)
-    assert manager.finish_load(loading, 4)
-    assert (common(manager), common(manager, "l")) == ([0, 4, 0], [0, 4, 0])
-    manager.block_pool.free_blocks([*manager.get_blocks("a").blocks[0], *new])
-    again = Request("again", list(range(25)), 4)
-    hit, num_hit = manager.get_computed_blocks(again)
-    assert manager.allocate_slots(again, 0, num_hit, hit, num_external_computed_tokens=4) is not None
-    manager.free(again)
-    assert common(manager) == [0, 4, 0], "a load that was given up"
-    manager.finish_load(again, 4)
-    manager.free(loading)
-    assert common(manager) == [5, 0, 0]
-    manager.check({})
-
-
-def test_statistics() -> None:
-    """A lookup is counted once its request is admitted; one that was admitted before is counted apart."""
-    assert manager_of(full()).make_prefix_cache_stats() is None
-    manager = manager_of(full(), 7, log_stats=True)
-    first = started(manager, "first", 17)
-    request = Request("r", list(range(10)), 4)
-    for _ in range(3):
-        hit, length = manager.get_computed_blocks(request)
-        assert manager.allocate_slots(request, 10 - length, length, hit, num_lookahead_tokens=8) is None
-    assert manager.make_prefix_cache_stats() == (False, 1, 17, 0, 0, 0, 0)
-    manager.free(first)
-    for counted in ((False, 1, 10, 8, 0, 0, 0), (False, 0, 0, 0, 1, 10, 8)):
-        hit, length = manager.get_computed_blocks(request)
-        assert manager.allocate_slots(request, 10 - length, length, hit) is not None
-        manager.free(request)
-        assert manager.make_prefix_cache_stats() == counted
-    manager.reset_prefix_cache()
-    assert manager.make_prefix_cache_stats() == (True, 0, 0, 0, 0, 0, 0)
-
-
 def test_a_request_that_holds_nothing_is_not_hashed_by_its_release() -> None:
     manager, request = manager_of(full()), Request("r", [1] * 9)
     manager.free(request)
@@ -241,20 +123,6 @@ def test_events() -> None:
         manager.get_computed_blocks(Request("r", [1] * 9, 4))  # keys that mean nothing elsewhere
 
 
-def test_no_events_of_null_entries() -> None:
-    manager = manager_of(mamba(), enable_kv_cache_events=True)
-    request = Request("r", list(range(14)), 4, hasher=Sha256Hasher(b""))
-    for new in (8, 3, 1):
-        assert manager.allocate_slots(request, new) is not None
-        request.num_computed_tokens += new
-    manager.free(request)
-    hashes = request.block_hashes
-    stored = [event for event in manager.take_events() if isinstance(event, BlockStored)]
-    assert [event.block_hash for event in stored] == [hashes[1], hashes[2]]
-    assert [event.parent_block_hash for event in stored] == [hashes[0], hashes[1]]
-    assert [event.token_ids for event in stored] == [(4, 5, 6, 7), (8, 9, 10, 11)]
-
-
 @every_setup
 def test_copies_are_independent(setup: Setup) -> None:
     size = setup.spec.block_size
@@ -274,7 +142,6 @@ def test_copies_are_independent(setup: Setup) -> None:
 
 
 def drive(manager: KVCacheManager, requests: list[Request]) -> None:
-    """Use everything once."""
     for request in requests:
         request.append_output_token_ids([1])
     manager.allocate_slots_batch(requests, 1)

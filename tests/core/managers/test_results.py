@@ -36,7 +36,6 @@ BUFFERS = ("new_block_ids", "new_block_offsets", "nulled_entries", "nulled_offse
 
 
 def viewed_by_numpy(buffer: Any) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """A buffer as an array over the same memory."""
     return np.frombuffer(buffer, np.int32)
 
 

@@ -22,7 +22,7 @@ LENGTH, TOKENS = 12, 16
 WIDTHS = (6, 3)
 
 
-def rows_of(count: int) -> TableReplica:
+def batch_of(count: int) -> TableReplica:
     groups = [KVCacheGroupSpec([f"layer {at}"], spec) for at, spec in enumerate((full(2), mamba(4, 1)))]
     return TableReplica(
         KVCacheConfig(40, groups),
@@ -37,40 +37,40 @@ def rows_of(count: int) -> TableReplica:
 
 @pytest.mark.parametrize("count", [1, 4, 1000])
 def test_rows_begin_empty(count: int) -> None:
-    rows = rows_of(count)
-    assert list(rows.tables) == [0] * (count * (sum(WIDTHS) + len(WIDTHS)))  # entries, and how many there are
-    assert list(rows.words) == [0] * (2 * TOKENS)  # positions, and the slots of one group
-    assert list(rows.counts) == [0] * (4 * count + 1 + 3 * count)  # and of the other, states to read and to write
-    assert (rows.num_requests, rows.num_tokens, rows.max_query_len, rows.max_seq_len) == (0, 0, 0, 0)
-    assert (list(rows.request_ids), rows.num_changes) == ([], 0)
+    batch = batch_of(count)
+    assert list(batch.rows.tables) == [0] * (count * (sum(WIDTHS) + len(WIDTHS)))  # entries, and how many there are
+    assert list(batch.words) == [0] * (2 * TOKENS)  # positions, and the slots of one group
+    assert list(batch.counts) == [0] * (4 * count + 1 + 3 * count)  # and of the other, states to read and to write
+    assert (batch.num_requests, batch.num_tokens, batch.max_query_len, batch.max_seq_len) == (0, 0, 0, 0)
+    assert (list(batch.rows.request_ids), batch.rows.num_changes) == ([], 0)
 
 
 def test_only_what_differs_is_told() -> None:
-    rows = rows_of(2)
-    rows.add_request("a", [[1, 2, 3], [4]], (), 0)
-    rows.add_request("b", [[1, 5, 3], [6]], (), 0)
-    before = list(rows.tables)
-    rows.swap_rows(0, 1)
-    indices, values = rows.changes()
-    after = list(rows.tables)
+    batch = batch_of(2)
+    batch.rows.add_request("a", [[1, 2, 3], [4]], (), 0)
+    batch.rows.add_request("b", [[1, 5, 3], [6]], (), 0)
+    before = list(batch.rows.tables)
+    batch.rows.swap_rows(0, 1)
+    indices, values = batch.rows.changes()
+    after = list(batch.rows.tables)
     assert sorted(indices) == [at for at, value in enumerate(before) if value != after[at]]
     assert [after[at] for at in indices] == list(values)
-    assert (rows.block_ids("a"), rows.row_of("a")) == ([[1, 2, 3], [4]], 1)
+    assert (batch.rows.block_ids("a"), batch.rows.row_of("a")) == ([[1, 2, 3], [4]], 1)
 
 
 @pytest.mark.parametrize("name", ["new_block", "nulled"])
 @pytest.mark.parametrize("ends", [[-1, 0, 0], [1, 0, 0], [0, 2, 2], [0, 1]])
 def test_parts_lie_within_what_a_batch_tells(name: str, ends: list[int]) -> None:
-    rows = rows_of(2)
-    rows.add_request("a", [[1, 2, 3], [4]], (), 0)
-    before = list(rows.tables)
+    batch = batch_of(2)
+    batch.rows.add_request("a", [[1, 2, 3], [4]], (), 0)
+    before = list(batch.rows.tables)
     reported = {"new_block_ids": [], "new_block_offsets": [0, 0, 0], "nulled_entries": [], "nulled_offsets": [0, 0, 0]}
     reported |= {"new_block_ids" if name == "new_block" else "nulled_entries": [0], f"{name}_offsets": ends}
     buffers = {each: vec[i32](numbers) for each, numbers in (reported | {"replaced_entries": []}).items()}
     request = SimpleNamespace(request_id="a", num_computed_tokens=0)
     with pytest.raises(InvalidArgumentError):
-        rows.apply([request], SimpleNamespace(num_served=1, **buffers))
-    assert list(rows.tables) == before
+        batch.rows.apply([request], SimpleNamespace(num_served=1, **buffers))
+    assert list(batch.rows.tables) == before
 
 
 @pytest.mark.parametrize(
@@ -78,22 +78,22 @@ def test_parts_lie_within_what_a_batch_tells(name: str, ends: list[int]) -> None
     [[-1, 1, 0], [0, -1, 0], [0, 0, -1], [0, 2, 0], [0, 0, 2], [1, 1, 0, 0, 1, 0], [0, 1, 0, 1, 0, 0], [0, 1]],
 )
 def test_changed_tables_lie_within_what_a_batch_tells(changed: list[int]) -> None:
-    rows = rows_of(2)
-    rows.add_request("a", [[1, 2, 3], [4]], (), 0)
-    before = list(rows.tables)
+    batch = batch_of(2)
+    batch.rows.add_request("a", [[1, 2, 3], [4]], (), 0)
+    before = list(batch.rows.tables)
     buffers = {"new_block_ids": [5], "nulled_entries": [0], "replaced_entries": [], "changed_tables": changed}
     given = SimpleNamespace(num_served=1, num_tables=2, **{name: vec[i32](each) for name, each in buffers.items()})
     request = SimpleNamespace(request_id="a", num_computed_tokens=0)
     with pytest.raises(InvalidArgumentError):
-        rows.apply([request], given)
-    assert list(rows.tables) == before
+        batch.rows.apply([request], given)
+    assert list(batch.rows.tables) == before
     given.changed_tables = vec[i32]([0, 1, 1])
     given.num_tables, given.new_block_offsets, given.nulled_offsets = 1, vec[i32]([0, 1]), vec[i32]([0, 1])
     with pytest.raises(InvalidArgumentError, match="not one of 2 groups"):
-        rows.apply([request], given)
+        batch.rows.apply([request], given)
     given.num_tables = 2
-    rows.apply([request], given)
-    assert rows.block_ids("a") == [[0, 2, 3, 5], [4]]
+    batch.rows.apply([request], given)
+    assert batch.rows.block_ids("a") == [[0, 2, 3, 5], [4]]
 
 
 def told(nulled: list[int], replaced: list[int]) -> SimpleNamespace:
@@ -105,33 +105,33 @@ def told(nulled: list[int], replaced: list[int]) -> SimpleNamespace:
 
 @pytest.mark.parametrize("change", ["null", "copy", "add", "swap", "undo"])
 def test_a_block_at_hand_is_that_of_the_row(change: str) -> None:
-    rows = rows_of(2)
-    rows.add_request("a", [[1, 2, 3], [4]], (), 0)
-    rows.add_request("b", [[5, 6, 7], [8]], (), 0)
+    batch = batch_of(2)
+    batch.rows.add_request("a", [[1, 2, 3], [4]], (), 0)
+    batch.rows.add_request("b", [[5, 6, 7], [8]], (), 0)
     a, b = (SimpleNamespace(request_id=name, num_computed_tokens=2) for name in "ab")
     requests: list[object] = [a, b]
     for _ in range(2):
-        rows.step(requests, 1, 0, None)
-        assert list(rows.words[TOKENS : TOKENS + 2]) == [4, 12]
+        batch.step(requests, 1, 0, None)
+        assert list(batch.words[TOKENS : TOKENS + 2]) == [4, 12]
     if change == "null":
         with pytest.raises(BlockError):
-            rows.step(requests, 1, 0, told([1], []))
-        rows.apply(requests, told([1], []))
+            batch.step(requests, 1, 0, told([1], []))
+        batch.rows.apply(requests, told([1], []))
         with pytest.raises(BlockError):
-            rows.step(requests, 1, 0, None)
+            batch.step(requests, 1, 0, None)
         return
     if change == "copy":
-        rows.apply(requests, told([], [0, 0, 1, 9]))
+        batch.rows.apply(requests, told([], [0, 0, 1, 9]))
     elif change == "add":
-        rows.add_request("a", [[1, 9, 3], [4]], (), 0)
+        batch.rows.add_request("a", [[1, 9, 3], [4]], (), 0)
     elif change == "swap":
-        rows.swap_rows(0, 1)
+        batch.rows.swap_rows(0, 1)
         requests.reverse()
     else:  # the slot of "a" is found in a block that the failing step has only just got
         b.num_computed_tokens = 8
         with pytest.raises(BlockError):
-            rows.step(requests, 1, 0, told([], [0, 0, 1, 9]))
+            batch.step(requests, 1, 0, told([], [0, 0, 1, 9]))
         b.num_computed_tokens = 2
-    rows.step(requests, 1, 0, None)
+    batch.step(requests, 1, 0, None)
     slots = {"swap": [12, 4], "undo": [4, 12]}
-    assert list(rows.words[TOKENS : TOKENS + 2]) == slots.get(change, [18, 12])
+    assert list(batch.words[TOKENS : TOKENS + 2]) == slots.get(change, [18, 12])

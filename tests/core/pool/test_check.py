@@ -26,8 +26,6 @@ from blockwright.errors import InvariantError, ReadOnlyError
 
 @contextmanager
 def time_limit(seconds: int) -> Iterator[None]:
-    """Raise TimeoutError in the body after so many seconds."""
-
     def stop(number: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"not done after {seconds} s")
 
@@ -138,7 +136,6 @@ def group(manager: KVCacheManager, name: str) -> object:
 
 
 def entry(manager: KVCacheManager, name: str, index: int, block: int) -> None:
-    """Write a table's entry."""
     assign(manager._state.groups[0]._tables[name].blocks, index, block)
 
 

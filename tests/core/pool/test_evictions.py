@@ -34,7 +34,6 @@ def findable(manager: KVCacheManager) -> set[tuple[int, bytes]]:
 
 
 def admitted(manager: KVCacheManager, request: Request, random: Random) -> bool:
-    """Admit a request, by a plan or at once."""
     hit, length = manager.get_computed_blocks(request)
     new = request.num_tokens - length
     if random.random() < 0.5:

@@ -21,7 +21,7 @@ from blockwright import (
     Sha256Hasher,
     SlidingWindowSpec,
 )
-from blockwright.errors import InvalidArgumentError
+from blockwright.errors import InvalidArgumentError, UnknownRequestError
 
 SIZES: Any = {"block_size": 1, "num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
 FULL, WINDOW = FullAttentionSpec(**SIZES), SlidingWindowSpec(**SIZES, sliding_window=2)
@@ -34,7 +34,6 @@ def manager_of(specs: list[KVCacheSpec], blocks: int, **options: Any) -> KVCache
 
 
 def serve(manager: KVCacheManager, name: str, tokens: list[int], step: int = 2) -> int:
-    """Compute a prompt in steps; return the tokens of its hit."""
     request = Request(name, tokens, 1, hasher=Sha256Hasher(b""))
     hit, length = manager.get_computed_blocks(request)
     done = 0
@@ -113,17 +112,24 @@ def test_hints_begin_with_passing_blocks() -> None:
     assert [each.group for each in manager.take_evictions()[:7]] == [1] * 7
 
 
-def test_a_restored_cache_keeps_the_order() -> None:
-    manager = manager_of([FULL, WINDOW], 40, enable_kv_cache_events=True)
+@pytest.mark.parametrize("spares", [0, 1, 4])
+def test_a_restored_cache_keeps_the_order(spares: int) -> None:
+    """And the classes of the candidates, by which they go from then on."""
+    manager = manager_of([FULL, WINDOW], 40, enable_kv_cache_events=True, passing_spares=spares)
     serve(manager, "first", list(range(9)))
     serve(manager, "second", [50, *range(9)])
     dump = manager.dump(manager.take_events(), b"", Sha256Hasher(b""))
-    twin = manager_of([FULL, WINDOW], 40, enable_kv_cache_events=True)
+    twin = manager_of([FULL, WINDOW], 40, enable_kv_cache_events=True, passing_spares=spares)
     assert twin.restore(dump, b"", Sha256Hasher(b"")) > 0
     twin.check()
     published = manager.block_pool.published()
     order = [[b for b in each.block_pool.free_block_ids() if published[b]] for each in (manager, twin)]
     assert order[0] == order[1]
+    for each in (manager, twin):
+        serve(each, "third", [*range(9), 60, 61])
+    pools = [each.block_pool for each in (manager, twin)]
+    assert pools[0].passing_block_ids() == pools[1].passing_block_ids() != []
+    assert pools[0].tips() == pools[1].tips() != []
 
 
 @pytest.mark.parametrize("usable", [33, 36, 42, 48])
@@ -142,3 +148,17 @@ def test_the_junction_is_told() -> None:
     request = Request("second", [0, 1, 2, 3, 60, 61], 1, hasher=Sha256Hasher(b""))
     assert manager.get_computed_blocks(request)[1] == 0
     assert request.junction == 4
+
+
+def test_what_may_be_wanted_is_told_while_a_request_runs() -> None:
+    """A connector asks, to store no passing window of a prompt; of what comes behind the prompt nothing is known."""
+    manager = manager_of([FULL, WINDOW], 40)
+    request = Request("a", list(range(9)), 1, hasher=Sha256Hasher(b""))
+    with pytest.raises(UnknownRequestError):
+        manager.may_be_wanted(request, 1, 0, 1)
+    assert manager.allocate_slots(request, 9)
+    wanted = [[manager.may_be_wanted(request, group, at, at + 1) for at in range(11)] for group in (0, 1)]
+    assert wanted == [[True] * 11, [False] * 7 + [True] * 4]
+    assert manager.may_be_wanted(request, 1, 5, 8)
+    with pytest.raises(InvalidArgumentError, match=r"^group, start, stop: 2,"):
+        manager.may_be_wanted(request, 2, 0, 1)

@@ -7,10 +7,12 @@ Not covered: which of equal blocks serves, and how long (test_pool_model.py), wh
 
 from __future__ import annotations
 
+import pytest
 from tests.core.support import filled, pool_dump, publish, served, unchanged_by
 
 from blockwright import BlockPool, Request
 from blockwright.errors import BlockError, InvalidArgumentError
+from blockwright.events import BlockRemoved, BlockStored
 
 
 def test_get_cached_block_is_all_or_none() -> None:
@@ -70,6 +72,31 @@ def test_events_are_taken_once() -> None:
     assert pool.take_events() == []
     assert len(copied.take_events()) == 2
     assert BlockPool(3).take_events() == []
+
+
+@pytest.mark.parametrize("resets", [False, True])
+def test_events_that_no_call_takes_are_bounded_and_lose_nothing(resets: bool) -> None:
+    pool = BlockPool(4, enable_kv_cache_events=True)
+    known = frozenset(publish(pool, token, pool.get_new_blocks(1)) for token in (9000, 9001))
+    pool.take_events()
+    pool.free_blocks([1, 2])
+    for token in range(6000):
+        blocks = pool.get_new_blocks(1)
+        publish(pool, token % 5, blocks)
+        pool.free_blocks(blocks)
+        if resets and token == 3000:
+            assert pool.reset_prefix_cache()
+    events = pool.take_events()
+    assert len(events) < 5000
+    for event in events:
+        match event:
+            case BlockStored(block_hash=bytes() as key):
+                known |= {key}
+            case BlockRemoved(block_hash=bytes() as key):
+                known -= {key}
+            case _:
+                known = frozenset()
+    assert {key[:16] for key in known} == {key for key in pool.block_keys() if key is not None}
 
 
 def test_copy_is_independent() -> None:

@@ -1,9 +1,9 @@
-"""Property: a plan says exactly what the step would lack; a commit does what was planned, on an unchanged pool only.
+"""Property: a commit does what was planned, on an unchanged pool only.
 
-How: blocks freed one by one until a plan fits; plans committed after each kind of change, and by others.
+How: plans committed after each kind of change, and by others.
 
-Not covered: that plans change nothing and come true (conformance, forks/test_forks.py), who is admitted when
-(test_admission.py), bad arguments (test_step_integers.py).
+Not covered: what plans count, and that they come true (conformance), who is admitted when (test_admission.py), bad
+arguments (test_integers.py).
 """
 
 from __future__ import annotations
@@ -12,51 +12,10 @@ from collections.abc import Callable
 
 import pytest
 from tests.core.steps.timed import refused
-from tests.core.support import (
-    chunked,
-    full,
-    mamba,
-    manager_of,
-    manager_over,
-    sliding,
-    started,
-)
+from tests.core.support import full, manager_of, manager_over, sliding, started
 
-from blockwright import Fits, KVCacheManager, KVCacheSpec, Never, NotNow, Plan, Request
+from blockwright import Fits, KVCacheManager, Never, NotNow, Plan, Request
 from blockwright.errors import InvalidArgumentError, StalePlanError
-
-KINDS: dict[str, list[KVCacheSpec]] = {
-    "full": [full()],
-    "sliding": [sliding(2, 4)],
-    "chunked": [chunked(2, 6)],
-    "mamba": [mamba(4, 2)],
-    "full, sliding": [full(4), sliding(2, 5)],
-    "full, mamba": [full(2), mamba(4, 1)],
-    "three": [full(4), sliding(4, 6), mamba(2)],
-}
-every_kinds = pytest.mark.parametrize("specs", KINDS.values(), ids=KINDS.keys())
-
-
-@every_kinds
-def test_what_is_missing_is_exact(specs: list[KVCacheSpec]) -> None:
-    """Of other holders' blocks, exactly that many must become free: one less will not do (law PLAN-1)."""
-    for new in (9, 11, 17, 20):
-        manager = manager_over(specs, 33)
-        running = started(manager, "running", 9, 2, first=50)
-        running.append_output_token_ids([1] * 40)
-        held = manager.block_pool.get_new_blocks(manager.block_pool.get_num_free_blocks())
-        for request in (Request("r", list(range(20)), 2), running):
-            plan = manager.plan(request, new)
-            assert isinstance(plan, NotNow)
-            missing = plan.num_missing_blocks
-            assert missing > 0
-            for count in range(missing):
-                plan = manager.plan(request, new)
-                assert isinstance(plan, NotNow)
-                assert plan.num_missing_blocks == missing - count
-                manager.block_pool.free_blocks([held[count]])
-            assert isinstance(manager.plan(request, new), Fits)
-            held[:missing] = manager.block_pool.get_new_blocks(missing)
 
 
 def ready() -> tuple[KVCacheManager, Request, Request, Request]:

@@ -1,32 +1,18 @@
-"""Property: a step gets its slots, or nothing changes; publication, trimming and release follow, one behaviour a test.
+"""Property: slots end at the maximum length, and a request is known by its name and by nothing else.
 
 How: small managers of one group, by hand; refusals and errors are compared by a dump of the whole observable state.
 
-Not covered: hits (test_manager.py), argument ranges (test_integers.py, test_bad_input.py), random use (test_walk.py),
-agreement with the specification (conformance).
+Not covered: hits (test_manager.py), argument ranges (test_integers.py, test_bad_input.py), what a step takes, publishes
+and releases (conformance).
 """
 
 from __future__ import annotations
 
 import pytest
-from tests.core.support import (
-    Setup,
-    admit,
-    chunked,
-    every_setup,
-    full,
-    ids_of,
-    mamba,
-    manager_dump,
-    manager_of,
-    manager_over,
-    sliding,
-    started,
-    table,
-)
+from tests.core.support import admit, full, ids_of, manager_dump, manager_of, sliding, started, table
 
-from blockwright import KVCacheSpec, MambaSpec, Request
-from blockwright.errors import DuplicateRequestError, InvalidArgumentError, StalePlanError
+from blockwright import Request
+from blockwright.errors import DuplicateRequestError, InvalidArgumentError
 
 
 def test_slots_end_at_the_maximum() -> None:
@@ -44,84 +30,7 @@ def test_slots_end_at_the_maximum() -> None:
         manager.allocate_slots(Request("long", list(range(19)), 4), 19)
 
 
-def test_nothing_to_do_is_an_error() -> None:
-    manager = manager_of(full())
-    request = started(manager, "r", 5)
-    before = manager_dump(manager)
-    with pytest.raises(ValueError, match="num_new_tokens"):
-        manager.allocate_slots(request, 0)
-    with pytest.raises(ValueError, match="num_new_tokens"):
-        manager.allocate_slots(Request("new", [1], 4), 0)
-    assert manager_dump(manager) == before
-
-
-def test_only_drafts_are_taken_back() -> None:
-    """What was computed of known tokens is certain, trimmed or not, and so is what the engine said was done."""
-    for spec in (full(), sliding(), chunked()):
-        manager = manager_of(spec)
-        request = Request("r", list(range(6)), 4)
-        assert manager.allocate_slots(request, 9) is not None  # three drafts
-        for computed in (0, 5, 10):
-            request.num_computed_tokens = computed
-            before = manager_dump(manager)
-            for call in (lambda: manager.allocate_slots(request, 1), lambda: manager.plan(request, 1)):  # noqa: B023
-                with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
-                    call()
-            assert manager_dump(manager) == before
-        manager.remove_skipped_blocks(request, 7)
-        request.num_computed_tokens = 6
-        with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
-            manager.allocate_slots(request, 1)  # the engine has said that 7 are done
-        request.append_output_token_ids([6, 7])
-        request.num_computed_tokens = 7
-        assert manager.allocate_slots(request, 1) is not None
-        manager.check()
-
-
-def test_delayed_publication() -> None:
-    manager = manager_of(full())
-    request = Request("r", list(range(18)), 4)
-    assert manager.allocate_slots(request, 18, delay_cache_blocks=True) is not None
-    assert manager.num_published("r") == (0,)
-    for num_tokens, expected in ((0, 0), (3, 0), (9, 2), (4, 2), (18, 4)):
-        manager.cache_blocks(request, num_tokens)
-        assert manager.num_published("r") == (expected,)
-    before = manager_dump(manager)
-    with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
-        manager.cache_blocks(request, 19)
-    assert manager_dump(manager) == before
-    late = Request("late", list(range(30, 48)), 4)
-    assert manager.allocate_slots(late, 18, delay_cache_blocks=True) is not None
-    late.num_computed_tokens = 18
-    late.append_output_token_ids([1])
-    assert manager.allocate_slots(late, 1) is not None  # publishes what was put off, too
-    assert manager.num_published("late") == (4,)
-    manager.check()
-
-
 # ---------------------------------------------------------------------- release
-
-
-@every_setup
-def test_release_and_preemption(setup: Setup) -> None:
-    manager, size = setup.manager(), setup.spec.block_size
-    request = Request("r", list(range(10)), size)
-    admit(manager, request)
-    manager.free(request)
-    before = manager_dump(manager)
-    manager.free(request)
-    manager.free(Request("never seen", [1], size))
-    assert manager_dump(manager) == before
-    assert manager.usage == 0.0
-    assert manager.request_ids() == []
-    assert not manager.managers[0].req_to_blocks
-    assert not manager.managers[0].num_cached_block
-    with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
-        manager.allocate_slots(request, 1)  # the engine has not said that it starts again
-    request.num_computed_tokens = 0
-    request.append_output_token_ids([77])
-    admit(manager, request)
-    manager.check()
 
 
 def test_ids_belong_to_one_request_at_a_time() -> None:
@@ -174,61 +83,6 @@ def test_one_request_on_several_managers() -> None:
         manager.free(request)
         manager.check()
         assert manager.usage == 0.0
-
-
-@pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
-def test_a_request_cannot_go_back_behind_what_was_said_to_be_done(batch: bool) -> None:
-    manager = manager_of(sliding(2, 3))
-    request = Request("r", [1, 2, 3, 4], block_size=2)
-    assert manager.allocate_slots(request, 12) is not None
-    request.num_computed_tokens = 12  # done, and told later or never which tokens they are
-    if batch:
-        assert manager.allocate_slots_batch([request], 1).num_served == 1
-        request.num_computed_tokens = 13
-        assert manager.allocate_slots_batch([request], 1).num_served == 1
-    else:
-        assert manager.allocate_slots(request, 1) is not None
-    request.num_computed_tokens = 4
-    with pytest.raises(InvalidArgumentError, match="went back"):
-        manager.allocate_slots(request, 1)
-    manager.check()
-
-
-@pytest.mark.parametrize("caching", [True, False], ids=["cached", "uncached"])
-@pytest.mark.parametrize(
-    "spec", [full(2), sliding(2, 3), chunked(2, 4), mamba(2, 4)], ids=["full", "sliding", "chunked", "mamba"]
-)
-def test_a_request_cannot_go_back_behind_what_was_published(spec: KVCacheSpec, caching: bool) -> None:
-    """Accepted drafts may be taken back until they are published, whatever the engine counts at that moment."""
-    for accepted in range(5):
-        for said in range(4, 5 + accepted):
-            manager = manager_over([spec], 30, 50, caching)
-            request = Request("r", [1, 2, 3, 4], block_size=2)
-            assert manager.allocate_slots(request, 8, num_draft_tokens=4) is not None
-            request.append_output_token_ids(list(range(accepted + 1)))
-            request.num_computed_tokens = 4
-            plan = manager.plan(request, accepted + 1)
-            manager.cache_blocks(request, said)
-            manager.cache_blocks(request, 0)
-            if said > 4:
-                with pytest.raises(StalePlanError):
-                    manager.commit(plan)
-            for computed in range(said):
-                request.num_computed_tokens = computed
-                before = manager_dump(manager)
-                for call in (manager.allocate_slots, manager.plan):
-                    with pytest.raises(InvalidArgumentError, match="went back"):
-                        call(request, 1)
-                with pytest.raises(InvalidArgumentError, match="went back"):
-                    manager.allocate_slots_batch([request], 1)
-                assert manager_dump(manager) == before
-            request.num_computed_tokens = said  # those after it may still be taken back
-            if caching and type(spec) is not MambaSpec:
-                assert manager.num_published("r") == (said // 2,)
-            assert manager.allocate_slots(request, 1) is not None
-            manager.check()
-            with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
-                manager.cache_blocks(request, said + 2)
 
 
 def test_what_is_published_ahead_of_the_count_stays_as_it_is() -> None:

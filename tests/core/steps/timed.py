@@ -5,23 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.core.support import chunked, full, mamba, manager_dump, manager_over, sliding
+from tests.core.support import manager_dump, manager_over
 
 from blockwright import KVCacheManager, KVCacheSpec, Request
 
-KINDS: dict[str, list[KVCacheSpec]] = {
-    "full": [full()],
-    "sliding": [sliding(2, 3)],
-    "chunked": [chunked(2, 20)],
-    "mamba": [mamba(4, 2)],
-    "full, sliding": [full(2), sliding(4, 5)],
-    "full, mamba": [full(4), mamba(2, 1)],
-}
-every_kinds = pytest.mark.parametrize("specs", KINDS.values(), ids=KINDS.keys())
-
 
 def over(specs: list[KVCacheSpec], num_blocks: int = 41, settles: bool = False, max_len: int = 200) -> KVCacheManager:
-    """A manager whose steps are in flight until they are settled."""
     return manager_over(specs, num_blocks, max_len, overlap_steps=True, publish_on_settlement=settles)
 
 
@@ -45,7 +34,6 @@ Errors = type[Exception] | tuple[type[Exception], ...]
 
 
 def refused(manager: KVCacheManager, error: Errors, call: Any, *arguments: Any, **named: Any) -> str:
-    """See a call raise and change nothing; return the message."""
     before = manager_dump(manager)
     with pytest.raises(error) as caught:
         call(*arguments, **named)

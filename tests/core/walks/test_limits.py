@@ -29,7 +29,6 @@ FACTOR = 16
 
 
 def appending(count: int) -> Callable[[], None]:
-    """Append one token after another; each fills a block."""
     request = Request("r", [1], 1)
 
     def run() -> None:
@@ -133,7 +132,6 @@ def seconds(run: Callable[[], None]) -> float:
 
 
 def resident() -> int:
-    """Bytes of memory in use by this process."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
 

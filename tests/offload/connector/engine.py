@@ -21,6 +21,7 @@ from blockwright import (
     KVCacheSpec,
     MambaSpec,
     Request,
+    Sha256Hasher,
     SlidingWindowSpec,
 )
 from blockwright.offload.connector import OffloadingConnector
@@ -164,7 +165,7 @@ def slow_tier(num_blocks: int, engine: Engine) -> list[OffloadingManager]:
     slow = engine.faulty(SlowHandler(engine.pool))
     engine.worker.register_handler(CPULoadStoreSpec, SlowSpec, slow)
     engine.worker.register_handler(SlowSpec, CPULoadStoreSpec, slow)
-    return [LRUOffloadingManager(SlowBackend(4 * engine.per_block, num_blocks))]
+    return [LRUOffloadingManager(SlowBackend(4 * engine.per_block, num_blocks), enable_events=True)]
 
 
 class Engine:
@@ -185,17 +186,20 @@ class Engine:
         on_load: str = "keep",
         write: str = "back",
         races: bool = False,
+        told: bool = False,
         lower: Callable[[Engine], list[OffloadingManager]] | None = None,
     ) -> None:
         """Make it; `lower` registers handlers with its worker and returns the tiers below the host."""
         self.random = Random(seed)
         self.specs = specs
+        self.hasher = Sha256Hasher(b"seed") if told else None
         groups = [KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)]
         self.manager = KVCacheManager(
             KVCacheConfig(num_blocks=blocks, kv_cache_groups=groups),
             max_model_len=100,
             track_evictions=store_on == "evict",
             overlap_steps=overlap,
+            enable_kv_cache_events=told,
         )
         self.device = torch.zeros((blocks, WIDTH), dtype=torch.int64)
         self.pool = HostPool([self.device], host_blocks, device_blocks_per_block=per_block)
@@ -261,9 +265,9 @@ class Engine:
 
     # ------------------------------------------------------------------ the scheduler
 
-    def send(self, name: str, tokens: list[int]) -> Request:
+    def send(self, name: str, tokens: list[int], **owner: str) -> Request:
         unit = min(spec.block_size for spec in self.specs)
-        request = Request(name, tokens, unit)
+        request = Request(name, tokens, unit, hasher=self.hasher, **owner)  # type: ignore[arg-type]
         self.waiting.append(request)
         return request
 

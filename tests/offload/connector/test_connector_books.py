@@ -81,6 +81,43 @@ def test_a_request_that_starts_again_is_stored_again(is_over: bool) -> None:
     assert [len(source) for source, _ in rig.handler.blocks()] == [2]
 
 
+@pytest.mark.parametrize("host", range(2, 12))
+def test_a_hit_that_is_longer_than_the_host_is_offered_in_the_longest_part_that_fits(host: int) -> None:
+    manager, handler, worker = manager_of(full(), sliding(2, 6), num_blocks=60), StillHandler(), OffloadingWorker()
+    worker.register_handler(GPULoadStoreSpec, CPULoadStoreSpec, handler)
+    worker.register_handler(CPULoadStoreSpec, GPULoadStoreSpec, handler)
+    worker.register_handler(CPULoadStoreSpec, CPULoadStoreSpec, handler)
+    tiers = [LRUOffloadingManager(CPUBackend(2, host)), LRUOffloadingManager(CPUBackend(2, 60))]
+    connector = OffloadingConnector(manager, OffloadChain(tiers, write="through"), worker)
+    request = Request("r", list(range(41)), 2)
+    keys = [offload_key(request.block_digest(at), group) for at in range(20) for group in range(2)]
+    assert tiers[1].prepare_store(keys) is not None
+    tiers[1].complete_store(keys)
+    length = 2 * max(blocks for blocks in range(20) if blocks + min(blocks, 3) <= host)  # three of the window
+    assert connector.get_num_new_matched_tokens(request, 0) == (length, True)
+    assert manager.allocate_slots(request, 0, num_external_computed_tokens=length) is not None
+    connector.update_state_after_alloc(request, length)
+    results = []
+    for _ in range(3):
+        connector.start_step()
+        handler.end()
+        results += connector.poll()
+    assert results == [LoadResult("r", length, length)]
+
+
+def test_blocks_that_waited_for_room_are_stored_when_their_request_has_ended() -> None:
+    rig = Rig(host=2)
+    rig.compute("first", range(5))
+    request = rig.compute("late", range(50, 55))
+    rig.handler.end()
+    rig.connector.poll()
+    assert (rig.connector.stats().waiting_blocks, rig.handler.blocks()) == (2, [])
+    rig.manager.free(request)
+    rig.connector.request_finished(request)
+    rig.connector.poll()
+    assert (rig.connector.stats().waiting_blocks, len(rig.handler.blocks())) == (0, 1)
+
+
 def failed(rig: Rig) -> Request:
     """A request whose load has failed, and whose tokens another one has stored since."""
     rig.offloaded(range(5))

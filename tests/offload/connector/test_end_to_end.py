@@ -10,6 +10,7 @@ Not covered: crashes amid a write (test_offload_crash.py), faults of a server (t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -20,6 +21,7 @@ pytest.importorskip("fsspec", reason="needs fsspec: pip install fsspec")
 
 import torch
 from tests.offload.connector.engine import WIDTH, Engine, chunked, full, mamba, number, sliding
+from tests.offload.stores.mooncake_support import MooncakeSpace
 from tests.offload.stores.shared_spaces import Space, space_of
 
 from blockwright import KVCacheSpec, MambaSpec, Request
@@ -38,6 +40,7 @@ from blockwright.offload import (
 )
 from blockwright.offload.hits import GroupBlocks
 from blockwright.offload.tiers.interfaces import BlockIDsLoadStoreSpec
+from blockwright_lab.media.cluster import FakeCluster, RealCluster, missing
 
 DISK_BLOCKS = 14
 IDENTITY = CacheIdentity("model", "tokens, width", "int64", 2, b"seed")
@@ -184,8 +187,13 @@ def slots(spec: KVCacheSpec, group: int, tokens: list[int], begin: int) -> list[
     return [number(group, tokens[: end if isinstance(spec, MambaSpec) else at + 1]) for at in range(begin, end)]
 
 
-@pytest.fixture(params=["memory", "server"])
+@pytest.fixture(params=["memory", "server", "mooncake"])
 def space(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Space]:
+    if request.param == "mooncake":  # real processes, where they can be had
+        cluster = FakeCluster() if missing() else RealCluster(tmp_path)
+        with closing(cluster), closing(MooncakeSpace(cluster)) as stores:
+            yield stores
+        return
     url = request.getfixturevalue("server").url if request.param == "server" else ""
     space = space_of(request.param, url, tmp_path)
     yield space

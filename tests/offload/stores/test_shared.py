@@ -9,6 +9,7 @@ Not covered: a network or server that fails (test_shared_faults.py), the manager
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 pytest.importorskip("fsspec", reason="needs fsspec: pip install fsspec")
 
+from tests.offload.stores.mooncake_support import MooncakeSpace
 from tests.offload.stores.shared_spaces import OURS, THEIRS, ServerSpace, Space, parts, read, space_of
 
 from blockwright.errors import InvalidArgumentError, StoreUnavailableError, UnsupportedError
@@ -33,8 +35,12 @@ from blockwright.offload.tiers.interfaces import CPULoadStoreSpec, LoadStoreSpec
 KEY, DATA = b"\x01" * 32, bytes(range(200))
 
 
-@pytest.fixture(params=["server", "memory", "local"])
+@pytest.fixture(params=["server", "memory", "local", "mooncake"])
 def space(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Space]:
+    if request.param == "mooncake":  # a client that answers as the library does; the library in test_mooncake.py
+        with closing(MooncakeSpace()) as fake:
+            yield fake
+        return
     url = request.getfixturevalue("server").url if request.param == "server" else ""
     one = space_of(request.param, url, tmp_path)
     yield one
@@ -93,7 +99,8 @@ def test_no_damaged_byte_is_served(space: Space) -> None:
     assert read(store, KEY, len(DATA)) is None
     stats = store.stats()
     assert stats.found == 0
-    assert min(stats.truncated, stats.foreign, stats.corrupt) > 1
+    assert min(stats.foreign, stats.corrupt) > 1
+    assert stats.truncated > 1 or isinstance(space, MooncakeSpace)  # whose sizes are known before a byte is read
     store.put(KEY, None, parts(DATA))
     assert read(store, KEY, len(DATA)) == DATA
 
@@ -167,7 +174,8 @@ def test_threads_share_a_store(space: Space) -> None:
     for each in threads:
         each.join()
     assert wrong == []
-    assert store.stats().found == 60
+    if not isinstance(space, MooncakeSpace):  # there an old object is removed before the new one is written
+        assert store.stats().found == 60
 
 
 class Host:

@@ -7,7 +7,7 @@ Not covered: servers (test_shared.py), disks (test_disk.py).
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -40,6 +40,9 @@ class Keys:
     def remove(self, keys: Sequence[bytes]) -> bool:
         self.keys -= set(keys)
         return True
+
+    def pin(self, keys: Iterable[bytes]) -> None:
+        return
 
 
 A, B = b"a", b"b"

@@ -302,7 +302,7 @@ class TestTheFaultRun:
 def test_only_known_faults() -> None:
     with pytest.raises(ValueError, match="no fault"):
         FaultProxy(1).fault = "boredom"
-    assert all(direction in ("", "reply", "request") for direction, _, _ in FAULTS.values())
+    assert all(direction in ("", "reply", "request") for direction, _ in FAULTS.values())
 
 
 def test_temporary_files_of_a_failed_write_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

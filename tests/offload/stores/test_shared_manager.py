@@ -5,7 +5,7 @@ must leave everything as it was.
 Not covered: bytes (test_shared.py), a store that fails on its own (test_shared_faults.py).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from blockwright.errors import (
     UnknownBlockHashError,
     UnsupportedError,
 )
-from blockwright.offload import SharedStoreManager
+from blockwright.offload import BlockHint, SharedStoreManager
 from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import OffloadingEvent
 
@@ -30,6 +30,7 @@ class Known:
 
     def __init__(self, *keys: bytes) -> None:
         self.keys, self.answers, self.asked = set(keys), True, 0
+        self.pinned: list[bytes] = []
 
     def leading(self, keys: Sequence[bytes]) -> int:
         self.asked += 1
@@ -42,6 +43,9 @@ class Known:
     def remove(self, keys: Sequence[bytes]) -> bool:
         self.keys -= set(keys) if self.answers else set()
         return self.answers
+
+    def pin(self, keys: Iterable[bytes]) -> None:
+        self.pinned += keys
 
 
 def managed(*keys: bytes, **options: Any) -> tuple[Known, SharedStoreManager]:
@@ -217,3 +221,12 @@ def test_the_lists_of_callers_stay_theirs() -> None:
 def test_a_store_is_no_nearest_tier() -> None:
     with pytest.raises(UnsupportedError, match="SharedStoreManager cannot be the tier nearest to the device"):
         OffloadChain([SharedStoreManager(Known(), 16)])
+
+
+def test_blocks_with_hints_that_do_not_end_are_pinned() -> None:
+    store, manager = managed(A)
+    forever = BlockHint("tenant", 1, float("inf"))
+    assert manager.prepare_store_hinted([A, B, C], [forever, forever, BlockHint("tenant", 1, 9.0)]) is not None
+    assert store.pinned == [B]  # A is there already
+    with pytest.raises(InvalidArgumentError, match="hints"):
+        manager.prepare_store_hinted([A], [])

@@ -41,6 +41,18 @@ def test_events_tell_what_can_be_read() -> None:
     assert silent.take_events() == []
 
 
+def test_events_that_no_call_takes_are_bounded_and_lose_nothing() -> None:
+    manager = lru(3, "abc")
+    known = {key for event in manager.take_events() for key in event.block_hashes}
+    for number in range(3000):
+        store(manager, "abcdefg"[number * number % 7])
+    events = manager.take_events()
+    assert sum(len(event.block_hashes) for event in events) < 1100
+    for event in events:
+        known = known - {*event.block_hashes} if event.removed else known | {*event.block_hashes}
+    assert known == set(manager.recency())
+
+
 @each_policy
 def test_no_place_is_legal(policy: type[LRUOffloadingManager]) -> None:
     manager = policy(CPUBackend(BLOCK_SIZE, 0))

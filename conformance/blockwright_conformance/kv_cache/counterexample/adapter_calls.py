@@ -113,12 +113,10 @@ def due(world: Any, state: State, action: Any, outcome: Any, call: Made) -> Any:
 
 
 def found_as(hit: Hit) -> Found:
-    """Return a hit of the specification as an adapter answers it."""
     return Found(hit.length, hit.tables)
 
 
 def asked(state: State, call: Made) -> Any:
-    """Return the right answer to a question in a state."""
     if call.name == "find" and call.prefix is not None:
         return found_as(found(state, call.prefix, LRU))
     if call.name == "common_prefix" and call.answer is not None:
@@ -157,7 +155,6 @@ class Written:
         return "\n".join([*head, *self.imports(), "", "", *body, "", "", *RUN])
 
     def imports(self) -> list[str]:
-        """Return the lines that import what the others name."""
         modules = sorted({module for module, _ in self.names})
         named = {module: ", ".join(sorted(name for each, name in self.names if each == module)) for module in modules}
         return [f"from {module} import {names}" for module, names in named.items()]

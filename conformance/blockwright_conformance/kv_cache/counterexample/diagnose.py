@@ -56,7 +56,6 @@ from ..running import GrowEach
 
 
 def symptoms(adapter: ManagerAdapter, before: State, action: Any, compared: Compared) -> Broken:
-    """Yield the laws that the last action broke."""
     outcome: Any = compared.outcome
     reply, shown = compared.reply or Reply(), compared.shown
     if compared.reply is not None:
@@ -74,7 +73,6 @@ def symptoms(adapter: ManagerAdapter, before: State, action: Any, compared: Comp
 
 
 def misanswered(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ...]) -> Broken:
-    """Yield the laws that a manager's lookups break, and whether one changed something."""
     before = adapter.observe(names_of(state))
     for prefix in prompts if state.config.caching else ():
         adapter.send(OTHER, prefix)
@@ -85,7 +83,6 @@ def misanswered(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ..
 
 
 def of_hit(state: State, prefix: Prefix, hit: Found) -> Broken:
-    """Yield the laws that a hit of the manager breaks."""
     groups, wants = state.config.groups, found(state, prefix, LRU)
     text = f"lookup of {prefix}: expected {wants.length} tokens in {wants.tables}, found {hit}"
     tables = heads(state.config, Hit(hit.length, hit.tables))
@@ -147,7 +144,6 @@ def fences(before: State, outcome: ManagerOutcome, shown: Observation) -> Broken
 
 
 def prefix_of(before: State, action: Any) -> Prefix:
-    """Return the prefix of the request that an action is about."""
     request = before.requests[getattr(action, "slot", 0)]
     if isinstance(request, Running | Waiting):
         return request.prefix
@@ -239,7 +235,6 @@ def holds(law: Callable[..., bool], *facts: object) -> bool:
 
 
 def of_state(state: State, shown: Observation) -> Broken:
-    """Yield the laws of states that a shown state breaks, counters among them."""
     for law in (*LAWS, *POLICY_LAWS) if state.marks else LAWS:
         if not holds(law.holds, state):
             yield law.id, law.statement
@@ -255,8 +250,10 @@ def of_step(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, s
     new = tuple(table for served in reply.served for table in served.new)
     demand = sum(step.demand for step, _ in zip(outcome.done, reply.served, strict=False))
     copied = (0,) * max(0, len(state.copies) - len(before.copies))  # which entries they are does not matter here
+    forgot = frozenset(content for step in outcome.done for content in step.forgot)
+    done = Done(state, new, (), demand, copied, forgot=forgot)
     for law in (*STEP_LAWS, *POLICY_STEP_LAWS) if state.marks else STEP_LAWS:
-        if law.id not in ("STEP-1", "STEP-4") and not holds(law.holds, before, Done(state, new, (), demand, copied)):
+        if law.id not in ("STEP-1", "STEP-4") and not holds(law.holds, before, done):
             yield law.id, law.statement
     slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else []
     slots += [action.slot] if hasattr(action, "slot") else []

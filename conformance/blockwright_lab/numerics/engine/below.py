@@ -18,7 +18,6 @@ Shelf = dict[int, tuple[bytes, bytes]]
 
 
 def shelf_of(package: Any, shelves: dict[bytes, Shelf], config: EngineConfig, model_seed: int) -> Shelf:
-    """Return the shelf of an engine's identity: that of its weights, and of how its numbers are written."""
     identity = package.offload.identity.CacheIdentity(
         "tiny", "pages", f"{config.byte_order}f8", 1, b"", {"weights": model_seed}
     )
@@ -26,7 +25,6 @@ def shelf_of(package: Any, shelves: dict[bytes, Shelf], config: EngineConfig, mo
 
 
 def backend_of(package: Any, block_size: int, num_blocks: int, shelf: Shelf) -> Any:
-    """Return a shelf's places as a backend of the package under test, with what lies there already."""
     tiers = package.offload.tiers
     spec = type("ShelfSpec", (tiers.interfaces.BlockIDsLoadStoreSpec,), {"medium": staticmethod(lambda: MEDIUM)})
 
@@ -40,7 +38,6 @@ def backend_of(package: Any, block_size: int, num_blocks: int, shelf: Shelf) -> 
                 self.claim_place(place)
 
         def spec_of(self, block_hashes: list[bytes], block_ids: list[int]) -> Any:
-            """Name places to a worker, and note whose they are."""
             made = spec(block_ids)
             made.keys = block_hashes
             return made
@@ -64,7 +61,6 @@ class LateHandler(OffloadingHandler):
         self.finished: list[tuple[int, bool]] = []
 
     def polls_of(self, spec: Any) -> int:
-        """Return after how many polls a transfer happens by itself."""
         raise NotImplementedError
 
     def carry(self, job_id: int, source: Any, destination: Any) -> bool:
@@ -75,7 +71,6 @@ class LateHandler(OffloadingHandler):
         return True
 
     def get_finished(self) -> list[tuple[int, bool]]:
-        """Do what has waited long enough, and tell of all that has ended."""
         self.waiting = {job: (spec, polls - 1) for job, (spec, polls) in self.waiting.items()}
         self.wait([job for job, (_, polls) in self.waiting.items() if polls <= 0])
         finished, self.finished = self.finished, []
@@ -114,7 +109,6 @@ class Carrier(LateHandler):
         return True
 
     def lift(self, source: Any, destination: Any) -> bool:
-        """Write what lies on the shelf, whatever it is, to blocks of the host."""
         for place, block in zip(source.block_ids, destination.block_ids, strict=True):
             nothing = b"", b"\xff" * self.host.bytes_per_block
             self.host.block_view(block)[:] = self.ordered(self.shelf.get(place, nothing)[1])

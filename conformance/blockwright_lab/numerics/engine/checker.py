@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .dense import Recomputation
-from .errors import NumericsError, listed
+from .errors import NumericsError
 from .model import HybridModel
 from .task import Task, Work, noisy
 from .weights import ModelConfig
@@ -43,7 +43,6 @@ class Checker:
         self.notes: dict[Task, list[Note]] = {}
         self.proposals: dict[Task, list[tuple[int, list[int], Proposal]]] = {}
         self.num_compared = 0
-        """Rows of logits compared."""
 
     def note(self, step: int, work: Work, logits: Tensor) -> None:
         finite = torch.isfinite(logits).all(dim=1)
@@ -53,14 +52,13 @@ class Checker:
         self.notes.setdefault(work.task, []).append(Note(step, work.begin, work.tokens, logits.cpu().clone()))
 
     def note_proposal(self, step: int, proposal: Proposal) -> None:
-        """Keep what the draft head guessed for a request, with the tokens that were known then."""
         task = proposal.work.task
         self.proposals.setdefault(task, []).append((step, list(task.request.all_token_ids), proposal))
 
     def not_finite(self, work: Work, position: int) -> str:
         return (
             f"request {work.task.name}: the logits after position {position} are not finite "
-            f"(computed {listed(range(work.begin, work.end))}, the last {work.num_drafts} drafts)"
+            f"(computed {work.begin}..{work.end - 1}, the last {work.num_drafts} drafts)"
         )
 
     def compare(self, task: Task) -> None:
@@ -85,7 +83,7 @@ class Checker:
             raise NumericsError(
                 "NUMERICS-1",
                 f"request {task.name}: the logits after position {note.begin + at} are off by {float(off[at]):.2g} "
-                f"(computed {listed(range(note.begin, len(note.tokens)))})",
+                f"(computed {note.begin}..{len(note.tokens) - 1})",
                 note.step,
             )
         return difference
@@ -155,5 +153,4 @@ _BOUNDS = {
 
 
 def bound(config: ModelConfig) -> Bound:
-    """Return the bounds of a model, by its element types."""
     return _BOUNDS[config.dtype, config.cache_dtype or config.dtype]

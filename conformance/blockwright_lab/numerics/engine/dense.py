@@ -13,36 +13,23 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from blockwright_spec.reads import Cross, Kind, reads
+from blockwright_spec.reads import Cross, Kind, Mamba, reads
 
 from .model import HybridModel
-from .weights import (
-    EPSILON,
-    ROTARY_BASE,
-    AttentionWeights,
-    DraftWeights,
-    LayerWeights,
-    ModelConfig,
-    ModelWeights,
-    RecurrentWeights,
-    converted,
-)
+from .weights import EPSILON, ROTARY_BASE, ModelConfig, Weights, converted
 
 
 class Recomputation:
     """A model without a cache, remembering hidden states: a longer sequence answers for its beginnings.
 
-    Sequences are computed whole, from position 0; ask for the longest first: once, when a request is finished, rather
-    than after every step. `encoder`: what cross-attention layers read. `next_tokens`: of the draft head, the token with
-    which the entry of each position was made, `tokens[1:]` unless told: another one where the entry was adopted from a
-    request that went on otherwise (see `drafts`).
+    `next_tokens`: of the draft head, the token with which the entry of each position was made, `tokens[1:]` unless
+    told: another one where the entry was adopted from a request that went on otherwise (see `drafts`).
     """
 
     def __init__(self, model: HybridModel) -> None:
         self.config: ModelConfig = model.config
-        self.weights: ModelWeights = converted(model.weights, lambda weight: weight.cpu().double())
+        self.weights: Weights = converted(model.weights, lambda weight: weight.cpu().double())
         self.num_passes = 0
-        """Sequences computed."""
         self.known: dict[tuple[bytes, tuple[int, ...]], Tensor] = {}
 
     def hidden(self, tokens: Sequence[int], encoder: Tensor | None = None) -> Tensor:
@@ -82,7 +69,7 @@ class Recomputation:
             inputs = torch.cat([inputs, _joined(self._draft(), output, self.weights.embedding[[draft]])])
         return torch.cat(scores)
 
-    def _draft(self) -> DraftWeights:
+    def _draft(self) -> Weights:
         assert self.weights.draft is not None
         return self.weights.draft
 
@@ -91,29 +78,27 @@ class Recomputation:
         return _joined(self._draft(), hidden, self.weights.embedding[chosen])
 
 
-def _hidden(config: ModelConfig, weights: ModelWeights, tokens: Sequence[int], encoder: Tensor | None) -> Tensor:
+def _hidden(config: ModelConfig, weights: Weights, tokens: Sequence[int], encoder: Tensor | None) -> Tensor:
     hidden = weights.embedding[list(tokens)]
     for layer in weights.layers:
         hidden = _layer(config, layer, hidden, encoder)
     return _normed(hidden, weights.norm)
 
 
-def _draft_outputs(config: ModelConfig, weights: DraftWeights, inputs: Tensor) -> Tensor:
-    """Run the draft head's layer over a sequence of its inputs."""
+def _draft_outputs(config: ModelConfig, weights: Weights, inputs: Tensor) -> Tensor:
     return _normed(_layer(config, weights.layer, inputs, None), weights.norm)
 
 
-def _joined(weights: DraftWeights, hidden: Tensor, embedded: Tensor) -> Tensor:
+def _joined(weights: Weights, hidden: Tensor, embedded: Tensor) -> Tensor:
     """Make the draft head's inputs of hidden states and the embeddings of the tokens after them."""
     both = [_normed(hidden, weights.hidden_norm), _normed(embedded, weights.token_norm)]
     return torch.cat(both, dim=1) @ weights.join
 
 
-def _layer(config: ModelConfig, layer: LayerWeights, hidden: Tensor, encoder: Tensor | None) -> Tensor:
-    """Add a mixer, then a small network, to what comes in."""
+def _layer(config: ModelConfig, layer: Weights, hidden: Tensor, encoder: Tensor | None) -> Tensor:
     normed = _normed(hidden, layer.mixer_norm)
     kind, mixer = layer.kind.kind, layer.mixer
-    if isinstance(mixer, RecurrentWeights):
+    if isinstance(kind, Mamba):
         hidden = hidden + _recurrence(config, mixer, kind, normed)
     elif isinstance(kind, Cross):
         hidden = hidden + _cross(config, mixer, normed, encoder)
@@ -155,7 +140,7 @@ def _mixed(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -
     return torch.einsum("hqk,khd->qhd", scores.softmax(dim=2), values)
 
 
-def _attention(config: ModelConfig, weights: AttentionWeights, kind: Kind, normed: Tensor) -> Tensor:
+def _attention(config: ModelConfig, weights: Weights, kind: Kind, normed: Tensor) -> Tensor:
     queries = (normed @ weights.query).unflatten(1, (-1, config.head_size))
     keys = (normed @ weights.key).unflatten(1, (-1, config.head_size))
     values = (normed @ weights.value).unflatten(1, (-1, config.head_size))
@@ -163,7 +148,7 @@ def _attention(config: ModelConfig, weights: AttentionWeights, kind: Kind, norme
     return mixed.flatten(1) @ weights.output
 
 
-def _cross(config: ModelConfig, weights: AttentionWeights, normed: Tensor, encoder: Tensor | None) -> Tensor:
+def _cross(config: ModelConfig, weights: Weights, normed: Tensor, encoder: Tensor | None) -> Tensor:
     """Read all that the encoder left; nothing where there is none."""
     if encoder is None or not len(encoder):
         return torch.zeros_like(normed)
@@ -173,7 +158,7 @@ def _cross(config: ModelConfig, weights: AttentionWeights, normed: Tensor, encod
     return _mixed(queries, keys, values, None).flatten(1) @ weights.output
 
 
-def _recurrence(config: ModelConfig, weights: RecurrentWeights, kind: Kind, normed: Tensor) -> Tensor:
+def _recurrence(config: ModelConfig, weights: Weights, kind: Kind, normed: Tensor) -> Tensor:
     """Carry a state from token to token: what it holds after a token is made of what it held after the one read."""
     entering, gate = normed @ weights.entering, normed @ weights.gate
     before = torch.zeros(config.conv_width - 1, config.channels, dtype=torch.float64)

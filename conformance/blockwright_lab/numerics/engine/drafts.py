@@ -25,7 +25,6 @@ proposals may be worse, results are not. `dense` takes `next_tokens` for that ca
 
 from collections.abc import Sequence
 from random import Random
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -35,7 +34,7 @@ from blockwright.kinds import AttentionSpec
 
 from .model import HybridModel, Rows, rms_norm
 from .task import Task
-from .weights import DRAFT, AttentionWeights, DraftWeights
+from .weights import DRAFT, Weights
 
 
 class DraftHead:
@@ -44,22 +43,14 @@ class DraftHead:
     def __init__(self, model: HybridModel) -> None:
         assert model.weights.draft is not None
         self.model = model
-        self.weights: DraftWeights = model.weights.draft
+        self.weights: Weights = model.weights.draft
 
     def forward(
         self, hidden: Tensor, next_tokens: Tensor | Sequence[int], inputs: StepInputs, storage: KVCacheStorage
     ) -> Tensor:
         """Write the draft layer's entries of a step's tokens, and return its outputs `(num_tokens, hidden)`, normed.
 
-        After `model.forward` and sampling, with the same inputs, for every request of the step: also one that ends with
-        it, since its blocks may be hit. Behind rejected drafts the entries mean nothing and are written over by the
-        next step, as the model's own are.
-
-        Args:
-            hidden: what `model.forward` returned for the step.
-            next_tokens: `(num_tokens,)`, for each token the one after it: prompt, accepted draft or sampled; where it
-                is not known (behind a rejected draft) any token.
-            inputs, storage: the step's.
+        `hidden` is what `model.forward` returned, `next_tokens` the token after each (behind a rejected draft any).
         """
         rows = Rows.of(inputs, storage.plan.config.group_of(DRAFT), storage.plan.config)
         return self.layer(self.joined(hidden, next_tokens), rows, storage)
@@ -77,20 +68,10 @@ class DraftHead:
         inputs: StepInputs,
         storage: KVCacheStorage,
     ) -> tuple[Tensor, Tensor]:
-        """Propose `num_drafts` tokens for some requests, one after the other.
+        """Propose `num_drafts` tokens for requests from their `last` certain positions on; return tokens and logits.
 
         The i-th (from 1) needs the slot of position `last + i - 1` (its own entry, but for the first, which `forward`
         wrote): ask for `num_lookahead_tokens` with the step.
-
-        Args:
-            outputs: `(len(rows), hidden)`, the draft outputs at each request's last certain position.
-            rows: the requests, by their number in the step.
-            last: their last certain positions: `num_computed_tokens - 1` after the step.
-            num_drafts: at least 1.
-            inputs, storage: the step's; the block tables hold the lookahead's blocks.
-
-        Returns:
-            Tokens `(len(rows), num_drafts)` and the logits they are the best of, `(len(rows), num_drafts, vocabulary)`.
         """
         scores = [self.logits(outputs)]
         of_step = Rows.of(inputs, storage.plan.config.group_of(DRAFT), storage.plan.config)
@@ -104,14 +85,13 @@ class DraftHead:
         return logits.argmax(dim=-1), logits
 
     def joined(self, hidden: Tensor, next_tokens: Tensor | Sequence[int]) -> Tensor:
-        """Make the layer's inputs of hidden states and the tokens after them."""
         embedded = rms_norm(self.model.embedded(next_tokens), self.weights.token_norm)
         return torch.cat([rms_norm(hidden, self.weights.hidden_norm), embedded], dim=-1) @ self.weights.join
 
     def layer(self, entering: Tensor, rows: Rows, storage: KVCacheStorage) -> Tensor:
         weights, cache = self.weights.layer, storage.kv(DRAFT)
         normed = rms_norm(entering, weights.mixer_norm)
-        mixed = self.model.attention(cast(AttentionWeights, weights.mixer), normed, rows, cache)
+        mixed = self.model.attention(weights.mixer, normed, rows, cache)
         return rms_norm(self.model.added(weights, entering, mixed), self.weights.norm)
 
     def ahead(self, spec: AttentionSpec, table: Tensor, positions: Tensor) -> Rows:
@@ -151,4 +131,3 @@ def ngram_guess(task: Task, count: int, vocab_size: int) -> list[int]:
 
 
 GUESSERS = {"ngram": ngram_guess, "random": random_guess}
-"""By name."""

@@ -116,7 +116,6 @@ class Swap(Elsewhere):
             task.saved = None
 
     def load(self, task: Task, num_hit: int, num_external: int) -> None:
-        """Begin to copy a request's blocks back, but for those of its hit."""
         saved, task.saved = task.saved, None
         tables = self.manager.get_block_ids(task.name)
         pairs = [
@@ -134,7 +133,6 @@ class Swap(Elsewhere):
         return [result for load in done if (result := self.finish(load)) is not None]
 
     def finish(self, load: SwapIn) -> tuple[Task, int] | None:
-        """Copy the blocks back, and tell the manager; None if the request was ended meanwhile."""
         task, total = load.task, load.saved.num_computed
         self.num_loads += 1
         every = self.config.lose_load_every

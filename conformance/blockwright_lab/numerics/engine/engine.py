@@ -45,13 +45,7 @@ MOST_STEPS = 400
 
 
 class Engine:
-    """One engine and what watches it.
-
-    Attributes:
-        manager: of the package under test.
-        tasks: all requests so far, forks included.
-        fired: how often which feature was used.
-    """
+    """One engine and what watches it; `fired` counts how often which feature was used."""
 
     def __init__(
         self,
@@ -125,7 +119,6 @@ class Engine:
         self.fired["steps"] += 1
 
     def begin(self) -> None:
-        """Let requests come and end, collect loads, and fork."""
         while self.coming and self.coming[0][1].arrival <= self.count:
             self.arrive(*self.coming.pop(0))
         for task in self.tasks:
@@ -158,7 +151,6 @@ class Engine:
         self.scheduler.waiting.append(task)
 
     def fork(self, parent: Task) -> None:
-        """Go on twice from where a running request stands, if that is possible now."""
         if self.scheduler.room <= 0 or parent.flight is not None:
             return
         if self.scheduler.is_recurrent and parent.num_accepted:
@@ -179,7 +171,6 @@ class Engine:
         self.fired["forks"] += 1
 
     def before(self, step: Step) -> None:
-        """Do what comes after all slots are given and before the step: what is written over is stored first."""
         for work in step.works:
             if work.task.job.drop is not None and work.end >= work.task.job.drop:
                 self.fired["dropped"] += 1
@@ -195,7 +186,6 @@ class Engine:
     # ---- what came of it
 
     def finish(self, step: Step) -> None:
-        """Run a step that was launched; sample, settle, append, and guess on."""
         works = self.worker.works
         hidden, logits = self.worker.run()
         found: dict[Work, list[int]] = {}
@@ -223,7 +213,6 @@ class Engine:
                 self.checker.compare(work.task)
 
     def sampled(self, work: Work, logits: Tensor) -> list[int]:
-        """Sample the tokens that a step allows: after the last known one, and after each draft that was right."""
         task = work.task
         known = work.end - work.num_drafts
         work.num_settled = known
@@ -318,32 +307,36 @@ class Engine:
             raise NumericsError("NUMERICS-2", "something was written to the null block")
 
 
-def run(schedule: Schedule, package: Any = blockwright, *, device: str = "cpu") -> Counter[str]:
-    """Run a schedule to its end; say how often which feature was used.
+def run(
+    schedule: Schedule,
+    package: Any = blockwright,
+    *,
+    device: str = "cpu",
+    shelves: dict[bytes, Shelf] | None = None,
+    most_steps: int = MOST_STEPS,
+    before: Callable[[], object] = int,
+) -> Counter[str]:
+    """Run a schedule to its end, `before` each step a call; say how often which feature was used.
 
-    Args:
-        schedule: what happens.
-        package: whose manager runs it: `blockwright`, or a variant of it.
-        device: where the model runs; it is always compared on the CPU.
+    The model runs on a device, and is always compared on the CPU. `package` is that of the manager, or a variant of it.
     """
-    engine = Engine(schedule, package, device=device)
+    before()
+    engine = Engine(schedule, package, device=device, shelves=shelves)
     try:
-        engine.run()
-    except NumericsError as error:
-        with_earliest(engine, error)
-        raise
+        engine.run(most_steps, before)
     except Exception as error:
-        law = getattr(error, "law", "NUMERICS-0")
-        raise NumericsError(law, f"{type(error).__name__}: {error}", engine.count) from error
+        law, what = getattr(error, "law", "NUMERICS-0"), f"{type(error).__name__}: {error}"
+        wrong = error if isinstance(error, NumericsError) else NumericsError(law, what, engine.count)
+        raise earliest(engine, wrong) from error
     return engine.fired
 
 
-def with_earliest(engine: Engine, error: NumericsError) -> None:
-    """Raise what went wrong before an error, if anything did: requests are compared once they have ended."""
-    if error.step is None and error.law != "NUMERICS-1":
-        return
+def earliest(engine: Engine, error: NumericsError) -> NumericsError:
+    """Return what went wrong first: requests are compared once they have ended, so numbers may be older."""
     try:
-        engine.checker.all(engine.tasks)
+        if error.step is not None or error.law == "NUMERICS-1":
+            engine.checker.all(engine.tasks)
     except NumericsError as other:
         if other.step is not None and (error.step is None or other.step < error.step):
-            raise other from error
+            return other
+    return error

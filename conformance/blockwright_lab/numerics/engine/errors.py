@@ -1,24 +1,14 @@
-"""What the engine says when something is wrong: which law of the numerics, and where."""
+"""What the engine says when something is wrong: which law of the numerics, and where.
 
-from collections.abc import Iterable
-
-NUMERICS_LAWS: dict[str, str] = {
-    "NUMERICS-0": "Every call that an engine makes by the book is served, and every schedule comes to its end.",
-    "NUMERICS-1": "Logits and tokens are those of a dense recomputation of each request.",
-    "NUMERICS-2": "Nothing is read that was not written for the request that reads it: poison never reaches a result.",
-    "NUMERICS-3": "At the end no block is held, and every invariant of the manager holds.",
-}
-"""What the numerics gate checks, by id."""
+NUMERICS-0  every call that an engine makes by the book is served, and every schedule comes to its end
+NUMERICS-1  logits and tokens are those of a dense recomputation of each request
+NUMERICS-2  nothing is read that was not written for the request that reads it: poison never reaches a result
+NUMERICS-3  at the end no block is held, and every invariant of the manager holds
+"""
 
 
 class NumericsError(AssertionError):
-    """A schedule that shows a violation.
-
-    Attributes:
-        law: id of what is broken, of `NUMERICS_LAWS` (or of the manager's own self-check).
-        detail: what was seen, and where.
-        step: the step in which it was, None if none.
-    """
+    """A schedule that shows a violation of a law, or of one of the manager's own self-check, perhaps in a step."""
 
     def __init__(self, law: str, detail: str, step: int | None = None) -> None:
         super().__init__(law, detail, step)
@@ -27,14 +17,3 @@ class NumericsError(AssertionError):
     def __str__(self) -> str:
         when = "" if self.step is None else f"step {self.step}: "
         return f"{self.law}: {when}{self.detail}"
-
-
-def listed(numbers: Iterable[int]) -> str:
-    """Return numbers as text, with runs as ranges: ``0..3, 7``."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1][1:] = [number]
-        else:
-            parts.append([number])
-    return ", ".join(f"{part[0]}..{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)

@@ -61,7 +61,6 @@ PLAIN = EngineConfig()
 
 
 def shrunk(schedule: Schedule, fails: Callable[[Schedule], bool], seconds: float) -> Schedule:
-    """Return the smallest schedule that fails, found by removing parts and features within some seconds."""
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         others = (each for each in simpler(schedule) if each != schedule and time.perf_counter() < until)

@@ -7,7 +7,7 @@ same weights without any of that.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as functional
@@ -16,18 +16,9 @@ from torch import Tensor
 from blockwright.config import KVCacheConfig
 from blockwright.device import KVCacheStorage, StepInputs, causal_conv, paged_attention, selective_scan, write_kv
 from blockwright.kinds import AttentionSpec, CrossAttentionSpec, KVCacheSpec
-from blockwright_spec.reads import Cross
+from blockwright_spec.reads import Cross, Mamba
 
-from .weights import (
-    DRAFT,
-    EPSILON,
-    ROTARY_BASE,
-    AttentionWeights,
-    LayerWeights,
-    ModelConfig,
-    RecurrentWeights,
-    random_weights,
-)
+from .weights import DRAFT, EPSILON, ROTARY_BASE, ModelConfig, Weights, random_weights
 
 
 @dataclass(frozen=True)
@@ -52,27 +43,14 @@ class Rows:
         spec = cast(AttentionSpec, config.kv_cache_groups[group].kv_cache_spec)
         table = inputs.block_tables[group][: inputs.num_requests]
         encoder_slots = table.shape[1] * spec.block_size
-        return cls(
-            spec=spec,
-            table=table,
-            slots=inputs.slot_mapping[group],
-            positions=inputs.positions,
-            query_start_loc=inputs.query_start_loc,
-            seq_lens=inputs.seq_lens,
-            encoder_lens=inputs.encoder_lens,
-            max_query_len=inputs.max_query_len,
-            max_seq_len=encoder_slots if isinstance(spec, CrossAttentionSpec) else inputs.max_seq_len,
-        )
+        longest = encoder_slots if isinstance(spec, CrossAttentionSpec) else inputs.max_seq_len
+        alike = "positions query_start_loc seq_lens encoder_lens max_query_len".split()
+        own: dict[str, Any] = {name: getattr(inputs, name) for name in alike}
+        return cls(spec=spec, table=table, slots=inputs.slot_mapping[group], max_seq_len=longest, **own)
 
 
 class HybridModel:
-    """A model of layers of every kind, with weights drawn from its configuration's seed.
-
-    Attributes:
-        config: its shape.
-        weights: all that `dense` shares with it.
-        layers: what each layer declares of its cache, by name, the draft head's (`DRAFT`) last: for `plan_kv_cache`.
-    """
+    """A model of layers of every kind; `layers` is what each declares of its cache, the draft head's last."""
 
     def __init__(self, config: ModelConfig, device: str | torch.device = "cpu") -> None:
         self.config = config
@@ -84,15 +62,9 @@ class HybridModel:
             self.layers[DRAFT] = config.cache_spec(config.draft)
 
     def forward(self, tokens: Tensor | Sequence[int], inputs: StepInputs, storage: KVCacheStorage) -> Tensor:
-        """Compute the tokens of a step, write their keys, values and states, and return their last hidden states.
+        """Compute the tokens of a step, drafts last in each request; return hidden states `(tokens, hidden)`, normed.
 
-        Args:
-            tokens: `(num_tokens,)`, the requests' new tokens one after the other, drafts last in each request.
-            inputs: where they are: the step's tables, slots and states.
-            storage: the layers' caches; the step's copies have been made, and the encoder's outputs written.
-
-        Returns:
-            `(num_tokens, hidden)`, normed: what `logits` and the draft head take.
+        The step's copies have been made, and the encoder's outputs written.
         """
         hidden = self.embedded(tokens)
         for name, layer in zip(self.layers, self.weights.layers, strict=False):
@@ -107,15 +79,11 @@ class HybridModel:
         return hidden @ self.weights.unembedding
 
     def write_encoder(self, outputs: Tensor, slots: Mapping[int, Tensor], storage: KVCacheStorage) -> None:
-        """Write the keys and values of an encoder's outputs `(tokens, hidden)` for all cross-attention layers.
-
-        Once, before a request's first step. `slots` holds, per cross-attention group, the tokens' slots:
-        `batch.slots(request_id, group, 0, len(outputs))`.
-        """
+        """Write keys and values of an encoder's outputs `(tokens, hidden)`, before a request's first step."""
         outputs = outputs.to(self.weights.embedding)
         for name, layer in zip(self.layers, self.weights.layers, strict=False):
             if isinstance(layer.kind.kind, Cross):
-                mixer, cache = cast(AttentionWeights, layer.mixer), storage.kv(name)
+                mixer, cache = layer.mixer, storage.kv(name)
                 keys, values = self.heads(outputs @ mixer.key), self.heads(outputs @ mixer.value)
                 write_kv(cache, keys, values, slots[storage.plan.config.group_of(name)])
 
@@ -125,24 +93,21 @@ class HybridModel:
         drawn = torch.randn(num_tokens, self.config.hidden_size, generator=generator, dtype=torch.float64)
         return drawn.to(self.weights.embedding)
 
-    def layer(
-        self, name: str, weights: LayerWeights, hidden: Tensor, inputs: StepInputs, storage: KVCacheStorage
-    ) -> Tensor:
+    def layer(self, name: str, weights: Weights, hidden: Tensor, inputs: StepInputs, storage: KVCacheStorage) -> Tensor:
         normed = rms_norm(hidden, weights.mixer_norm)
         group = storage.plan.config.group_of(name)
-        if isinstance(weights.mixer, RecurrentWeights):
+        if isinstance(weights.kind.kind, Mamba):
             mixed = self.recurrence(weights.mixer, normed, group, inputs, storage.states(name))
         else:
             rows = Rows.of(inputs, group, storage.plan.config)
             mixed = self.attention(weights.mixer, normed, rows, storage.kv(name))
         return self.added(weights, hidden, mixed)
 
-    def added(self, weights: LayerWeights, hidden: Tensor, mixed: Tensor) -> Tensor:
-        """Add what a layer's mixer made, then its small network, to what came in."""
+    def added(self, weights: Weights, hidden: Tensor, mixed: Tensor) -> Tensor:
         hidden = hidden + mixed
         return hidden + functional.silu(rms_norm(hidden, weights.mlp_norm) @ weights.up) @ weights.down
 
-    def attention(self, weights: AttentionWeights, normed: Tensor, rows: Rows, cache: Tensor) -> Tensor:
+    def attention(self, weights: Weights, normed: Tensor, rows: Rows, cache: Tensor) -> Tensor:
         """Write the tokens' keys and values, but for cross attention, and read what the kind reads."""
         query = self.heads(normed @ weights.query)
         if not isinstance(rows.spec, CrossAttentionSpec):
@@ -156,7 +121,7 @@ class HybridModel:
         return mixed.flatten(1) @ weights.output
 
     def recurrence(
-        self, weights: RecurrentWeights, normed: Tensor, group: int, inputs: StepInputs, states: tuple[Tensor, ...]
+        self, weights: Weights, normed: Tensor, group: int, inputs: StepInputs, states: tuple[Tensor, ...]
     ) -> Tensor:
         """Go on from the states that the step begins with, and leave those after the certain tokens and each draft."""
         place = inputs.state_reads[group], inputs.state_writes[group], inputs.query_start_loc
@@ -177,7 +142,6 @@ class HybridModel:
 
 
 def rms_norm(hidden: Tensor, scale: Tensor) -> Tensor:
-    """Bring vectors to one length, and scale their components."""
     return hidden * torch.rsqrt(hidden.square().mean(dim=-1, keepdim=True) + EPSILON) * scale
 
 

@@ -31,11 +31,9 @@ class LateCopies(LateHandler):
         self.num_loads = 0
 
     def polls_of(self, spec: Any) -> int:
-        """Let loads and stores wait as the schedule says."""
         return self.load_polls if spec[0].medium() == "CPU" else self.store_polls
 
     def transfer_async(self, job_id: int, spec: Any) -> bool:
-        """Take a transfer, and do it at once if it is not to wait at all."""
         super().transfer_async(job_id, spec)
         if self.polls_of(spec) == 0:
             self.wait([job_id])
@@ -112,7 +110,6 @@ class Offload(Elsewhere):
         self.loading: dict[str, Task] = {}
 
     def num_external(self, task: Task, num_hit: int) -> int:
-        """Ask what the host has beyond the device's own hit."""
         return int(self.connector.get_num_new_matched_tokens(task.request, num_hit)[0])
 
     def load(self, task: Task, num_hit: int, num_external: int) -> None:
@@ -134,14 +131,12 @@ class Offload(Elsewhere):
             self.fired["stores refused"] += 1
 
     def start_step(self) -> None:
-        """Copy what the step will write over, after all slots are given and before the step runs; begin loads."""
         copies = self.connector.pending_copies() if self.own_copies else []
         self.connector.start_step()
         for job, _, source, destination, _ in copies:
             self.connector.copy_finished(job, self.handler.carry(job, source, destination))
 
     def finish_step(self, tasks: list[Task]) -> None:
-        """Say that a step has run; what it filled may be stored."""
         self.connector.finish_step([task.request for task in tasks])
 
     def poll(self) -> list[tuple[Task, int]]:

@@ -50,7 +50,6 @@ def plan_of(model: HybridModel, config: EngineConfig, max_encoder_len: int, grow
 
 
 def in_package(package: Any, config: KVCacheConfig) -> Any:
-    """Return a configuration in the classes of a copy of the package."""
     groups = [
         package.KVCacheGroupSpec(
             list(group.layer_names), getattr(package, type(group.kv_cache_spec).__name__)(**vars(group.kv_cache_spec))
@@ -61,7 +60,6 @@ def in_package(package: Any, config: KVCacheConfig) -> Any:
 
 
 def hasher_of(package: Any, manager: Any, config: EngineConfig, block_size: int) -> Any:
-    """Return the hasher of requests, None for the process's own; a weak one only if the manager takes it."""
     if not config.hasher:
         return None
     if config.hasher == "weak":

@@ -40,7 +40,6 @@ class Poison:
         self.done.difference_update(blocks)
 
     def sweep(self, keep: Collection[int] = ()) -> None:
-        """Poison what is free and not cached, but for the sources of copies that are still to run."""
         pool = self.manager.block_pool
         free = {
             block
@@ -69,5 +68,4 @@ class Poison:
             )
 
     def null_is_untouched(self) -> bool:
-        """Return whether nothing was ever written to the null block."""
         return all(bool((tensor[0] == NAN_BYTE).all()) for tensor in self.storage.tensors)

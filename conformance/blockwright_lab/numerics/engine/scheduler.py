@@ -26,13 +26,7 @@ KINDS = {
 
 
 class Scheduler:
-    """Waiting and running requests of one manager.
-
-    Attributes:
-        waiting: in the order in which they will be admitted.
-        loading: whose tokens are on their way from elsewhere.
-        running: in the order in which they were admitted; the last is preempted first.
-    """
+    """Waiting, loading and running requests of one manager; the one that was admitted last is preempted first."""
 
     def __init__(
         self, package: Any, manager: Any, config: EngineConfig, elsewhere: list[Elsewhere], fired: Counter[str]
@@ -54,7 +48,6 @@ class Scheduler:
         """The step to come, which learns of rows that change between steps."""
 
     def schedule(self) -> Step:
-        """Schedule a step: all calls of the manager that come before it runs."""
         step, self.later = self.later, Step(self.later.index + 1)
         if self.config.overlap_steps:
             step.number = self.manager.start_step()
@@ -104,7 +97,6 @@ class Scheduler:
         return preempted
 
     def count_changes(self, allocation: Any) -> None:
-        """Count what a batch did to the tables of which kinds."""
         offsets, groups = allocation.nulled_offsets, len(self.kinds)
         for at in range(len(offsets) - 1):
             if offsets[at + 1] > offsets[at]:
@@ -114,11 +106,9 @@ class Scheduler:
 
     @property
     def declares(self) -> bool:
-        """Whether the manager is told which tokens are drafts."""
         return self.config.declare_drafts or self.is_recurrent or self.config.overlap_steps
 
     def wanted(self, budget: int) -> list[Work]:
-        """Return what each running request is to compute, within a budget of tokens."""
         works = []
         for task in self.running:
             work = self.next_work(task, task.request.num_computed_tokens, budget)
@@ -155,7 +145,6 @@ class Scheduler:
         return Work(task, task.turn, begin, stop - begin + num_drafts, num_drafts, self.num_ahead)
 
     def preempt(self, step: Step, task: Task) -> None:
-        """Take a request's blocks away: it waits again, and goes on from what is cached, or from the host."""
         for place in self.elsewhere:
             place.preempting(task)
         self.fired["preempted in flight" if task.flight is not None else "preempted"] += 1
@@ -232,7 +221,6 @@ class Scheduler:
     def slots(
         self, task: Task, num_new: int, num_hit: int, hit: Any, num_external: int, num_ahead: int = 0
     ) -> Any | None:
-        """Ask for a new request's slots, at once or by a plan."""
         arguments = self.arguments(task, num_external, num_ahead)
         if not self.config.plan_first:
             return self.manager.allocate_slots(task.request, num_new, num_hit, hit, **arguments)
@@ -240,17 +228,12 @@ class Scheduler:
         return self.manager.commit(plan) if isinstance(plan, self.package.Fits) else None
 
     def expect_later(self, task: Task, num_hit: int, hit: Any, num_external: int) -> None:
-        """Complain of a load that would not even fit an empty pool, though the request can be computed there.
-
-        Raises:
-            AssertionError: it would not.
-        """
+        """Complain of a load that would not even fit an empty pool, though the request can be computed there."""
         plan = self.manager.plan(task.request, 0, num_hit, hit, **self.arguments(task, num_external, 0))
         if isinstance(plan, self.package.Never):
             raise AssertionError(f"LIVE-1: {task.name!r} was offered a load that the pool can never hold")
 
     def arguments(self, task: Task, num_external: int, num_ahead: int) -> dict[str, Any]:
-        """Return what else is asked for with a new request's slots."""
         config = self.config
         return {
             "num_lookahead_tokens": num_ahead,
@@ -262,13 +245,11 @@ class Scheduler:
         }
 
     def taken(self, task: Task, blocks: Any) -> list[list[int]]:
-        """Return all blocks that a new request took: those of its tables that are new, and those for drafts' states."""
         return [*blocks.get_block_ids(), *self.manager.get_draft_block_ids(task.name)]
 
     # ---- between steps
 
     def loaded(self, task: Task, num_computed: int) -> None:
-        """Let a request go on whose load has ended, or wait again if nothing is left of it."""
         self.loading.remove(task)
         if num_computed == 0:
             self.restart(task)
@@ -278,12 +259,10 @@ class Scheduler:
         self.join(task)
 
     def join(self, task: Task) -> None:
-        """Let a request run that holds its blocks already: after a load, or as a fork."""
         self.running.append(task)
         self.tell_row(task)
 
     def tell_row(self, task: Task) -> None:
-        """Tell the worker, with the next step, of block tables that changed in between."""
         self.later.set_row(self.manager, task)
 
     def end(self, task: Task) -> None:

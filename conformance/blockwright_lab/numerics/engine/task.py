@@ -137,14 +137,12 @@ class Step:
     taken: list[int] = field(default_factory=list)  # blocks that were taken for new content
 
     def take(self, ids: Iterable[Iterable[int]]) -> None:
-        """Remember blocks, a list per group, that were taken for new content."""
         self.taken += [int(block) for group in ids for block in group if block != 0]
 
     def remove_row(self, name: str) -> None:
         self.calls.append(("remove_request", (name,)))
 
     def set_row(self, manager: Any, task: Task) -> None:
-        """Tell the worker the whole of a request's block tables, as they are now."""
         name, tables = task.name, manager.get_block_ids(task.name)
         drafts = manager.get_draft_block_ids(name)
         self.calls.append(("add_request", (name, tables, drafts, task.num_encoder_tokens)))

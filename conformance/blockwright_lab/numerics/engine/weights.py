@@ -4,8 +4,8 @@ All that the paged model and the dense recomputation share is here.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ from blockwright.kinds import (
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sinks, Sliding
 
 DRAFT = "draft.0"
-"""Name of the draft head's layer."""
 
 EPSILON = 1e-6
 """Keeps the norm of a zero vector from dividing by zero."""
@@ -78,75 +77,34 @@ class ModelConfig:
                 return MambaSpec(size, shapes, (self.state_dtype, self.state_dtype), drafts)
 
 
-@dataclass(frozen=True)
-class AttentionWeights:
-    """Projections `(in, out)` of an attention layer; a cross layer's keys and values are of the encoder's outputs."""
+class Weights:
+    """Tensors of a part of the model by name, and parts of it: what `_Draw` has drawn.
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    output: Tensor
-
-
-@dataclass(frozen=True)
-class RecurrentWeights:
-    """A selective recurrence: projections, a convolution `(channels, width)`, and how fast each state forgets.
-
-    What a token lets in is mixed by the convolution with that of the tokens before it; the result chooses how fast the
-    state forgets, where it is written and where it is read.
+    Attention has projections `(in, out)`; a cross layer's keys and values are of the encoder's outputs. In a selective
+    recurrence, what a token lets in is mixed by the convolution `(channels, width)` with that of the tokens before it;
+    the result chooses how fast the state forgets, where it is written and where it is read.
     """
 
-    entering: Tensor
-    gate: Tensor
-    convolution: Tensor
-    speed: Tensor
-    speed_bias: Tensor
-    write: Tensor
-    read: Tensor
-    rate: Tensor
-    skip: Tensor
-    output: Tensor
-
-
-@dataclass(frozen=True)
-class LayerWeights:
-    """One layer: a norm and a mixer, a norm and a small network, each added to what comes in."""
-
     kind: Group
-    mixer_norm: Tensor
-    mixer: AttentionWeights | RecurrentWeights
-    mlp_norm: Tensor
-    up: Tensor
-    down: Tensor
+    mixer: "Weights"
+    layer: "Weights"
+    layers: tuple["Weights", ...]
+    draft: "Weights | None"
+
+    def __init__(self, **parts: Any) -> None:
+        """Take tensors and parts by name."""
+        vars(self).update(parts)
+
+    def __getattr__(self, name: str) -> Tensor:
+        """Say, for the type checker, that all the rest are tensors."""
+        raise AttributeError(name)
 
 
-@dataclass(frozen=True)
-class DraftWeights:
-    """The draft head: `(hidden state, embedding of the next token)` projected, then one layer and a norm."""
-
-    hidden_norm: Tensor
-    token_norm: Tensor
-    join: Tensor
-    layer: LayerWeights
-    norm: Tensor
-
-
-@dataclass(frozen=True)
-class ModelWeights:
-    """Everything learnt, were anything learnt here. The draft head shares `embedding` and `unembedding`."""
-
-    embedding: Tensor
-    layers: tuple[LayerWeights, ...]
-    norm: Tensor
-    unembedding: Tensor
-    draft: DraftWeights | None
-
-
-def random_weights(config: ModelConfig, device: str | torch.device = "cpu") -> ModelWeights:
+def random_weights(config: ModelConfig, device: str | torch.device = "cpu") -> Weights:
     """Draw a model's weights: the same numbers for the same seed, whatever the element type they are rounded to."""
     draw = _Draw(config)
     dtype: torch.dtype = getattr(torch, config.dtype)
-    weights = ModelWeights(
+    weights = Weights(
         embedding=draw.normal(config.vocab_size, config.hidden_size),
         layers=tuple(draw.layer(layer) for layer in config.layers),
         norm=draw.scale(config.hidden_size),
@@ -156,9 +114,8 @@ def random_weights(config: ModelConfig, device: str | torch.device = "cpu") -> M
     return converted(weights, lambda drawn: drawn.to(device, dtype))
 
 
-def converted(weights: ModelWeights, change: Callable[[Tensor], Tensor]) -> ModelWeights:
-    """Return a copy of weights with a change made to each tensor: another element type, another device."""
-    return cast(ModelWeights, _converted(weights, change))
+def converted(weights: Weights, change: Callable[[Tensor], Tensor]) -> Weights:
+    return Weights(**{name: _converted(value, change) for name, value in vars(weights).items()})
 
 
 def _converted(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -167,8 +124,8 @@ def _converted(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
             return change(value)
         case tuple():
             return tuple(_converted(item, change) for item in value)
-        case AttentionWeights() | RecurrentWeights() | LayerWeights() | DraftWeights() | ModelWeights():
-            return type(value)(*(_converted(getattr(value, field.name), change) for field in fields(value)))
+        case Weights():
+            return converted(value, change)
     return value
 
 
@@ -189,9 +146,9 @@ class _Draw:
     def scale(self, size: int) -> Tensor:
         return 1.0 + self.normal(size, gain=0.1)
 
-    def layer(self, layer: Group) -> LayerWeights:
+    def layer(self, layer: Group) -> Weights:
         hidden, wide = self.config.hidden_size, self.config.mlp_size
-        return LayerWeights(
+        return Weights(
             kind=layer,
             mixer_norm=self.scale(hidden),
             mixer=self.recurrent() if isinstance(layer.kind, Mamba) else self.attention(),
@@ -200,7 +157,7 @@ class _Draw:
             down=self.matrix(wide, hidden),
         )
 
-    def attention(self) -> AttentionWeights:
+    def attention(self) -> Weights:
         """Draw an attention layer whose tokens do not all look everywhere alike."""
         config = self.config
         hidden, query, key = (
@@ -208,18 +165,18 @@ class _Draw:
             config.num_heads * config.head_size,
             config.num_kv_heads * config.head_size,
         )
-        return AttentionWeights(
+        return Weights(
             query=self.matrix(hidden, query, gain=1.5),
             key=self.matrix(hidden, key, gain=1.5),
             value=self.matrix(hidden, key),
             output=self.matrix(query, hidden),
         )
 
-    def recurrent(self) -> RecurrentWeights:
+    def recurrent(self) -> Weights:
         """Draw a recurrent layer that forgets slowly enough to need its state."""
         hidden, channels, size = self.config.hidden_size, self.config.channels, self.config.state_size
         width = self.config.conv_width
-        return RecurrentWeights(
+        return Weights(
             entering=self.matrix(hidden, channels),
             gate=self.matrix(hidden, channels),
             convolution=self.normal(channels, width, gain=width**-0.5),
@@ -232,9 +189,9 @@ class _Draw:
             output=self.matrix(channels, hidden),
         )
 
-    def draft(self, layer: Group) -> DraftWeights:
+    def draft(self, layer: Group) -> Weights:
         hidden = self.config.hidden_size
-        return DraftWeights(
+        return Weights(
             hidden_norm=self.scale(hidden),
             token_norm=self.scale(hidden),
             join=self.matrix(2 * hidden, hidden),

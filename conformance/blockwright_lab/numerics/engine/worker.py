@@ -19,15 +19,7 @@ from .weights import DRAFT
 
 
 class Worker:
-    """What runs steps.
-
-    Attributes:
-        storage: the layers' caches.
-        tensors: what is copied and swapped: the caches, and the tokens that the draft head's entries were made with.
-        batch: the block tables of the requests that run, a row each.
-        works: of the step that was launched last, those that it runs.
-        inputs: of that step.
-    """
+    """What runs steps; `tensors` are copied and swapped: the caches, and what draft entries were made with."""
 
     def __init__(
         self, model: HybridModel, plan: KVCachePlan, config: EngineConfig, max_encoder_len: int, device: str
@@ -42,9 +34,7 @@ class Worker:
             self.draft_size = plan.config.kv_cache_groups[self.draft_group].kv_cache_spec.block_size
             self.made = torch.zeros((plan.num_blocks, self.draft_size), dtype=torch.int64, device=device)
             self.tensors.append(self.made)
-        self.max_num_requests = config.max_num_seqs * (
-            2 if config.overlap_steps else 1
-        )  # the ended ones leave a step later
+        self.max_num_requests = config.max_num_seqs * (1 + config.overlap_steps)  # the ended ones leave a step later
         self.batch = InputBatch(
             plan.config,
             max_num_requests=self.max_num_requests,
@@ -106,7 +96,6 @@ class Worker:
         self.model.write_encoder(task.encoder, slots, self.storage)
 
     def run(self) -> tuple[Tensor | None, list[Tensor]]:
-        """Run the step that was launched; return its last hidden states, and the logits of each work by token."""
         if not self.works:
             return None, []
         tokens: list[int] = []

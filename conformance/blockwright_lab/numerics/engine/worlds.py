@@ -45,13 +45,11 @@ class World:
 
 FILE = tomllib.loads(Path(__file__).with_name("worlds.toml").read_text(encoding="utf-8"))
 WORLDS = {row["name"]: World(**{name: plain(value) for name, value in row.items()}) for row in FILE["world"]}
-"""All worlds, by name."""
 EVERYTHING = frozenset(FILE["everything"])
 """What must happen in some schedule."""
 
 
 Chooser = Callable[[Any], Any]
-"""Chooses one of some options at random."""
 
 
 def layer(choose: Chooser, kind: str, sizes: Sequence[int], drafts: int) -> Group:
@@ -71,7 +69,6 @@ def layer(choose: Chooser, kind: str, sizes: Sequence[int], drafts: int) -> Grou
 
 
 NO, RARELY, OFTEN = (False,), (False, False, False, True), (False, True)
-"""Choices of what is on or off."""
 
 
 def features(choose: Chooser, world: World) -> EngineConfig:

@@ -77,9 +77,41 @@ def partial_key_again() -> str:
 
 
 def _own_half(event: object) -> bool:
-    """Return whether an event of the full group is about tokens 4 and 5, the half block."""
     tokens = getattr(event, "token_ids", None)
     return getattr(event, "group_idx", None) == 0 and tokens in (None, [4, 5])
+
+
+def checkpoint_over_copy() -> str:
+    """Show that a state copied from a hit inside a block is published as the state at that block's end."""
+    state = {"num_prefill_checkpoint_blocks": 1, "prefill_checkpoint_alignment": 1}
+    dense = {"prefix_cache_retention_interval": None}
+    kv, request = vllm(
+        VERSION, "full, block 4 + mamba, block 4", 40, hash_block_size=2, state=state, cache_config=dense
+    )
+    for own in (request("first", range(7)), request("other", [*range(6), *range(20, 27)])):
+        kv.new_step_starts()
+        hit, length, _ = kv.get_computed_blocks(own)
+        kv.allocate_slots(own, own.num_tokens - length, length, hit)  # the rest of the prompt, with a checkpoint inside
+        copied = {copy.dst_block_id for copy in kv.take_kv_cache_block_copies()[0]}
+    ends = [block.block_hash_num_tokens for block in kv.get_blocks("other").blocks[1] if block.block_id in copied]
+    # The worker saves the states after 12 and 13 tokens, none after 8.
+    return f"the copy of the state after {length} tokens is published as {ends[0]} tokens" if ends == [8] else ""
+
+
+def every_block_end_of_drafts() -> str:
+    """Show that a step of more drafts than a block has tokens publishes a state that the worker has not saved."""
+    dense = {"prefix_cache_retention_interval": None}
+    kv, request = vllm(VERSION, "full, block 2 + mamba +4, block 2", 40, cache_config=dense)
+    own = request("r", [0] * 3)
+    for new in (3, 5):  # the prompt, then a token with four drafts, all of which hold
+        kv.new_step_starts()
+        kv.allocate_slots(own, new)
+        own.num_computed_tokens += new
+        own.append_output_token_ids([0] * (own.num_computed_tokens + 1 - own.num_tokens))
+    kv.cache_blocks(own, own.num_computed_tokens)  # as the scheduler does with the output
+    ends = [block.block_hash_num_tokens for block in kv.get_blocks("r").blocks[1] if block.block_hash is not None]
+    # After sampling the worker copies one state, that at the last block end among the accepted tokens.
+    return f"of a step from 3 to 8 tokens, states after {ends} are published" if len(ends) > 1 else ""
 
 
 def stored_event_tokens() -> str:

@@ -15,7 +15,6 @@ from ..vllm_engine import VllmEngine
 def vllm(
     version: str, groups: str, num_blocks: int, *, caching: bool = True, eagle: bool = False, **options: Any
 ) -> tuple[Any, Callable[..., Any]]:
-    """Return a manager of layers, the null block among its blocks, and what makes a request of a name and tokens."""
     config = Config(tuple(starmap(Group, layers(groups))), num_blocks, 64, caching, eagle)
     engine, unit = VllmEngine(version), options.get("hash_block_size", hash_unit(config))
     return engine.manager(config, **options), lambda name, tokens, **more: engine.request(name, 0, tokens, unit, **more)

@@ -121,8 +121,6 @@ def _sip(
 
 @final
 class _SipKey:
-    """A key, unfolded into the initial state of the 128-bit variant."""
-
     def __init__(self, key: bytes) -> None:
         if len(key) != 16:
             raise InvalidArgumentError(f"key: must be 16 bytes, not {len(key)}")
@@ -133,7 +131,6 @@ class _SipKey:
         self.v3: i64 = k1 ^ _words(b"arenegylsetybdet")[1]
 
     def hash_bytes(self, message: bytes, rounds: i64) -> tuple[i64, i64]:
-        """Hash a message of any length."""
         whole: i64 = len(message) // 8
         tail = message[whole * 8 :]
         last = read_i64_le(tail + bytes(7 - len(tail)) + bytes([len(message) & 0xFF]), 0)
@@ -141,7 +138,6 @@ class _SipKey:
 
 
 def _words(key: bytes) -> tuple[i64, i64]:
-    """Read 16 bytes as two signed words."""
     return read_i64_le(key, 0), read_i64_le(key, 8)
 
 
@@ -245,12 +241,21 @@ class BlockHasher:
         is_collision_resistant: no attacker can construct two prefixes with one key. Without it a manager demands
             ``verify_tokens=True``.
         is_portable: equal in every process with the same seed, so keys may leave this one.
+        key_lookahead: tokens behind its block that a key also covers, because a draft head's data at the block's last
+            position depends on them. No block of a hit is then computed again (``use_eagle=False``). law: PUB-4.
     """
 
-    def __init__(self, is_collision_resistant: bool, is_portable: bool) -> None:
-        """Declare the two properties."""
+    def __init__(self, is_collision_resistant: bool, is_portable: bool, key_lookahead: int = 0) -> None:
+        """Declare the properties.
+
+        Raises:
+            InvalidArgumentError: `key_lookahead` is negative or too large.
+        """
+        if not 0 <= key_lookahead < 1 << 20:
+            raise InvalidArgumentError(f"key_lookahead: must be 0 or more, and below 2**20, not {key_lookahead!r}")
         self.is_collision_resistant = is_collision_resistant
         self.is_portable = is_portable
+        self.key_lookahead = key_lookahead
 
     def start(self, root: bytes, block_size: i64) -> HashChain:
         """Return a new chain for a request with this identity encoding."""
@@ -282,7 +287,6 @@ class _Memory:
     """
 
     def __init__(self, limit: i64) -> None:
-        """Make an empty one for `limit` bytes."""
         self._limit: i64 = limit
         self._slots: list[_Prompt | None] = []
         self._kept: deque[_Prompt] = deque()
@@ -432,7 +436,7 @@ def _spread(data: bytes, step: i64, filler: bytes) -> bytes:
 class SipHasher(BlockHasher):
     """Keyed SipHash-1-3-128: the default inside one process (about 50 ns per 16 tokens when compiled)."""
 
-    def __init__(self, key: bytes | None = None, remembered_bytes: int = REMEMBERED) -> None:
+    def __init__(self, key: bytes | None = None, remembered_bytes: int = REMEMBERED, key_lookahead: int = 0) -> None:
         """Take a 16-byte secret key; without one it is drawn from the operating system.
 
         Args:
@@ -440,11 +444,12 @@ class SipHasher(BlockHasher):
             remembered_bytes: that the prompts that were hashed last may take, so that a prompt that begins like one of
                 them is compared, not hashed again: 4 bytes a token, 24 a block (its key), and 384 a prompt; a key takes
                 some 100 uncompiled. 0 keeps no tokens beyond their requests.
+            key_lookahead: tokens behind its block that a key also covers; then no prompt is remembered.
 
         Raises:
             InvalidArgumentError: names the argument.
         """
-        super().__init__(True, False)
+        super().__init__(True, False, key_lookahead)
         if not 0 <= remembered_bytes < 1 << 60:
             raise InvalidArgumentError(f"remembered_bytes: must be 0 or more, and below 2**60, not {remembered_bytes}")
         self._key = _SipKey(os.urandom(16) if key is None else key)
@@ -454,7 +459,6 @@ class SipHasher(BlockHasher):
         self._high: i64 = high
 
     def start(self, root: bytes, block_size: i64) -> HashChain:
-        """Return a new chain for a request with this identity encoding."""
         low = self._low
         high = self._high
         if len(root) > 0:
@@ -515,17 +519,15 @@ class _Sha256Chain(HashChain):
 class Sha256Hasher(BlockHasher):
     """SHA-256 under an explicit seed: for keys that leave the process (about 250 ns per 16 tokens)."""
 
-    def __init__(self, seed: bytes) -> None:
+    def __init__(self, seed: bytes, key_lookahead: int = 0) -> None:
         """Take the seed that all processes of one deployment share; any length, not secret."""
-        super().__init__(True, True)
+        super().__init__(True, True, key_lookahead)
         self._seed = seed
 
     def has_seed(self, seed: bytes) -> bool:
-        """Return whether it hashes under this seed."""
         return self._seed == seed
 
     def start(self, root: bytes, block_size: i64) -> HashChain:
-        """Return a new chain for a request with this identity encoding."""
         head = len(self._seed).to_bytes(8, "little") + self._seed + len(root).to_bytes(8, "little") + root
         return _Sha256Chain(hashlib.sha256(head + int(block_size).to_bytes(8, "little")), [], block_size)
 
@@ -571,12 +573,10 @@ class FunctionHasher(BlockHasher):
         is_collision_resistant: bool = False,
         is_portable: bool = False,
     ) -> None:
-        """Take the function and its promises."""
         super().__init__(is_collision_resistant, is_portable)
         self._function = function
 
     def start(self, root: bytes, block_size: i64) -> HashChain:
-        """Return a new chain for a request with this identity encoding."""
         return _FunctionChain(self._function, self._function(b"", root), block_size)
 
 
@@ -616,14 +616,20 @@ class GivenHasher(BlockHasher):
     """
 
     def __init__(
-        self, block_hashes: list[bytes], is_collision_resistant: bool = True, is_portable: bool = True
+        self,
+        block_hashes: list[bytes],
+        is_collision_resistant: bool = True,
+        is_portable: bool = True,
+        key_lookahead: int = 0,
     ) -> None:
-        """Take the list, which must grow before the request gets the tokens, and the engine's promises."""
-        super().__init__(is_collision_resistant, is_portable)
+        """Take the list, which must grow before the request gets the tokens, and the engine's promises.
+
+        With `key_lookahead`, the list has a block's key once the request has that many tokens behind the block.
+        """
+        super().__init__(is_collision_resistant, is_portable, key_lookahead)
         self._hashes = block_hashes
 
     def start(self, root: bytes, block_size: i64) -> HashChain:
-        """Return the chain of the request; its identity is part of the engine's keys already."""
         return _GivenChain(self._hashes)
 
 

@@ -7,17 +7,14 @@ from mypy_extensions import i32, i64
 
 
 def zeros32(count: i64) -> vec[i32]:
-    """Return a vector of zeros. O(count)."""
     return vec[i32]([0] * count)
 
 
 def zeros64(count: i64) -> vec[i64]:
-    """Return a vector of zeros. O(count)."""
     return vec[i64]([0] * count)
 
 
 def with_zeros(numbers: vec[i32], count: i64) -> vec[i32]:
-    """Return the numbers with zeros appended. O(count)."""
     # Most tables grow by one entry, for which an intermediate vector would take longer than all the rest.
     return append(numbers, 0) if count == 1 else extend(numbers, vec[i32]([0] * count))
 

@@ -58,6 +58,14 @@ def exact_text(text: str) -> str:
     return text if type(text) is str else str.__str__(text)
 
 
+def owner_mark(name: str | None) -> i64:
+    """Return 64 bits that represent a salt or an adapter's name in this process, never 0; 0 for None. O(length)."""
+    if name is None:
+        return 0
+    mark: i64 = hash(name)
+    return mark if mark != 0 else 1
+
+
 def _tagged(tag: bytes, text: str) -> bytes:
     """Encode one extra key: a tag byte, the length, the text; no two sequences of them look alike."""
     data = text.encode("utf-8", "surrogatepass")
@@ -101,7 +109,6 @@ def _viewed(token_ids: object) -> memoryview | None:
 
 
 def _pack_list(name: str, token_ids: list[int]) -> bytes:
-    """Pack a list of ints."""
     writer = BytesWriter()
     # Eight times 2**61 is 0 in C and positive in Python: so the source tells which build it is in.
     step: i64 = 1 << 61
@@ -126,7 +133,6 @@ def _pack_list(name: str, token_ids: list[int]) -> bytes:
 
 
 def _pack_view(name: str, view: memoryview) -> bytes:
-    """Pack a buffer of integers."""
     if view.ndim != 1:
         raise InvalidArgumentError(f"{name}: must have one dimension, not {view.ndim}")
     if view.itemsize == 8 and view.format in ("q", "l", "Q", "L", "<q", "=q"):
@@ -183,7 +189,6 @@ class BlockKeys:
     """
 
     def __init__(self, words: vec[i64], units: i64, request: Request | None) -> None:
-        """Take the fields as they are."""
         self.words: vec[i64] = words
         self.units: i64 = units
         self.request = request
@@ -213,7 +218,7 @@ class BlockKeys:
         request = self.request
         if request is None:
             raise InvalidArgumentError("verify_tokens: needs a request; bare hashes cannot be verified")
-        return request.prefix_content((index + 1) * block_size)
+        return request.prefix_content((index + 1) * block_size, request._lookahead)
 
 
 class ManagerTables:
@@ -224,7 +229,6 @@ class ManagerTables:
     """
 
     def __init__(self, owner: i64) -> None:
-        """Take the number of the manager."""
         self.owner: i64 = owner
 
 
@@ -302,6 +306,9 @@ class Request:
         self._num_found_outside: i64 = 0
         self.cache_salt = None if cache_salt is None else exact_text(cache_salt)
         self.lora_name = None if lora_name is None else exact_text(lora_name)
+        # By these the blocks of a salt, or of an adapter, are found again to be forgotten; 0 where there is none.
+        self._salt_mark: i64 = owner_mark(self.cache_salt)
+        self._adapter_mark: i64 = owner_mark(self.lora_name)
         self.prompt_logprobs = prompt_logprobs
         self._mm_items = _checked_items(mm_items, self._num_prompt)
         # Per item, in order of offsets: where the last of the items up to it ends, so that a block finds its first one.
@@ -310,6 +317,7 @@ class Request:
             self._mm_ends = list(accumulate([item.offset + item.length for item in self._mm_items], max))
         used = DEFAULT_HASHER if hasher is None else hasher
         self.hasher = used
+        self._lookahead: i64 = used.key_lookahead
         self._root = b"" if self.lora_name is None else _tagged(b"L", self.lora_name)
         if self.cache_salt is not None:
             self._root += _tagged(b"S", self.cache_salt)
@@ -359,10 +367,13 @@ class Request:
         twin._num_found_outside = self._num_found_outside
         twin.cache_salt = self.cache_salt
         twin.lora_name = self.lora_name
+        twin._salt_mark = self._salt_mark
+        twin._adapter_mark = self._adapter_mark
         twin.prompt_logprobs = self.prompt_logprobs
         twin._mm_items = self._mm_items
         twin._mm_ends = self._mm_ends
         twin.hasher = self.hasher
+        twin._lookahead = self._lookahead
         twin._root = self._root
         twin._block_size = self._block_size
         chain = self._chain
@@ -374,11 +385,9 @@ class Request:
         return twin
 
     def __copy__(self) -> Request:
-        """Return an independent copy."""
         return self.copy()
 
     def __reduce__(self) -> str:
-        """Refuse to be pickled or copied deeply."""
         raise UnsupportedError(
             "Request: can be neither pickled nor copied deeply, as it is tied to its manager; use copy() with a copy "
             "of the manager, fork() for another request, or send its tokens and make it there"
@@ -497,7 +506,6 @@ class Request:
         return chain.digest(index, self._words)
 
     def token_at(self, position: i64) -> i32:
-        """Return the token at a position. O(1)."""
         if position < self._num_prompt:
             return read_i32_le(self._prompt, position * 4)
         return self._output[position - self._num_prompt]
@@ -532,8 +540,15 @@ class Request:
             raise
 
     def num_full_blocks(self) -> i64:
-        """Return how many hashed blocks the known tokens fill; 0 without a block size. O(1)."""
-        return (self._num_prompt + i64(len(self._output))) // self._block_size if self._block_size > 0 else 0
+        """Return how many hashed blocks the known tokens fill and have a key; 0 without a block size. O(1)."""
+        return self.num_keyed() // self._block_size if self._block_size > 0 else 0
+
+    def num_keyed(self) -> i64:
+        """Return the tokens that keys can be made of: those before the tokens that a key looks ahead at. O(1).
+
+        law: PUB-4.
+        """
+        return max(self._num_prompt + i64(len(self._output)) - self._lookahead, 0)
 
     def _hash_early(self) -> None:
         """Make all keys now, if that must not wait."""
@@ -564,6 +579,8 @@ class Request:
         in_prompt = min(self._num_prompt // size, stop)
         # Items give each block its own extra keys; without them the whole prompt is hashed in one call.
         in_one = i < in_prompt and not self._mm_items
+        if self._lookahead > 0:
+            in_one = False
         if in_one and i == 0 and stop > next_length(0):
             self.hash_until(next_length(0))  # by the last of these an earlier prompt is found that begins alike
             self.hash_until(stop)
@@ -593,7 +610,6 @@ class Request:
             raise
 
     def token_bytes(self, start: i64, stop: i64) -> bytes:
-        """Return the tokens of a range of positions, packed. O(range)."""
         if stop <= self._num_prompt:
             return self._prompt[start * 4 : stop * 4]
         writer = BytesWriter()
@@ -604,10 +620,15 @@ class Request:
         return writer.getvalue()
 
     def _extra_keys(self, index: i64) -> bytes:
-        """Encode the multimodal items that overlap a block, at their places relative to it. O(log items + those)."""
+        """Encode the tokens that a block's key looks ahead at, and the multimodal items that overlap it and them.
+
+        Items are encoded at their places relative to the block. Complexity: O(log items + those).
+        """
         data = b""
         start = int(index * self._block_size)
-        stop = start + int(self._block_size)
+        stop = start + int(self._block_size) + int(self._lookahead)
+        if self._lookahead > 0:
+            data = b"A" + self.token_bytes(start + self._block_size, stop)
         # Items before this one end before the block; a long prompt with many images would be read in quadratic time.
         at = bisect_right(self._mm_ends, start)
         while at < len(self._mm_items) and self._mm_items[at].offset < stop:
@@ -631,23 +652,21 @@ class Request:
             ]
         )
 
-    def prefix_content(self, num_tokens: i64) -> bytes:
-        """Return an exact, injective encoding of the first tokens and all that identifies them. O(n)."""
+    def prefix_content(self, num_tokens: i64, ahead: i64) -> bytes:
+        """Return an exact, injective encoding of whole blocks, the tokens ahead and all that identifies them. O(n)."""
         items = b"".join([self._extra_keys(i) + b"|" for i in range(num_tokens // self._block_size)])
         head = len(self._root).to_bytes(8, "little") + self._root + len(items).to_bytes(8, "little") + items
-        return head + self.token_bytes(0, num_tokens)
+        return head + self.token_bytes(0, num_tokens + ahead)
 
     def keys(self, units: i64) -> BlockKeys:
         """Return the keys as a group with `units` hashed units per block sees them. O(1)."""
         return BlockKeys(self._words, units, self)
 
     def __repr__(self) -> str:
-        """Describe the request in one line."""
         return f"Request({self.request_id!r}, tokens={self.num_tokens}, computed={self.num_computed_tokens})"
 
 
 def _checked_items(mm_items: Sequence[MultiModalItem], num_prompt: i64) -> list[MultiModalItem]:
-    """Return the items in order of position, checked."""
     if not mm_items:
         return []
     size = int(num_prompt)
@@ -679,7 +698,6 @@ def item_count(name: str, given: object) -> i64:
 
 
 def no_request(found: object) -> InvalidArgumentError:
-    """Return the error about an argument that is no request."""
     return InvalidArgumentError(f"request: must be a Request, not {found!r}; make one by Request(id, token_ids)")
 
 

@@ -144,7 +144,6 @@ class PrefixIndex:
         self._read: i64 = 0  # so that reading ahead comes to something
 
     def copy(self) -> PrefixIndex:
-        """Return an independent copy. O(num_blocks)."""
         twin = PrefixIndex(0)
         twin._mask = self._mask
         twin._slots = self._slots[:]
@@ -172,7 +171,6 @@ class PrefixIndex:
         self.num_keyed = 0
 
     def has_key(self, block: i64) -> bool:
-        """Return whether a block is published."""
         return self.marks[block] != 0
 
     def is_single(self, block: i64) -> bool:
@@ -344,13 +342,11 @@ class PrefixIndex:
         return dropped
 
     def key(self, block: i64) -> tuple[i64, i64, i64]:
-        """Return the key of a published block: low word, high word, group."""
         # The group is what the tag has more than the low word; `_INVERSE` undoes the multiplication modulo 2**32.
         low: i64 = self._words[2 * block]
         return low, self._words[2 * block + 1], ((self.marks[block] - low) * _INVERSE) & _TAG
 
     def keyed(self) -> list[bool]:
-        """Return for each block, by id, whether it is published. O(num_blocks)."""
         return [mark != 0 for mark in self.marks]
 
     def all_keys(self) -> list[tuple[int, int, int] | None]:

@@ -17,14 +17,17 @@ from blockwright.core.pool.check import demand
 from blockwright.core.pool.index import PrefixIndex
 from blockwright.core.pool.order.order import BlockHint
 from blockwright.errors import JournalGapError
-from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
+from blockwright.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVCacheEvent
 
 EVICTED: Final = 1
 """Taken for new blocks after its last request had ended or was preempted."""
 TRIMMED: Final = 2
 """Taken for new blocks after the window of its last request had moved on."""
 RESET: Final = 3
-"""Dropped by a reset of the prefix cache."""
+"""Dropped by a reset of the prefix cache, or forgotten on demand."""
+
+_FEWEST_EVENTS: Final = 4096
+"""Events that wait, before any are left out."""
 
 
 class Eviction(NamedTuple):
@@ -38,6 +41,7 @@ class Eviction(NamedTuple):
         block_hash: digest of the request's block, in full length.
         hint: its tenant (the cache salt), and until when it was to be kept; None if neither is known.
         is_passing: whether no hit that its last holder wanted needed it (``keep_wanted``).
+        stored: the event that reports it, where events are recorded, or it has a salt or an adapter.
     """
 
     group: int
@@ -45,6 +49,7 @@ class Eviction(NamedTuple):
     block_hash: bytes
     hint: BlockHint | None = None
     is_passing: bool = False
+    stored: BlockStored | None = None
 
 
 @final
@@ -127,6 +132,25 @@ class Losses:
         self.counts[kind] = self.counts.get(kind, 0) + 1
 
 
+def lasting(events: list[KVCacheEvent]) -> list[KVCacheEvent]:
+    """Return the events without those that later ones undo: replayed, both give the same index. O(events)."""
+    was_known: dict[tuple[BlockHash, int], bool] = {}
+    last: dict[tuple[BlockHash, int], KVCacheEvent] = {}
+    kept: list[KVCacheEvent] = []
+    for event in events:
+        if isinstance(event, AllBlocksCleared):
+            was_known, last, kept = {}, {}, [event]
+            continue
+        key = event.block_hash, event.group_id
+        was_known.setdefault(key, isinstance(event, BlockRemoved) and not kept)
+        last.pop(key, None)
+        last[key] = event
+    for key, event in last.items():
+        if was_known[key] == isinstance(event, BlockRemoved):
+            kept.append(event)
+    return kept
+
+
 @final
 class Journal:
     """Events since they were last taken, the exact prefix of each published block, and what became of lost keys.
@@ -158,8 +182,10 @@ class Journal:
         # Per reader, the evictions it has passed. The first is `take_evictions`, which may never be called.
         self._eviction_places: vec[i64] = zeros64(1)
         self._has_default_reader = False
+        self._most_events: i64 = _FEWEST_EVENTS
         self._digests: dict[int, bytes] = {}
         self._salts: dict[int, str] = {}  # for evictions
+        self._stored: dict[int, BlockStored] = {}  # for evictions, where events are recorded or there is an owner
 
     def copy(self) -> Journal:
         """Return an independent copy."""
@@ -177,7 +203,9 @@ class Journal:
         new._first_eviction = self._first_eviction
         new._eviction_places = self._eviction_places[:]
         new._has_default_reader = self._has_default_reader
+        new._most_events = self._most_events
         new._digests = self._digests.copy()
+        new._stored = self._stored.copy()
         new._salts = self._salts.copy()
         return new
 
@@ -196,16 +224,21 @@ class Journal:
         salt = request.cache_salt
         if self.evictions is not None and salt is not None:
             self._salts[block] = salt
-        if events is None:
+        if events is None and salt is None and request.lora_name is None:
             return
-        if is_new:
+        if is_new or self.evictions is not None:
             parent = request.block_digest(index * keys.units - 1) if index > 0 else None
             start: i64 = index * block_size
             tokens = request.token_bytes(start, start + block_size)  # law: EV-4
             items = request.items_within(start, start + block_size)  # law: EV-5
             # As BlockStored(...) does, past its own constructor, which takes longer than all the rest.
-            fields = (digest, parent, tokens, int(block_size), request.lora_name, int(group), salt, items, "GPU", False)
-            events.append(tuple.__new__(BlockStored, fields))
+            lora, number = request.lora_name, int(group)
+            fields = (digest, parent, tokens, int(block_size), lora, number, salt, items, "GPU", None, False)
+            stored: BlockStored = tuple.__new__(BlockStored, fields)
+            if self.evictions is not None:
+                self._stored[block] = stored
+            if is_new and events is not None:
+                self._report(stored)
 
     def told(self, block: i64, digest: bytes, event: BlockStored, is_new: bool) -> None:
         """Note that a block was published from an event, and record the event if the prefix is new. O(1)."""
@@ -215,8 +248,22 @@ class Journal:
         self._digests[block] = digest
         if self.evictions is not None and event.cache_salt is not None:
             self._salts[block] = event.cache_salt
+        if self.evictions is not None:
+            self._stored[block] = event
         if events is not None and is_new:
-            events.append(event)
+            self._report(event)
+
+    def _report(self, event: KVCacheEvent) -> None:
+        """Record an event; where none is taken, leave out of the events all that is undone by a later one.
+
+        A pool has at most twice as many then as it has blocks, whatever happened. Amortized O(1).
+        """
+        events = self.events
+        assert events is not None, "the caller has looked"
+        if i64(len(events)) >= self._most_events:
+            self.events = events = lasting(events)
+            self._most_events = max(_FEWEST_EVENTS, 2 * i64(len(events)))
+        events.append(event)
 
     def released(self, ids: vec[i32], start: i64, stop: i64, cause: i64) -> None:
         """Note how a range of a table was released; the last note on each block counts. O(entries)."""
@@ -244,19 +291,33 @@ class Journal:
         # law: STEP-4
         if evictions is not None:
             salt = self._salts.pop(block, None) if len(self._salts) > 0 else None
+            stored = self._stored.pop(block, None) if len(self._stored) > 0 else None
             if was_last:
                 hint: BlockHint | None = None
                 if salt is not None or len(self.hints) > 0:
                     priority, until = self.hints.get(block, (0, 0.0))
                     hint = BlockHint(salt, priority, until) if salt is not None or priority > 0 else None
-                evictions.append(Eviction(int(group), int(block), digest, hint, is_passing))
+                evictions.append(Eviction(int(group), int(block), digest, hint, is_passing, stored))
                 if i64(len(evictions)) >= 2 * self.most_evictions:  # half at a time: O(1) for each
                     del evictions[: int(self.most_evictions)]
                     self._first_eviction += self.most_evictions
         if events is None:
             return
         if was_last:
-            events.append(BlockRemoved(digest, int(group)))
+            self._report(BlockRemoved(digest, int(group)))
+
+    def forgotten(self, block: i64, low: i64, high: i64, group: i64, was_last: bool) -> None:
+        """Note that a block lost its key on demand: no eviction, since it must not be stored elsewhere. O(1)."""
+        losses, evictions = self.losses, self.evictions
+        if losses is not None:
+            losses.note_release(block, RESET)
+        self._salts.pop(block, None)
+        self._stored.pop(block, None)
+        self.evictions = None
+        if evictions is not None and self.events is None:
+            del self._digests[block]
+        self.forgot(block, low, high, group, was_last)
+        self.evictions = evictions
 
     def cleared(self, index: PrefixIndex) -> None:
         """Note that every block is about to lose its key. O(num_blocks), O(1) where none has one."""
@@ -264,6 +325,7 @@ class Journal:
             self.losses.lose_all(index)
         self._digests = {}
         self._salts = {}
+        self._stored = {}
         if self.contents is not None:
             self.contents = {}
         if self.events is not None:
@@ -280,6 +342,7 @@ class Journal:
         if events is None:
             return []
         self.events = []
+        self._most_events = _FEWEST_EVENTS
         return events
 
     def take_evictions(self) -> list[Eviction]:

@@ -68,7 +68,7 @@ class BlockPool(BlockStore):
                 forgotten. Costs about 50 bytes per block, and time at each loss.
             track_evictions: record the contents that are evicted, for `take_evictions`. Costs about 150 bytes per
                 published block.
-            order: the order of eviction; with None the least recently released goes first.
+            order: the order of eviction; with None the least recently released block is evicted first.
 
         Complexity: O(num_blocks).
 
@@ -177,9 +177,7 @@ class BlockPool(BlockStore):
             bare += 1
         made.start(self._count - 1 - self._num_free, blocks[int(bare) :], self.passing_block_ids())
         if self._passing is not None:  # from now on it knows only tables, and blocks that a connector holds
-            for each in self.passing_block_ids():
-                if self._ref[i64(each)] == 0:
-                    self._passing.taken_one(each)
+            self._passing.leave([each for each in self.passing_block_ids() if self._ref[i64(each)] == 0])
         made.hear(self._index)
         last: i64 = i64(blocks[int(bare) - 1]) if bare > 0 else 0
         self._next[last] = 0
@@ -210,6 +208,37 @@ class BlockPool(BlockStore):
                 ids.append(int(block))
             block += 1
         return ids
+
+    def tip(self, block: i64) -> i64:
+        """Return what ended with a block that no request has gone on from since, 0 if nothing did. O(1)."""
+        passing = self._passing
+        is_candidate = passing is not None and self._ref[block] == 0 and self._index.has_key(block)
+        return passing.tip(block) if passing is not None and is_candidate else 0
+
+    def tips(self) -> list[tuple[int, int]]:
+        """Return the candidates with which a prompt (1) or an output (2) ended, which none has gone on from."""
+        found: list[tuple[int, int]] = []
+        block: i64 = 1
+        while block < self._count:
+            if self.tip(block) != 0:
+                found.append((int(block), int(self.tip(block))))
+            block += 1
+        return found
+
+    def _classes(self) -> dict[int, int]:
+        """Return the class of each block that is more than an ordinary candidate: 1 passing, 2 and 3 tips."""
+        return dict.fromkeys(self.passing_block_ids(), 1) | {block: tip + 1 for block, tip in self.tips()}
+
+    def _free_classed(self, blocks: list[int], classes: dict[int, int]) -> None:
+        """Let go of blocks held from outside, in this order, as candidates of these classes (`_classes`)."""
+        passing = self._passing
+        for block in blocks if passing is not None else ():
+            if passing is not None and classes[block] == 1:
+                passing.note(block, True)
+        self.free_blocks(blocks)
+        for block in blocks if passing is not None else ():
+            if passing is not None and classes[block] > 1:
+                passing.note_tip(block, classes[block] - 1)
 
     def tenant(self, salt: str | None) -> i64:
         """Return the number of a request's tenant. O(1)."""

@@ -32,8 +32,8 @@ from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.block_hash import hash_words, word_bytes
-from blockwright.core.keys.packed import with_room, zeros32
-from blockwright.core.keys.request import BlockKeys, Request
+from blockwright.core.keys.packed import with_room, zeros32, zeros64
+from blockwright.core.keys.request import BlockKeys, Request, owner_mark
 from blockwright.core.pool.check import check_index, check_passing, check_queue, demand
 from blockwright.core.pool.facts import Journal as FactJournal
 from blockwright.core.pool.index import PrefixIndex
@@ -84,6 +84,9 @@ class BlockStore:
         self._tails: TailIndex | None = None  # where hits may end inside blocks
         # StepScratch whenever a block is taken, held, released or forgotten, so that a stale plan is noticed.
         self._version: i64 = 0
+        # Per block, once a request has had one: the marks of the salt and of the adapter of its published content.
+        self._salt_marks: vec[i64] = vec[i64]()
+        self._adapter_marks: vec[i64] = vec[i64]()
         self._journal: Journal | None = journal
         self._facts: FactJournal | None = None
 
@@ -106,6 +109,8 @@ class BlockStore:
         twin._passing = None if self._passing is None else self._passing.copy()
         twin._tails = None if self._tails is None else self._tails.copy()
         twin._version = self._version
+        twin._salt_marks = self._salt_marks[:]
+        twin._adapter_marks = self._adapter_marks[:]
         twin._journal = None if self._journal is None else self._journal.copy()
 
     def _tear(self) -> None:
@@ -415,8 +420,13 @@ class BlockStore:
         self._num_free += freed
 
     def _let_go_passing(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
-        """Do so where passing blocks go first: the entries of the range are those of a table. law: POLICY-4."""
+        """Release a range of a table where passing blocks are evicted first. law: POLICY-4."""
+        if passing.spares > 0 and passing.wants_none() and self._are_candidates(ids, start, stop):
+            self._spare_all(passing, ids, start, stop)
+            return
         ref = self._ref
+        following = self._next
+        before = self._prev
         marks = self._index.marks
         i = stop
         while i > start:
@@ -431,41 +441,85 @@ class BlockStore:
                 continue
             self._num_free += 1
             if marks[block] == 0:
-                if marks[i64(self._next[0])] != 0 or self._next[0] == 0:
+                if marks[i64(following[0])] != 0 or following[0] == 0:
                     passing.last_bare = block
                 passing.note(block, False)
                 self._put_first(block)
-            elif not passing.is_passing(i, block):
-                passing.note(block, False)
-                self._put_after(block, i64(self._prev[0]))
-            elif passing.spares == 0:
-                self._put_after(block, self._last_to_pass(passing))
-                passing.note(block, True)
-                passing.last = block
-            else:
-                self._put_after(block, i64(self._prev[0]))
-                oldest = passing.spare(block)
-                if oldest != 0:
-                    before = self._prev[oldest]
-                    following = self._next[oldest]
-                    self._next[i64(before)] = following
-                    self._prev[i64(following)] = before
-                    self._put_after(oldest, self._last_to_pass(passing))
-                    passing.note(oldest, True)
-                    passing.last = oldest
+                continue
+            passes = passing.is_passing(i, block)
+            if passes and passing.spares == 0:
+                self._put_last_to_pass(passing, block)
+                continue
+            tail: i64 = i64(before[0])
+            following[tail] = i32(block)
+            before[block] = i32(tail)
+            following[block] = 0
+            before[0] = i32(block)
+            if not passes:
+                passing.note_ordinary(i, block)
+                continue
+            passing.spare(block)
+            self._spare_fewer(passing)
         self._version += 1
+
+    def _are_candidates(self, ids: vec[i32], start: i64, stop: i64) -> bool:
+        """Return whether all entries of a range are published and have one holder. O(entries).
+
+        A loop of its own, because its reads wait for memory all at once, and not one after another.
+        """
+        ref = self._ref
+        marks = self._index.marks
+        while start < stop and ref[i64(ids[start])] == 1 and marks[i64(ids[start])] != 0:
+            start += 1
+        return start == stop
+
+    def _spare_all(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Let go of the last holder of passing blocks, last entry first. O(entries)."""
+        ref = self._ref
+        following = self._next
+        before = self._prev
+        tail: i64 = i64(before[0])
+        i = stop
+        while i > start:
+            i -= 1
+            block: i64 = i64(ids[i])
+            ref[block] = 0
+            following[tail] = i32(block)
+            before[block] = i32(tail)
+            tail = block
+        following[tail] = 0
+        before[0] = i32(tail)
+        passing.spare_all(ids, start, stop)
+        self._num_free += stop - start
+        self._version += 1
+        self._spare_fewer(passing)
+
+    def _spare_fewer(self, passing: PassingBlocks) -> None:
+        """Put the first spared blocks in front of the ordinary ones until no more than `spares` are left."""
+        following = self._next
+        before = self._prev
+        while passing.num_spared > passing.spares:
+            oldest = passing.spare_no_more()
+            ahead: i64 = i64(before[oldest])
+            behind: i64 = i64(following[oldest])
+            following[ahead] = i32(behind)
+            before[behind] = i32(ahead)
+            self._put_last_to_pass(passing, oldest)
 
     def _note_left(self, passing: PassingBlocks, entry: i64, block: i64) -> None:
         """Note the class of a block that a request has left, if only others than requests hold it now. O(1)."""
         if self._num_others(block) == i64(self._ref[block]):
             passing.note(block, self._index.marks[block] != 0 and passing.is_passing(entry, block))
 
-    def _last_to_pass(self, passing: PassingBlocks) -> i64:
-        """Return the block of the queue behind which the next passing one stands, 0 if it comes first. O(1)."""
-        if passing.last != 0:
-            return passing.last
-        first: i64 = i64(self._next[0])
-        return passing.last_bare if first != 0 and self._index.marks[first] == 0 else 0
+    def _put_last_to_pass(self, passing: PassingBlocks, block: i64) -> None:
+        """Put a passing block behind all others in front of the ordinary ones. O(1)."""
+        after = passing.last
+        if after == 0:
+            first: i64 = i64(self._next[0])
+            after = passing.last_bare if first != 0 and self._index.marks[first] == 0 else 0
+        self._put_after(block, after)
+        passing.note(block, True)
+        passing.last = block
 
     def _put_after(self, block: i64, before: i64) -> None:
         """Put a free block into the queue behind another, behind none if that is 0."""
@@ -506,6 +560,8 @@ class BlockStore:
                 passes = passing.is_passing(i, block)
                 passing.note(block, False)
             if is_published and (order.keeps_doubles or self._index.is_single(block)):
+                if passing is not None and not passes:
+                    passing.note_ordinary(i, block)
                 order.add(block, passes)
                 continue
             if is_published:
@@ -517,7 +573,6 @@ class BlockStore:
         self._version += 1
 
     def _put_first(self, block: i64) -> None:
-        """Put a block without content at the head of the queue."""
         self._put_after(block, 0)
 
     def _forget_double(self, order: CandidateOrder, block: i64) -> None:
@@ -631,15 +686,6 @@ class BlockStore:
             # Most engines never fork, so that the four bytes per block are taken with the first copy.
             self._ends = zeros32(self._count)
         self._copies = with_room(self._copies, 3 * count)
-
-    def _take_copies(self) -> list[tuple[int, int, int]]:
-        """Return the copies to come as (group, source, destination), oldest first, and let go of both ends.
-
-        Complexity: O(copies).
-        """
-        copies = self.pending_copies()
-        self._end_copies()
-        return copies
 
     def _end_copies(self) -> None:
         """Release both ends of the copies to come, which the engine has taken. O(copies)."""
@@ -803,6 +849,8 @@ class BlockStore:
             self._promote(self._tails, ids, start, stop)
         order = self._order
         before = index.num_keyed
+        if len(self._salt_marks) > 0 or request._salt_mark != 0 or request._adapter_mark != 0:
+            self._mark_run(ids, start, stop, request._salt_mark, request._adapter_mark)
         if journal is None:
             index.add_run(words, 2 * units, group, ids, start, stop)
         else:
@@ -877,6 +925,9 @@ class BlockStore:
         """Make a held block findable under the key of an event of another process. O(1). law: PUB-1."""
         digest = cast("bytes", event.block_hash)
         low, high = hash_words(digest)
+        salt, adapter = owner_mark(event.cache_salt), owner_mark(event.lora_name)
+        if len(self._salt_marks) > 0 or salt != 0 or adapter != 0:
+            self._mark_run(vec[i32]([i32(block)]), 0, 1, salt, adapter)
         is_new = self._index.add(block, low, high, event.group_id)
         if self._journal is not None:
             self._journal.told(block, digest, event, is_new)
@@ -890,9 +941,75 @@ class BlockStore:
         at: i64 = 2 * ((entry + 1) * units - 1)
         assert self.is_plain(), "nothing is noted of blocks that are published so"
         assert at + 1 < i64(len(words)), "keys are made before blocks are published"
+        if len(self._salt_marks) > 0 or request._salt_mark != 0 or request._adapter_mark != 0:
+            self._mark_run(blocks, 0, count, request._salt_mark, request._adapter_mark)
         self._index.add_each(words[at], words[at + 1], blocks, count)
         if self._facts is not None:
             self._facts.published += count
+
+    def _reserve_marks(self) -> None:
+        """Take the memory for the marks of salts and adapters, as publishing takes none. O(count) once, then O(1)."""
+        if len(self._salt_marks) == 0:
+            salts, adapters = zeros64(self._count), zeros64(self._count)
+            self._salt_marks, self._adapter_marks = salts, adapters
+
+    def _mark_run(self, ids: vec[i32], start: i64, stop: i64, salt: i64, adapter: i64) -> None:
+        """Note the salt and the adapter of blocks that are being published. O(blocks)."""
+        self._reserve_marks()
+        salts, adapters = self._salt_marks, self._adapter_marks
+        while start < stop:
+            block: i64 = i64(ids[start])
+            salts[block] = salt
+            adapters[block] = adapter
+            start += 1
+
+    def blocks_of(self, salt: i64, adapter: i64) -> list[int]:
+        """Return the published blocks of a salt, of an adapter, or of both, by their marks; 0 is any. O(count)."""
+        found: list[int] = []
+        block: i64 = 1
+        while block < i64(len(self._salt_marks)):
+            if (
+                (salt == 0 or self._salt_marks[block] == salt)
+                and (adapter == 0 or self._adapter_marks[block] == adapter)
+                and self._index.has_key(block)
+            ):
+                found.append(int(block))
+            block += 1
+        return found
+
+    def blocks_with(self, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> list[int]:
+        """Return all blocks that are published as the request's block `index`. O(blocks with this key)."""
+        keys.ensure_keys(index + 1)
+        at: i64 = 2 * ((index + 1) * keys.units - 1)
+        oldest = self._index.find(keys.words[at], keys.words[at + 1], group)
+        block, journal = oldest, self._journal
+        found: list[int] = []
+        while block != 0:
+            if journal is None or journal.holds(block, keys, index, block_size):
+                found.append(int(block))
+            block = self._index.next_duplicate(block, oldest)
+        return found
+
+    def _forget(self, blocks: vec[i32]) -> None:
+        """Take the keys of published blocks away; the free ones are taken next. O(blocks). law: FORGET-1, FORGET-2."""
+        index, ref, journal = self._index, self._ref, self._journal
+        free = vec[i32](capacity=i64(len(blocks)))
+        for block in blocks:
+            if ref[i64(block)] == 0:
+                free = append(free, block)
+        try:
+            # Held for the moment, so that they leave the queue with their keys, and come back to it without.
+            self._touch_entries(free)
+            for each in blocks:
+                low, high, group = index.key(i64(each))
+                was_last = index.drop(i64(each))
+                if journal is not None:
+                    journal.forgotten(i64(each), low, high, group, was_last)
+            self._let_go(free, 0, i64(len(free)))
+            self._version += 1
+        except BaseException:
+            self._tear()
+            raise
 
     def is_plain(self) -> bool:
         """Return whether nothing is noted of blocks, and candidates wait in the queue. O(1).

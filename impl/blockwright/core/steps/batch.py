@@ -296,7 +296,6 @@ def serve_each(
 
 
 def count_at(counts: vec[i64], at: i64, each: i64) -> i64:
-    """Return a request's count: that of each if there are none."""
     if len(counts) == 0:
         return each
     return counts[at]

@@ -33,7 +33,8 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
         count_holders(list(tables.values()), holders)
         for name, running in state.running.items():
             table = running.by_group[number]
-            useful = [group.is_useful(entry) for entry in range(int(table.num_published))]
+            is_private = table.num_published > state.config.max_len  # a forgotten one publishes nothing
+            useful = [group.is_useful(entry) for entry in range(0 if is_private else int(table.num_published))]
             facts += of_table(
                 name,
                 table,
@@ -78,13 +79,12 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
     noted = {name for name, running in state.running.items() if running.is_due}
     due = {running.request_id for running in state.due.in_order()}
     facts.append(("MAMBA-5", "requests that run and of which a state is due", noted, due))
-    if state.num_forks == 0:
+    if state.num_forks == 0 and state.num_forgets == 0:
         facts.append(("WRITE-1", "unpublished blocks with several holders, and no request was forked", [], alone))
     demand_each(facts)
 
 
 def slots_covered(tables: RequestTables, group: GroupTables) -> i64:
-    """Return the slots that a table must cover."""
     if group.is_encoder:
         return 0
     if group.is_row():
@@ -120,7 +120,7 @@ def of_table(
     ]
     if in_a_row and not foreign:
         nulls = [entries[entry] for entry in kept].count(0)
-        passed = [entry for entry in kept if entry < table.num_published]
+        passed = [entry for entry in kept if entry < len(useful)]
         full = [entries[entry] for entry in passed]
         wanted, shown = [useful[entry] for entry in passed], [keyed[block] for block in full]
         facts += [
@@ -139,6 +139,5 @@ def count_blocks(batch: list[vec[i32]], holders: vec[i32]) -> None:
 
 
 def count_holders(tables: list[GroupTable], holders: vec[i32]) -> None:
-    """Add the tables' entries to a count per block. O(blocks held)."""
     for table in tables:
         count_blocks([table.blocks, table.states], holders)

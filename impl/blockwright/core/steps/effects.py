@@ -20,7 +20,14 @@ from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import ADMIT, EXTERNAL, FREE, GROW, HIT, NUM_HELD, NUM_NEW, PREEMPT, Journal
 from blockwright.core.pool.order.order import Wish
-from blockwright.core.steps.keeping import all_wanted, begin_wanted, end_wanted, trim_group, wanted_lengths
+from blockwright.core.steps.keeping import (
+    all_wanted,
+    begin_wanted,
+    end_wanted,
+    trim_group,
+    wanted_lengths,
+    wants_none,
+)
 from blockwright.core.steps.publication import publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State
 from blockwright.core.steps.units import last_count, own_parts, publish_last, reserve_tails, tail_lengths
@@ -148,7 +155,6 @@ def note_dead(state: State, tables: RequestTables, settled: i64, changes: StepSc
 
 
 def widen(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
-    """Append null entries for the blocks to come."""
     num_groups = state.config.num_groups
     at: i64 = 0
     if state.uniform_groups:
@@ -196,7 +202,7 @@ def open_tables(state: State, request: Request, ask: StepRequest, changes: StepS
     tables = RequestTables(request, 0, by_group)
     tables.trim_at = trim_at
     tables.tenant = state.pool.tenant(request.cache_salt)
-    tables.wants = wanted_lengths(state, request, ask)
+    wanted_lengths(state, request, tables, ask)
     if state.config.unit > 0:
         tables.tails = tail_lengths(state, request, ask.begin)
     if ask.hit_length % state.config.whole_alignment != 0:
@@ -283,7 +289,6 @@ def act(
 
 
 def fill_each(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
-    """Take the blocks of a step, group by group."""
     at: i64 = 0
     while at < state.config.num_groups:
         table = tables.by_group[at]
@@ -375,7 +380,11 @@ def note_admission(
         at += 1
     journal._say(base, HIT, ask.hit_length)
     journal._say(base, EXTERNAL, ask.external)
-    journal._admit(base, request._num_looked_up, request._num_asked_outside, request._num_found_outside, is_resumed)
+    asked, found = request._num_asked_outside, request._num_found_outside
+    if asked == 0 and ask.external != 0:  # the engine did not report its lookup, but it has made one
+        asked = request._num_prompt + i64(len(request._output)) - ask.hit_length
+        found = min(ask.external, asked)
+    journal._admit(base, request._num_looked_up, asked, found, is_resumed)
     if ask.external > 0:
         tables.is_resumed = is_resumed
     else:
@@ -448,9 +457,12 @@ def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None
 
     The groups in order, of each its last entry first. law: TRIM-1, REF-1.
     """
-    if state.pool._passing is not None:
-        trim_passing(state, tables, changes)
-        return
+    passing = state.pool._passing
+    if passing is not None:
+        if not wants_none(state, tables, changes):
+            trim_passing(state, tables, changes)
+            return
+        passing.begin()
     nulled, ends, trimmed, dead = changes.nulled, changes.nulled_ends, changes.trimmed, changes.blocks
     count: i64 = i64(len(nulled)) - changes.num_nulled
     first = count  # where the entries of a group begin; the pool releases from the end on
@@ -474,11 +486,13 @@ def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None
     if count > 0:
         state.pool._release(dead, 0, count)
         state.pool._note_trim(dead, 0, count)
+    if passing is not None:
+        passing.end()
     tables.trim_at = changes.trim_at
 
 
 def trim_passing(state: State, tables: RequestTables, changes: StepScratch) -> None:
-    """Do so where passing blocks go first, which a group tells by the entries of its table. law: POLICY-4."""
+    """Trim a table where passing blocks are evicted first. law: POLICY-4."""
     at: i64 = 0
     while at < state.config.num_groups:
         trim_group(state, tables, at, i64(changes.trimmed[at]))
@@ -490,7 +504,7 @@ def trim_passing(state: State, tables: RequestTables, changes: StepScratch) -> N
 # ---------------------------------------------------------------------- release
 
 
-def vacate(state: State, tables: RequestTables, computed: i64) -> None:
+def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) -> None:
     """Release all a request holds; behind a fence while a step or a load still touches it. law: REF-1, FENCE-1.
 
     A state of its last step is published only if the step has run: it is not in flight, and `computed` covers it.
@@ -509,12 +523,12 @@ def vacate(state: State, tables: RequestTables, computed: i64) -> None:
     try:
         if step is not None:
             step.wishes.append(wish)
-            step.wants.append(all_wanted(state, tables))
+            step.wants.append(all_wanted(state, tables, resumes))
             step.fenced.append(batch)
         elif waits:
             if wish is not None:
                 state.load_wishes[tables.request_id] = wish
-            state.load_wants[tables.request_id] = all_wanted(state, tables)
+            state.load_wants[tables.request_id] = all_wanted(state, tables, resumes)
             state.loads[tables.request_id] = batch
         has_begun = True
         run = tables.num_written - tables.num_drafts if state.config.unit == 0 else tables.num_certain
@@ -524,7 +538,7 @@ def vacate(state: State, tables: RequestTables, computed: i64) -> None:
         if state.config.unit > 0 and not in_flight:
             publish_last(state, tables, tables.request, computed)
         state.due.remove(tables)
-        wants = NO_WANTS if waits else all_wanted(state, tables)
+        wants = NO_WANTS if waits else all_wanted(state, tables, resumes)
         for group, table in zip(state.groups, tables.by_group):
             if not waits:
                 state.pool._begin_release(wish, group._block_size)

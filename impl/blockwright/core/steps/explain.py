@@ -58,7 +58,6 @@ class GroupHit(NamedTuple):
     cause: HitLimit | None
 
     def __str__(self) -> str:
-        """Describe it in one line."""
         words = self.limit.value
         if self.missing_end is not None:
             block = f"the block that ends at {self.missing_end}"
@@ -126,7 +125,6 @@ def eviction_stats(counts: dict[int, int], num_groups: int) -> EvictionStats:
 
 
 def kind_name(spec: KVCacheSpec) -> str:
-    """Name a kind, with its window or chunk."""
     name = type(spec).__name__.removesuffix("Spec")
     if isinstance(spec, SlidingWindowSpec):
         return f"{name}({spec.sliding_window}{f', sinks {spec.sink_len}' if spec.sink_len else ''})"
@@ -148,7 +146,7 @@ def loss_named(loss: i64) -> HitLimit:
 
 def explain(groups: list[GroupTables], request: Request, alignment: i64, use_eagle: bool) -> HitExplanation:
     """Explain the hit of a request; nothing changes. law: EXPLAIN-1."""
-    max_length: i64 = request.num_tokens - 1
+    max_length: i64 = min(request.num_tokens - 1, request.num_keyed())
     pool = groups[0].block_pool if groups else None
     if pool is None or not pool.enable_caching or request.prompt_logprobs or request._block_size == 0:
         unasked = [
@@ -187,7 +185,6 @@ def explain(groups: list[GroupTables], request: Request, alignment: i64, use_eag
 
 
 def start(groups: list[GroupTables], request: Request, max_length: i64, use_eagle: bool) -> list[Probe]:
-    """Start a lookup in each group."""
     return [
         group.probe(request.keys(group.block_pool._units_for(request, group._block_size)), max_length, use_eagle)
         for group in groups

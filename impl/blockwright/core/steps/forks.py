@@ -43,6 +43,8 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         new = RequestTables(child, state.owner, by_group)
         new.tenant = tables.tenant
         new.wants = tables.wants
+        new.wants_end = tables.wants_end
+        new.wants_output = tables.wants_output
         new.tails = tables.tails
         new.is_delayed = tables.is_delayed
         state.running[child._request_id] = new

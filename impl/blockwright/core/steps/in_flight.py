@@ -178,7 +178,7 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
             publish_filled(state, tables, request, stop, stop)
         # Layers may lack what the next token reads. Starting again finds the longest prefix that all have.
         if not is_whole:
-            vacate(state, tables, stop)
+            vacate(state, tables, stop, True)
             request._held = None
         if journal is not None:
             base = journal._add(LOADED, request._request_id, count, state.pool._num_free)

@@ -25,7 +25,6 @@ class Plan:
     """
 
     def __init__(self, request_id: str) -> None:
-        """Answer for a request."""
         self.request_id = request_id
 
 
@@ -50,7 +49,6 @@ class Fits(Plan):
         self._request_version = request_version
 
     def __repr__(self) -> str:
-        """Show the demand."""
         return f"Fits({self.request_id!r}, num_blocks={self.num_blocks})"
 
 
@@ -79,7 +77,6 @@ class NotNow(Plan):
         blocks_behind_loads: dict[str, int] | None = None,
         num_held_externally: int = 0,
     ) -> None:
-        """Take the counts as they are."""
         super().__init__(request_id)
         self.num_missing_blocks = num_missing_blocks
         self.num_free_blocks = num_free_blocks
@@ -116,12 +113,10 @@ class Never(Plan):
     """
 
     def __init__(self, request_id: str, reason: str) -> None:
-        """Say why."""
         super().__init__(request_id)
         self.reason = reason
 
     def __repr__(self) -> str:
-        """Show the reason."""
         return f"Never({self.request_id!r}, {self.reason!r})"
 
 
@@ -160,7 +155,6 @@ class BatchAllocation:
         number: int = 0,
         request_ids: list[str] | None = None,
     ) -> None:
-        """Take the fields as they are."""
         self.num_served = num_served
         self.refused = refused
         self.new_block_ids: vec[i32] = new_block_ids
@@ -202,13 +196,11 @@ class BatchAllocation:
 
     @property
     def new_block_offsets(self) -> vec[i32]:
-        """See above. O(requests) once."""
         self._spread()
         return self._new_block_offsets
 
     @property
     def nulled_offsets(self) -> vec[i32]:
-        """See above. O(requests) once."""
         self._spread()
         return self._nulled_offsets
 
@@ -230,7 +222,6 @@ class BatchAllocation:
 
     @property
     def request_ids(self) -> list[str]:
-        """See above. O(requests) once."""
         if i64(len(self._request_ids)) < self._size:
             request_ids = [""] * self._size
             for at, name in enumerate(self._names):
@@ -256,7 +247,6 @@ class BatchAllocation:
         )
 
     def __repr__(self) -> str:
-        """Summarise the batch in one line."""
         return (
             f"BatchAllocation(num_served={self.num_served}, refused={self.refused}, "
             f"new_blocks={len(self.new_block_ids)}, nulled={len(self.nulled_entries)})"
@@ -276,7 +266,6 @@ def restored_allocation(
     num_tables: int,
     changed_tables: bytes,
 ) -> BatchAllocation:
-    """Return a pickled `BatchAllocation`. O(requests)."""
     restored = BatchAllocation(
         num_served,
         refused,
@@ -294,7 +283,6 @@ def restored_allocation(
 
 
 def _unpacked(data: bytes) -> vec[i32]:
-    """Return the numbers of a buffer that was pickled."""
     numbers: list[int] = memoryview(data).cast("i").tolist()
     found = vec[i32](capacity=len(numbers))
     for number in numbers:

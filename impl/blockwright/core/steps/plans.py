@@ -134,7 +134,6 @@ def most_in_steps(state: State, num_tokens: i64, ask: StepRequest) -> i64:
 
 
 def gcd(one: i64, other: i64) -> i64:
-    """Return the greatest common divisor of two positive numbers."""
     while other > 0:
         one, other = other, one % other
     return one

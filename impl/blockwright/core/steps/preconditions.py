@@ -11,6 +11,7 @@ from blockwright.core.keys.request import Request, no_request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.steps.publication import publishes_now
 from blockwright.core.steps.state import State
+from blockwright.core.steps.units import check_unit
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.table import RequestTables
 from blockwright.errors import (
@@ -66,7 +67,6 @@ def give_keys(state: State, request: Request) -> None:
 
 
 def tables_named(state: State, request_id: str) -> RequestTables:
-    """Return the tables of the request with an id, or raise `UnknownRequestError`."""
     state.pool.require_whole()
     tables = state.running.get(request_id)
     if tables is None:
@@ -75,7 +75,6 @@ def tables_named(state: State, request_id: str) -> RequestTables:
 
 
 def tables_running(state: State, request: Request) -> RequestTables:
-    """Return a request's tables, or raise `UnknownRequestError`."""
     state.pool.require_whole()
     tables = tables_of(state, request)
     if tables is None:
@@ -90,7 +89,7 @@ def check_keys(state: State, request: Request) -> None:
         for group in state.groups:
             state.pool._units_for(request, group._block_size)
         if state.config.unit > 0:
-            state.pool._units_for(request, state.config.unit)
+            check_unit(state, request)
 
 
 # ---------------------------------------------------------------------- what a step asks for

@@ -32,6 +32,8 @@ def make_keys(state: State, request: Request, count: i64) -> None:
     """Make the keys of the blocks that `count` tokens fill: all the memory that publishing them takes, events aside."""
     if state.config.caching:
         request.hash_filled(count)
+        if request._salt_mark != 0 or request._adapter_mark != 0:
+            state.pool._reserve_marks()
 
 
 def publish_to(group: GroupTables, table: GroupTable, request: Request, count: i64, stopped: i64) -> None:
@@ -91,7 +93,7 @@ def publish_alike(state: State, request: Request, tables: RequestTables, ask: St
     end = (start + 1) * size  # tokens that fill the next entry
     if ask.stop < end:
         return min(in_place, end - 1)
-    num_filled = min(ask.stop, request._num_prompt + i64(len(request._output)))
+    num_filled = min(ask.stop, request.num_keyed())
     if num_filled >= end and request._block_size > 0 and publishes_now(state, ask):
         pool = state.pool
         units: i64 = 1 if request._block_size == size else size // request._block_size

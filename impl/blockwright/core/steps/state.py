@@ -41,7 +41,6 @@ class StepInFlight:
     """
 
     def __init__(self, number: i64) -> None:
-        """Start without requests."""
         self.number: i64 = number
         self.tables: list[RequestTables] = []
         self.news: vec[i64] = vec[i64]()
@@ -93,7 +92,6 @@ class DueStates:
     """
 
     def __init__(self) -> None:
-        """Start without requests."""
         self.first: RequestTables | None = None
         self._last: RequestTables | None = None
 
@@ -206,7 +204,6 @@ class Lookups:
     """
 
     def __init__(self) -> None:
-        """Start without lookups."""
         self.was_reset = False
         self.requests: i64 = 0
         self.queries: i64 = 0
@@ -216,7 +213,6 @@ class Lookups:
         self.preempted_hits: i64 = 0
 
     def copy(self) -> Lookups:
-        """Return an independent copy."""
         twin = Lookups()
         twin.was_reset = self.was_reset
         twin.requests = self.requests
@@ -239,7 +235,8 @@ class State:
         owner: number of the manager, by which a request knows its own tables; -1 once a call ended in mid-change.
         margin: tokens after a hit that must be cached too, and are computed again.
         running: the tables of each request, oldest first.
-        num_batches, num_forks, num_steps: batches served, forks made, steps started so far.
+        num_batches, num_forks, num_forgets, num_steps: batches served, forks made, calls of `forget`, and steps started
+            so far.
         steps: those in flight, oldest first.
         loads, load_wishes, load_wants: blocks that wait for a load of a released request, the hint for them, and the
             lengths of hits that the request wanted kept.
@@ -247,11 +244,10 @@ class State:
         changes: of the step that is being made.
         nothing: the answer of a step that takes no block.
         lookups: those of requests that have been admitted, for `PrefixCacheStats`.
-        journal: where facts are written; None: nowhere. The pool writes to the same.
+        journal: where facts are written, if anywhere. The pool writes to the same.
     """
 
     def __init__(self, config: Config, pool: BlockPool, groups: list[GroupTables]) -> None:
-        """Start without requests."""
         _owners[0] += 1
         self.config = config
         self.pool = pool
@@ -264,6 +260,7 @@ class State:
         self.running: dict[str, RequestTables] = {}
         self.num_batches: i64 = 0
         self.num_forks: i64 = 0
+        self.num_forgets: i64 = 0
         self.num_steps: i64 = 0
         self.steps: list[StepInFlight] = []
         self.loads: dict[str, list[vec[i32]]] = {}
@@ -277,7 +274,6 @@ class State:
         self.journal: Journal | None = None
 
     def copy(self) -> State:
-        """Return an independent copy. O(num_blocks)."""
         pool = self.pool.copy()
         groups = [group.copy(pool) for group in self.groups]
         twin = State(self.config, pool, groups)
@@ -289,6 +285,7 @@ class State:
             twin.running[name] = own
         twin.num_batches = self.num_batches
         twin.num_forks = self.num_forks
+        twin.num_forgets = self.num_forgets
         twin.num_steps = self.num_steps
         twin.steps = [step.copy_for(twin.owner, twin.running) for step in self.steps]
         twin.loads = self.loads.copy()
@@ -303,6 +300,5 @@ class State:
         return twin
 
     def tear(self) -> None:
-        """Refuse later calls: one has ended in the middle of a change."""
         self.owner = -1  # so that every request is looked up
         self.pool._tear()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import operator
 
-from mypy_extensions import i64
+from librt.vecs import vec
+from mypy_extensions import i32, i64
 
 from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
-from blockwright.core.pool.facts import HIT, LOOKUP, PUBLISH, RESET
+from blockwright.core.pool.facts import FORGET, HIT, LOOKUP, PUBLISH, RESET
 from blockwright.core.steps.effects import note_release, serve, vacate
 from blockwright.core.steps.keeping import trim_group
 from blockwright.core.steps.outcomes import Fits, Plan
@@ -20,7 +21,8 @@ from blockwright.core.steps.plans import request_version
 from blockwright.core.steps.preconditions import tables_of, tables_running
 from blockwright.core.steps.publication import NOT_RUN, make_keys, publish_filled, publishes_now
 from blockwright.core.steps.state import State
-from blockwright.core.steps.units import last_count, longest_inside, publish_tails, reserve_tails, with_tail
+from blockwright.core.steps.units import check_unit, last_count, longest_inside, publish_tails, reserve_tails, with_tail
+from blockwright.core.tables.table import RequestTables
 from blockwright.core.tables.window import common_hit, longest_of_all
 from blockwright.errors import InvalidArgumentError, StalePlanError
 
@@ -32,7 +34,7 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
         return state.nothing, 0
     state.pool.require_whole()
     if config.unit > 0:
-        state.pool._units_for(request, config.unit)
+        check_unit(state, request)
     # law: HIT-3
     max_length: i64 = request.num_tokens - 1
     probes = [
@@ -152,9 +154,63 @@ def release(state: State, request: Request, was_preempted: bool) -> None:
             state.journal._stamp()
         if state.config.unit > 0:
             tables.request = request  # its last tokens are published
-        vacate(state, tables, request._num_computed)
+        vacate(state, tables, request._num_computed, was_preempted)
         request._held = None
         note_release(state, tables, request, was_preempted)
+
+
+def forget(state: State, request: Request | None, salt: i64, adapter: i64) -> int:
+    """Forget the contents of a request, or of the salt and the adapter with these marks; return the number of blocks.
+
+    Requests that hold one of the blocks, or are meant themselves, publish nothing more: ``forget``.
+    """
+    pool = state.pool
+    pool.require_whole()
+    name = ""
+    found: list[int] = []
+    if request is None:
+        found = pool.blocks_of(salt, adapter)
+    elif state.config.caching and request._block_size != 0:
+        name = request._request_id
+        for number, group in enumerate(state.groups):
+            keys = request.keys(pool._units_for(request, group._block_size))
+            for entry in range(request.num_tokens // int(group._block_size)):
+                found.extend(pool.blocks_with(keys, entry, number, group._block_size))
+    gone = set(found)
+    blocks = vec[i32]([i32(block) for block in sorted(gone)])
+    private = [tables for tables in state.running.values() if is_meant(tables, request, salt, adapter, gone)]
+    journal = state.journal
+    if journal is not None:
+        journal._stamp()
+    try:
+        pool._forget(blocks)
+        for tables in private:
+            make_private(state, tables)
+        state.num_forgets += 1
+        if journal is not None:
+            journal._add(FORGET, name, 0, pool._num_free)
+    except BaseException:
+        state.tear()
+        raise
+    return len(gone)
+
+
+def make_private(state: State, tables: RequestTables) -> None:
+    """Let a running request publish nothing more: publication has passed more entries than there are."""
+    for table in tables.by_group:
+        table.num_published = state.config.max_len + 1
+    tables.num_tails = i64(len(tables.tails))
+    tables.is_delayed = True
+
+
+def is_meant(tables: RequestTables, request: Request | None, salt: i64, adapter: i64, gone: set[int]) -> bool:
+    """Return whether a running request is one that is forgotten, or holds a block that is. O(its blocks)."""
+    if request is not None:
+        if tables.uid == request._uid:
+            return True
+    elif (salt == 0 or tables.request._salt_mark == salt) and (adapter == 0 or tables.request._adapter_mark == adapter):
+        return True
+    return any([int(block) in gone for table in tables.by_group for block in table.blocks])
 
 
 def reset(state: State) -> bool:

@@ -18,7 +18,19 @@ from blockwright.core.tables.changes import StepScratch
 from blockwright.core.tables.group import GroupTables
 from blockwright.core.tables.table import NO_WANTS, RequestTables
 from blockwright.core.tables.window import FOR_EVER, Probe
-from blockwright.errors import InvalidArgumentError
+from blockwright.errors import InvalidArgumentError, UnsupportedError
+
+
+def check_unit(state: State, request: Request) -> None:
+    """Check that a request has a key at each unit.
+
+    Raises:
+        InvalidArgumentError: it was made with a block size that does not divide the unit.
+        UnsupportedError: its keys cover tokens behind their blocks.
+    """
+    state.pool._units_for(request, state.config.unit)
+    if request._lookahead > 0:
+        raise UnsupportedError("prefix_match_unit: no keys that look ahead; leave key_lookahead out of the hasher")
 
 
 def longest_inside(

@@ -26,7 +26,6 @@ class StepRequest:
     """
 
     def __init__(self) -> None:
-        """StepRequest for nothing."""
         self.new: i64 = 0
         self.ahead: i64 = 0
         self.drafts: i64 = 0

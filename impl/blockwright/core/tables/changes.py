@@ -45,7 +45,6 @@ class StepScratch:
     """
 
     def __init__(self, num_groups: i64) -> None:
-        """Start without changes."""
         self.grown: i64 = 0
         self.has_begun = False
         self.pending: vec[i32] = vec[i32]()
@@ -74,7 +73,6 @@ class StepScratch:
         self.has_begun = False
 
     def start_batch(self, size: i64) -> None:
-        """Start with room for `size` pending requests."""
         self.pending = self.zeros(size)
         self.num_pending = 0
         self.num_seen = 0
@@ -105,7 +103,6 @@ class StepScratch:
             at += 1
 
     def held_in(self, group: i64) -> i64:
-        """Return the entries that a group's table had before the step."""
         if self.held_each >= 0:
             return self.held_each
         return i64(self.held[group])

@@ -81,7 +81,7 @@ class GroupTables:
         """Say that hits end at multiples of `alignment`, so that what none can need is not published."""
         size = self._block_size
         self._alignment = alignment
-        self._has_margin = use_eagle and self._layout == ROW
+        self._has_margin = use_eagle and self._layout == ROW and not isinstance(self.rule, ChunkedRule)
         # Where a chunk ends with the block, the next token reads nothing of it, and no hit ever needs it.
         reads_back = not isinstance(self.rule, ChunkedRule) and self.rule.first_needed(size) < size
         self._publishes_all = self.keeps_all or (size % alignment == 0 and reads_back)
@@ -141,7 +141,6 @@ class GroupTables:
         return self._block_size if self._has_margin else 0
 
     def copy(self, pool: BlockPool) -> GroupTables:
-        """Return an independent copy over another pool. O(blocks held)."""
         twin = GroupTables(self.spec, pool, self._group, self._block_size)
         twin._alignment = self._alignment
         twin._has_margin = self._has_margin
@@ -155,7 +154,6 @@ class GroupTables:
         return is_plain and self._block_size == other._block_size
 
     def entries_for(self, num_tokens: i64) -> i64:
-        """Return the table's length once it covers `num_tokens` slots. O(1)."""
         # law: MAMBA-2
         if self._layout == ONE_STATE:
             return 1 if num_tokens > 0 else 0
@@ -459,6 +457,9 @@ class GroupTables:
         """
         start = table.num_published
         stop = num_tokens // self._block_size
+        if stop * self._block_size > request.num_keyed():
+            # law: PUB-4
+            stop = request.num_keyed() // self._block_size if self._layout == ROW else 0
         if stop <= start:
             return
         if self._layout != ROW:
@@ -478,7 +479,7 @@ class GroupTables:
 
     def probe(self, keys: BlockKeys, max_length: i64, use_eagle: bool) -> Probe:
         """Start a lookup of at most `max_length` tokens. O(max_length / block_size), one vector."""
-        margin: i64 = 1 if use_eagle else 0
+        margin: i64 = 1 if use_eagle and not isinstance(self.rule, ChunkedRule) else 0
         # The block after a hit is computed again, so it may hold the last token, which a hit may not.
         return Probe(self.block_pool, keys, self._group, self._block_size, max_length + margin, margin)
 
@@ -560,7 +561,6 @@ class GroupTables:
         self.block_pool._release(table.blocks, start, i64(len(table.blocks)))
 
     def open(self, request_id: str, table: GroupTable) -> None:
-        """Keep a table under a name that has none."""
         assert request_id not in self._tables, "a request has one table in each group"
         self._tables[request_id] = table
 
@@ -570,11 +570,9 @@ class GroupTables:
             del self._tables[request_id]
 
     def table_of(self, request_id: str) -> GroupTable | None:
-        """Return a request's table, or None."""
         return self._tables.get(request_id)
 
     def existing(self, request_id: str) -> GroupTable:
-        """Return the table of a request that runs."""
         return self._tables[request_id]
 
     def all_tables(self) -> dict[str, GroupTable]:
@@ -640,7 +638,6 @@ def rule_for(spec: KVCacheSpec) -> WindowRule:
 
 
 def layout_for(spec: KVCacheSpec, enable_caching: bool) -> i64:
-    """Return how a kind's tokens map to table entries."""
     if isinstance(spec, MambaSpec):
         return LAST_STATE if enable_caching else ONE_STATE
     return ROW
@@ -664,7 +661,7 @@ def group_tables(spec: KVCacheSpec, pool: BlockPool, group: int, dcp_world_size:
     return GroupTables(spec, pool, count_of("kv_cache_group_id", group), spec.block_size * dcp_world_size)
 
 
-def refuse_eagle(spec: KVCacheSpec, use_eagle: bool) -> None:
-    """Raise `UnsupportedError` for EAGLE with a kind that cannot give up its last block."""
-    if use_eagle and isinstance(spec, ChunkedLocalAttentionSpec):
+def refuse_eagle(specs: list[KVCacheSpec], use_eagle: bool) -> None:
+    """Raise `UnsupportedError` for EAGLE where no layer can be its draft head's: none gives up its last block."""
+    if use_eagle and all([isinstance(spec, ChunkedLocalAttentionSpec) for spec in specs]):
         raise UnsupportedError("use_eagle: chunked local attention cannot give up the last block of a hit; turn it off")

@@ -33,7 +33,6 @@ class GroupTable:
     def __init__(
         self, blocks: vec[i32], num_published: i64, num_trimmed: i64, num_covered: i64, states: vec[i32]
     ) -> None:
-        """Take the fields as they are."""
         self.blocks: vec[i32] = blocks
         self.num_published: i64 = num_published
         self.num_trimmed: i64 = num_trimmed
@@ -46,7 +45,6 @@ class GroupTable:
         self.read_block: i64 = 0
 
     def copy(self) -> GroupTable:
-        """Return an independent copy."""
         twin = GroupTable(self.blocks[:], self.num_published, self.num_trimmed, self.num_covered, self.states[:])
         twin.in_place = self.in_place
         twin.saved = self.saved
@@ -78,7 +76,9 @@ class RequestTables(ManagerTables):
         is_forked: it may share blocks that it has not filled, and has not written since.
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         was_certain: the certain tokens before that batch, if it counted them in place.
-        wants: the lengths of hits that it wants kept, where passing blocks go first; it never changes.
+        wants: the lengths of hits that it wants kept, where passing blocks are evicted first; it never changes.
+        wants_end: the longest of them.
+        wants_output: as it ends, it also wants all that it has published.
         tails, num_tails: the lengths inside blocks that it is to publish, and how many of them it has.
         is_delayed: its last step put publication off. Kept only where hits may end inside blocks.
         tenant, wish: the number of the tenant for which it takes blocks, and the hint for them. A wish never changes,
@@ -87,7 +87,6 @@ class RequestTables(ManagerTables):
     """
 
     def __init__(self, request: Request, owner: i64, by_group: list[GroupTable]) -> None:
-        """Start for a request that has nothing written."""
         super().__init__(owner)
         # What a step in place reads and writes comes first, in one or two cache lines.
         self.num_written: i64 = 0
@@ -112,6 +111,8 @@ class RequestTables(ManagerTables):
         self.tenant: i64 = 0
         self.wish: Wish | None = None
         self.wants: vec[i64] = NO_WANTS
+        self.wants_end: i64 = 0
+        self.wants_output = True
         self.tails: vec[i64] = NO_WANTS
         self.num_tails: i64 = 0
         self.is_delayed = False
@@ -134,6 +135,8 @@ class RequestTables(ManagerTables):
         twin.tenant = self.tenant
         twin.wish = self.wish
         twin.wants = self.wants
+        twin.wants_end = self.wants_end
+        twin.wants_output = self.wants_output
         twin.tails = self.tails
         twin.num_tails = self.num_tails
         twin.is_delayed = self.is_delayed

@@ -37,7 +37,6 @@ class GroupReader:
     """
 
     def __init__(self, group: GroupTables) -> None:
-        """Look at a group."""
         self._group = group
         self.kv_cache_spec: Final = group.spec
         self.block_pool: Final = group.block_pool
@@ -70,19 +69,15 @@ class GroupReader:
         return {name: int(table.num_published) for name, table in self._group.all_tables().items()}
 
     def first_kept(self, num_tokens: int) -> int:
-        """Return the first entry, except for sinks, that is not dead at `num_tokens` settled tokens. O(1)."""
         return self._group.first_kept(count_of("num_tokens", num_tokens))
 
     def entries_for(self, num_tokens: int) -> int:
-        """Return the table's length once it covers `num_tokens` slots. O(1)."""
         return self._group.entries_for(count_of("num_tokens", num_tokens))
 
     def is_row(self) -> bool:
-        """Return whether every entry up to the covered slots holds a block unless it was trimmed. O(1)."""
         return self._group.is_row()
 
     def is_useful(self, entry: int) -> bool:
-        """Return whether some hit can need an entry. O(1)."""
         return self._group.is_useful(count_of("entry", entry))
 
     def get_num_blocks_to_allocate(
@@ -147,7 +142,7 @@ class GroupReader:
         """
         if isinstance(kv_cache_spec, CrossAttentionSpec):
             raise UnsupportedError("kv_cache_spec: cross-attention blocks are never cached; there is no hit")
-        refuse_eagle(kv_cache_spec, use_eagle)
+        refuse_eagle([kv_cache_spec], use_eagle)
         if not kv_cache_group_ids:
             raise InvalidArgumentError("kv_cache_group_ids: needs at least one group")
         if block_pool.verifies_tokens:
@@ -173,7 +168,6 @@ class GroupReader:
         return tuple([block_pool.views(probe.entries(hit, rule.sinks, first)) for probe in probes])
 
     def _running(self, request_id: str) -> GroupTable:
-        """Return a request's packed table or raise `UnknownRequestError`."""
         table = self._group.table_of(request_id)
         if table is None:
             raise UnknownRequestError(f"request_id: {request_id!r} holds no blocks here")

@@ -40,7 +40,6 @@ class Probe:
     def __init__(
         self, store: BlockStore, keys: BlockKeys, group: i64, block_size: i64, max_length: i64, margin: i64
     ) -> None:
-        """Start a lookup of at most `max_length` tokens."""
         self._store = store
         self._keys = keys
         self._group: i64 = group
@@ -66,7 +65,6 @@ class Probe:
         return block > 0
 
     def _served(self) -> vec[i32]:
-        """Return the known state of each block."""
         if len(self._ids) == 0:
             self._ids = zeros32(self._limit)
         return self._ids
@@ -127,11 +125,10 @@ class WindowRule:
 
     Attributes:
         asks_upwards: the blocks of a hit are looked up from the first one on, so that a miss ends the search at once.
-        sinks: blocks at the head of a table that every later token reads, whatever `first_needed` says.
+        sinks: blocks at the head of a table that every later token reads, whatever `first_needed` returns.
     """
 
     def __init__(self, asks_upwards: bool = True, sinks: i64 = 0) -> None:
-        """Say how a hit is looked up."""
         self.asks_upwards = asks_upwards
         self.sinks: i64 = sinks
 
@@ -171,28 +168,23 @@ class SlidingRule(WindowRule):
     """
 
     def __init__(self, window: i64, block_size: i64, sink_len: i64 = 0) -> None:
-        """Take the window and the sinks in tokens."""
         super().__init__(False, (sink_len + block_size - 1) // block_size)
         self._window: i64 = window
         self.hit_run: i64 = (window - 1 + block_size - 1) // block_size
 
     def first_needed(self, num_tokens: i64) -> i64:
-        """Return ``max(0, n - W + 1)``."""
         first = num_tokens - self._window + 1
         if first < 0:
             return 0
         return first
 
     def last_needing(self, position: i64) -> i64:
-        """Return ``position + W - 2``."""
         return position + self._window - 2
 
     def period(self, block_size: i64) -> i64:
-        """Return `block_size`."""
         return block_size
 
     def longest(self, probe: Probe, length: i64) -> i64:
-        """Return the longest hit of at most `length` tokens that ends with a window of cached blocks."""
         i: i64 = 0
         while i < self.sinks and i * probe.block_size < length:
             # A missing sink ends the hit there: all later tokens read it.
@@ -219,24 +211,19 @@ class ChunkedRule(WindowRule):
     """Chunks of C tokens; a token reads its own chunk."""
 
     def __init__(self, chunk: i64) -> None:
-        """Take the chunk in tokens."""
         super().__init__(False)
         self._chunk: i64 = chunk
 
     def first_needed(self, num_tokens: i64) -> i64:
-        """Return the start of the chunk that position n lies in."""
         return num_tokens // self._chunk * self._chunk
 
     def last_needing(self, position: i64) -> i64:
-        """Return the last position of the chunk that ``position - 1`` lies in."""
         return (position - 1) // self._chunk * self._chunk + self._chunk - 1
 
     def period(self, block_size: i64) -> i64:
-        """Return the chunk's tokens."""
         return self._chunk
 
     def longest(self, probe: Probe, length: i64) -> i64:
-        """Return the cached run from the start of the chunk that `length` lies in."""
         end = length // probe.block_size
         i = self.first_needed(length) // probe.block_size
         while i < end and probe.cached(i):
@@ -244,7 +231,6 @@ class ChunkedRule(WindowRule):
         return i * probe.block_size
 
     def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:
-        """Return the most blocks that a chunk and a step from its end touch."""
         start = max(slots - step, begin)
         most = (min(start + step, slots) + block_size - 1) // block_size - self.first_needed(start) // block_size
         start = (start + 1) // self._chunk * self._chunk - 1
@@ -258,21 +244,17 @@ class MambaRule(WindowRule):
     """A recurrent state: a token reads the state after the token before it."""
 
     def __init__(self) -> None:
-        """Take nothing."""
         super().__init__(False)
 
     def first_needed(self, num_tokens: i64) -> i64:
-        """Return ``max(0, n - 1)``."""
         if num_tokens == 0:
             return 0
         return num_tokens - 1
 
     def last_needing(self, position: i64) -> i64:
-        """Return `position`."""
         return position
 
     def period(self, block_size: i64) -> i64:
-        """Return `block_size`."""
         return block_size
 
     def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:

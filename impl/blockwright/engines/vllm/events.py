@@ -16,9 +16,11 @@ from blockwright import events
 class Events:
     """What happened since it was last taken, in vLLM's words."""
 
-    def __init__(self, core: Manager, groups: Sequence[Any], sizes: Sequence[int], hash_block_size: int) -> None:
-        """Listen to a manager whose groups, with blocks of these sizes, vLLM declared so."""
-        self._core, self._sizes, self._unit = core, sizes, hash_block_size
+    def __init__(
+        self, core: Manager, groups: Sequence[Any], sizes: Sequence[int], hash_block_size: int, lookahead: int
+    ) -> None:
+        """Listen to a manager whose groups, with blocks of these sizes, vLLM declared so; hashes may look ahead."""
+        self._core, self._sizes, self._unit, self._lookahead = core, sizes, hash_block_size, lookahead
         self._kinds = [
             (get_kv_cache_spec_kind(group.kv_cache_spec).value, get_kv_cache_spec_sliding_window(group.kv_cache_spec))
             for group in groups
@@ -68,9 +70,13 @@ class Events:
         hashes = [request.block_hashes[(index + 1) * units - 1] for index in indices]
         start = indices[0] * size
         parent = request.block_hashes[indices[0] * units - 1] if start else None
+        ahead = self._lookahead
         keys = [
-            utils.generate_block_hash_extra_keys(request, index * size, (index + 1) * size, 0)[0] for index in indices
+            utils.generate_block_hash_extra_keys(request, index * size, (index + 1) * size + ahead, 0)[0]
+            for index in indices
         ]
+        ends = [(index + 1) * size for index in indices]
+        more = {"lookahead_token_ids": [request.all_token_ids[end : end + ahead] for end in ends]} if ahead else {}
         kind, window = self._kinds[group]
         self._events.append(
             BlockStored(
@@ -86,5 +92,6 @@ class Events:
                 kv_cache_spec_kind=kind,
                 kv_cache_spec_sliding_window=window,
                 session_id=request.session_id,
+                **more,
             )
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vllm.v1 import kv_cache_interface as interface
@@ -100,6 +100,23 @@ def layer_spec(spec: Any) -> Any:
     if isinstance(spec, interface.UniformTypeKVCacheSpecs):
         return next(iter(spec.kv_cache_specs.values()))
     return spec
+
+
+def require_margins(groups: Sequence[Any], specs: Sequence[KVCacheSpec]) -> None:
+    """Return if each layer that may be a draft head's can give up the last block of a hit.
+
+    A group is a draft head's if it is flagged; if none is, each one may be.
+
+    Raises:
+        UnsupportedError: one cannot; names it and the remedy.
+    """
+    flags = [bool(getattr(group, "is_eagle_group", False)) for group in groups]
+    for number, (spec, is_flagged) in enumerate(zip(specs, flags, strict=True)):
+        if isinstance(spec, ChunkedLocalAttentionSpec) and (is_flagged or not any(flags)):
+            raise UnsupportedError(
+                f"group {number}: a draft head with chunked local attention cannot give up the last block of a hit, "
+                "neither here nor in vLLM: start vLLM without prefix caching, or without drafts by EAGLE or MTP"
+            )
 
 
 def translated(config: Any, dcp_world_size: int) -> KVCacheConfig:

@@ -24,7 +24,7 @@ from blockwright import Fits, GivenHasher, KVCacheBlocks, Request
 from blockwright import KVCacheManager as Manager
 from blockwright.engines.vllm import connectors
 from blockwright.engines.vllm.events import Events
-from blockwright.engines.vllm.kinds import layer_spec, next_trim, translated
+from blockwright.engines.vllm.kinds import layer_spec, next_trim, require_margins, translated
 from blockwright.engines.vllm.pool import Pool
 from blockwright.engines.vllm.requests import FOR_EVER, NEVER, Twin
 from blockwright.errors import UnsupportedError
@@ -33,7 +33,6 @@ from blockwright.kinds import ChunkedLocalAttentionSpec, CrossAttentionSpec, Mam
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "pcp_world_size": ((1,), "start vLLM without prefill context parallelism"),
     "metrics_collector": ((None,), "start vLLM without --kv-cache-metrics"),
-    "num_hash_lookahead_tokens": ((0,), 'put "disable_lookahead_block_hashes": true into --speculative-config'),
     "num_prefill_lookahead": ((0, 1), "start vLLM without drafts of several modules"),
     "enable_mamba_shared_prefix_checkpoint": ((False, True), "start vLLM without it"),
 }
@@ -123,6 +122,7 @@ class KVCacheManager:
         enable_kv_cache_events: bool = False,
         dcp_world_size: int = 1,
         watermark: float = 0.0,
+        num_hash_lookahead_tokens: int = 0,
         **options: Any,
     ) -> None:
         """Take vLLM's configuration.
@@ -144,7 +144,12 @@ class KVCacheManager:
             getattr(layer_spec(group.kv_cache_spec), "mamba_cache_mode", "align") != "align" for group in groups
         ):
             raise UnsupportedError("recurrent layers with prefix caching need mamba_cache_mode='align'")
-        self.use_eagle = use_eagle or any(getattr(group, "is_eagle_group", False) for group in groups)
+        self._lookahead = num_hash_lookahead_tokens
+        # Hashes that look ahead leave no block to be computed again, though the groups stay flagged.
+        is_flagged = any(getattr(group, "is_eagle_group", False) for group in groups)
+        self.use_eagle = use_eagle or (is_flagged and not self._lookahead)
+        if self.use_eagle and enable_caching:
+            require_margins(groups, self._specs)
         self.core = Manager(
             config,
             max_model_len,
@@ -176,6 +181,16 @@ class KVCacheManager:
         layouts = dict.fromkeys(zip(self._specs, self._sizes, strict=True))
         trims = [found for spec, size in layouts if (found := next_trim(spec, size)) is not None]
         self._trims = bool(trims)
+        # A step that ends within so many tokens of the published ones trims no block that is to be published yet. The
+        # last block of a chunk needs no key: behind it, nothing of the chunk is read.
+        self._unread = min(
+            [
+                self._unit + (spec.sliding_window - 1 if isinstance(spec, SlidingWindowSpec) else size)
+                for spec, size in layouts
+                if isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec)
+            ],
+            default=FOR_EVER,
+        )
         self._next_trim = trims[0] if len(trims) == 1 else lambda count: min([trim(count) for trim in trims])
         self._in_flight = max_model_len if max_in_flight_tokens is None else max_in_flight_tokens
         self._zeroes = bool(getattr(kv_cache_config, "needs_kv_cache_zeroing", False))
@@ -183,8 +198,9 @@ class KVCacheManager:
         self._running: dict[str, Any] = {}
         self._due: dict[str, Any] = {}
         self._left: list[tuple[int, Any]] = []
+        self._offers: dict[str, list[tuple[int, int, int]]] = {}
         self._events = (
-            Events(self.core, groups, self._sizes, hash_block_size or self._unit)
+            Events(self.core, groups, self._sizes, hash_block_size or self._unit, self._lookahead)
             if enable_kv_cache_events and enable_caching
             else None
         )
@@ -255,7 +271,8 @@ class KVCacheManager:
 
     def _prefix(self, hashes: Any, tokens: list[int]) -> Request:
         """Return a request that only asks: what is the hit of these tokens, the last of which is left to compute?"""
-        return Twin.request_of("asks", tokens, self._hash_block_size, GivenHasher(hashes))
+        hasher = GivenHasher(hashes, key_lookahead=self._lookahead)
+        return Twin.request_of("asks", tokens, self._hash_block_size, hasher)
 
     def _hits_per_group(self, block_hashes: Any, max_cache_hit_length: int) -> tuple[None, tuple[int, ...]]:
         """Return the hit that each group has alone, as the offloading connector asks vLLM's coordinator.
@@ -308,8 +325,11 @@ class KVCacheManager:
         """Say that a step starts: recurrent states that the last one left may be found from now on."""
         if self._has_states:
             self._publish_due()
-            self._left.clear()
             self.core.new_step_starts()
+            if self.block_pool.keeps_hashes:
+                for _, request in self._left:
+                    self._offer(request)
+            self._left.clear()
 
     def allocate_slots(
         self,
@@ -335,7 +355,7 @@ class KVCacheManager:
             if (
                 stop <= twin.table and not self._has_states and not delay_cache_blocks and not full_sequence_must_fit
             ):  # it fills a block
-                self._note_filled(request, twin, min(stop, request.num_tokens), twin.table)
+                self._note_filled(request, twin, stop, twin.table)
                 return self.empty_kv_cache_blocks
         except AttributeError:
             self._twin(request)
@@ -408,7 +428,7 @@ class KVCacheManager:
             if stop <= begin:
                 self._note_filled(request, twin, stop, NEVER)
                 return self.empty_kv_cache_blocks
-        is_later, end = True, stop
+        is_later, end, sure = True, stop, 0
         if self._has_states and self._trims:
             twin.learn(request, stop)
             begin = self._settle(request, twin)
@@ -416,11 +436,17 @@ class KVCacheManager:
             begin = computed - request.num_in_flight_tokens
             if begin < twin.certain:
                 begin = twin.certain
-            if twin.due <= begin <= twin.written and twin.learn(request, begin) <= begin:
+            sure = twin.learn(request, begin)
+            if (
+                twin.due <= begin <= twin.written
+                and sure <= begin
+                and begin - twin.published // self._unit * self._unit < self._unread
+            ):
                 is_later = False  # one call trims, publishes what is settled, and gives slots
             else:
                 begin = self._settle(request, twin)
-            if own.num_tokens <= begin:  # slots up to the end of the last block: of steps within it nothing is told
+            # Slots up to the end of the last block: of steps within it nothing is told.
+            if own.num_tokens <= min(begin + twin.lookahead, stop):
                 end = -(-(stop + ahead) // self._unit) * self._unit - ahead
                 if end > self.max_model_len:
                     end = self.max_model_len
@@ -433,7 +459,7 @@ class KVCacheManager:
         if blocks is None:
             return None
         if not is_later:
-            twin.published = max(twin.published, begin - begin % self._unit)
+            twin.published = max(twin.published, min(begin, sure) // self._unit * self._unit)
             self._tell(request, twin.published)
         self._note_step(request, twin, begin, end, ahead)
         return blocks
@@ -452,7 +478,7 @@ class KVCacheManager:
             self._publish(request, due)
             if is_more:
                 self._catch_up(twin, settled)
-        return settled
+        return max(settled, twin.certain)  # publishing may have told the manager of more, which is certain then
 
     def _trim_late(self) -> bool:
         """Trim what could have been trimmed one step earlier, where blocks are short; say whether there was any."""
@@ -480,7 +506,7 @@ class KVCacheManager:
         twin.written = stop
         known = twin.request.num_tokens
         if self._has_states:
-            twin.is_exact = stop <= known
+            twin.is_exact = stop <= known - twin.lookahead
             twin.end = stop - stop % self._unit
             if twin.is_exact:
                 self._left.append((stop, request))
@@ -495,10 +521,11 @@ class KVCacheManager:
             twin.trim = self._next_trim(begin)
             if twin.trim < table - 1:  # what dies one step before the next block is needed is trimmed with that step
                 table = twin.trim
-        self._note_filled(request, twin, min(stop, request.num_tokens), table)
+        self._note_filled(request, twin, stop, table)
 
-    def _note_filled(self, request: Any, twin: Twin, sure: int, table: int) -> None:
-        """Note that `sure` known tokens have slots, and set the bounds of steps that change nothing."""
+    def _note_filled(self, request: Any, twin: Twin, stop: int, table: int) -> None:
+        """Note that tokens up to `stop` have slots, and set the bounds of steps that change nothing."""
+        sure = max(0, min(stop, request.num_tokens - twin.lookahead))
         if sure >= twin.fill and self._caches and sure > twin.published:
             twin.due = sure
             self._due[request.request_id] = request
@@ -564,7 +591,8 @@ class KVCacheManager:
             twin.loading = (length, external)
             return blocks
         is_held = is_delayed or (bool(external) and not self._trims)
-        twin.published = length if is_held else min(stop, own.num_tokens)
+        twin.published = length if is_held else max(length, min(stop, own.num_tokens - twin.lookahead))
+        twin.offered = dict.fromkeys(range(len(self._sizes)), length + external)
         self._note_step(request, twin, length if is_held else length + external, stop, ahead)
         if is_held:
             self._hold(request)
@@ -575,7 +603,8 @@ class KVCacheManager:
         """Return whether this step leaves a recurrent state that lengthens a request's hit: it is found in the next."""
         hashes, unit = request.block_hashes, self._hash_block_size or self._unit
         for count, other in self._left:
-            if length < count < request.num_tokens and not any(count % size for size in self._state_sizes):
+            is_longer = length < count <= request.num_tokens - max(1, self._lookahead)
+            if is_longer and not any(count % size for size in self._state_sizes):
                 at = count // unit - 1
                 if other.block_hashes[at] == hashes[at]:
                     return True
@@ -622,7 +651,7 @@ class KVCacheManager:
         """Return what hangs on a request, made when it first matters."""
         twin: Twin | None = getattr(request, "_blockwright", None)
         if twin is None:
-            twin = request._blockwright = Twin(request, self._hash_block_size)
+            twin = request._blockwright = Twin(request, self._hash_block_size, self._lookahead)
             request._blockwright_quiet = NEVER
         return twin
 
@@ -668,8 +697,10 @@ class KVCacheManager:
         computed: int = request.num_computed_tokens
         if twin.is_exact and twin.written <= computed:
             return twin.written
+        if self._num_drafts >= min(self._state_sizes) and request.is_finished():
+            return 0  # 0.33 cuts the count at the request's end, so it does not show which block ends were passed
         count: int = min(twin.written, computed - request.num_in_flight_tokens)
-        known: int = min(count, request.num_tokens)
+        known: int = min(count, request.num_tokens - twin.lookahead)
         return known if all(count // size == known // size for size in self._state_sizes) else 0
 
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
@@ -684,6 +715,7 @@ class KVCacheManager:
         length, external = twin.loading
         if self._end_load(twin, max(0, min(num_computed_tokens - length, external))):
             twin.published = min(length + external, twin.request.num_tokens - 1)  # the last token is computed again
+            twin.offered = dict.fromkeys(range(len(self._sizes)), length + external)
             self._note_step(request, twin, twin.published, twin.published, 0)
             self._tell(request, twin.published)
             return
@@ -718,6 +750,22 @@ class KVCacheManager:
             units = count // (self._hash_block_size or self._unit)
             self.block_pool.note(request.block_hashes[twin.noted : units])
             twin.noted = max(twin.noted, units)
+            self._offer(request)
+
+    def _offer(self, request: Any) -> None:
+        """Offer a connector the states that were published of a running request since it was last offered one."""
+        name = request.request_id
+        if not self._has_states or name not in self._running:
+            return
+        offered: dict[int, int] = request._blockwright.offered
+        tables, published = self.core.get_block_ids(name), self.core.num_published(name)
+        for group, (spec, size) in enumerate(zip(self._specs, self._sizes, strict=True)):
+            entry = published[group] - 1
+            end = published[group] * size
+            if isinstance(spec, MambaSpec) and end > offered.get(group, 0):
+                offered[group] = end
+                if tables[group][entry]:
+                    self._offers.setdefault(name, []).append((group, tables[group][entry], end))
 
     # ------------------------------------------------------------------ release
 
@@ -728,6 +776,7 @@ class KVCacheManager:
             return
         twin: Twin = request._blockwright
         self._due.pop(name, None)
+        self._offers.pop(name, None)
         own = twin.request
         if twin.loading is not None:
             self.core.free(own)
@@ -735,7 +784,8 @@ class KVCacheManager:
         else:
             self._publish(request, min(twin.due, request.num_computed_tokens))
             own.num_computed_tokens = max(twin.certain, min(request.num_computed_tokens, twin.written))
-            self.core.free(own)
+            # vLLM's scheduler frees a request that it preempts while it still counts as running, and others afterwards.
+            self.core.free(own, preempted=getattr(request.status, "name", "") == "RUNNING")
         twin.forget()
         request._blockwright_quiet = NEVER
 
@@ -851,11 +901,19 @@ class KVCacheManager:
         return [], []
 
     def take_boundary_state_offloads(self) -> dict[str, list[tuple[int, int, int]]]:
-        """Return no states for connectors."""
-        return {}
+        """Return the states that were published since the last call, as (group, block, tokens), for a connector.
+
+        A block that was given up and taken since then holds another request's data, so it is left out.
+        """
+        offers, self._offers = self._offers, {}
+        unit, pool = self._hash_block_size or self._unit, self.block_pool
+        for name, states in offers.items():  # of requests that run: those of others went with them
+            hashes = self._running[name].block_hashes
+            offers[name] = [each for each in states if pool.carries(each[1], hashes[each[2] // unit - 1], each[0])]
+        return {name: states for name, states in offers.items() if states}
 
     def finalize_partial_tail_offloads(self, request: Any) -> list[tuple[int, int, int]]:
-        """Return no partial blocks for connectors."""
+        """Return none: no state inside a block is published."""
         return []
 
     def _num_blocks_to_allocate(

@@ -170,6 +170,10 @@ class Pool:
         group = self.core.block_group(block_id) or 0
         return self._hashes[key] + group.to_bytes(4, "big")
 
+    def carries(self, block_id: int, block_hash: bytes, group: int) -> bool:
+        """Return whether a block is published under a hash of a group now; nothing more is published for it."""
+        return self.core.block_key(block_id) == block_hash[:16] and self.core.block_group(block_id) == group
+
     @property
     def null_block(self) -> Block:
         """The null block, id 0."""

@@ -34,16 +34,19 @@ class Twin:
         is_exact, end: of the last step that the manager has heard of, whether it ends within the known tokens, and the
             last block end that it may pass; where layers are recurrent.
         noted: hashes that were kept for a connector, by their number.
+        offered: of each group with recurrent states, the tokens of the last one that a connector was offered.
+        lookahead: tokens behind a block that its hash also covers (0.33); the block is published once they are known.
     """
 
     __slots__ = (
-        "certain", "cover", "due", "end", "fill", "is_exact", "loading", "noted", "published", "request", "table",
-        "trim", "written",
+        "certain", "cover", "due", "end", "fill", "is_exact", "loading", "lookahead", "noted", "offered", "published",
+        "request", "table", "trim", "written",
     )  # fmt: skip
 
-    def __init__(self, request: Any, hash_block_size: int | None) -> None:
+    def __init__(self, request: Any, hash_block_size: int | None, lookahead: int) -> None:
         """Make the manager's request of one of vLLM's."""
-        tokens, hasher = request.all_token_ids[:], GivenHasher(request.block_hashes)
+        tokens, hasher = request.all_token_ids[:], GivenHasher(request.block_hashes, key_lookahead=lookahead)
+        self.lookahead = lookahead
         self.request = self.request_of(request.request_id, tokens, hash_block_size, hasher)
         self.forget()
 
@@ -63,12 +66,16 @@ class Twin:
         self.end = 0
         self.cover = self.written = self.certain = self.due = self.published = self.noted = 0
         self.loading: tuple[int, int] | None = None
+        self.offered: dict[int, int] = {}
         self.request.num_computed_tokens = 0
 
     def learn(self, request: Any, stop: int) -> int:
-        """Learn the tokens below `stop` that vLLM knows; return how many are known then. O(new tokens)."""
+        """Learn the tokens below `stop` that vLLM knows, and those that their hashes look ahead at. O(new tokens).
+
+        Return how many may be published then.
+        """
         known = self.request.num_tokens
-        stop = min(stop, request.num_tokens)
+        stop = min(stop + self.lookahead, request.num_tokens)
         if stop > known:
             tokens = request.all_token_ids[known:stop]
             try:
@@ -76,7 +83,7 @@ class Twin:
             except InvalidArgumentError:
                 self.request.append_output_token_ids(_masked(tokens))
             known = stop
-        return known
+        return known - self.lookahead
 
 
 def _masked(tokens: list[int]) -> list[int]:

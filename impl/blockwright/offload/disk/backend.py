@@ -15,12 +15,17 @@
 
 from __future__ import annotations
 
+import logging
+
+from blockwright.errors import BlockNotReadyError
 from blockwright.offload.disk.slots import DiskCounts
 from blockwright.offload.disk.store import DiskStore
 from blockwright.offload.media import DiskLoadStoreSpec
 from blockwright.offload.status import BlockStatus, PlacedBlockStatus
 from blockwright.offload.tiers.backend import SlotBackend
 from blockwright.offload.tiers.interfaces import LoadStoreSpec
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["DiskBackend", "DiskCounts", "DiskStore"]
 
@@ -39,6 +44,7 @@ class DiskBackend(SlotBackend):
             InvalidArgumentError: the block size is not positive.
         """
         super().__init__(block_size, DiskLoadStoreSpec.medium(), store.num_blocks)
+        self._store = store
         self._recovered = store.blocks()
         for place in sorted(place for _, place in self._recovered):  # in this order each claim takes constant time
             self.claim_place(place)
@@ -46,6 +52,20 @@ class DiskBackend(SlotBackend):
     def spec_of(self, block_hashes: list[bytes], block_ids: list[int]) -> LoadStoreSpec:
         """Return places and keys, for a worker."""
         return DiskLoadStoreSpec(block_ids, block_hashes)
+
+    def erase(self, places: LoadStoreSpec) -> int:
+        """Delete the blocks in these places, so that no restart finds them; return how many the disk did not delete.
+
+        A transfer that reads one of them fails.
+        """
+        count = 0
+        for place in places.block_ids if isinstance(places, DiskLoadStoreSpec) else ():
+            try:
+                self._store.discard(place)
+            except (OSError, BlockNotReadyError) as error:
+                _log.warning("the block in place %d could not be deleted: %s", place, error)
+                count += 1
+        return count
 
     def recovered_blocks(self) -> list[tuple[bytes, BlockStatus]]:
         """Return the blocks that the directory held when it was opened, least recently used first, ready."""

@@ -29,6 +29,7 @@ class HostPool:
         device_blocks_per_block: blocks of the device in one of the host.
         bytes_per_block: of a block on the host.
         buffer: all the memory: uint8, (num_blocks, bytes_per_block), contiguous.
+        memory: the same memory as bytes, writable.
         caches: the same memory as tensors of device blocks, nested as the device's caches: block ``b * k + i`` of it is
             the i-th of the k device blocks in host block ``b``.
         offsets: first byte of each tensor's part in a device block, keys before values.
@@ -75,7 +76,7 @@ class HostPool:
         self.caches = nested(
             device_caches, iter([tensor.movedim(0, dim) for tensor, dim in zip(made, dims, strict=True)])
         )
-        self._view = _bytes_of(self.buffer)
+        self.memory = _bytes_of(self.buffer)
 
     def check_dtype(self, name: str) -> None:
         """Check that an element type that an identity names is one of the tensors'.
@@ -103,7 +104,7 @@ class HostPool:
         """
         if not 0 <= block_id < self.num_blocks:
             raise BlockError(f"host block {block_id}: ids count from 0 to {self.num_blocks - 1}")
-        return self._view[block_id * self.bytes_per_block : (block_id + 1) * self.bytes_per_block]
+        return self.memory[block_id * self.bytes_per_block : (block_id + 1) * self.bytes_per_block]
 
 
 def _offsets(tensors: Sequence[torch.Tensor]) -> tuple[list[int], int]:

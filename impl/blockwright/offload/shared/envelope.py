@@ -48,30 +48,47 @@ class Envelope:
         """Return how many bytes a value has that holds `length` bytes of data."""
         return _FIXED.size + len(self.identity) + len(key) + DIGEST_SIZE + length
 
+    def head(self, key: bytes, parts: Sequence[memoryview]) -> bytes:
+        """Return what comes before the data in a value: the header and the checksum. `parts` are the data."""
+        header = self._header(self._algorithm, key, sum(part.nbytes for part in parts))
+        return header + checksum(ALGORITHMS[self._algorithm], header, parts)
+
     def sealed(self, key: bytes, parts: Sequence[memoryview]) -> bytes:
         """Return the value to store; `parts` are copied once."""
-        length = sum(part.nbytes for part in parts)
-        header = self._header(self._algorithm, key, length)
-        return b"".join([header, checksum(ALGORITHMS[self._algorithm], header, parts), *parts])
+        return b"".join([self.head(key, parts), *parts])
 
     def opened(self, key: bytes, value: bytes | memoryview, into: Sequence[memoryview]) -> Fault | None:
         """Verify a stored value and copy its data into `into`; otherwise return the fault, and copy nothing."""
         length = sum(part.nbytes for part in into)
-        view = memoryview(value)
+        view, start = memoryview(value), self.size(key, 0)
+        fault = self.fault(key, view[:start], [view[start : start + length]], view.nbytes, length)
+        if fault is None:
+            data = view[start:]
+            for part in into:
+                part[:], data = data[: part.nbytes], data[part.nbytes :]
+        return fault
+
+    def fault(
+        self, key: bytes, head: bytes | memoryview, parts: Sequence[memoryview], size: int, length: int
+    ) -> Fault | None:
+        """Verify data where it lies.
+
+        Args:
+            key: of the block.
+            head: the first bytes of the value, as far as there are any.
+            parts: the bytes after them; not read unless the value has the right size.
+            size: bytes of the value.
+            length: bytes of data that it should hold.
+        """
         start = self.size(key, 0)
-        if view.nbytes < start:
+        if size < start:
             return Fault.TRUNCATED
-        header = self._header(view[5], key, length)
-        if view[: len(header)] != header or ALGORITHMS.get(view[5]) not in CHECKSUMS:
+        header = self._header(head[5], key, length)
+        if head[: len(header)] != header or ALGORITHMS.get(head[5]) not in CHECKSUMS:
             return Fault.FOREIGN
-        if view.nbytes != start + length:
-            return Fault.TRUNCATED if view.nbytes < start + length else Fault.CORRUPT
-        data = view[start:]
-        if checksum(ALGORITHMS[view[5]], header, [data]) != view[len(header) : start]:
-            return Fault.CORRUPT
-        for part in into:
-            part[:], data = data[: part.nbytes], data[part.nbytes :]
-        return None
+        if size != start + length:
+            return Fault.TRUNCATED if size < start + length else Fault.CORRUPT
+        return None if checksum(ALGORITHMS[head[5]], header, parts) == head[len(header) :] else Fault.CORRUPT
 
     def _header(self, algorithm: int, key: bytes, length: int) -> bytes:
         fixed = _FIXED.pack(MAGIC, VERSION, algorithm, len(self.identity), len(key), length)

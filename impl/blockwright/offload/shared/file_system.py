@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from blockwright.errors import InvalidArgumentError, StoreUnavailableError, UnsupportedError
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.shared.breaker import CircuitBreaker
-from blockwright.offload.shared.store import SharedStore, Unreadable, Value
+from blockwright.offload.shared.store import Unreadable, Value, ValueStore
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ LEFT: Final = re.compile(r"(?:[0-9a-f]{32,}/[0-9a-f]{2}/\.[0-9a-f]{32}|.*/[0-9a-
 """The end of the name of a file that is being written."""
 
 
-class FileSystemStore(SharedStore):
+class FileSystemStore(ValueStore):
     """Keeps each block as one file, at ``root/identity/first byte of the hash/hash``.
 
     Where the file system can rename, a file is written beside its place and moved there; elsewhere it is put there, and
@@ -248,6 +248,10 @@ class FileSystemStore(SharedStore):
             return str(self._fs.info(name)["type"])
         except MISSING:
             return None
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return "link"  # to itself
+            raise
 
     def _is_file(self, name: str) -> bool:
         return self._kind(name) == "file"

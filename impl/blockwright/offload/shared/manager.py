@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol, Self
 
+from blockwright.core.pool.order.order import BlockHint
 from blockwright.errors import (
     BlockNotReadyError,
     InvalidArgumentError,
     InvariantError,
+    JournalGapError,
     NotPreparedError,
     UnknownBlockHashError,
 )
 from blockwright.offload.media import SharedLoadStoreSpec
 from blockwright.offload.tiers.interfaces import OffloadingEvent, OffloadingManager, PrepareStoreOutput
 from blockwright.offload.tiers.keys import keys_of
+from blockwright.offload.tiers.retained import checked_hints
 
 WRITING, DOOMED = -1, -2
-_MOST_BLAMED = 1 << 16
+_MOST_BLAMED = _MOST_EVENTS = 1 << 16
 
 
 class Presence(Protocol):
@@ -35,6 +39,10 @@ class Presence(Protocol):
 
     def remove(self, keys: Sequence[bytes]) -> bool:
         """Delete blocks; False if the store did not answer."""
+        ...
+
+    def pin(self, keys: Iterable[bytes]) -> None:
+        """Keep these blocks once they have been written, as far as the store can."""
         ...
 
 
@@ -77,6 +85,7 @@ class SharedStoreManager(OffloadingManager):
         self._readers: Counter[bytes] = Counter()
         self._blamed: dict[bytes, None] = {}  # oldest first
         self._events: list[OffloadingEvent] | None = [] if enable_events else None
+        self._num_lost = 0  # events that no call has returned
 
     @property
     def num_free(self) -> int:
@@ -137,6 +146,25 @@ class SharedStoreManager(OffloadingManager):
         self._writing.update(missing)
         return PrepareStoreOutput(missing, SharedLoadStoreSpec(list(missing)), [])
 
+    def prepare_store_hinted(
+        self, block_hashes: Iterable[bytes], hints: Iterable[BlockHint | None]
+    ) -> PrepareStoreOutput | None:
+        """Prepare a store, and pin the blocks with hints that have no end: the store cannot end a pin by itself.
+
+        Raises:
+            InvalidArgumentError: a hash is not bytes, or empty; or there is not one hint for each.
+        """
+        keys = keys_of(block_hashes)
+        lasting = {
+            key
+            for key, hint in zip(keys, checked_hints(keys, hints), strict=True)
+            if hint.priority and hint.until == math.inf
+        }
+        prepared = self.prepare_store(keys)
+        if prepared is not None and lasting:
+            self._store.pin([key for key in prepared.block_hashes_to_store if key in lasting])
+        return prepared
+
     def complete_store(self, block_hashes: Iterable[bytes], success: bool = True) -> None:
         """End what `prepare_store` began; blocks named that are not being written are passed over.
 
@@ -172,6 +200,20 @@ class SharedStoreManager(OffloadingManager):
         else:
             self._blame(hashes)
 
+    def erase(self, block_hashes: Iterable[bytes]) -> int:
+        """Delete blocks from the store, for every engine; return how many, if it does not answer.
+
+        Those that are being written here are left alone, and a transfer that reads one fails.
+        """
+        hashes = [each for each in dict.fromkeys(keys_of(block_hashes)) if each not in self._writing]
+        if not hashes:
+            return 0
+        if self._store.remove(hashes):
+            self._tell(hashes, removed=True)
+            return 0
+        self._blame(hashes)
+        return len(hashes)
+
     def idle_blocks(self, count: int) -> list[bytes]:
         """Return an empty list: the server chooses its victims."""
         return []
@@ -187,8 +229,20 @@ class SharedStoreManager(OffloadingManager):
             return None
         return DOOMED if block_hash in self._blamed else self._readers[block_hash]
 
+    @property
+    def keeps_events(self) -> bool:
+        """Whether events are kept for `take_events`."""
+        return self._events is not None
+
     def take_events(self) -> list[OffloadingEvent]:
-        """Return the events since the last call, oldest first."""
+        """Return the events since the last call, oldest first.
+
+        Raises:
+            JournalGapError: more have come in between than are kept. The next call returns the last ones.
+        """
+        lost, self._num_lost = self._num_lost, 0
+        if lost:
+            raise JournalGapError(lost, _MOST_EVENTS)
         events, self._events = self._events or [], None if self._events is None else []
         return events
 
@@ -197,6 +251,7 @@ class SharedStoreManager(OffloadingManager):
         twin = type(self)(self._store, self.block_size, max_writing=self._max_writing)
         twin._writing, twin._readers, twin._blamed = set(self._writing), Counter(self._readers), dict(self._blamed)
         twin._events = None if self._events is None else list(self._events)
+        twin._num_lost = self._num_lost
         return twin
 
     def check(self) -> None:
@@ -221,4 +276,7 @@ class SharedStoreManager(OffloadingManager):
 
     def _tell(self, hashes: list[bytes], *, removed: bool) -> None:
         if self._events is not None and hashes:
+            if len(self._events) >= _MOST_EVENTS:
+                self._num_lost += _MOST_EVENTS // 2
+                del self._events[: _MOST_EVENTS // 2]
             self._events.append(OffloadingEvent(hashes, self.block_size, SharedLoadStoreSpec.medium(), removed))

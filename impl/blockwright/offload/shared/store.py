@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -69,6 +69,8 @@ class Unreadable(Exception):  # noqa: N818  # what lies there is no block; not a
     """Something under a name that is no block; the argument names the count."""
 
 
+_Move = Callable[[Sequence[str], Sequence[Item]], list[str]]
+
 Value = bytes | Unreadable | None
 """What a read of one name gives: its bytes, why there are none, or None if nothing is there."""
 
@@ -94,6 +96,7 @@ class SharedStore(ByteStore):
         self._envelope = Envelope(self._identity)
         self._breaker = breaker
         self._batch_bytes = batch_bytes
+        self._most_in_batch = MOST_IN_BATCH
         self._counts: Counter[str] = Counter()
         self._lock = Lock()
 
@@ -141,38 +144,11 @@ class SharedStore(ByteStore):
 
         A call that fails ends it: the blocks after it are not tried.
         """
-        done: list[bool] = []
-        for batch in self._batches(items):
-            names, left = [self._named(key) for key, _, _ in batch], len(items) - len(done)
-            if not self._admitted(left):  # before the bytes are copied
-                break
-            values = [self._envelope.sealed(key, parts) for key, _, parts in batch]
-            written = self._asked(partial(self._write, list(zip(names, values, strict=True))), left)
-            if written is None:
-                break
-            self._count("written", sum(written))
-            self._count("refused", len(written) - sum(written))
-            self._count("bytes_written", _lengths(batch, written))
-            done += written
-        return done + [False] * (len(items) - len(done))
+        return self._each_batch(self._put_batch, items, "written")
 
     def get_many(self, items: Sequence[Item]) -> list[bool]:
         """Read blocks, several per call of the server; return which were found. Failures end it as in `put_many`."""
-        done: list[bool] = []
-        for batch in self._batches(items):
-            wanted = [(self._named(item[0]), self._envelope.size(item[0], _length(item))) for item in batch]
-            values = self._attempt(partial(self._read, wanted), len(items) - len(done))
-            if values is None:
-                break
-            verdicts = [self._verdict(item, value) for item, value in zip(batch, values, strict=True)]
-            for verdict in verdicts:
-                self._count(verdict)
-            if not {"found", "absent", "refused"}.issuperset(verdicts):
-                self._distrust()
-            read = [verdict == "found" for verdict in verdicts]
-            self._count("bytes_read", _lengths(batch, read))
-            done += read
-        return done + [False] * (len(items) - len(done))
+        return self._each_batch(self._get_batch, items, "found")
 
     def contains(self, keys: Sequence[bytes]) -> list[bool] | None:
         """Return which blocks seem to be there, as a hint, since each may vanish; None if it is unknown."""
@@ -191,6 +167,10 @@ class SharedStore(ByteStore):
         names = [self._named(key) for key in keys]
         return not names or self._attempt(partial(self._delete, names), 0) is not None
 
+    def pin(self, keys: Iterable[bytes]) -> None:
+        """Write these blocks, when they are written next, so that the store keeps them; one that cannot ignores it."""
+        return
+
     # What a kind of store has to do. Each may raise anything, which is a failure of the store.
 
     @abstractmethod
@@ -202,12 +182,12 @@ class SharedStore(ByteStore):
         """Do something that fails if the store cannot be used."""
 
     @abstractmethod
-    def _write(self, values: Sequence[tuple[str, bytes]]) -> list[bool]:
-        """Write values under names; False for those that were refused."""
+    def _put_batch(self, names: Sequence[str], items: Sequence[Item]) -> list[str]:
+        """Write blocks under names; return the count for each: ``"written"`` or the reason why it was not."""
 
     @abstractmethod
-    def _read(self, wanted: Sequence[tuple[str, int]]) -> list[Value]:
-        """Read the values under names, none of them to more than a byte beyond its size."""
+    def _get_batch(self, names: Sequence[str], items: Sequence[Item]) -> list[str]:
+        """Read the blocks under names and verify them; return the count for each: ``"found"`` or the kind of miss."""
 
     @abstractmethod
     def _present(self, names: Sequence[str]) -> list[bool]:
@@ -229,25 +209,25 @@ class SharedStore(ByteStore):
             raise InvalidArgumentError(f"a key of {len(key)} bytes; pass the block's hash, 1 to {MOST_KEY_BYTES} bytes")
         return self._name(key)
 
-    def _verdict(self, item: Item, value: Value) -> str:
-        """Check a value and copy it to where it is wanted; name the count."""
-        if value is None:
-            return "absent"
-        if isinstance(value, Unreadable):
-            return str(value)
-        return self._envelope.opened(item[0], value, item[2]) or "found"
+    def _each_batch(self, move: _Move, items: Sequence[Item], good: str) -> list[bool]:
+        done: list[bool] = []
+        for batch in self._batches(items):
+            work = partial(move, [self._named(key) for key, _, _ in batch], batch)
+            verdicts = self._attempt(work, len(items) - len(done))
+            if verdicts is None:
+                break
+            for verdict in verdicts:
+                self._count(verdict)
+            moved = [verdict == good for verdict in verdicts]
+            self._count(f"bytes_{'read' if good == 'found' else good}", _lengths(batch, moved))
+            done += moved
+        return done + [False] * (len(items) - len(done))
 
     def _attempt(self, work: Callable[[], T], blocks: int) -> T | None:
         """Do work on the store unless it counts as down; None after a failure, with the blocks concerned counted."""
-        return self._asked(work, blocks) if self._admitted(blocks) else None
-
-    def _admitted(self, blocks: int) -> bool:
-        admitted = self._breaker.may_try()
-        if not admitted:
+        if not self._breaker.may_try():
             self._count("down", blocks)
-        return admitted
-
-    def _asked(self, work: Callable[[], T], blocks: int) -> T | None:
+            return None
         result, kind = self._tried(work)
         if kind:
             self._count("unavailable", blocks)
@@ -274,16 +254,48 @@ class SharedStore(ByteStore):
             self._counts[what] += by
 
     def _batches(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-        """Split items so that no batch exceeds `batch_bytes`, unless it is a single block, or `MOST_IN_BATCH`."""
+        """Split items so that no batch exceeds `batch_bytes`, unless it is a single block, or has too many blocks."""
         start = total = 0
         for at, item in enumerate(items):
-            full = total + _length(item) > self._batch_bytes or at - start == MOST_IN_BATCH
+            full = total + _length(item) > self._batch_bytes or at - start == self._most_in_batch
             if at > start and full:
                 yield items[start:at]
                 start, total = at, 0
             total += _length(item)
         if items:
             yield items[start:]
+
+
+class ValueStore(SharedStore):
+    """A store that writes and reads values of bytes, header and data in one piece; the data are copied."""
+
+    @abstractmethod
+    def _write(self, values: Sequence[tuple[str, bytes]]) -> list[bool]:
+        """Write values under names; False for those that were refused."""
+
+    @abstractmethod
+    def _read(self, wanted: Sequence[tuple[str, int]]) -> list[Value]:
+        """Read the values under names, none of them to more than a byte beyond its size."""
+
+    def _put_batch(self, names: Sequence[str], items: Sequence[Item]) -> list[str]:
+        values = [self._envelope.sealed(key, parts) for key, _, parts in items]
+        return ["written" if done else "refused" for done in self._write(list(zip(names, values, strict=True)))]
+
+    def _get_batch(self, names: Sequence[str], items: Sequence[Item]) -> list[str]:
+        sizes = [self._envelope.size(item[0], _length(item)) for item in items]
+        values = self._read(list(zip(names, sizes, strict=True)))
+        verdicts = [self._verdict(item, value) for item, value in zip(items, values, strict=True)]
+        if not {"found", "absent", "refused"}.issuperset(verdicts):
+            self._distrust()
+        return verdicts
+
+    def _verdict(self, item: Item, value: Value) -> str:
+        """Check a value and copy it to where it is wanted; name the count."""
+        if value is None:
+            return "absent"
+        if isinstance(value, Unreadable):
+            return str(value)
+        return self._envelope.opened(item[0], value, item[2]) or "found"
 
 
 def _length(item: Item) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.shared.breaker import CircuitBreaker
-from blockwright.offload.shared.store import SharedStore, Unreadable, Value
+from blockwright.offload.shared.store import Unreadable, Value, ValueStore
 from blockwright.offload.shared.valkey_client import Deadline, address_of, client_of, settings_of
 
 GROUP = 64
@@ -19,7 +19,7 @@ class OutOfStepError(Exception):
     """A reply makes no sense; it may be that of another command, or damaged. Counts as a failure of the store."""
 
 
-class ValkeyStore(SharedStore):
+class ValkeyStore(ValueStore):
     """Keeps each block as one string of a Valkey or Redis server, under ``prefix:identity:hash``.
 
     The server evicts by its own policy; set ``maxmemory`` and ``maxmemory-policy allkeys-lru`` there. A read counts as

@@ -6,6 +6,7 @@ The laws (TIER-1 to TIER-11) are those of the specification.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from librt.vecs import vec
 from mypy_extensions import i32, i64, mypyc_attr
@@ -17,7 +18,7 @@ from blockwright.errors import (
     UnsupportedError,
 )
 from blockwright.offload.tiers.backend import SlotBackend, packed_backend
-from blockwright.offload.tiers.entries import READY, WRITING, Entries
+from blockwright.offload.tiers.entries import DOOMED, READY, WRITING, Entries
 from blockwright.offload.tiers.interfaces import (
     Backend,
     LoadStoreSpec,
@@ -27,6 +28,9 @@ from blockwright.offload.tiers.interfaces import (
 from blockwright.offload.tiers.keys import keys_of, shown
 from blockwright.offload.tiers.selfcheck import check_entries
 from blockwright.offload.tiers.wholeness import Wholeness
+
+_FEWEST_TOLD: Final = 1024
+"""Keys in events that wait, before any are left out."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -49,6 +53,7 @@ class TierBooks(OffloadingManager):
         self._packed: SlotBackend | None = packed_backend(backend)
         self._keeps_events: bool = bool(enable_events)
         self._events: list[OffloadingEvent] = []
+        self._num_told: i64 = 0  # keys in the events
         self._calls: i64 = 0  # of prepare_store
         self._whole: Wholeness = Wholeness()
         self._entries = Entries(self._packed is None)
@@ -125,15 +130,35 @@ class TierBooks(OffloadingManager):
         wanted: i64 = integer("count", count)
         return [self._entries.index.keys[i64(slot)] for slot in self._victims(wanted, [], -1)]
 
+    def erase(self, block_hashes: Iterable[bytes]) -> int:
+        """Delete those of some blocks that are ready from a medium that outlives the process; nothing changes here.
+
+        Returns how many the medium did not delete. O(blocks).
+        """
+        self._whole.require()
+        entries = self._entries
+        keys = [key for key in keys_of(block_hashes) if entries.state[entries.index.find(key)] in (READY, DOOMED)]
+        return 0 if len(keys) == 0 else self.backend.erase(self._spec_of(keys, entries.slots_of(keys)))
+
     def recency(self) -> list[bytes]:
         """Return the blocks that are present, least recently used first. O(blocks)."""
         self._whole.require()
         return [self._entries.index.keys[slot] for slot in self._entries.recency.members()]
 
+    @property
+    def keeps_events(self) -> bool:
+        """Whether events are kept for `take_events`."""
+        return self._keeps_events
+
     def take_events(self) -> list[OffloadingEvent]:
-        """Return the events since the last call, oldest first; empty unless they were enabled. law: TIER-5."""
+        """Return the events since the last call, oldest first; empty unless they were enabled. law: TIER-5.
+
+        A block that came and went since the last call may be left out, so that they are never more than a few times the
+        places of the tier.
+        """
         self._whole.require()
         events, self._events = self._events, []
+        self._num_told = 0
         return events
 
     def check(self) -> None:
@@ -162,6 +187,7 @@ class TierBooks(OffloadingManager):
         """Put a copy of the books into a manager of the copied backend."""
         twin._entries = self._entries.copy()
         twin._events.extend(self._events)
+        twin._num_told = self._num_told
         twin._calls = self._calls
         twin._capacity = self._capacity
 
@@ -233,5 +259,27 @@ class TierBooks(OffloadingManager):
 
     def _tell(self, keys: list[bytes], removed: bool) -> None:
         """Note an event, if they are wanted. law: TIER-5."""
-        if self._keeps_events and len(keys) > 0:
-            self._events.append(OffloadingEvent(keys, self.backend.block_size, self.backend.medium, removed))
+        if not self._keeps_events or len(keys) == 0:
+            return
+        self._events.append(OffloadingEvent(keys, self.backend.block_size, self.backend.medium, removed))
+        self._num_told += i64(len(keys))
+        if self._num_told > 4 * self._capacity + _FEWEST_TOLD:
+            self._shorten()
+
+    def _shorten(self) -> None:
+        """Leave out of the events all that is undone by a later one. O(events); then they are O(capacity)."""
+        first: dict[bytes, bool] = {}
+        last: dict[bytes, bool] = {}
+        for event in self._events:
+            for key in event.block_hashes:
+                first.setdefault(key, event.removed)
+                last.pop(key, None)
+                last[key] = event.removed
+        events: list[OffloadingEvent] = []
+        size, medium = self.backend.block_size, self.backend.medium
+        for removed in (True, False):
+            keys = [key for key, is_gone in last.items() if is_gone == removed and first[key] == removed]
+            if len(keys) > 0:
+                events.append(OffloadingEvent(keys, size, medium, removed))
+        self._events = events
+        self._num_told = sum([len(event.block_hashes) for event in events])

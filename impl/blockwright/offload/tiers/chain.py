@@ -119,12 +119,19 @@ class OffloadChain:
         twin._moves._finished = self._moves._finished.copy()
         twin._moves._stuck = [each.copy() for each in self._moves._stuck]
         twin._moves.num_dropped = self._moves.num_dropped
+        twin._moves.num_not_erased = self._moves.num_not_erased
+        twin._moves._forgotten = self._moves._forgotten.copy()
         return twin
 
     @property
     def num_dropped(self) -> int:
         """Blocks for which the tier below had no room when they should have gone there."""
         return self._moves.num_dropped
+
+    @property
+    def num_not_erased(self) -> int:
+        """Forgotten blocks that a medium did not delete, since it failed."""
+        return self._moves.num_not_erased
 
     # ------------------------------------------------------------------ what the engine asks
 
@@ -273,6 +280,20 @@ class OffloadChain:
         self._moves._make_room_in(0, wanted)
         self._moves._whole.done()
 
+    def forget(self, block_hashes: Iterable[bytes]) -> None:
+        """Let no later lookup find some blocks, in any tier. O(blocks). law: FORGET-3, FORGET-4.
+
+        A transfer that reads such a block reads on; one that writes it lands, and then the block goes.
+
+        Raises:
+            InvalidArgumentError: a hash is not bytes, or empty.
+        """
+        self._moves._whole.require()
+        keys = list(dict.fromkeys(keys_of(block_hashes)))
+        self._moves._whole.begin()
+        self._moves._forget(keys)
+        self._moves._whole.done()
+
     # ------------------------------------------------------------------ what the worker is told, and tells
 
     def take_transfers(self) -> list[Transfer]:
@@ -318,6 +339,7 @@ class OffloadChain:
         self._moves._whole.begin()
         if job.kind == LOAD:
             self._moves._drop_load(job)
+            self._moves._settle()
         else:
             self._moves._end(job, False)
         self._moves._whole.done()

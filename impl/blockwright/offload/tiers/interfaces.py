@@ -16,6 +16,7 @@ from mypy_extensions import mypyc_attr
 
 from blockwright.core.pool.order.order import BlockHint
 from blockwright.errors import UnsupportedError
+from blockwright.events import BlockRemoved, BlockStored
 from blockwright.offload.status import BlockStatus
 
 
@@ -91,12 +92,15 @@ class OffloadingEvent(NamedTuple):
         block_size: tokens in each.
         medium: where.
         removed: True if they are gone, False if they were stored.
+        told: the same for routers, with the contents of the blocks. The connector adds it, since a tier knows keys
+            alone (None). It also reports blocks here whose content became known later, with no `block_hashes` then.
     """
 
     block_hashes: list[bytes]
     block_size: int
     medium: str
     removed: bool
+    told: tuple[BlockStored | BlockRemoved, ...] | None = None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -128,6 +132,10 @@ class Backend:
     def get_load_store_spec(self, block_hashes: Iterable[bytes], blocks: Iterable[BlockStatus]) -> LoadStoreSpec:
         """Return where these blocks lie, for a worker."""
         raise NotImplementedError
+
+    def erase(self, places: LoadStoreSpec) -> int:
+        """Delete the blocks in these places, where they outlive the process; return how many were not deleted."""
+        return 0
 
     def recovered_blocks(self) -> list[tuple[bytes, BlockStatus]]:
         """Return blocks that the medium still holds from an earlier run, least recently used first, ready."""
@@ -199,6 +207,11 @@ class OffloadingManager:
         """End what `prepare_store` began: the blocks become ready, or, after a failure, are gone."""
         return
 
+    @property
+    def keeps_events(self) -> bool:
+        """Whether events are kept for `take_events`."""
+        return False
+
     def take_events(self) -> list[OffloadingEvent]:
         """Return the events since the last call, oldest first."""
         return []
@@ -225,6 +238,10 @@ class OffloadingManager:
     def remove(self, block_hashes: Iterable[bytes]) -> None:
         """Let go of blocks that are ready and have no reader."""
         raise UnsupportedError(f"remove: {type(self).__name__} lets nothing go on demand")
+
+    def erase(self, block_hashes: Iterable[bytes]) -> int:
+        """Delete blocks from a medium that outlives the process; return how many it did not delete."""
+        return 0
 
     def copy(self) -> OffloadingManager:
         """Return an independent copy, places included."""

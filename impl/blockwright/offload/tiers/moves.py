@@ -17,16 +17,19 @@ class TierMoves:
     Attributes:
         tiers: nearest to the device first.
         num_dropped: blocks for which the tier below had no room when they should have gone there.
+        num_not_erased: forgotten blocks that a medium did not delete.
     """
 
     def __init__(self, tiers: list[OffloadingManager], reserve: list[int], through: bool, frees: bool) -> None:
         """Begin with no transfer."""
         self.tiers = tiers
         self.num_dropped: int = 0
+        self.num_not_erased: int = 0
         self._reserve = reserve
         self._through = through
         self._frees = frees
         self._stuck: list[set[bytes]] = [set() for _ in tiers]
+        self._forgotten: set[bytes] = set()  # to be forgotten, and still being written
         self._jobs: Jobs = Jobs()
         self._finished: list[Finished] = []
         self._whole: Wholeness = Wholeness()
@@ -109,6 +112,32 @@ class TierMoves:
             tier.remove(idle)
             self._left(at, idle)
 
+    # ------------------------------------------------------------------ what is forgotten
+
+    def _forget(self, keys: list[bytes]) -> None:
+        """Let no lookup find blocks; those that are being written go when that has ended. law: FORGET-3, FORGET-4."""
+        for at, tier in enumerate(self.tiers):
+            self.num_not_erased += tier.erase(keys)
+            states = [tier.status_of(key) for key in keys]
+            self._take_away(at, [key for key, state in zip(keys, states) if state == 0])
+            read = [key for key, state in zip(keys, states) if state is not None and state > 0]
+            if len(read) > 0:
+                # A load that fails has the same effect: the block is found no more, and stays for its other readers.
+                tier.prepare_load(read)
+                tier.complete_load(read, False)
+                self._left(at, read)
+        self._forgotten.difference_update(keys)
+        self._forgotten.update([key for key in keys if self._is_written(key)])
+
+    def _is_written(self, key: bytes) -> bool:
+        """Return whether a transfer writes a block."""
+        return any([tier.status_of(key) == -1 for tier in self.tiers])
+
+    def _settle(self) -> None:
+        """Forget blocks that were being written when they were to be forgotten: a transfer has landed."""
+        if len(self._forgotten) > 0:
+            self._forget(sorted(self._forgotten))
+
     # ------------------------------------------------------------------ what may be lost
 
     def _may_go(self, at: int, key: bytes) -> bool:
@@ -171,7 +200,7 @@ class TierMoves:
         while at < len(keys):
             status = nearest.status_of(keys[at])
             if status is not None:
-                if status < 0 and keys[at] not in self._jobs.promoted:
+                if status < 0 and (keys[at] not in self._jobs.promoted or keys[at] in self._forgotten):
                     break
                 sources.append(0)
             else:
@@ -204,6 +233,7 @@ class TierMoves:
             self._land_promotion(job, success)
         else:
             self._land_load(job, success)
+        self._settle()
         finished = job.ended(success)
         if job.kind == STORE or job.kind == LOAD:
             self._finished.append(finished)

@@ -8,9 +8,10 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ...reads import Prefix, cut, hit_ends, longest_hit, margin, needed
+from ...reads import Prefix, hit_ends, margin, needed
+from ..added import keyed, longest, named
 from ..pool_laws import asked, readable
-from ..state import Content, State
+from ..state import Config, Content, State
 from ..units import aligned, hit_lengths
 
 
@@ -51,27 +52,34 @@ def explained(state: State, prefix: Prefix, lost: Set[Content] = frozenset()) ->
     config, published = state.config, frozenset(content for _, content in state.keys)
     if not config.caching:
         return Explanation(0, None, (Part(0, (), Limit.NOT_ASKED),) * len(config.groups))
-    lengths, eagle = hit_lengths(config, len(prefix[1])), config.eagle
-    length = longest_hit(config.groups, lambda at, known: (at, known) in published, prefix, eagle, lengths)
-    before = longest_hit(config.groups, lambda at, known: (at, known) in published | lost, prefix, eagle, lengths)
+    lengths = hit_lengths(config, len(prefix[1]))
+    length, before = (
+        longest(config.added, enumerate(config.groups), contents, prefix, config.eagle, lengths)
+        for contents in (published, published | lost)
+    )
     longer = next((each for each in lengths if each > length), length + aligned(config))
     candidate = before if before > length else longer
     parts = tuple(explained_part(state, prefix, at, length, candidate) for at in range(len(config.groups)))
-    return Explanation(length, candidate if candidate < len(prefix[1]) else None, parts)
+    return Explanation(length, candidate if candidate <= most_hit(config, prefix) else None, parts)
+
+
+def most_hit(config: Config, prefix: Prefix) -> int:
+    """Return the tokens that a hit has at most: one is left to compute, and the keys must be known."""
+    return min(len(prefix[1]) - 1, keyed(config.added, prefix))
 
 
 def explained_part(state: State, prefix: Prefix, at: int, length: int, candidate: int) -> Part:
     """Explain a group's part of a hit of `length` tokens that might have been one of `candidate` tokens."""
-    group, eagle, most = state.config.groups[at], state.config.eagle, len(prefix[1]) - 1
+    config, group, eagle = state.config, state.config.groups[at], state.config.eagle
     published = frozenset(content for _, content in state.keys)
-    lengths = hit_lengths(replace(state.config, groups=(group,)), len(prefix[1]))
-    alone = longest_hit((group,), lambda _, known: (at, known) in published, prefix, eagle, lengths)
-    if candidate > most:
+    lengths = hit_lengths(replace(config, groups=(group,)), len(prefix[1]))
+    alone = longest(config.added, ((at, group),), published, prefix, eagle, lengths)
+    if candidate > most_hit(config, prefix):
         return Part(alone, (), Limit.NOT_ALIGNED if alone > length else Limit.NOTHING)
     if (end := candidate + margin(group, eagle)) > len(prefix[1]):
         return Part(alone, (end,), Limit.DRAFT_MARGIN)
     ends = sorted(hit_ends(group, candidate, eagle))
-    missing = tuple(end for end in ends if (at, cut(prefix, end)) not in published)
+    missing = tuple(end for end in ends if named(config.added, at, prefix, end) not in published)
     if not missing:
         return Part(alone, (), Limit.OTHER_GROUP)
     return Part(alone, missing, Limit.DRAFT_MARGIN if missing[0] > candidate else Limit.MISSING)

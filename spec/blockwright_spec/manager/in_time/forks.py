@@ -19,10 +19,10 @@ from ..state import Running, State, Table, Waiting, certain, covers, in_flight, 
 
 
 def fork(state: State, parent: int, child: int, choice: Choice) -> Outcome:
-    """Start a request on the blocks of another, with as many computed tokens: ``fork`` (READ-1, WRITE-1).
+    """Start a request on the blocks of another, with its computed tokens: ``fork`` (READ-1, WRITE-1).
 
     The parent's last step has run by then. Drafts of it that were not accepted by now are given up. Only the states of
-    drafts take blocks of their own.
+    drafts take new blocks.
     """
     # REFUSE
     if refusal := unforkable(state, parent, child):
@@ -43,7 +43,7 @@ def fork(state: State, parent: int, child: int, choice: Choice) -> Outcome:
 
 
 def twinned(state: State, parent: int, child: int, states: tuple[Table, ...]) -> State:
-    """Give a request the blocks of another's computed tokens, and states of drafts of its own."""
+    """Give a request the blocks of another's computed tokens, and new states of drafts."""
     config, one, other = state.config, state.requests[parent], state.requests[child]
     assert isinstance(one, Running)
     assert isinstance(other, Waiting)
@@ -61,7 +61,7 @@ def wanted_states(group: Group) -> tuple[bool, ...]:
 
 
 def unforkable(state: State, parent: int, child: int) -> Refusal | None:
-    """Refuse a fork of what is not settled, or to a request that is another's continuation."""
+    """Refuse a fork of tokens that are not settled, or to a request that is another's continuation."""
     one, other = state.requests[parent], state.requests[child]
     if not isinstance(one, Running):
         return Refusal(Reason.NOT_RUNNING)

@@ -1,7 +1,7 @@
 """Part one, chapter 18: steps that are in flight until they are settled, and tokens that are loaded from elsewhere.
 
 A step is started, requests are given slots in it, and it runs while the next is prepared. It is settled when it is
-known to be done, and which of its drafts were rejected: later steps then move back by as much. What a step in flight
+known to be done, and which of its drafts were rejected: later steps then move back as far. What a step in flight
 or a load still touches is never free (FLIGHT-1): windows are trimmed on settled tokens, and the blocks of a request
 that ends meanwhile wait behind a fence, to return in the order in which they would have returned at once.
 """
@@ -52,7 +52,7 @@ def settle(state: State, rejected: Rejected, choice: Choice) -> Outcome:
 
 
 def landed(state: State, flight: Flight, rejected: dict[int, int]) -> State:
-    """Count the tokens of one request as settled, move its later steps back by what was rejected, and publish."""
+    """Count the tokens of one request as settled, move its later steps back by the rejected drafts, and publish."""
     request = state.requests[flight.slot] if flight.slot is not None else None
     if flight.slot is None or not isinstance(request, Running):
         return state

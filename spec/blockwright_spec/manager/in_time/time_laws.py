@@ -1,10 +1,13 @@
-"""Part one, chapter 22: what is true in time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
+"""Part one, chapter 22: laws of time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
 
 from ...reads import Ahead, Cross, Group, Mamba, cut, dead, entries, writes
 from ...reads import drafts_beside as beside
+from ..hits import found
 from ..lru import LRU
 from ..outcomes import Done, Outcome, Reason, Refusal, Step
 from ..plans import num_waiting, plan_admission
+from ..pool_laws import asked
+from ..publication import is_private
 from ..state import (
     NULL,
     Flight,
@@ -14,8 +17,10 @@ from ..state import (
     Waiting,
     certain,
     entries_of_states,
+    heads,
     is_loading,
     key,
+    keys_of,
     running,
     sharers,
     span,
@@ -75,14 +80,14 @@ def law_found_is_settled(state: State) -> bool:
 
 
 def drafts_beside(group: Group, flight: Flight) -> int:
-    """Count the drafts of a step whose states have blocks of their own."""
+    """Count the drafts of a step that have blocks for their states."""
     return flight.drafts if isinstance(group.kind, Mamba) else 0
 
 
 def law_load_is_hidden(state: State) -> bool:
     """LOAD-1: nothing that is still being loaded can be found, and no step computes beyond it."""
     return all(
-        request.published[at] * group.block_size <= request.written
+        (is_private(state.config, request) or request.published[at] * group.block_size <= request.written)
         and not any(flight.slot == slot for step in state.flights for flight in step)
         for slot, request in enumerate(state.requests)
         if isinstance(request, Running) and request.added.loading > 0
@@ -172,7 +177,7 @@ def law_waiting_returns(state: State) -> bool:
 
 
 def landed(state: State) -> State:
-    """Return the state once steps in flight are settled, and loads have ended whose request has given them up."""
+    """Return the state once steps in flight are settled, and loads that their requests have given up have ended."""
     for slot in {fence.slot for fence in state.fences if fence.step is None}:
         state = after(finish_load(state, slot, 0, LRU))
     while state.flights:
@@ -194,3 +199,16 @@ def after(outcome: Outcome) -> State:
     """Return the state after a step that cannot be refused."""
     assert isinstance(outcome, Done)
     return outcome.state
+
+
+def law_key_looks_ahead(state: State) -> bool:
+    """PUB-4: a key covers the tokens behind its block that its data depends on: no hit is continued by other tokens."""
+    lookahead = state.config.added.key_lookahead
+    return all(
+        (at, cut(prefix, min((entry + 1) * group.block_size, hit.length) + lookahead)) in keys_of(state, block)
+        for prefix in asked(state)
+        for hit in (found(state, prefix, LRU),)
+        for at, group in enumerate(state.config.groups)
+        for entry, block in enumerate(heads(state.config, hit)[at])
+        if block != NULL
+    )

@@ -20,8 +20,15 @@ from blockwright.core.keys.packed import zeros32
 SHARE: Final = 32
 """One block of so many is a passing one that is spared, unless an engine says otherwise."""
 
-_ORDINARY: Final = -1  # instead of a neighbour in the ring of spared blocks: not passing, as far as is known
-_PASSING: Final = -2  # passing: in front of the others, or left so by its last request and held by a connector
+# Instead of a neighbour in the ring of spared blocks:
+_PASSING: Final = -1  # passing: in front of the others, or left so by its last request and held by a connector
+_ORDINARY: Final = -2  # not passing, as far as is known
+_PROMPT: Final = -3  # of a free block: ordinary, and a prompt ended with it that no request has gone on from
+_OUTPUT: Final = -4  # likewise, the output of a request
+NO_TIP: Final = 0
+AT_PROMPT: Final = 1
+AT_OUTPUT: Final = 2
+"""What ended with a free block that no request has gone on from since."""
 _MOST: Final = 12  # ranges of entries: of five lengths, of each a window and sinks
 _ALL: Final = -1  # instead of a number of ranges: every block is ordinary
 
@@ -51,6 +58,10 @@ class PassingBlocks:
         self._newer[0] = 0
         self._ranges: vec[i32] = zeros32(2 * _MOST)
         self._num_ranges: i64 = _ALL
+        # Entries with which the prompt ends, with and without its last token, and all that is published; -1: none.
+        self._prompt: i64 = -1
+        self._resend: i64 = -1
+        self._output: i64 = -1
 
     def copy(self) -> PassingBlocks:
         """Return an independent copy. O(count)."""
@@ -67,6 +78,7 @@ class PassingBlocks:
     def begin(self) -> None:
         """Start with a table of which no entry is wanted. Takes no memory."""
         self._num_ranges = 0
+        self._prompt = self._resend = self._output = -1
 
     def want(self, start: i64, stop: i64) -> None:
         """Want the entries of a range. O(1); takes no memory."""
@@ -75,6 +87,12 @@ class PassingBlocks:
             self._ranges[at] = i32(start)
             self._ranges[at + 1] = i32(stop)
             self._num_ranges += 1
+
+    def end_at(self, prompt: i64, resend: i64, output: i64) -> None:
+        """Note the entries with which the prompt ends, with and without its last token, and the output; -1: none."""
+        self._prompt = prompt
+        self._resend = resend
+        self._output = output
 
     def end(self) -> None:
         """Take every block that is let go of as ordinary from now on."""
@@ -92,6 +110,27 @@ class PassingBlocks:
             at += 2
         return True
 
+    def note_ordinary(self, entry: i64, block: i64) -> None:
+        """Note that a candidate is ordinary, and what ended at its entry of the table that is let go of. O(1)."""
+        noted: i64 = _ORDINARY
+        if self._num_ranges != _ALL:
+            if entry == self._output:
+                noted = _OUTPUT
+            elif entry == self._prompt or entry == self._resend:
+                noted = _PROMPT
+        self._newer[block] = i32(noted)
+
+    def note_tip(self, block: i64, tip: i64) -> None:
+        """Note what ended with a free block that is ordinary. O(1)."""
+        self._newer[block] = _PROMPT if tip == AT_PROMPT else _OUTPUT
+
+    def tip(self, block: i64) -> i64:
+        """Return what ended with a free block that no request has gone on from since. O(1)."""
+        noted = self._newer[block]
+        if noted == _PROMPT:
+            return AT_PROMPT
+        return AT_OUTPUT if noted == _OUTPUT else NO_TIP
+
     def note(self, block: i64, is_passing: bool) -> None:
         """Note whether a block is passing that the last of its requests has left, or that is in front. O(1)."""
         self._newer[block] = _PASSING if is_passing else _ORDINARY
@@ -104,18 +143,38 @@ class PassingBlocks:
 
     def is_noted(self, block: i64) -> bool:
         """Return whether a block is passing, as far as is noted here. O(1)."""
-        return self._newer[block] != _ORDINARY
+        return self._newer[block] >= _PASSING
 
-    def spare(self, block: i64) -> i64:
-        """Spare a passing block, the last to be let go of; return the one that is spared no more, or 0. O(1)."""
+    def wants_none(self) -> bool:
+        """Return whether no entry is wanted of the table that is being let go of. O(1)."""
+        return self._num_ranges == 0
+
+    def spare(self, block: i64) -> None:
+        """Spare a passing block, the last to be let go of. O(1)."""
         newest = self._older[0]
         self._newer[i64(newest)] = i32(block)
         self._older[block] = newest
         self._newer[block] = 0
         self._older[0] = i32(block)
         self.num_spared += 1
-        if self.num_spared <= self.spares:
-            return 0
+
+    def spare_all(self, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Spare the blocks of a range, the last entry first. O(entries)."""
+        newer = self._newer
+        older = self._older
+        newest: i64 = i64(older[0])
+        self.num_spared += stop - start
+        while stop > start:
+            stop -= 1
+            block: i64 = i64(ids[stop])
+            newer[newest] = i32(block)
+            older[block] = i32(newest)
+            newest = block
+        newer[newest] = 0
+        older[0] = i32(newest)
+
+    def spare_no_more(self) -> i64:
+        """Return the first of the spared blocks, which is not spared any more. O(1)."""
         oldest: i64 = i64(self._newer[0])
         self._drop(oldest)
         return oldest
@@ -141,11 +200,18 @@ class PassingBlocks:
 
     def taken_one(self, block: i64) -> None:
         """Note that the first block of the queue is taken. O(1)."""
-        if block == self.last:
+        newer = self._newer
+        noted: i64 = i64(newer[block])
+        if noted < _PASSING:
+            return
+        if noted >= 0:
+            # The first of the queue is the first of the spared ones too: both stand in the order of their release.
+            newer[0] = i32(noted)
+            self._older[noted] = 0
+            self.num_spared -= 1
+        elif block == self.last:
             self.last = 0
-        if self._newer[block] >= 0:
-            self._drop(block)
-        self._newer[block] = _ORDINARY
+        newer[block] = _ORDINARY
 
     def held(self, block: i64, before: i64, is_bare: bool, keeps: bool) -> None:
         """Note that a candidate is held again. O(1).
@@ -156,12 +222,21 @@ class PassingBlocks:
             is_bare: whether that has no content, or there is none.
             keeps: whether it stays as it is, since no request holds it.
         """
-        is_passing = self._newer[block] != _ORDINARY
+        is_passing = self._newer[block] >= _PASSING
         if block == self.last:
             self.last = 0 if is_bare else before
         if self._newer[block] >= 0:
             self._drop(block)
         self.note(block, keeps and is_passing)
+
+    def leave(self, candidates: list[int]) -> None:
+        """Note that no candidate stands in the queue any more, given those that are passing. O(candidates)."""
+        for block in candidates:
+            self._newer[block] = _ORDINARY
+        self.last = 0
+        self.num_spared = 0
+        self._newer[0] = 0
+        self._older[0] = 0
 
     def clear(self, last: i64) -> None:
         """Note that no block has content any more; `last` is the last one of the queue. O(count)."""

@@ -5,19 +5,17 @@ is taken, in scopes of few blocks, so that the laws are seen not to lean on the 
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import permutations
 from typing import Any, TypeVar
 
-from blockwright._terminal import Advance
 from blockwright_conformance.checker.explore import Explorer, Node
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.kv_cache.actions import meaning
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
-from blockwright_conformance.kv_cache.gate import report
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.scopes import Scope, layers, scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld
+from blockwright_conformance.rows import Exploration, explored
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.state import State
 
@@ -25,25 +23,9 @@ T = TypeVar("T")
 
 
 def open_scopes(profile: str) -> tuple[Scope, ...]:
-    """Return the scopes in which the specification is explored under every legal choice."""
     kinds = layers("full, block 1 + sliding 2, block 1 + sliding 3, block 2 + chunked 2, block 2 + mamba, block 1")
     few = 5 if profile == "nightly" else 4
     return tuple(scope(kind, size, "any choice", few, 2 * size + 1, "trim reset chunks") for kind, size in kinds)
-
-
-def size(profile: Profile) -> int:
-    return sum(profile.scope in each.name for each in open_scopes(profile.name))
-
-
-def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    rows = []
-    for each in open_scopes(profile.name):
-        if profile.scope in each.name:
-            result = OpenExplorer(KVCacheWorld(each), alone=True).run()
-            detail = f"{result.violation.detail} after {result.violation.actions}" if result.violation else ""
-            rows.append(replace(report(result), kind="choices", detail=detail, script=""))
-            progress(1, each.name)
-    return rows
 
 
 class Answers:
@@ -67,7 +49,6 @@ class Answers:
 
 
 def outcomes(state: State, action: Any) -> Iterator[ManagerOutcome]:
-    """Return what comes of an action under every legal choice."""
     waiting: list[tuple[int, ...]] = [()]
     while waiting:
         numbers = waiting.pop()
@@ -82,7 +63,6 @@ class OpenExplorer(Explorer[State, ManagerAdapter]):
     """Explores the specification under every legal choice."""
 
     def level(self, frontier: list[Node[State, ManagerAdapter]]) -> Iterator[Node[State, ManagerAdapter]]:
-        """Return the new states one action and one choice beyond the frontier's."""
         for node in frontier:
             for action in self.world.enabled(node.state):
                 for outcome in outcomes(node.state, action):
@@ -94,3 +74,17 @@ class OpenExplorer(Explorer[State, ManagerAdapter]):
                         return
                     if after is not None:
                         yield after
+
+
+class Open(Exploration):
+    """Explores the specification alone, under any legal choice."""
+
+    def row(self, scope: Scope, profile: Profile) -> GateResult:
+        result = OpenExplorer(self.world(scope), alone=True).run()
+        return explored(self.kind, result, str(result.violation.actions) if result.violation else "")
+
+    def is_whole(self, profile: Profile) -> bool:
+        return False
+
+
+GATE = Open(__name__, "choices", "", open_scopes, KVCacheWorld, frozenset())

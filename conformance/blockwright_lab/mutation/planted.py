@@ -1,4 +1,7 @@
-"""Gate `planted`: contracts refute faults that are planted in definitions, closed forms and steps (`faults.toml`)."""
+"""Gate `planted`: faults that are planted are refuted by contracts, or noticed as the gate `refinement` would.
+
+`faults.toml` lists them: in definitions, closed forms and steps, and in the mappings of parts to the block machine.
+"""
 
 import importlib
 import tomllib
@@ -8,20 +11,23 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any, Final
 
-from blockwright._terminal import Advance
-from blockwright_conformance.checker.parallel import in_order
 from blockwright_conformance.gates import GateResult, Profile
+from blockwright_conformance.rows import Listed
 
-from ..mutation.in_place import changed
-from .closed_forms import OWN
-from .contract import CONTRACTS
-from .gate import LONGEST, row
+from ..contracts.closed_forms import OWN
+from ..contracts.contract import CONTRACTS
+from ..contracts.gate import LONGEST, row
+from ..refinement.parts import PARTS
+from .in_place import changed
 
 DATA: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("faults.toml").read_text(encoding="utf-8"))
 FAULTS: Final[list[dict[str, str]]] = DATA["fault"]
 
 SEARCH: Final = 10.0
 """Seconds for which a contract is searched for a fault that the values which are tried do not show."""
+
+WIDTH, LIMIT = 3, 400
+"""How far a scope is explored in which a wrong mapping is to be noticed."""
 
 
 def module_of(file: str) -> ModuleType:
@@ -41,23 +47,27 @@ def refuted(statement: str, seconds: float) -> tuple[str, str]:
     return "", ""
 
 
-def size(profile: Profile) -> int:
-    return len(FAULTS) if profile.is_ours else 0
+def noticed(part: str, name: str) -> str:
+    (scope,) = [each for each in PARTS[part].scopes("nightly") if each.name == name]
+    explorer = PARTS[part].explorer(scope, LIMIT)
+    explorer.width = WIDTH
+    try:
+        found = explorer.run().violation
+    except Exception as error:
+        return repr(error)
+    return "" if found is None else f"{found.law}: {found.detail}"
 
 
-def judged(at: int) -> GateResult:
-    fault, started = FAULTS[at], perf_counter()
-    module = module_of(fault["file"])
+def judged(name: str, profile: Profile) -> GateResult:
+    fault, started = FAULTS[int(name.partition(" ")[0])], perf_counter()
+    module, by = module_of(fault["file"]), fault["refuted_by"]
     text, detail = Path(module.__file__ or "").read_text(encoding="utf-8"), "the line does not stand in the file once"
     if text.count(fault["line"]) == 1:
         code = compile(text.replace(fault["line"], fault["wrong"]), module.__file__ or "", "exec", dont_inherit=True)
         with changed(module, code):
-            found, _ = refuted(fault["refuted_by"], LONGEST)
-        detail = "" if found else f"not refuted by: {fault['refuted_by']}"
+            found = noticed(fault["part"], by) if "part" in fault else refuted(by, LONGEST)[0]
+        detail = "" if found else f"not refuted by: {by}"
     return row("planted", fault["file"], fault["wrong"], "CONTRACT-2", detail, started)
 
 
-def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Plant every fault; a row each."""
-    calls = [(at,) for at in range(size(profile))]
-    return in_order(judged, calls, [fault["wrong"] for fault in FAULTS], profile.jobs, progress)
+GATE = Listed([f"{at} {fault['wrong']}" for at, fault in enumerate(FAULTS)], judged)

@@ -1,1 +1,0 @@
-"""Mutants of the specification: small wrong changes, each of which the laws or the implementation must notice."""

@@ -1,0 +1,83 @@
+"""Part one, chapter 26: what is forgotten on demand: of a request, a tenant or an adapter.
+
+A tenant's data must go, an adapter is revoked, a prompt was poisoned: no later lookup may find what was cached. Blocks
+that are held stay with their requests, which go on reading them. Such a request publishes nothing more, since all that
+it computes from now on comes of what is forgotten. Part three says the like of tiers (FORGET-3, FORGET-4).
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+
+from ...reads import Prefix, cut
+from ..outcomes import Done, Outcome, Reason, Refusal
+from ..publication import is_private, made_private, replaced
+from ..state import Absent, Running, State, running
+
+
+def forget(state: State, slot: int) -> Outcome:
+    """Let no later lookup find any block of a request's known tokens: ``forget(request)``."""
+    # REFUSE
+    request = state.requests[slot]
+    if isinstance(request, Absent):
+        return Refusal(Reason.NOT_RUNNING)
+    # EFFECT
+    known = len(request.prefix[1])
+    prefixes = frozenset(cut(request.prefix, end) for end in range(1, known + 1))
+    return forgotten(state, lambda prefix: prefix in prefixes, frozenset((slot,)))
+    # SAME: tables, other contents.
+
+
+def forget_extra(state: State, extras: frozenset[Hashable]) -> Outcome:
+    """Let no later lookup find any block of a salt or an adapter: ``forget(cache_salt=...)``, ``lora_name=...``.
+
+    `extras` are the extra keys that name it.
+    """
+    # EFFECT
+    meant = frozenset(
+        slot for slot, each in enumerate(state.requests) if isinstance(each, Running) and each.prefix[0] in extras
+    )
+    return forgotten(state, lambda prefix: prefix[0] in extras, meant)
+    # SAME: tables, other contents.
+
+
+def forgotten(state: State, is_meant: Callable[[Prefix], bool], slots: frozenset[int]) -> Done:
+    """Take the keys of some contents away: of held blocks, which stay held, and of free ones, which hold nothing now.
+
+    A request that holds one of them, or is meant itself, publishes nothing more: its blocks are its own.
+    """
+    gone = tuple(each for each in state.keys if is_meant(each[1][1]))
+    blocks = frozenset(block for block, _ in gone)
+    free = tuple(sorted(blocks & frozenset(state.queue)))
+    contents = tuple(None if block in free else content for block, content in enumerate(state.contents))
+    after = replace(
+        state,
+        keys=tuple(each for each in state.keys if each not in gone),
+        contents=contents,
+        queue=(*free, *(block for block in state.queue if block not in blocks)),
+    )
+    for slot, request in enumerate(state.requests):
+        if isinstance(request, Running) and (slot in slots or any(blocks & {*table} for table in request.tables)):
+            after = replaced(after, slot, made_private(state.config, request))
+    return Done(after, forgot=frozenset(content for _, content in gone))
+
+
+def law_forgotten_is_not_found(before: State, done: Done) -> bool:
+    """FORGET-1: no lookup finds what was forgotten, and no request that holds some of it publishes anything more."""
+    held_keys = {block for block, content in before.keys if content in done.forgot}
+    return not any(content in done.forgot for _, content in done.state.keys) and all(
+        is_private(done.state.config, request)
+        for request in running(done.state)
+        if held_keys & {block for table in request.tables for block in table}
+    )
+
+
+def law_nothing_else_is_lost(before: State, done: Done) -> bool:
+    """FORGET-2: to forget loses nothing else: other contents are found as before, and tables keep their blocks."""
+    others = tuple(each for each in before.keys if each[1] not in done.forgot)
+    tables = tuple(request.tables for request in running(before))
+    return not done.forgot or (
+        done.state.keys == others
+        and tuple(request.tables for request in running(done.state)) == tables
+        and sorted(done.state.queue) == sorted(before.queue)
+        and all(done.state.contents[block] == before.contents[block] for table in sum(tables, ()) for block in table)
+    )

@@ -1,0 +1,123 @@
+"""Recurrent layers beside full attention, in each way that vLLM schedules them: every step reads the right states.
+
+How: vLLM's real schedulers over random arrivals, aborts, preemptions and resets, with a worker that knows what every
+slot of keys and values and every state holds (`stub`). After each step the manager's state is checked, and every key of
+the pool must name a block that holds exactly the prefix of that key. The tokens must be those of the model. Faults put
+into the adapter, one at a time, must be noticed.
+
+Short by default. `BLOCKWRIGHT_HYBRID_STEPS=4000 BLOCKWRIGHT_HYBRID_SEEDS=1,2,3,4` is the long run.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STEPS = int(os.environ.get("BLOCKWRIGHT_HYBRID_STEPS", "150"))
+SEEDS = [int(seed) for seed in os.environ.get("BLOCKWRIGHT_HYBRID_SEEDS", "1").split(",")]
+
+UNIT = {"unit": 4}
+EAGLE = {"drafts": 3, "eagle": True}
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "drafts": {"drafts": 3},
+    "drafts, tight": {"drafts": 3, "blocks": 40},
+    "eagle": EAGLE,
+    "eagle, no group flagged": {**EAGLE, "flagged": False},
+    "blocks of 4, drafts": {"state": 4, "full": 4, "drafts": 2, "blocks": 200},
+    "blocks of 4, 3 drafts": {"state": 4, "full": 4, "drafts": 3, "blocks": 240},
+    "blocks of 4, 6 drafts": {"state": 4, "full": 4, "drafts": 6, "blocks": 300},
+    "fine hashes": UNIT,
+    "fine hashes, tight": {**UNIT, "blocks": 36},
+    "fine hashes, drafts": {**UNIT, "drafts": 3},
+    "fine hashes, eagle": {**UNIT, **EAGLE},
+    "fine hashes, eagle, tight": {**UNIT, **EAGLE, "blocks": 44},
+    "fine hashes, eagle, shared prefixes": {**UNIT, **EAGLE, "shared_prefix": True},
+    "checkpoints": {"checkpoint": 1},
+    "checkpoints, fine hashes": {**UNIT, "checkpoint": 1},
+    "checkpoints, fine hashes, eagle": {**UNIT, **EAGLE, "checkpoint": 1},
+    "checkpoints, fine hashes, eagle, tight": {**UNIT, **EAGLE, "checkpoint": 1, "blocks": 44},
+    "interval 0": {"drafts": 3, "interval": 0},
+    "interval 0, checkpoints, fine hashes, eagle": {**UNIT, **EAGLE, "checkpoint": 1, "interval": 0},
+    "three states": {"states": 3, "drafts": 3},
+    "large states": {"state": 32, "drafts": 3, "unit": 16},
+    "chunks below a block": {"state": 32, "full": 32, "drafts": 3, "unit": 8, "max_num_batched_tokens": 24},
+}
+"""What differs from one recurrent and one full layer with blocks of 16 tokens in a pool of 120, without drafts."""
+
+
+def served(folder: Path, case: dict[str, Any], depth: int, *, steps: int, seed: int) -> Any:
+    """Run a case with so many steps in flight over Blockwright's manager; return the side of the scheduler."""
+    from tests.engines import stub
+
+    options = dict(case)
+    layer = stub.state(options.pop("state", 16), options.pop("checkpoint", None))
+    drafts = options.get("drafts", 0)
+    kinds = stub.drafting([*[layer] * options.pop("states", 1), stub.full(options.pop("full", 16))], drafts)
+    made = stub.scheduler(folder, True, kinds, options.pop("blocks", 120), is_async=depth > 0, **options)
+    side = stub.Side(made, kinds, depth=depth, drafts=drafts)
+    stub.walk([side], seed, steps, made.hash_block_size, longest=110, exact=True)
+    return side
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("depth", [0, 1], ids=["sync", "in flight"])
+@pytest.mark.parametrize("name", CASES)
+def test_every_step_reads_the_right_states(name: str, depth: int, seed: int, models_folder: Path) -> None:
+    side = served(models_folder, CASES[name], depth, steps=STEPS, seed=seed)
+    print(f"{name}, {depth} in flight, seed {seed}: hits {side.hits} of {side.queries}, {side.preemptions} preemptions")
+    assert side.hits
+    assert side.audited
+
+
+def _trims_ahead(own: Any) -> dict[str, Any]:
+    """Let entries die by counts that drafts may take back."""
+    settle = own._settle
+    return {"_settle": lambda self, request, twin: settle(self, request, twin) and request.num_computed_tokens}
+
+
+def _finds_at_once(own: Any) -> dict[str, Any]:
+    """Let a request find the state that another leaves in the same step."""
+    return {
+        "_is_left_this_step": lambda self, request, length: False,
+        "_num_left": lambda self, request, twin: twin.written if twin.is_exact else 0,
+        "_publish_for_readers": lambda self: self._publish_due() or self.core.new_step_starts(),
+    }
+
+
+def _publishes_drafts(own: Any) -> dict[str, Any]:
+    """Publish states before it is known which drafts hold."""
+    return {"_num_left": lambda self, request, twin: min(twin.written, request.num_tokens)}
+
+
+def _forgets_the_entries_of_drafts(own: Any) -> dict[str, Any]:
+    """Let a running request have no new entries, as if a step with drafts needed none."""
+    real = own._continue
+    return {"_continue": lambda self, *step: self.empty_kv_cache_blocks if real(self, *step) is not None else None}
+
+
+FAULTS: list[tuple[str, int, Callable[[Any], dict[str, Any]]]] = [
+    ("blocks of 4, drafts", 1, _trims_ahead),
+    ("plain", 0, _finds_at_once),
+    ("blocks of 4, 6 drafts", 0, _publishes_drafts),
+    ("drafts", 1, _forgets_the_entries_of_drafts),
+]
+"""A case in which a fault must be noticed, with steps in flight, and the methods of the adapter that it bends."""
+
+
+@pytest.mark.parametrize(("name", "depth", "fault"), FAULTS)
+def test_a_fault_is_noticed(
+    name: str, depth: int, fault: Callable[[Any], dict[str, Any]], models_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.engines import stub
+
+    from blockwright.engines.vllm.manager import KVCacheManager
+    from blockwright.errors import BlockwrightError
+
+    for method, bent in fault(KVCacheManager).items():
+        monkeypatch.setattr(KVCacheManager, method, bent)
+    with pytest.raises((stub.WrongContentError, BlockwrightError)) as noticed:
+        served(models_folder, CASES[name], depth, steps=600, seed=1)
+    print(f"{fault.__name__}: {noticed.value}")
