@@ -15,7 +15,7 @@ from blockwright.core.keys.request import MAX_LENGTH, Request, count_of
 from blockwright.core.pool.pool import BlockPool
 from blockwright.core.steps.outcomes import Fits, Never, NotNow, Plan
 from blockwright.core.steps.state import State
-from blockwright.core.steps.units import check_part_copied, num_parts_to_copy
+from blockwright.core.steps.units import check_part_copied, num_parts_to_copy, num_replaced_shares
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.group import LAST_STATE, GroupTables, layout_for
 from blockwright.core.tables.table import RequestTables
@@ -82,8 +82,7 @@ def count_new(state: State, request: Request, ask: StepRequest) -> None:
                     copies = num_parts_to_copy(state, ask, at, False)
                     ask.demand += copies
                     own += copies
-                    if copies > 0 and group.keeps_all and pool.ref_count(i64(hit.ids[at][-1])) > 0:
-                        shared -= 1  # it takes a block of its own in place of this one
+                    shared -= num_replaced_shares(state, ask, at) if copies > 0 else 0
         # law: READ-1
         missing = group.missing_in(held + group.num_dead(held, kept), ask) + group.num_states
         ask.demand += missing

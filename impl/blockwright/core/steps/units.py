@@ -172,6 +172,12 @@ def num_parts_to_copy(state: State, ask: StepRequest, at: i64, is_held: bool) ->
     return 1 if group.is_read(i64(hit.ids[at][-1]), ask.hit_length, state.config.unit, is_held) else 0
 
 
+def num_replaced_shares(state: State, ask: StepRequest, at: i64) -> i64:
+    """Return 1 if a group that keeps all takes a block in place of the last one of its hit, which others hold, else 0."""
+    group, hit = state.groups[at], ask.hit
+    return 1 if hit is not None and group.keeps_all and state.pool.ref_count(i64(hit.ids[at][-1])) > 0 else 0
+
+
 def check_part_copied(state: State, ask: StepRequest, at: i64) -> None:
     """Check that the block in which a hit ends is not the destination of a copy to come. law: COPY-1."""
     group, hit = state.groups[at], ask.hit
