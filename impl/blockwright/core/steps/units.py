@@ -173,7 +173,7 @@ def num_parts_to_copy(state: State, ask: StepRequest, at: i64, is_held: bool) ->
 
 
 def num_replaced_shares(state: State, ask: StepRequest, at: i64) -> i64:
-    """Return 1 if a group that keeps all takes a block in place of the last one of its hit, which others hold, else 0."""
+    """Return 1 if a group that keeps all takes a block in place of the last of its hit, which others hold, else 0."""
     group, hit = state.groups[at], ask.hit
     return 1 if hit is not None and group.keeps_all and state.pool.ref_count(i64(hit.ids[at][-1])) > 0 else 0
 
