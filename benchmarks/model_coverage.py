@@ -312,7 +312,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE.name}")
     parser.add_argument("names", nargs="*", help="architectures; all without")
     args = parser.parse_args()
-    registry._run_in_subprocess = lambda look: look()  # a process for each model takes seconds
+    vars(registry).update(_run_in_subprocess=lambda look: look())  # a process for each model takes seconds
     sys.meta_path.append(_Absent())
     triton.set_allocator = lambda allocator: None
     vars(torch.cuda).update(Stream=_Anything("Stream", (), {}), Event=_Anything("Event", (), {}))

@@ -100,13 +100,18 @@ def _kinds(groups: str) -> list[Any]:
 
 @pytest.mark.parametrize("groups", ["full", "full sliding", "full state"])
 @pytest.mark.parametrize("connector", ["NixlConnector", "NixlPushConnector", "MooncakeConnector"])
-def test_requests_are_handed_over(connector: str, groups: str, models_folder: Path) -> None:
+def test_requests_are_handed_over(
+    connector: str, groups: str, models_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tests.engines import transfers
 
     kinds, free, ends = _kinds(groups), [], []
     for has_ours in (False, True):
         both = transfers.pair(models_folder, has_ours, kinds, 60 * len(kinds), connector)
-        free.append(transfers.hand_over(both, connector, 3, 300, window=40 * (len(kinds) - 1)))
+        with monkeypatch.context() as patch:
+            if not has_ours:  # with NIXL, vLLM counts a hit of full attention though the state for it is yet to come
+                patch.setattr(type(both[1].scheduler.connector), "supports_divergent_local_hybrid_hits", False)
+            free.append(transfers.hand_over(both, connector, 3, 300, window=40 * (len(kinds) - 1)))
         ends.append(both[1])
     theirs, ours = ends
     print(connector, groups, [(side.loads, side.failed, side.hits) for side in ends])
@@ -119,8 +124,7 @@ def test_requests_are_handed_over(connector: str, groups: str, models_folder: Pa
         own = ours.tokens.get(name, [])
         assert own[: len(tokens)] == tokens[: len(own)]
     assert set(theirs.finished) == set(ours.finished)
-    # vLLM counts a hit of full attention as one, though the state for it is yet to come, with NIXL.
-    assert ours.hits >= theirs.hits or (groups == "full state" and connector != "MooncakeConnector")
+    assert ours.hits >= theirs.hits
 
 
 def test_the_last_token_of_a_prompt_finds_its_window(models_folder: Path) -> None:

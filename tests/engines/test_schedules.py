@@ -72,7 +72,7 @@ def test_both_managers_serve_the_same_tokens(name: str, models_folder: Path) -> 
     from tests.engines import stub
 
     groups, blocks, options, depth, drafts, is_exact = {**WALKS, **ALONE}[name]
-    options = {"retention": None if is_exact else 0} | options  # with vLLM's default ours may hit more
+    options = {"interval": None if is_exact else 0} | options  # with vLLM's default ours may hit more
     kinds = stub.drafting([kind for word in groups.split() for kind in stub.KINDS[word]()], drafts)
     sides = [
         stub.Side(

@@ -31,7 +31,8 @@ KINDS = [(full(),), (full(), window(8)), (window(6),), (full(2 * SIZE), window(8
 def dump(engine: Engine, hasher: BlockHasher | None = HASHER) -> bytes:
     """What an engine leaves behind."""
     engine.stream.record(engine.manager.take_events())
-    return engine.manager.dump(engine.stream.snapshot().events, OURS, hasher)
+    events = engine.stream.snapshot().events
+    return engine.manager.dump([*events, *events[:1]], OURS, hasher)
 
 
 def queue(manager: KVCacheManager) -> tuple[tuple[int, Any], ...]:

@@ -19,7 +19,7 @@ prometheus_client = pytest.importorskip("prometheus_client")
 from prometheus_client.parser import text_string_to_metric_families
 from tests.observe.engine import SIZE, full
 
-from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request
+from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, SipHasher
 from blockwright.errors import InvalidArgumentError, JournalGapError
 from blockwright.observe import Fact
 from blockwright.observe.metrics import BOUNDS, Metrics
@@ -228,3 +228,18 @@ def test_several_groups_are_told_apart_and_counted_once() -> None:
     assert [(each.labels["group"], each.labels["block_size"]) for each in info.samples] == [
         ("0", str(2 * SIZE)), ("1", str(SIZE)),
     ]  # fmt: skip
+
+
+def test_a_block_that_two_requests_fill_is_published_once() -> None:
+    config = KVCacheConfig(num_blocks=9, kv_cache_groups=[KVCacheGroupSpec(["layer"], full())])
+    manager = KVCacheManager(config, max_model_len=64)
+    journal = manager.start_journal()
+    parent = Request("parent", [1] * SIZE, SIZE, hasher=SipHasher(key_lookahead=1))
+    manager.allocate_slots(parent, SIZE)
+    parent.num_computed_tokens = SIZE
+    child = parent.fork("child")
+    manager.fork(parent, child)
+    for request in (parent, child):
+        request.append_output_token_ids([1])
+        manager.allocate_slots(request, 1)
+    assert sum(fact.published for fact in journal.reader(0).read()) == sum(manager.block_pool.published()) == 1

@@ -51,7 +51,7 @@ def tier_of(pool: PoolResult) -> TierResult:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_stored_on_evict_is_as_good_as_a_larger_device(kind: str) -> None:
-    device, host = (20, 30) if kind == "mamba" else (300, 500)
+    device, host = {"mamba": (20, 30), "sliding": (150, 500)}.get(kind, (300, 500))
     alone, both = run(KINDS[kind], device), run(KINDS[kind], device + host)
     for on_load in ("free", "keep"):
         pool = run(KINDS[kind], device, OffloadOptions(host, "evict", on_load))

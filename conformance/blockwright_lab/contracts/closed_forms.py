@@ -292,13 +292,13 @@ class Cached(CORE.tables.window.Probe):  # type: ignore[misc]
 
     def __init__(self, blocks: tuple[bool, ...], max_length: int, margin: int) -> None:
         self.block_size, self.margin, self.run_end = 1, margin, -1
-        self.blocks, self._limit = blocks, min(max_length, len(blocks))
+        self.blocks, self.limit = blocks, min(max_length, len(blocks))
 
     def cached(self, index: int) -> bool:
-        return index < self._limit and self.blocks[index]
+        return index < self.limit and self.blocks[index]
 
     def fill_run(self) -> int:
-        return next((at for at in range(self._limit) if not self.blocks[at]), self._limit)
+        return next((at for at in range(self.limit) if not self.blocks[at]), self.limit)
 
 
 def check_hit(kinds: tuple[Kind, ...], tokens: int, eagle: bool, *cached: tuple[bool, ...]) -> None:

@@ -660,7 +660,7 @@ class KVCacheManager:
             InvalidArgumentError: there is no such group, or a range that is none.
         """
         count = len(self._state.groups)
-        if not 0 <= group < count or not 0 <= start <= stop <= self._state.config.max_len:
+        if not 0 <= group < count or not 0 <= start <= stop <= self.max_model_len:
             raise InvalidArgumentError(
                 f"group, start, stop: {group}, {start}..{stop} name no entries of {count} groups"
             )

@@ -44,7 +44,7 @@ def dump(manager: KVCacheManager, told: Iterable[KVCacheEvent], identity: bytes,
         if not isinstance(event, BlockStored) or event.medium != "GPU" or not isinstance(event.block_hash, bytes):
             continue
         place = event.block_hash[:16], event.group_id
-        if place in wanted:
+        if place in wanted and place not in numbers:
             numbers[place] = len(prefixes)
             fields = (*event[:9], event.is_parent_absent)
             prefixes.append([field.hex() if isinstance(field, bytes) else field for field in fields])

@@ -2,10 +2,12 @@
 
 One step of a single-process engine::
 
-    admit get_computed_blocks, get_num_new_matched_tokens, allocate_slots, update_state_after_alloc grow
-    allocate_slots_batch for what runs before start_step copies of evicted blocks run, before the step writes over them;
-    then loads begin the step after finish_step blocks that the step filled are stored (``store_on="publish"``) any time
-    poll collect ended transfers: loads go to the manager, stores release their blocks
+    admit     get_computed_blocks, get_num_new_matched_tokens, allocate_slots, update_state_after_alloc
+    grow      allocate_slots_batch for what runs
+    before    start_step: copies of evicted blocks run, before the step writes over them; then loads begin
+    the step
+    after     finish_step: blocks that the step filled are stored (``store_on="publish"``)
+    any time  poll: collect ended transfers: loads go to the manager, stores release their blocks
 
 The names are those of vLLM's connectors where the meaning is the same.
 """
@@ -20,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from blockwright.arguments import integer
 from blockwright.core.keys.block_hash import Sha256Hasher
 from blockwright.core.keys.request import Request
 from blockwright.core.manager import KVCacheManager
@@ -211,18 +214,18 @@ class OffloadingConnector:
 
         Raises:
             InvalidArgumentError: the request was made with another block size or hasher, or blocks leave the process
-                and it is hashed under a secret of this one, or under another seed than the stores' identity names.
+                and it is hashed under a secret of this one, or under another seed than the stores' identity names; or
+                the request has fewer tokens than `num_computed_tokens`.
         """
         self._require()
+        num_computed_tokens = integer("num_computed_tokens", num_computed_tokens, 0, request.num_tokens)
         name = request.request_id
         request.hash_by(self._manager.hash_block_size)
         is_asked = not (
             request.prompt_logprobs or request.block_size is None or self._is_loading(name) or name in self._recompute
         )
         if is_asked:
-            self._check_hasher(request)
-            for manager in self._manager.managers:
-                self._manager.block_pool._units_for(request, manager.block_size)
+            self._check_keys(request)
         with self._changing():
             self._found.pop(name, None)
             self._stores.forget(name)
@@ -279,6 +282,12 @@ class OffloadingConnector:
     def _groups(self, request: Request) -> list[GroupBlocks]:
         return [GroupBlocks(each, at, request, self._per_block) for at, each in enumerate(self._manager.managers)]
 
+    def _check_keys(self, request: Request) -> None:
+        """Refuse a request with keys that are not those of the blocks."""
+        self._check_hasher(request)
+        for manager in self._manager.managers:
+            self._manager.block_pool._units_for(request, manager.block_size)
+
     def _check_hasher(self, request: Request) -> None:
         if self._identity is not None and request.block_size is not None:
             check_hasher(self._identity, request)
@@ -316,7 +325,7 @@ class OffloadingConnector:
         places = destinations(load.needed, tables, starts, stops, self._per_block)
         keys = [block.key for block in load.needed]
         self._chain.touch(keys)  # lest making room for what was just evicted drives them out
-        self._stores.store_evicted()
+        self._stores.store_evicted(keys)
         end = time.monotonic() + LONGEST_WAIT
         while not self._try_to_load(load, keys, places):
             if load.reason == "no room":  # what was just evicted has taken it
@@ -504,16 +513,20 @@ class OffloadingConnector:
         FORGET-1 to FORGET-4.
 
         Raises:
-            InvalidArgumentError: neither, or a request together with one of the others.
+            InvalidArgumentError: neither, or a request together with one of the others, or a request that is hashed
+                otherwise than the blocks, as for `get_num_new_matched_tokens`.
         """
         if (request is None) == (cache_salt is None and lora_name is None):
             raise InvalidArgumentError("request: give a request, or else cache_salt, lora_name or both")
+        self._require()
+        if request is not None:
+            request.hash_by(self._manager.hash_block_size)
+            if request.block_size is not None:
+                self._check_keys(request)
         with self._changing():
             self._stores.store_evicted()  # else it would be stored later
             if request is not None:
-                request.hash_by(self._manager.hash_block_size)
-                has_keys = request.block_size is not None
-                groups = self._groups(request) if has_keys else []
+                groups = self._groups(request) if request.block_size is not None else []
                 keys = [each.key(index) for each in groups for index in range(each.count(request.num_tokens))]
             else:
                 wanted = {"cache_salt": cache_salt, "lora_name": lora_name}

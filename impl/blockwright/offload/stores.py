@@ -122,8 +122,11 @@ class Stores:
 
     # ------------------------------------------------------------------ what is stored when
 
-    def store_evicted(self) -> None:
-        """Store the contents that the device has evicted; of equal contents the first, which a step has written."""
+    def store_evicted(self, wanted: Sequence[bytes] = ()) -> None:
+        """Store the contents that the device has evicted; of equal contents the first, which a step has written.
+
+        A host with nothing below keeps the `wanted` blocks: those that a load is about to bring.
+        """
         if self._evictions is None:
             return
         self._pass_time()
@@ -139,8 +142,11 @@ class Stores:
             victims.setdefault(offload_key(each.block_hash, each.group), each)
         # The device gives up the last blocks of a prompt first: the first ones are the last of these.
         blocks = [_Block(key, [each.block_id], each.hint, each.stored) for key, each in reversed(victims.items())]
-        self.num_refused += len(blocks[self._capacity :])
-        blocks = blocks[: self._capacity]
+        room = min(len(blocks), self._capacity)
+        if wanted and len(self._chain.tiers) == 1:
+            room = bisect_right(range(1, room + 1), False, key=lambda size: self._drives_out(blocks[:size], wanted))
+        self.num_refused += len(blocks[room:])
+        blocks = blocks[:room]
         blocks = blocks[self._store(blocks) :]
         end = time.monotonic() + LONGEST_WAIT
         while blocks and len(self._chain.tiers) > 1 and self._given_up != self._desk.num_lowered:
@@ -285,6 +291,12 @@ class Stores:
     def _has_room(self, blocks: list[_Block]) -> bool:
         keys, _, hints = self._told(blocks)
         return self._chain.has_room(keys, hints)
+
+    def _drives_out(self, blocks: list[_Block], wanted: Sequence[bytes]) -> bool:
+        """Return whether storing these blocks would take the place of a wanted one, or more room than there is."""
+        keys, _, hints = self._told(blocks)
+        evicted = self._chain.tiers[0].would_evict(keys, hints)
+        return evicted is None or not set(evicted).isdisjoint(wanted)
 
     def _told(self, blocks: list[_Block]) -> tuple[list[bytes], list[int], list[BlockHint | None] | None]:
         hints = [block.hint for block in blocks]

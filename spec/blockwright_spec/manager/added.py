@@ -127,13 +127,18 @@ def longest(
     eagle: bool,
     lengths: Sequence[int],
 ) -> int:
-    """Return the longest hit of a prefix, one of some lengths, in some numbered groups, if just these are published."""
+    """Return the longest hit of a prefix, one of some lengths, in some numbered groups, if just these are published.
+
+    It ends where keys do, even if it needs none there (HIT-3).
+    """
     numbers, those = zip(*groups, strict=True)
 
     def found(at: int, known: Prefix) -> bool:
         return is_published(added, published, numbers[at], prefix, len(known[1]))
 
-    return longest_hit(those, found, prefix, eagle, lengths)
+    most = max(0, keyed(added, prefix))
+    within = tuple(length for length in lengths if length <= most)
+    return longest_hit(those, found, cut(prefix, most + 1), eagle, within)
 
 
 def continues(added: ConfigAdded, prefix: Prefix, content: Prefix) -> bool:

@@ -1,7 +1,7 @@
 """Part one, chapter 15: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
 
 from ..reads import Mamba, Prefix, cut, margin, needed, shows
-from .added import continues
+from .added import continues, keyed
 from .hits import found
 from .lru import LRU
 from .state import NULL, Running, State, Waiting, heads, holders, key
@@ -102,9 +102,9 @@ def law_hit_is_sound(state: State) -> bool:
 
 
 def suits(state: State, prefix: Prefix, length: int) -> bool:
-    """Return whether every group could read what the token at `length` reads, and its draft margin."""
+    """Return whether every group could read what the token at `length` reads, and its margin, and keys are known."""
     extra = tuple(margin(group, state.config.eagle) for group in state.config.groups)
-    return max(extra) + length <= len(prefix[1]) and all(
+    return max(extra) + length <= keyed(state.config.added, prefix) and all(
         readable(state, at, prefix, position, length)
         for at, group in enumerate(state.config.groups)
         for position in (*needed(group.kind, length), *range(length, length + extra[at]))

@@ -185,13 +185,16 @@ def landed_demotion(done: ChainDone, above: int, keys: tuple[Key, ...], success:
 def landed_promotion(done: ChainDone, below: int, keys: tuple[Key, ...], success: bool) -> ChainDone:
     """End a promotion: loads that wait for it hold its blocks now.
 
-    If one of several blocks failed, each is tried again alone. If a single one failed, its source is blamed, and the
-    loads that wait for it are cut before it.
+    If one of several blocks failed, each is tried again alone, except those that are forgotten. If a single one failed,
+    its source is blamed, and the loads that wait for it are cut before it.
     """
     if not success and len(keys) > 1:
         for key in keys:
-            done = begun(done, Transfer(Kind.PROMOTE, (key,), below, 0))
-        return done
+            if key not in done.state.forgotten:
+                done = begun(done, Transfer(Kind.PROMOTE, (key,), below, 0))
+        keys = tuple(key for key in keys if key in done.state.forgotten)
+        if not keys:
+            return done
     loads = tuple(each for each in done.state.transfers if each.kind is Kind.LOAD and set(each.keys) & set(keys))
     had = tuple(held(done.state, each) for each in loads)
     done = on_tier(done, 0, calls.complete_store(done.state.tiers[0], keys, success))
@@ -201,7 +204,7 @@ def landed_promotion(done: ChainDone, below: int, keys: tuple[Key, ...], success
             new = tuple(key for key in each.keys if key in keys)
             done = on_tier(done, 0, calls.prepare_load(done.state.tiers[0], new))
         else:
-            done = cut(done, each, holds, each.keys.index(keys[0]))
+            done = cut(done, each, holds, min(each.keys.index(key) for key in keys if key in each.keys))
     return done
 
 

@@ -339,7 +339,7 @@ def test_bad_configurations() -> None:
     two = KVCacheConfig(9, [group, KVCacheGroupSpec(["layers.1"], chunked())])
     assert len(KVCacheManager(two, 9).managers) == 2
     with pytest.raises(UnsupportedError, match="use_eagle"):
-        KVCacheManager(two, 9, use_eagle=True)
+        KVCacheManager(KVCacheConfig(9, two.kv_cache_groups[1:]), 9, use_eagle=True)
     with pytest.raises(UnsupportedError, match="dcp_world_size"):
         KVCacheManager(two, 9, dcp_world_size=2)
     with_encoder = KVCacheConfig(9, [group, KVCacheGroupSpec(["layers.1"], cross())])

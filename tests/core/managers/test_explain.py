@@ -28,6 +28,7 @@ from blockwright import (
     KVCacheSpec,
     MambaSpec,
     Request,
+    SipHasher,
 )
 from blockwright.errors import InvalidArgumentError
 
@@ -321,6 +322,12 @@ def judged(model: Model, specs: list[KVCacheSpec], request: Request) -> set[HitL
     matches(said, wanted)
     assert said.num_tokens_without_losses == wanted.before
     return {part.limit for part in said.groups}
+
+
+def test_a_draft_margin_beyond_the_keys_was_never_lost() -> None:
+    manager = manager_over([full(1)], eagle=True)
+    said = manager.explain_hit(Request("r", [0, 0], 1, hasher=SipHasher(key_lookahead=1)))
+    assert [(part.missing_end, part.limit) for part in said.groups] == [(2, HitLimit.DRAFT_MARGIN)]
 
 
 def test_an_explanation_changes_nothing() -> None:

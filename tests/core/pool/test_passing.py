@@ -160,5 +160,6 @@ def test_what_may_be_wanted_is_told_while_a_request_runs() -> None:
     wanted = [[manager.may_be_wanted(request, group, at, at + 1) for at in range(11)] for group in (0, 1)]
     assert wanted == [[True] * 11, [False] * 7 + [True] * 4]
     assert manager.may_be_wanted(request, 1, 5, 8)
-    with pytest.raises(InvalidArgumentError, match=r"^group, start, stop: 2,"):
-        manager.may_be_wanted(request, 2, 0, 1)
+    for group, stop in ((2, 1), (1, 2**64)):
+        with pytest.raises(InvalidArgumentError, match=f"^group, start, stop: {group},"):
+            manager.may_be_wanted(request, group, 0, stop)

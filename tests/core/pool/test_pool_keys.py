@@ -48,6 +48,9 @@ def test_cache_full_blocks_range() -> None:
             "num_full_blocks",
             lambda: pool.cache_full_blocks(request, blocks, first, last, 2),  # noqa: B023
         )
+    salted = Request("s", list(range(9)), 2, cache_salt="a")
+    pool.cache_full_blocks(salted, blocks, 0, 4, 2)
+    assert pool.blocks_of(salted._salt_mark, 0) == [1, 4], "published blocks keep the owner whose content they hold"
     pool.free_blocks(blocks)
     unchanged_by(pool, BlockError, "blocks", lambda: pool.cache_full_blocks(request, blocks, 0, 1, 2))
 
@@ -97,6 +100,9 @@ def test_events_that_no_call_takes_are_bounded_and_lose_nothing(resets: bool) ->
             case _:
                 known = frozenset()
     assert {key[:16] for key in known} == {key for key in pool.block_keys() if key is not None}
+    for _ in range(6000):
+        assert pool.reset_prefix_cache()
+    assert len(pool.take_events()) < 5000
 
 
 def test_copy_is_independent() -> None:

@@ -365,10 +365,20 @@ class Engine:
                 continue
             self.num_loaded += 1
             tables = self.manager.get_block_ids(request.request_id)
-            for group, table in enumerate(tables):
-                self.expect(group, table, request.all_token_ids, result.num_computed_tokens)
-            self.reads(request, tables, result.num_computed_tokens)
             self.running.append(request)
+            if self.to_be_written().isdisjoint(block for table in tables for block in table):
+                for group, table in enumerate(tables):
+                    self.expect(group, table, request.all_token_ids, result.num_computed_tokens)
+                self.reads(request, tables, result.num_computed_tokens)
+
+    def to_be_written(self) -> set[int]:
+        """The blocks that the step in flight writes when it runs: a hit may have them already."""
+        return {
+            table[position // spec.block_size]
+            for _, begin, end, tables in self.flight or ()
+            for spec, table in zip(self.specs, tables, strict=True)
+            for position in range(begin, end)
+        }
 
     def end(self, request: Request) -> None:
         """Finish or abort a request, wherever it is."""

@@ -517,6 +517,14 @@ def test_loads_of_other_tokens_than_were_told() -> None:
     assert rig.connector.is_idle
 
 
+def test_a_request_of_another_block_size_is_refused_and_nothing_forgotten() -> None:
+    rig = Rig()
+    rig.offloaded(range(9))
+    with pytest.raises(InvalidArgumentError, match="block_size=3"):
+        rig.connector.forget(Request("other", list(range(9)), 3))
+    assert rig.connector.get_num_new_matched_tokens(Request("r", list(range(9)), 2), 0) == (8, True)
+
+
 def test_what_cannot_be_connected() -> None:
     chain, worker = OffloadChain([LRUOffloadingManager(CPUBackend(2, 4))]), OffloadingWorker()
     wide = OffloadChain([LRUOffloadingManager(CPUBackend(4, 4))], device_blocks_per_block=2)

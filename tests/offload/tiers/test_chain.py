@@ -110,6 +110,27 @@ def test_cancelled_transfers_leave_nothing() -> None:
     assert where(chain, "b") == [0, 0]
 
 
+def test_a_block_that_is_forgotten_while_it_comes_up_is_not_tried_again() -> None:
+    """Here the transfer of all three fails, and only the others are tried again; the load is cut before it."""
+    chain = OffloadChain([lru(3), lru(8)], write="through")
+    for names in ("abc", "xyz"):
+        chain.store(keys(names), [0, 1, 2])
+        while transfers := chain.take_transfers():
+            for each in transfers:
+                chain.finish(each.job_id, True)
+    chain.take_finished()
+    chain.load(keys("abc"), [4, 5, 6])
+    (rise,) = chain.take_transfers()
+    chain.forget(keys("b"))
+    chain.finish(rise.job_id, False)
+    while transfers := chain.take_transfers():
+        for each in transfers:
+            chain.finish(each.job_id, True)
+    assert [(each.block_hashes, each.success) for each in chain.take_finished()] == [(keys("a"), True)]
+    assert (chain.lookup(keys("abc")), chain.lookup(keys("c")), chain.pins()) == (1, 1, {})
+    chain.check()
+
+
 def test_touch_reaches_every_tier_and_events_come_tier_by_tier() -> None:
     chain = OffloadChain([lru(2, "ab"), lru(2, "ac")])
     chain.touch(keys("a"))

@@ -329,7 +329,7 @@ class Journal:
         if self.contents is not None:
             self.contents = {}
         if self.events is not None:
-            self.events.append(AllBlocksCleared())
+            self._report(AllBlocksCleared())
 
     def holds(self, block: i64, keys: BlockKeys, index: i64, block_size: i64) -> bool:
         """Return whether a published block holds exactly the prefix of the request's block `index`. O(prefix)."""

@@ -943,9 +943,10 @@ class BlockStore:
         assert at + 1 < i64(len(words)), "keys are made before blocks are published"
         if len(self._salt_marks) > 0 or request._salt_mark != 0 or request._adapter_mark != 0:
             self._mark_run(blocks, 0, count, request._salt_mark, request._adapter_mark)
+        before = self._index.num_keyed
         self._index.add_each(words[at], words[at + 1], blocks, count)
         if self._facts is not None:
-            self._facts.published += count
+            self._facts.published += self._index.num_keyed - before
 
     def _reserve_marks(self) -> None:
         """Take the memory for the marks of salts and adapters, as publishing takes none. O(count) once, then O(1)."""
@@ -954,13 +955,14 @@ class BlockStore:
             self._salt_marks, self._adapter_marks = salts, adapters
 
     def _mark_run(self, ids: vec[i32], start: i64, stop: i64, salt: i64, adapter: i64) -> None:
-        """Note the salt and the adapter of blocks that are being published. O(blocks)."""
+        """Note the salt and the adapter of blocks that are being published; published ones keep theirs. O(blocks)."""
         self._reserve_marks()
-        salts, adapters = self._salt_marks, self._adapter_marks
+        salts, adapters, marks = self._salt_marks, self._adapter_marks, self._index.marks
         while start < stop:
             block: i64 = i64(ids[start])
-            salts[block] = salt
-            adapters[block] = adapter
+            if marks[block] == 0:
+                salts[block] = salt
+                adapters[block] = adapter
             start += 1
 
     def blocks_of(self, salt: i64, adapter: i64) -> list[int]:

@@ -213,7 +213,7 @@ def explain_group(
             i += 1
         if i == stop:
             limit = HitLimit.OTHER_GROUP
-        elif stop * size > max_length + 1:  # the last token may be in a margin
+        elif stop > probe.limit:
             limit = HitLimit.DRAFT_MARGIN
             end = stop * size
         else:

@@ -36,7 +36,7 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
     if config.unit > 0:
         check_unit(state, request)
     # law: HIT-3
-    max_length: i64 = request.num_tokens - 1
+    max_length: i64 = min(request.num_tokens - 1, request.num_keyed())
     probes = [
         group.probe(request.keys(state.pool._units_for(request, group._block_size)), max_length, config.eagle)
         for group in state.groups
@@ -174,7 +174,7 @@ def forget(state: State, request: Request | None, salt: i64, adapter: i64) -> in
         name = request._request_id
         for number, group in enumerate(state.groups):
             keys = request.keys(pool._units_for(request, group._block_size))
-            for entry in range(request.num_tokens // int(group._block_size)):
+            for entry in range(int(keys.num_blocks())):
                 found.extend(pool.blocks_with(keys, entry, number, group._block_size))
     gone = set(found)
     blocks = vec[i32]([i32(block) for block in sorted(gone)])

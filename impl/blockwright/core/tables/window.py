@@ -34,6 +34,7 @@ class Probe:
     Attributes:
         block_size: tokens per block.
         margin: blocks after the hit that must be cached too, and are recomputed (EAGLE): 0 or 1.
+        limit: blocks that can be asked for, the margin included.
         run_end: length of the leading run of cached blocks, -1 before it was asked for.
     """
 
@@ -46,13 +47,13 @@ class Probe:
         self.block_size: i64 = block_size
         self.margin: i64 = margin
         self.run_end: i64 = -1
-        self._limit: i64 = min(max_length // block_size, keys.num_blocks())
+        self.limit: i64 = min(max_length // block_size, keys.num_blocks())
         # Per block: 0 before it was looked up, -1 if it is missing, else the block that serves. Empty before the first.
         self._ids: vec[i32] = vec[i32]()
 
     def cached(self, index: i64) -> bool:
         """Return whether the request's block `index` is cached, and within the length asked for. O(1)."""
-        if index >= self._limit:
+        if index >= self.limit:
             return False
         ids = self._served()
         block: i64 = i64(ids[index])
@@ -66,7 +67,7 @@ class Probe:
 
     def _served(self) -> vec[i32]:
         if len(self._ids) == 0:
-            self._ids = zeros32(self._limit)
+            self._ids = zeros32(self.limit)
         return self._ids
 
     def loss(self, index: i64) -> i64:
@@ -77,7 +78,7 @@ class Probe:
         """Count blocks with lost keys as cached from now on. O(blocks)."""
         self.run_end = 0
         i: i64 = 0
-        while i < self._limit:
+        while i < self.limit:
             if not self.cached(i) and self.loss(i) > 0:
                 # Any id will do, because an explanation only counts blocks and hands none out.
                 self._ids[i] = 1
@@ -88,9 +89,9 @@ class Probe:
     def fill_run(self) -> i64:
         """Look up the leading run of cached blocks; return its length. O(run), and O(1) if there is none."""
         # Most prompts are new. One lookup finds that out before a vector for the whole prompt is made.
-        if self._limit == 0 or self._store.find(self._keys, 0, self._group, self.block_size) == 0:
+        if self.limit == 0 or self._store.find(self._keys, 0, self._group, self.block_size) == 0:
             return 0
-        return self._store.find_run(self._served(), self._keys, self._group, self.block_size, 0, self._limit)
+        return self._store.find_run(self._served(), self._keys, self._group, self.block_size, 0, self.limit)
 
     def last_run(self, length: i64, run: i64, margin: i64) -> i64:
         """Return the longest length of at most `length`, whole blocks, after `run` cached blocks in a row.
@@ -99,7 +100,7 @@ class Probe:
 
             | null ... null | i: row of cached blocks ... | end | margin | not cached or not read ...
         """
-        end = min(length // self.block_size, self._limit) + margin
+        end = min(length // self.block_size, self.limit) + margin
         i = end
         while i > 0 and end - i < run + margin:
             i -= 1
@@ -112,7 +113,7 @@ class Probe:
         """Return the table entries of a hit: the cached blocks, null from `sinks` to `first_kept`. O(entries)."""
         stop = length // self.block_size
         # A probe serves one lookup, so that its own vector can be handed out when nothing is cut off.
-        ids = self._served() if stop == self._limit else self._served()[:stop]
+        ids = self._served() if stop == self.limit else self._served()[:stop]
         i = sinks
         while i < first_kept:
             ids[i] = 0

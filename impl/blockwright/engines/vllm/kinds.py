@@ -40,16 +40,22 @@ _READ = frozenset(
 )
 """Fields that are read here, and served or refused by their value."""
 
-_ONLY: dict[str, tuple[Any, str]] = {
-    "bounded_replay": (False, "windows that are replayed after a hit"),
-    "extra_retained_tokens": (0, "blocks that are kept beyond a sliding window, for drafts of several modules"),
-    "hisparse_host_block_stride": (None, "blocks on the host (HiSparse)"),
-    "hisparse_host_num_blocks": (None, "blocks on the host (HiSparse)"),
-    "hisparse_shared_host_pool": (False, "blocks on the host (HiSparse)"),
-    "prefix_cacheable": (True, "layers that are left out of prefix caching"),
-    "prefix_replay_tokens": (0, "windows that are replayed after a hit"),
+UNSET = "Unset BLOCKWRIGHT_VLLM to serve this model with vLLM's own manager"
+"""The remedy for what no option of vLLM turns off."""
+
+_REPLAYED = "windows that are replayed after a hit", "Start vLLM with --no-swa-bounded-replay"
+_ON_THE_HOST = "blocks on the host", "Start vLLM without HiSparse"
+
+_ONLY: dict[str, tuple[Any, tuple[str, str]]] = {
+    "bounded_replay": (False, _REPLAYED),
+    "extra_retained_tokens": (0, ("drafts of several modules", "Start vLLM with num_speculative_tokens=1")),
+    "hisparse_host_block_stride": (None, _ON_THE_HOST),
+    "hisparse_host_num_blocks": (None, _ON_THE_HOST),
+    "hisparse_shared_host_pool": (False, _ON_THE_HOST),
+    "prefix_replay_tokens": (0, _REPLAYED),
+    "prefix_cacheable": (True, ("layers that are left out of prefix caching", UNSET)),
 }
-"""Fields, and properties, that are served with one value alone, and what any other asks for."""
+"""Fields, and properties, that are served with one value alone; what any other asks for, and the remedy."""
 
 
 def require_known(place: str, declared: Any) -> None:
@@ -58,17 +64,17 @@ def require_known(place: str, declared: Any) -> None:
     Raises:
         UnsupportedError: one is not, or is newer than the adapter and not at its default; names it.
     """
-    for name, (value, what) in _ONLY.items():
+    for name, (value, (what, remedy)) in _ONLY.items():
         found = getattr(declared, name, value)
         if found != value:
-            raise UnsupportedError(f"{place}: {name}={found!r} ({what}) is not supported under Blockwright")
+            raise UnsupportedError(f"{place}: {name}={found!r} ({what}) is not supported under Blockwright. {remedy}")
     for each in dataclasses.fields(declared):
         if each.name not in WORKERS_OWN | _READ | set(_ONLY):
             found = getattr(declared, each.name)
             if found != each.default:
                 raise UnsupportedError(
-                    f"{place}: {each.name}={found!r} is not supported under Blockwright: this release of vLLM is newer "
-                    "than the adapter. Unset BLOCKWRIGHT_VLLM to serve this model with vLLM's own manager"
+                    f"{place}: {each.name}={found!r} is not supported under Blockwright: this vLLM is newer than "
+                    f"the adapter. {UNSET}"
                 )
 
 
@@ -145,11 +151,12 @@ def translated(config: Any, dcp_world_size: int) -> KVCacheConfig:
         if name not in _KINDS:
             raise UnsupportedError(
                 f"layers {list(group.layer_names)[:2]}... declare {name}, which Blockwright does not manage; it does "
-                f"{', '.join(_KINDS)}. Unset BLOCKWRIGHT_VLLM to serve this model with vLLM's own manager"
+                f"{', '.join(_KINDS)}. {UNSET}"
             )
         role = str(getattr(getattr(group, "role", None), "value", "default"))
         if getattr(group, "host_resident", False) or role.lower() != "default":
-            raise UnsupportedError(f"group {number}: blocks on the host (HiSparse, role {role}) are not supported")
+            what, remedy = _ON_THE_HOST
+            raise UnsupportedError(f"group {number}: {what} (role {role}): not supported under Blockwright. {remedy}")
         for declared in (group, group.kv_cache_spec, spec):
             require_known(f"group {number}", declared)
         own = _KINDS[name](spec)

@@ -24,16 +24,16 @@ from blockwright import Fits, GivenHasher, KVCacheBlocks, Request
 from blockwright import KVCacheManager as Manager
 from blockwright.engines.vllm import connectors
 from blockwright.engines.vllm.events import Events
-from blockwright.engines.vllm.kinds import layer_spec, next_trim, require_margins, translated
+from blockwright.engines.vllm.kinds import UNSET, layer_spec, next_trim, require_margins, translated
 from blockwright.engines.vllm.pool import Pool
 from blockwright.engines.vllm.requests import FOR_EVER, NEVER, Twin
 from blockwright.errors import UnsupportedError
 from blockwright.kinds import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec, SlidingWindowSpec
 
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
-    "pcp_world_size": ((1,), "start vLLM without prefill context parallelism"),
+    "pcp_world_size": ((1,), "start vLLM with --prefill-context-parallel-size 1"),
     "metrics_collector": ((None,), "start vLLM without --kv-cache-metrics"),
-    "num_prefill_lookahead": ((0, 1), "start vLLM without drafts of several modules"),
+    "num_prefill_lookahead": ((0, 1), "start vLLM without drafts of several modules (num_speculative_tokens=1)"),
     "enable_mamba_shared_prefix_checkpoint": ((False, True), "start vLLM without it"),
 }
 """Options of vLLM's constructor that the manager serves with these values alone, and the remedy."""
@@ -60,7 +60,9 @@ class _Coordinator(SimpleNamespace):
         Raises:
             UnsupportedError: always.
         """
-        raise UnsupportedError("auxiliary outputs (routed experts) are not supported under Blockwright: start without")
+        raise UnsupportedError(
+            "auxiliary outputs are not supported under Blockwright: start vLLM without --enable-return-routed-experts"
+        )
 
 
 class _NoBlocks:
@@ -131,7 +133,7 @@ class KVCacheManager:
             UnsupportedError: a kind of layer or an option that is not served; names it and the remedy.
         """
         for name, value in options.items():
-            values, remedy = _ONLY.get(name, ((), "this release of vLLM is newer than the adapter"))
+            values, remedy = _ONLY.get(name, ((), f"this vLLM is newer than the adapter. {UNSET}"))
             if name != "scheduler_block_size" and value not in values:
                 shown = f"={value!r}" if isinstance(value, int) else ""
                 raise UnsupportedError(f"{name}{shown} is not supported under Blockwright: {remedy}")
@@ -143,7 +145,10 @@ class KVCacheManager:
         if self._has_states and any(
             getattr(layer_spec(group.kv_cache_spec), "mamba_cache_mode", "align") != "align" for group in groups
         ):
-            raise UnsupportedError("recurrent layers with prefix caching need mamba_cache_mode='align'")
+            raise UnsupportedError(
+                "recurrent layers with prefix caching need mamba_cache_mode='align': start vLLM with "
+                "--mamba-cache-mode align or --no-enable-prefix-caching"
+            )
         self._lookahead = num_hash_lookahead_tokens
         # Hashes that look ahead leave no block to be computed again, though the groups stay flagged.
         is_flagged = any(getattr(group, "is_eagle_group", False) for group in groups)
@@ -235,7 +240,7 @@ class KVCacheManager:
         if unit is not None and self._has_states and unit < min(self._state_sizes):
             raise UnsupportedError(
                 f"prefix_match_unit={unit}: hits that end inside a block of recurrent layers are not supported under "
-                "Blockwright: start vLLM without it"
+                "Blockwright: start vLLM without --prefix-match-unit"
             )
         if connector is not None:
             connectors.require_served(connector)

@@ -41,7 +41,7 @@ class Presence(Protocol):
         """Delete blocks; False if the store did not answer."""
         ...
 
-    def pin(self, keys: Iterable[bytes]) -> None:
+    def pin(self, keys: Sequence[bytes]) -> None:
         """Keep these blocks once they have been written, as far as the store can."""
         ...
 
@@ -55,9 +55,9 @@ class SharedStoreManager(OffloadingManager):
       being written, or the store does not answer. Such a tier can be any but the nearest to the device.
     - A block with a failed transfer is *blamed*: it is not found here any more, whatever the store answers, until it
       has been written anew. This also replaces damaged values, which the store would keep for ever.
-    - `touch` does nothing: the server counts reads as use, and the engine need not wait for another answer. - Events
-      report blocks that this engine has written, and those that it blames; the store's evictions and other engines'
-      writes make none.
+    - `touch` does nothing: the server counts reads as use, and the engine need not wait for another answer.
+    - Events report blocks that this engine has written, and those that it blames; the store's evictions and other
+      engines' writes make none.
 
     Not for several threads at once, as all managers. A call takes time in proportion to the blocks named, and a lookup
     or `prepare_store` a bounded time of waiting for the store.

@@ -187,7 +187,7 @@ class MooncakeStore(SharedStore):
                 raise StoreUnavailableError(f"the store at {self.address} cannot use the host's memory: code {code}")
             self._memory.add(place)
 
-    def pin(self, keys: Iterable[bytes]) -> None:
+    def pin(self, keys: Sequence[bytes]) -> None:
         """Write these blocks, when they are written next, so that they are not evicted, as far as this is allowed."""
         if self._most_pinned:
             self._hinted.update(dict.fromkeys(self._name(key) for key in keys))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -167,7 +167,7 @@ class SharedStore(ByteStore):
         names = [self._named(key) for key in keys]
         return not names or self._attempt(partial(self._delete, names), 0) is not None
 
-    def pin(self, keys: Iterable[bytes]) -> None:
+    def pin(self, keys: Sequence[bytes]) -> None:
         """Write these blocks, when they are written next, so that the store keeps them; one that cannot ignores it."""
         return
 

@@ -263,21 +263,25 @@ class TierMoves:
     def _land_promotion(self, job: Job, success: bool) -> None:
         """Let loads that waited hold the blocks. law: CHAIN-7.
 
-        If one of several blocks failed, each is tried again alone. If a single one failed, the source is blamed, and
-        the loads are cut before it. law: CHAIN-17.
+        If one of several blocks failed, each is tried again alone, except those that are forgotten: their source is
+        gone. If a single one failed, the source is blamed, and the loads are cut before it. law: CHAIN-17.
         """
         nearest = self.tiers[0]
         below = self.tiers[job.below]
-        if not success and len(job.hashes) > 1:
-            for key in job.hashes:
+        ended = job.hashes
+        if not success and len(ended) > 1:
+            again = [key for key in ended if key not in self._forgotten]
+            for key in again:
                 source = below.prepare_load([key])
                 self._jobs.begin(PROMOTE, [key], [], 0, job.below, source, nearest.places_of([key]), set())
-            below.complete_load(job.hashes)
-            return
-        nearest.complete_store(job.hashes, success)
-        below.complete_load(job.hashes, success)
-        self._left(job.below, job.hashes)
-        hashes = set(job.hashes)
+            below.complete_load(again)
+            ended = [key for key in ended if key in self._forgotten]
+            if len(ended) == 0:
+                return
+        nearest.complete_store(ended, success)
+        below.complete_load(ended, success)
+        self._left(job.below, ended)
+        hashes = set(ended)
         for load in list(self._jobs.waiting.values()):
             landed = [key for key in load.hashes if key in load.awaited and key in hashes]
             if len(landed) == 0:

@@ -76,7 +76,7 @@ def explained_part(state: State, prefix: Prefix, at: int, length: int, candidate
     alone = longest(config.added, ((at, group),), published, prefix, eagle, lengths)
     if candidate > most_hit(config, prefix):
         return Part(alone, (), Limit.NOT_ALIGNED if alone > length else Limit.NOTHING)
-    if (end := candidate + margin(group, eagle)) > len(prefix[1]):
+    if (end := candidate + margin(group, eagle)) > keyed(config.added, prefix):
         return Part(alone, (end,), Limit.DRAFT_MARGIN)
     ends = sorted(hit_ends(group, candidate, eagle))
     missing = tuple(end for end in ends if named(config.added, at, prefix, end) not in published)
@@ -89,7 +89,7 @@ def unread(state: State, prefix: Prefix, at: int, length: int) -> tuple[int, ...
     """Return the ends of the blocks of a group that a hit of `length` tokens reads from, and that do not serve it."""
     group = state.config.groups[at]
     extra = margin(group, state.config.eagle)
-    if length + extra > len(prefix[1]):
+    if length + extra > keyed(state.config.added, prefix):
         return (length + extra,)
     places = (*needed(group.kind, length), *range(length, length + extra))
     unserved = (place for place in places if not readable(state, at, prefix, place, length))
