@@ -38,14 +38,10 @@ from vllm.triton_utils import triton
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
 from vllm.v1.core import kv_cache_utils
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.kv_cache_layout import KVCacheLayout
-from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.worker.workspace import init_workspace_manager
 
-from blockwright.engines.vllm import schedulers
 from blockwright.engines.vllm.kinds import layer_spec
 from blockwright.errors import UnsupportedError
 
@@ -180,16 +176,7 @@ def scheduler(config: Any, memory: Any, ours: bool, is_async: bool) -> Any:
     if not memory.kv_cache_groups:
         config.scheduler_config.enable_chunked_prefill = False
     block_size, unit = kv_cache_utils.resolve_kv_cache_block_sizes(memory, config)
-    theirs = AsyncScheduler if is_async else Scheduler
-    own = schedulers.AsyncScheduler if is_async else schedulers.Scheduler
-    return (own if ours else theirs)(
-        vllm_config=config,
-        kv_cache_config=memory,
-        structured_output_manager=StructuredOutputManager(config),
-        block_size=block_size,
-        hash_block_size=unit,
-        log_stats=True,
-    )
+    return stub.started(config, memory, ours, block_size, unit)
 
 
 def ran(config: Any, memory: Any, is_async: bool, drafts: int, steps: int) -> str:
@@ -319,6 +306,7 @@ def main() -> int:
     torch.accelerator.empty_cache = lambda: None
     init_workspace_manager(torch.device("cpu"))
     _like_a_gpu(type(current_platform))
+    args.folder.mkdir(parents=True, exist_ok=True)
     parallel_state.init_distributed_environment(1, 0, f"file://{args.folder.absolute()}/store-{os.getpid()}", 0, "gloo")
     found = {}
     for name, row in DATA["models"].items():

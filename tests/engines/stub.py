@@ -180,14 +180,20 @@ def scheduler(
         kv_cache_groups=groups,
         prefix_cache_retention_interval=interval,
     )
+    return started(config, memory, ours, max(sizes), unit or min(sizes))
+
+
+def started(config: Any, memory: Any, ours: bool, block_size: int, unit: int) -> Any:
+    """Return the scheduler that a configuration asks for, with vLLM's manager or ours; `unit`: tokens of a hash."""
+    is_async = config.scheduler_config.async_scheduling
     theirs = AsyncScheduler if is_async else Scheduler
     own = schedulers.AsyncScheduler if is_async else schedulers.Scheduler
     return (own if ours else theirs)(
         vllm_config=config,
         kv_cache_config=memory,
         structured_output_manager=StructuredOutputManager(config),
-        block_size=max(sizes),
-        hash_block_size=unit or min(sizes),
+        block_size=block_size,
+        hash_block_size=unit,
         log_stats=True,
     )
 

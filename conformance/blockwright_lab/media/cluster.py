@@ -146,8 +146,7 @@ class FakeCluster:
     def kill_master(self) -> None:
         self.has_master = False
 
-    def stop_master(self) -> None:
-        self.has_master = False
+    stop_master = kill_master
 
     def resume_master(self) -> None:
         self.has_master = True
@@ -155,8 +154,7 @@ class FakeCluster:
     def kill_owner(self) -> None:
         self.has_owner = False
 
-    def stop_owner(self) -> None:
-        self.has_owner = False
+    stop_owner = kill_owner
 
     def resume_owner(self) -> None:
         self.has_owner = True

@@ -152,7 +152,6 @@ class FaultRun:
         self.manager.check()
 
     def row(self, name: str, found: str, began: float) -> GateResult:
-        """Return what the run has shown."""
         stats = {
             each: count for each, count in asdict(self.store.stats()).items() if count and not each.startswith("bytes")
         }

@@ -39,7 +39,7 @@ def several(name: Hashable, blocks: Iterable[int]) -> dict[Place, int]:
 
 def of_manager(state: State) -> Machine:
     """Map a manager: requests' tables and their blocks for drafts, fences, and pins: copies and outside."""
-    # The machine's keys are contents: what a key looks ahead at is behind its block.
+    # Keys that look ahead also name tokens behind their block; the machine's keys name contents alone.
     keys = {block: (at, cut(named, keyed(state.config.added, named))) for block, (at, named) in state.keys}
     groups = tuple(enumerate(state.config.groups))
     counts = Counter(block for table in held_tables(state) for block in table)

@@ -90,7 +90,7 @@ class GroupBlocks:
         return offload_key(self._request.block_digest((index + 1) * self._units - 1), self.number)
 
     def stored(self, index: int) -> BlockStored:
-        """Return what the content of offloaded block `index` is to routers. O(tokens). law: EV-6."""
+        """Return the event by which routers know offloaded block `index`. O(tokens). law: EV-6."""
         request, start, end = self._request, index * self.tokens, (index + 1) * self.tokens
         return BlockStored(
             request.block_digest((index + 1) * self._units - 1),

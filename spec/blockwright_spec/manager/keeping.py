@@ -56,7 +56,7 @@ def wants_of(state: State, request: Waiting, tables: tuple[Table, ...], external
 
 
 def tip_of(state: State, tables: tuple[Table, ...]) -> Tip:
-    """Return at what a hit of some blocks ends, in the first group that tells."""
+    """Return the tip that a hit of some blocks ends with, of the first group that has one."""
     last = (table[-1] for table in tables if table)
     return next((state.marks[block].tip for block in last if state.marks[block].tip != Tip.NONE), Tip.NONE)
 

@@ -51,7 +51,7 @@ def wanted_lengths(state: State, request: Request, tables: RequestTables, ask: S
 
 
 def tip_of(state: State, ask: StepRequest) -> i64:
-    """Return at what the blocks of a hit end, in the first group that tells. O(groups)."""
+    """Return the tip that a hit ends with, of the first group that has one. O(groups)."""
     hit = ask.hit
     if hit is not None:
         for group, ids in zip(state.groups, hit.ids):
