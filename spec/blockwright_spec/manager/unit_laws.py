@@ -5,10 +5,10 @@ from .hits import found
 from .lru import LRU
 from .outcomes import Done
 from .publication import due_tails
-from .state import NULL, Content, Request, Running, State, certain, keys_of
+from .state import NULL, Config, Content, Request, Running, State, Waiting, certain, keys_of
 from .step_laws import begun, copies
 from .table_laws import has_run
-from .units import ends_in, hit_lengths
+from .units import aligned, ends_in, hit_lengths, widest
 
 
 def law_copied_has_run(before: State, done: Done) -> bool:
@@ -115,3 +115,23 @@ def has_blocks(state: State, request: Running, length: int) -> bool:
         for at, group in groups
         if ends_in(state.config, at, length)
     )
+
+
+def law_parts_are_near(before: State, done: Done) -> bool:
+    """UNIT-6: wherever a prompt parts from an admitted one, a tail or block covers half of what they share of the block.
+
+    That is of what the admitted one computes of it.
+    """
+    return not before.config.added.unit or all(
+        any(2 * (end - start) >= length - start for end in ends if start < end <= length)
+        for old, new in zip(before.requests, done.state.requests, strict=True)
+        if isinstance(new, Running) and isinstance(old, Waiting)
+        for hit, ends in ((begun(old, new, before.config.added.overlaps), parting_ends(before.config, new)),)
+        for length in range(aligned(before.config) + hit, len(new.prefix[1]), aligned(before.config))
+        for start in (max(hit, (length - 1) // widest(before.config) * widest(before.config)),)
+    )
+
+
+def parting_ends(config: Config, request: Running) -> tuple[int, ...]:
+    """Return the tails that a request is to publish, and the ends of the widest blocks that it fills."""
+    return (*request.added.tails, *range(0, len(request.prefix[1]) + 1, widest(config)))

@@ -10,6 +10,11 @@ this one (chapter `keeping`). These are the prompt, the prompt less one token, w
 tokens that a request has computed when it lets go of its blocks. One block may be published as several lengths. Each
 names a part that is written already, so the block goes on while they are found, and all of them go with it (KEY-1).
 
+Prompts also part where no request could foresee it, as behind a system prompt that is no whole number of blocks. So
+tails also stand in each block of a prompt, 1, 2, 4, 8, ... units behind its start, and in the first block behind the
+hit. Then the next prompt hits at least half of what it shares of that block, the one after it at least half of the
+rest, and so on, with a few keys for each block (UNIT-6).
+
 A request that hits a tail writes behind it, in the same block. So it takes the block itself only if nothing holds it
 and it is published as no more than this part: a next turn goes on where its last one ended. Otherwise the request
 gets that part as a copy, as a fork does: a new block takes the entry, and the engine runs the copy before its step
@@ -59,8 +64,25 @@ def has_room(config: Config, known: int, length: int) -> bool:
 def tail_lengths(config: Config, known: int, hit: int, junction: int) -> tuple[int, ...]:
     """Return the tails of a request of `known` tokens that it is to publish, ascending: none that it has hit."""
     unit = config.added.unit
-    lengths = {known // unit * unit, (known - 1) // unit * unit, junction} if unit else ()
+    lengths = {known // unit * unit, (known - 1) // unit * unit, junction, *halves(config, known, hit)} if unit else ()
     return tuple(sorted(length for length in lengths if length > hit and is_inside(config, length)))
+
+
+def halves(config: Config, known: int, hit: int) -> tuple[int, ...]:
+    """Return the lengths 1, 2, 4, ... units behind a hit, and behind the start of each block that follows it."""
+    unit, size = config.added.unit, widest(config)
+    starts = (hit, *range(hit // size * size + size, known, size))
+    return tuple(
+        start + unit * 2**power
+        for start in starts
+        for power in range((size // unit).bit_length())
+        if start + unit * 2**power < min(start // size * size + size, known)
+    )
+
+
+def widest(config: Config) -> int:
+    """Return the tokens per block of the group that has most."""
+    return max(group.block_size for group in config.groups)
 
 
 def num_adopted(config: Config, at: int, length: int) -> int:

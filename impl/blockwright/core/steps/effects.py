@@ -132,8 +132,7 @@ def prepare(
     Appends null entries for the blocks to come, and to `changes`, which the caller has begun with these tables, the
     entries that trimming will null. `undo` takes all of it back.
     """
-    if state.config.unit > 0:
-        reserve_tails(state, 1)
+    reserve_tails(state, tables)
     if tables is None:
         return open_tables(state, request, ask, changes)
     if ask.settled >= tables.trim_at:
@@ -519,7 +518,7 @@ def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) ->
     step = state.steps[int(tables.last_step - state.steps[0].number)] if in_flight else None
     if state.config.unit > 0 and not in_flight:
         tables.request.hash_filled(last_count(tables, tables.request))
-        reserve_tails(state, 2)
+        reserve_tails(state, tables)
     try:
         if step is not None:
             step.wishes.append(wish)

@@ -30,7 +30,7 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
     if demand > state.pool._num_free:
         return None
     has_begun = False
-    reserve_tails(state, 1)
+    reserve_tails(state, tables)
     journal = state.journal
     if journal is not None:
         journal._stamp()

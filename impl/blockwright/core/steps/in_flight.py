@@ -166,7 +166,7 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
     is_whole = count == tables.num_loading
     # One token is left to compute: a model gives no logits for tokens that were loaded.
     stop = min(tables.num_written + count, i64(request.num_tokens) - 1)
-    reserve_tails(state, 1)
+    reserve_tails(state, tables)
     make_keys(state, request, stop)
     hit = tables.num_written
     try:

@@ -183,6 +183,7 @@ class Config:
         self.unit: i64 = unit
         self.whole_alignment: i64 = alignment
         self.least_size: i64 = min(sizes, default=1)
+        self.most_size: i64 = max(sizes, default=1)
         self.hash_size: i64 = unit if unit > 0 else math.gcd(*sizes)
         self.most_drafts: i64 = most_drafts
         self.caching = caching

@@ -97,7 +97,7 @@ def publish(state: State, request: Request, num_computed_tokens: int) -> None:
             f"{request.request_id!r}, not {num_computed_tokens}"
         )
     make_keys(state, request, count)
-    reserve_tails(state, 1)
+    reserve_tails(state, tables)
     is_delayed = tables.is_delayed and count < last_count(tables, request)
     journal = state.journal
     if journal is not None:

@@ -95,13 +95,25 @@ def with_tail(state: State, request: Request, group: GroupTables, ids: vec[i32],
 
 
 def tail_lengths(state: State, request: Request, begin: i64) -> vec[i64]:
-    """Return the tails that an admitted request is to publish, ascending: none that it has hit. O(1)."""
-    unit = state.config.unit
+    """Return the tails that an admitted request is to publish, ascending: none that it has hit.
+
+    Beside its ends these are 1, 2, 4, ... units behind its hit, and behind the start of each block that follows.
+    O(tokens / block x log2(block / unit)). law: UNIT-6.
+    """
+    unit, size = state.config.unit, state.config.most_size
     if unit == 0 or request._block_size <= 0:
         return NO_WANTS
     known: i64 = request._num_prompt + i64(len(request._output))
     tails = vec[i64]()
     first, last = (known - 1) // unit * unit, known // unit * unit
+    start = begin
+    while start < first:
+        stop = start // size * size + size
+        end = start + unit
+        while end < min(stop, first):
+            tails = append(tails, end)
+            end += end - start
+        start = stop
     if first > begin:
         tails = append(tails, first)
     if last > begin and last != first:
@@ -115,10 +127,27 @@ def next_tail(tables: RequestTables) -> i64:
     return tables.tails[at] if at < i64(len(tables.tails)) else FOR_EVER
 
 
-def reserve_tails(state: State, num_requests: i64) -> None:
-    """Take the memory to publish the tails of some requests, two each at a time, in all groups."""
+def reserve_tails(state: State, tables: RequestTables | None) -> None:
+    """Take the memory to publish the tails of a request that are written, and two more as it ends, in all groups."""
     if state.config.unit > 0:
-        state.pool._reserve_tails(2 * num_requests * state.config.num_groups)
+        state.pool._reserve_tails((2 + num_due(tables)) * state.config.num_groups)
+
+
+def reserve_all_tails(state: State) -> None:
+    """Take the memory to publish the tails of all requests that have left some. O(requests and tails)."""
+    if state.config.unit > 0:
+        count: i64 = sum([num_due(tables) for tables in state.due.in_order()])
+        state.pool._reserve_tails(count * state.config.num_groups)
+
+
+def num_due(tables: RequestTables | None) -> i64:
+    """Return how many of a request's tails are written, and not published."""
+    if tables is None:
+        return 0
+    at = tables.num_tails
+    while at < i64(len(tables.tails)) and tables.tails[at] <= tables.num_written:
+        at += 1
+    return at - tables.num_tails
 
 
 def publish_tails(state: State, tables: RequestTables, request: Request, count: i64) -> None:
