@@ -219,7 +219,6 @@ class KVCacheManager:
             refused = {
                 "enable_caching=False": not enable_caching,
                 "use_eagle": use_eagle,
-                "overlap_steps": overlap_steps,
                 "enable_kv_cache_events": enable_kv_cache_events,
                 "verify_tokens": verify_tokens,
                 "explain_evictions": explain_evictions,

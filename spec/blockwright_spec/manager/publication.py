@@ -52,10 +52,15 @@ def published(state: State, slot: int, count: int, stop: int | None) -> State:
     return after if stop is None else tails_published(after, slot, count, stop)
 
 
-def filled_published(state: State, slot: int, request: Running, count: int, stop: int | None) -> State:
-    """Publish whole blocks, or the states at their ends."""
+def filled_published(
+    state: State, slot: int, request: Running, count: int, stop: int | None, kinds: tuple[type, ...] = (object,)
+) -> State:
+    """Publish whole blocks, or the states at their ends, in layers of some kinds."""
     config, most = state.config, keyed(state.config.added, request.prefix)
-    full = tuple(publishable(request, group, at, count, stop, most) for at, group in enumerate(config.groups))
+    full = tuple(
+        publishable(request, group, at, count if isinstance(group.kind, kinds) else 0, stop, most)
+        for at, group in enumerate(config.groups)
+    )
     keys = tuple(
         (request.tables[at][entry], named(config.added, at, request.prefix, (entry + 1) * group.block_size))
         for at, group in enumerate(config.groups)
@@ -98,6 +103,18 @@ def tails_published(state: State, slot: int, count: int, stop: int) -> State:
     left = tuple(end for end in request.added.tails if end > count)
     kept = replace(request, added=replace(request.added, tails=left))
     return replaced(replace(state, keys=state.keys + keys), slot, kept)
+
+
+def due_published(state: State, slot: int, stop: int) -> State:
+    """Publish what a step that ended at `stop` left to be published once it has run: states, and tails.
+
+    Whole blocks of other layers were published with the step, as far as its tokens were known then.
+    """
+    request = state.requests[slot]
+    if not isinstance(request, Running):
+        return state
+    count = min(stop, len(request.prefix[1]))
+    return tails_published(filled_published(state, slot, request, count, stop, (Mamba,)), slot, count, stop)
 
 
 def due_tails(request: Running, count: int) -> tuple[int, ...]:
@@ -169,7 +186,7 @@ def ripened(state: State, slot: int) -> State:
     stop = certain(request)
     done = request.settled if state.config.added.overlaps else max(request.settled, stop)
     run = replaced(replace(state, due=without(state.due, slot)), slot, replace(request, settled=done))
-    return published(run, slot, min(stop, len(request.prefix[1])), stop)
+    return due_published(run, slot, stop)
 
 
 def stepped_on(state: State, slot: int, before: int, publishes: bool) -> State:
@@ -180,8 +197,7 @@ def stepped_on(state: State, slot: int, before: int, publishes: bool) -> State:
     request, due = state.requests[slot], without(state.due, slot)
     if not isinstance(request, Running):
         return state
-    count = min(before, len(request.prefix[1]))
-    after = published(state, slot, count, before) if slot in state.due else state
+    after = due_published(state, slot, before) if slot in state.due else state
     delayed = delaying(replace(after, due=due), slot, not publishes)
     if not publishes:
         return delayed
