@@ -142,7 +142,7 @@ def publish_due(state: State, tables: RequestTables, request: Request) -> None:
 
 def publish_all_due(state: State) -> None:
     """Publish the states that all steps up to now have left, in their order. O(requests that left one)."""
-    reserve_all_tails(state)
+    reserve_all_tails(state, state.due.in_order())
     # The chain is read anew each time, because publishing takes the request out of it.
     tables = state.due.first
     while tables is not None:

@@ -127,25 +127,28 @@ def next_tail(tables: RequestTables) -> i64:
     return tables.tails[at] if at < i64(len(tables.tails)) else FOR_EVER
 
 
-def reserve_tails(state: State, tables: RequestTables | None) -> None:
-    """Take the memory to publish the tails of a request that are written, and two more as it ends, in all groups."""
+def reserve_tails(state: State, tables: RequestTables | None, count: i64 = 0) -> None:
+    """Take the memory to publish the tails of a request that are written, or within `count` tokens, and its last two."""
     if state.config.unit > 0:
-        state.pool._reserve_tails((2 + num_due(tables)) * state.config.num_groups)
+        state.pool._reserve_tails((2 + num_due(tables, count)) * state.config.num_groups)
 
 
-def reserve_all_tails(state: State) -> None:
-    """Take the memory to publish the tails of all requests that have left some. O(requests and tails)."""
+def reserve_all_tails(state: State, those: list[RequestTables]) -> None:
+    """Take the memory to publish the tails of some requests that are written. O(requests and tails)."""
     if state.config.unit > 0:
-        count: i64 = sum([num_due(tables) for tables in state.due.in_order()])
+        count: i64 = 0
+        for tables in those:
+            count += num_due(tables, 0)
         state.pool._reserve_tails(count * state.config.num_groups)
 
 
-def num_due(tables: RequestTables | None) -> i64:
-    """Return how many of a request's tails are written, and not published."""
+def num_due(tables: RequestTables | None, count: i64) -> i64:
+    """Return how many of a request's tails are written, or lie within `count` tokens, and are not published."""
     if tables is None:
         return 0
+    count = max(count, tables.num_written)
     at = tables.num_tails
-    while at < i64(len(tables.tails)) and tables.tails[at] <= tables.num_written:
+    while at < i64(len(tables.tails)) and tables.tails[at] <= count:
         at += 1
     return at - tables.num_tails
 

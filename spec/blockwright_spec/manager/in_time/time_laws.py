@@ -68,14 +68,20 @@ def law_fence_has_its_step(state: State) -> bool:
 
 
 def law_found_is_settled(state: State) -> bool:
-    """PUB-3: where publication waits for settlement, nothing that a step in flight still writes can be found."""
+    """PUB-3: where publication waits for settlement, nothing that a step in flight still writes can be found.
+
+    With units, the part of a block before what the step writes may be.
+    """
+    unit = state.config.added.unit
     return not state.config.added.settles or not any(
-        block != NULL and key(state, block) is not None
+        len(prefix[1]) > (flight.start if unit and not isinstance(group.kind, Mamba) else 0)
         for step in state.flights
         for flight in step
         for group, table in zip(state.config.groups, flight.tables, strict=True)
         for place in writes(group.kind, flight.start, flight.stop - drafts_beside(group, flight))
         for block in (table[place // span(state.config, group)],)
+        if block != NULL
+        for _, prefix in keys_of(state, block)
     )
 
 
