@@ -1,7 +1,7 @@
 """``python -m benchmarks.units``: tokens hit with large blocks, where hits end with blocks and where inside them.
 
-Requests of generated traces, of chats and of agents, are served one after another in a pool that holds them all: each is
-looked up, computed in one step, puts out its tokens one by one, and ends. Each row is of one size of blocks, beside
+Requests of generated traces, of chats and of agents, are served one after another in a pool that holds them all: each
+is looked up, computed in one step, puts out its tokens one by one, and ends. Each row is of one size of blocks, beside
 blocks of 16 tokens. vLLM has no row: with one group of layers it refuses `prefix_match_unit` below the block.
 """
 
@@ -32,7 +32,9 @@ def agents(random: Random) -> list[Turn]:
     """Return runs of an agent: one system prompt with its tools, twelve tasks, each tried five times in a few steps."""
     tools = fresh(random, 1200, 2600)
     tasks = [tools + fresh(random, 80, 700) for _ in range(12)]
-    return in_any_order(random, [(task, random.randrange(3, 8)) for task in tasks for _ in range(5)], (50, 900), (20, 200))
+    return in_any_order(
+        random, [(task, random.randrange(3, 8)) for task in tasks for _ in range(5)], (50, 900), (20, 200)
+    )
 
 
 def in_any_order(
@@ -84,14 +86,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, nargs="+", default=[1, 2, 3, 4])
     parser.add_argument("--tokens", type=int, default=1 << 22, help="of the pool (default %(default)s)")
     args = parser.parse_args()
-    print("| trace, seed | tokens per block | unit = block | unit 16 | copies | parts per block |\n|---|---|---|---|---|---|")
+    print(
+        "| trace, seed | tokens per block | unit = block | unit 16 | copies | parts per block |\n|---|---|---|---|---|---|"
+    )
     for name, make in TRACES.items():
         for seed in args.seed:
             turns = make(Random(seed))
             least, _, _ = hits(turns, UNIT, None, args.tokens)
             filled = sum(len(turn.prompt) + len(turn.output) for turn in turns)
             for size in SIZES:
-                whole, (inside, copies, parts) = hits(turns, size, None, args.tokens)[0], hits(turns, size, UNIT, args.tokens)
+                whole, (inside, copies, parts) = (
+                    hits(turns, size, None, args.tokens)[0],
+                    hits(turns, size, UNIT, args.tokens),
+                )
                 shares = f"{whole / least:.2%} | {inside / least:.2%}"
                 rate = parts * size / (filled - inside)
                 print(f"| {name}, {seed} | {size} | {shares} | {copies} | {rate:.1f} |", flush=True)

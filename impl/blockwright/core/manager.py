@@ -178,8 +178,8 @@ class KVCacheManager:
                 request that hits part of a block which others read gets that part as a copy: run those of
                 `take_copies` before each step, and call `new_step_starts` at its beginning. None: hits end with whole
                 blocks. Only for attention, and without the options that know whole blocks only: `use_eagle`, events,
-                `verify_tokens`, `explain_evictions`, `track_evictions`, shares, hints, `eviction_policy`,
-                `keep_wanted` and `overlap_steps`.
+                `verify_tokens`, `explain_evictions`, `track_evictions`, shares, hints, `eviction_policy` and
+                `keep_wanted`.
 
         Complexity: O(num_blocks + shares).
 
@@ -896,6 +896,11 @@ class KVCacheManager:
     def hash_block_size(self) -> int:
         """Tokens per hashed block of a request that was made without a size: the most that divides all blocks."""
         return self._state.config.hash_size
+
+    @property
+    def prefix_match_unit(self) -> int | None:
+        """Tokens at whose multiples hits may end inside blocks; None: they end with blocks."""
+        return self._state.config.unit or None
 
     @property
     def kv_cache_config(self) -> KVCacheConfig:

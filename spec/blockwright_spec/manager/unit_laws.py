@@ -118,7 +118,7 @@ def has_blocks(state: State, request: Running, length: int) -> bool:
 
 
 def law_parts_are_near(before: State, done: Done) -> bool:
-    """UNIT-6: wherever a prompt parts from an admitted one, a tail or block covers half of what they share of the block.
+    """UNIT-6: wherever a prompt parts from an admitted one, a tail or block covers half of what they share of a block.
 
     That is of what the admitted one computes of it.
     """

@@ -30,6 +30,8 @@ def start_step(state: State) -> int:
     if not state.config.overlaps:
         raise UnsupportedError("start_step: steps are kept apart only with overlap_steps=True")
     state.pool.require_whole()
+    if state.config.unit > 0:
+        reserve_all_tails(state, state.due.in_order())
     step = StepInFlight(state.num_steps + 1)
     has_begun = False
     journal = state.journal
@@ -56,6 +58,8 @@ def new_step_starts(state: State) -> None:
     if state.config.overlaps:
         raise UnsupportedError("new_step_starts: with overlap_steps=True a step is started by start_step")
     state.pool.require_whole()
+    if state.config.unit > 0:
+        reserve_all_tails(state, state.due.in_order())
     try:
         publish_all_due(state)
     except BaseException:

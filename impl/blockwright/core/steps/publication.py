@@ -13,7 +13,7 @@ from mypy_extensions import i64
 
 from blockwright.core.keys.request import Request
 from blockwright.core.steps.state import State
-from blockwright.core.steps.units import next_tail, publish_tails, reserve_all_tails
+from blockwright.core.steps.units import next_tail, publish_tails
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.group import GroupTables
 from blockwright.core.tables.table import GroupTable, RequestTables
@@ -142,7 +142,6 @@ def publish_due(state: State, tables: RequestTables, request: Request) -> None:
 
 def publish_all_due(state: State) -> None:
     """Publish the states that all steps up to now have left, in their order. O(requests that left one)."""
-    reserve_all_tails(state, state.due.in_order())
     # The chain is read anew each time, because publishing takes the request out of it.
     tables = state.due.first
     while tables is not None:

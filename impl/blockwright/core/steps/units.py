@@ -128,7 +128,7 @@ def next_tail(tables: RequestTables) -> i64:
 
 
 def reserve_tails(state: State, tables: RequestTables | None, count: i64 = 0) -> None:
-    """Take the memory to publish the tails of a request that are written, or within `count` tokens, and its last two."""
+    """Take the memory to publish the tails of a request within its written or `count` tokens, and its last two."""
     if state.config.unit > 0:
         state.pool._reserve_tails((2 + num_due(tables, count)) * state.config.num_groups)
 
