@@ -86,9 +86,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, nargs="+", default=[1, 2, 3, 4])
     parser.add_argument("--tokens", type=int, default=1 << 22, help="of the pool (default %(default)s)")
     args = parser.parse_args()
-    print(
-        "| trace, seed | tokens per block | unit = block | unit 16 | copies | parts per block |\n|---|---|---|---|---|---|"
-    )
+    print("| trace, seed | tokens per block | unit = block | unit 16 | copies | parts per block |")
+    print("|---|---|---|---|---|---|")
     for name, make in TRACES.items():
         for seed in args.seed:
             turns = make(Random(seed))
