@@ -900,7 +900,8 @@ class KVCacheManager:
     @property
     def prefix_match_unit(self) -> int | None:
         """Tokens at whose multiples hits may end inside blocks; None: they end with blocks."""
-        return self._state.config.unit or None
+        unit = int(self._state.config.unit)
+        return unit if unit > 0 else None
 
     @property
     def kv_cache_config(self) -> KVCacheConfig:
