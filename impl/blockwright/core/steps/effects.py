@@ -132,7 +132,8 @@ def prepare(
     Appends null entries for the blocks to come, and to `changes`, which the caller has begun with these tables, the
     entries that trimming will null. `undo` takes all of it back.
     """
-    reserve_tails(state, tables)
+    if state.config.unit > 0:
+        reserve_tails(state, tables)
     if tables is None:
         return open_tables(state, request, ask, changes)
     if ask.settled >= tables.trim_at:
