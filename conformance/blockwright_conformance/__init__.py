@@ -21,7 +21,6 @@ _MODULES |= dict.fromkeys(("ConformanceError", "run_conformance"), "run")
 
 
 def __getattr__(name: str) -> Any:
-    """Import what tests and adapters of other managers need when they ask for it."""
     if name in _MODULES:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -71,7 +71,6 @@ class Finding:
     script: str = ""
     """The shortest way to it, as calls of the engine's own API."""
     steps: int = 0
-    """Actions on that way."""
     count: int = 1
     """Transitions of the scope that show it."""
 
@@ -103,7 +102,6 @@ class Deviation:
     goes_on: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a bug that nothing confirms."""
         if self.standing is Standing.BUG and not self.confirm:
             raise ValueError(f"deviation {self.name}: name the script that confirms the bug (confirm=...)")
 
@@ -117,13 +115,11 @@ class Verdict(NamedTuple):
     known: tuple[tuple[Deviation, tuple[Finding, ...]], ...]
     """Each deviation that showed, with the findings that show it."""
     unlisted: tuple[Finding, ...]
-    """Findings that no deviation names: violations."""
     unseen: tuple[Deviation, ...]
     """Deviations that no finding showed: out of date, and violations too unless only some scopes were run."""
 
 
 def judge(findings: Iterable[Finding], deviations: Iterable[Deviation]) -> Verdict:
-    """Judge findings against a strict list; a finding is explained by the first deviation that names it."""
     listed = tuple(deviations)
     shown: dict[str, list[Finding]] = {each.name: [] for each in listed}
     unlisted = []

@@ -29,9 +29,9 @@ from .gates import OURS, GateResult, Profile, factory_of, gate, gates, lacking
 from .kv_cache.fitting import capabilities_of, fitting
 from .kv_cache.scopes import PROFILES
 from .others import THEIR_GATES, Met, asked, lacks, met, not_run, reasons, unusable
-from .summary import COLUMNS as SUMMARY
-from .summary import as_data, counted
-from .summary import cells as summary
+from .rows import COLUMNS as SUMMARY
+from .rows import as_data, counted
+from .rows import cells as summary
 
 _COLUMNS: Final = ("gate", "manager", "scope", "states", "transitions", "violations", "seconds", "law")
 
@@ -133,14 +133,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _others(names: list[str], profile: Profile) -> tuple[dict[str, list[str]], list[Met]]:
-    """Return the scopes that are left out for a manager of another make, and its abilities that the others meet."""
     can = None if profile.is_ours else capabilities_of(factory_of(profile.implementation))
     scopes = [] if can is None else asked(names, profile)
     return lacks(scopes, can), [] if can is None else met(fitting(scopes, can), can)
 
 
 def wanted(only: list[str] | None, but: list[str] | None, profile: Profile) -> list[str]:
-    """Return the gates to run; an error if none is left, or a requested one cannot test another manager."""
     if not profile.is_ours and (ours := [name for name in only or () if name not in THEIR_GATES]):
         raise InvalidArgumentError(
             f"--gate: {', '.join(ours)} would not run the manager that --impl names; {' and '.join(THEIR_GATES)} do"
@@ -245,7 +243,6 @@ def _write(path: Path, report: dict[str, Any]) -> None:
 
 
 def folded(rows: list[GateResult]) -> list[GateResult]:
-    """Return the rows to print: the contracts that hold in one, since they name no states."""
     held = [row for row in rows if row.kind == "contract" and not row.violations]
     seconds = sum(row.seconds for row in held)
     one = [GateResult("contract", f"{len(held)} contracts", "all", 0, 0, 0, seconds)] if held else []
@@ -255,7 +252,6 @@ def folded(rows: list[GateResult]) -> list[GateResult]:
 def _print(
     profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]], declared: list[Met]
 ) -> None:
-    """Print the rows (of many, only the notable ones), the shortest way to each broken law, and the totals."""
     shown = folded(rows)
     if len(shown) > MANY:
         shown = [row for row in shown if row.law or row.detail]

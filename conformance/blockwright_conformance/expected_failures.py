@@ -54,7 +54,6 @@ def expected_of(source: str | Path | Iterable[Deviation]) -> tuple[Deviation, ..
 
 
 def deviation(row: dict[str, Any], where: str) -> Deviation:
-    """Read one table; a ValueError names the field that is missing, unknown or wrong."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
     if missing := [name for name in REQUIRED if not values.get(name)]:
         raise ValueError(f"expected failures: {where}: {', '.join(missing)} missing")
@@ -88,7 +87,6 @@ def judged(rows: list[GateResult], deviations: tuple[Deviation, ...], is_whole: 
 
 
 def excused(row: GateResult, known: Deviation | None) -> GateResult:
-    """Return the row of an expected failure; others stay as they are."""
     if known is None or not row.violations:
         return row
     return replace(row, violations=0, law="", detail=f"expected, {known.name}: {known.reason}", script="")
@@ -100,7 +98,6 @@ def outdated(known: Deviation) -> GateResult:
 
 
 def said(verdict: Verdict, is_whole: bool) -> str:
-    """Return the faults of a verdict, the shortest finding with its calls; empty if there are none."""
     lines = [f"{each.scope}: {each.law}: {each.detail}" for each in verdict.unlisted]
     if verdict.unlisted:
         shortest = min(verdict.unlisted, key=lambda each: each.script.count("\n"))

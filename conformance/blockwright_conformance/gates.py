@@ -32,14 +32,12 @@ class Profile:
 
     name: str = "pr"
     jobs: int = 2
-    """Processes to use."""
     implementation: str = OURS
     """``module:factory`` of the manager under test; the factory takes a `Config` and returns a `ManagerAdapter`.
 
     Or ``exec:COMMAND``: a process that speaks the protocol of ``docs/reference/vectors.md``.
     """
     scope: str = ""
-    """Only scopes whose names contain this."""
     policy: str = ""
     """The policy that gate `policies` is about: a name that replay knows, or ``module:factory``; all that it knows."""
     explorer: Path | None = None
@@ -56,7 +54,6 @@ class GateResult:
     """One row of the report."""
 
     kind: str
-    """The gate."""
     scope: str
     manager: str
     states: int
@@ -64,12 +61,9 @@ class GateResult:
     violations: int
     seconds: float
     law: str = ""
-    """The first law that was broken."""
     detail: str = ""
     script: str = ""
-    """The shortest way to the violation, as calls."""
     fired: dict[str, int] = field(default_factory=dict)
-    """How often each action happened, and each refusal."""
     tried: int = 0
     """Theorems, mutants or known bugs that the row speaks of."""
     passed: int = 0
@@ -92,7 +86,6 @@ class Way:
     kinds: tuple[str, ...]
     things: str
     verdict: str = "without violation"
-    """What is said of a thing that came out as it must."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +140,9 @@ def lacking(names: list[str], profile: Profile) -> dict[str, list[str]]:
 
 def gate(name: str, profile: Profile) -> tuple[Run, int]:
     """Return the function that runs a gate, and the number of steps in which it reports progress."""
-    module: Any = importlib.import_module(gates()[name].module)
-    found = getattr(module, "GATE", module)
+    module, _, own = gates()[name].module.partition(":")
+    found: Any = importlib.import_module(module)
+    found = getattr(found, own or "GATE", found)
     return found.run, found.size(profile) if hasattr(found, "size") else 1
 
 

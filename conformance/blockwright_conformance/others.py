@@ -24,7 +24,6 @@ MEMBERS: Final = (
 
 
 def unusable(profile: Profile) -> str:
-    """Return why the factory of a profile cannot be used; nothing if it can be, or if no scope is to be run on it."""
     factory: Any = factory_of(profile.implementation)
     try:
         can = capabilities_of(factory)
@@ -46,18 +45,15 @@ def unusable(profile: Profile) -> str:
 
 
 def lacks(scopes: Iterable[Scope], can: Capabilities | None) -> dict[str, list[str]]:
-    """Return the scopes that cannot be run, each with the kinds and features that it needs and are not declared."""
     return {each.name: words for each in scopes if (words := lacking(fitted(each, can), can))}
 
 
 def asked(names: Sequence[str], profile: Profile) -> list[Scope]:
-    """Return the requested scopes of some gates, before they are fitted to a manager's declaration."""
     scopes = {"lockstep": FOR_OTHERS[profile.name], "machine": large_scopes()}
     return [each for name in names for each in scopes[name] if profile.scope in each.name]
 
 
 def none_fits(scopes: Iterable[Scope], can: Capabilities | None) -> str:
-    """Return why none of some scopes (at least one) can be run, and which of them lacks least."""
     left = lacks(scopes, can)
     nearest = min(left, key=lambda name: len(left[name]))
     return f"the manager declares too little; the nearest scope, {nearest!r}, needs {', '.join(left[nearest])}"
@@ -93,7 +89,6 @@ def met(scopes: Sequence[Scope], can: Capabilities) -> list[Met]:
 
 
 def kind_met(kind: str, scopes: Sequence[Scope], groups: bool) -> Met:
-    """Return at which sizes scopes met a kind of layer, and at which they did not."""
     sizes, places, company = set(), set(), set()
     for each in scopes:
         for group in each.config.groups:
@@ -130,7 +125,6 @@ def not_run(names: Sequence[str], profile: Profile, rows: Iterable[GateResult], 
 
 
 def reasons(left: dict[str, list[str]]) -> list[tuple[str, str, str]]:
-    """Return for everything that was lacking how many scopes it kept from being run, and how many it alone did."""
     counts = Counter(word for words in left.values() for word in words)
     alone = Counter(words[0] for words in left.values() if len(words) == 1)
     return [(word, f"{count:,}", f"{alone[word]:,}") for word, count in counts.most_common()]

@@ -64,7 +64,6 @@ class PolicyAdapter(BlockwrightAdapter):
         super().__init__(config)
 
     def copy(self) -> Self:
-        """Return an independent copy, of the policy too: the manager's own, where it chooses."""
         twin = super().copy()
         chooses: Any = twin.manager.block_pool.eviction_policy
         twin.policy = deepcopy(self.policy) if chooses is None else chooses
@@ -98,7 +97,6 @@ class PolicyManagers:
         return replace(config, added=replace(config.added, retains=chooser(self.policy()) is None))
 
     def try_histories(self, scope: Scope) -> Result:
-        """Try random histories of a scope, short ones first."""
         result, started = Result(scope), time.perf_counter()
         try:
             for seed in range(LENGTHS):

@@ -9,7 +9,6 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options; nothing of the kit is imported for it."""
     group = parser.getgroup("blockwright", "conformance of KV-cache managers")
     group.addoption("--blockwright-impl", metavar="MODULE:FACTORY", help="the manager to test (default: Blockwright's)")
     group.addoption("--blockwright-expected", metavar="FILE", help="a strict list of expected failures (TOML)")
@@ -18,7 +17,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many scopes were left out, and what for."""
     skipped = terminalreporter.stats.get("skipped", ())
     left = [words for words in (dict(getattr(each, "user_properties", ())).get("lacks") for each in skipped) if words]
     if left:

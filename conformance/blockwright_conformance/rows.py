@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from blockwright._terminal import Advance
 
@@ -13,7 +13,7 @@ from .checker.explore import Explorer, Result
 from .checker.history import HistoryError
 from .checker.parallel import in_order
 from .checker.world import World
-from .gates import GateResult, Profile
+from .gates import GateResult, Profile, Way, gates
 
 LIMIT = 2_000_000
 """Transitions after which a scope is left unfinished, and says so; only those of long runs are so large."""
@@ -78,11 +78,9 @@ class Listed:
 
     names: Iterable[str]
     row: Callable[[str, Profile], GateResult]
-    """Looks at one of them in a process of its own."""
     whole: Callable[[list[GateResult], Profile], list[GateResult]] = lambda rows, profile: rows
     """Adds to the rows, or sums them up, where all are looked at."""
     nightly: Iterable[str] = ()
-    """Names that are looked at by night alone."""
 
     def chosen(self, profile: Profile) -> list[str]:
         names = (*self.names, *(self.nightly if profile.name == "nightly" else ()))
@@ -102,7 +100,6 @@ class Exploration:
     """A gate that explores worlds: a module has one as its `GATE`."""
 
     module: str
-    """That module: processes look the gate up there."""
     kind: str
     about: str
     """What is explored, for the row that tells of what never happened."""
@@ -115,7 +112,6 @@ class Exploration:
     """How large a scope is, more or less: the largest start first."""
 
     def chosen(self, profile: Profile) -> list[Any]:
-        """Return the scopes that are asked for; other implementations have none of these worlds."""
         return [each for each in self.profiles(profile.name) if profile.scope in each.name] if profile.is_ours else []
 
     def is_whole(self, profile: Profile) -> bool:
@@ -134,7 +130,6 @@ class Exploration:
         return explored(self.kind, result, way)
 
     def run(self, profile: Profile, progress: Advance) -> list[GateResult]:
-        """Explore the scopes in parallel; the last row shows whether everything happened that can."""
         scopes = self.chosen(profile)
         names = [each.name for each in sorted(scopes, key=self.weight, reverse=True)]
         calls = [(self.module, name, profile) for name in names]
@@ -151,3 +146,41 @@ def row_of(module: str, name: str, profile: Profile) -> GateResult:
     gate: Exploration = import_module(module).GATE
     (scope,) = [each for each in gate.chosen(profile) if each.name == name]
     return gate.row(scope, profile)
+
+
+COLUMNS: Final = ("checked by", "what", "came out", "states", "transitions", "violations", "seconds")
+
+
+COUNTS: Final = ("states", "transitions", "violations", "seconds")
+
+
+def sums(rows: list[GateResult]) -> dict[Way, GateResult]:
+    known = dict.fromkeys(way for gate in gates().values() for way in gate.ways)
+    kinds = {kind for way in known for kind in way.kinds}
+    others = dict.fromkeys(row.kind for row in rows if row.kind not in kinds)
+    ways = (*known, *(Way(kind, (kind,), "rows") for kind in others))
+    found = [(way, [row for row in rows if row.kind in way.kinds]) for way in ways]
+    return {way: summed(way, own) for way, own in found if own}
+
+
+def summed(way: Way, rows: list[GateResult]) -> GateResult:
+    counts = [(row.tried or int(row.left_out), row.passed) for row in rows]
+    if not any(row.tried for row in rows):
+        counts = [(1, int(not row.violations and not row.left_out)) for row in rows]
+    tried, passed = (sum(each[at] for each in counts) for at in (0, 1))
+    states, transitions, violations, seconds = (sum(getattr(row, name) for row in rows) for name in COUNTS)
+    return GateResult(way.name, "all", "all", states, transitions, violations, seconds, tried=tried, passed=passed)
+
+
+def counted(row: GateResult) -> tuple[str, ...]:
+    return f"{row.states:,}", f"{row.transitions:,}", f"{row.violations:,}", f"{row.seconds:.1f}"
+
+
+def cells(rows: list[GateResult]) -> list[tuple[str, ...]]:
+    found = ((way, each, f"{each.passed:,} of {each.tried:,} {way.verdict}") for way, each in sums(rows).items())
+    return [(way.name, way.things, passed, *counted(each)) for way, each, passed in found]
+
+
+def as_data(rows: list[GateResult]) -> dict[str, Any]:
+    names = ("tried", "passed", *COUNTS)
+    return {way.name: {name: round(getattr(each, name), 3) for name in names} for way, each in sums(rows).items()}

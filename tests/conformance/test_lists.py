@@ -14,7 +14,7 @@ from blockwright_lab.known_bugs.changes import edited
 from blockwright_lab.mutation import survivors
 from blockwright_lab.mutation.planted import FAULTS
 from blockwright_lab.mutation.targets import MEDIA, TARGETS, all_mutations, target
-from blockwright_lab.numerics.worlds import HARMLESS, SHOWN
+from blockwright_lab.numerics.damage_gate import HARMLESS, SHOWN
 from blockwright_spec.block_machine import STEPS
 
 SOURCES = Path(blockwright.__path__[0])

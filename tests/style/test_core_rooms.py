@@ -66,17 +66,6 @@ def test_what_stands_below() -> None:
     assert outside <= ABOVE_NOTHING
 
 
-def test_an_arrow_up_is_seen() -> None:
-    wrong = graph()
-    wrong["core.keys.request"] |= imports_of("from blockwright.core.pool.store import BlockStore")
-    assert drawn({"core.a.x": {"core.b.y"}, "core.b.y": set()}) == "\na       -> b\nb       ->\n"
-    try:
-        drawn(wrong)
-    except ValueError:
-        return
-    raise AssertionError("a circle of rooms was drawn")
-
-
 TRACED = """
 import sys
 from blockwright import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request

@@ -187,10 +187,6 @@ def named(path: Path) -> str:
     return path.relative_to(SPEC).as_posix()
 
 
-def test_there_are_chapters() -> None:
-    assert {"block_machine.py", "reads.py", "manager/state.py", "worker/storage_laws.py"} <= set(map(named, CHAPTERS))
-
-
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=named)
 def test_chapter_keeps_the_rule(chapter: Path, rule: str) -> None:
@@ -310,8 +306,3 @@ def test_rule_lets_the_rest_pass(rule: str, source: str) -> None:
 
 def test_every_rule_is_tested() -> None:
     assert {rule for rule, _ in FAULTY} == {rule for rule, _ in FAULTLESS} == RULES.keys()
-
-
-def test_code_lines_leave_out_words() -> None:
-    source = '"""Doc.\n\nMore.\n"""\n\n# note\nx = (\n    1,\n)\n\n\ndef f():\n    """Doc."""\n    return x  # note\n'
-    assert code_lines(source) == 5

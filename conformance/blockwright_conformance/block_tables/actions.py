@@ -4,7 +4,7 @@ Tables are named by slot; blocks are not named at all.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -25,6 +25,21 @@ CHOOSING = ("allocate", "append", "ensure", "swap")
 """The calls that take free blocks, which one is open."""
 
 
+MADE = {
+    "Allocate": ("allocate", ""),
+    "AppendTokens": ("", "t{slot}.append_token_ids({tokens}, {ahead}, {computed})"),
+    "Ensure": ("ensure", "t{slot}.ensure_num_empty_slots({slots})"),
+    "Fork": ("fork", "t{child} = t{parent}.fork()"),
+    "FreeTable": ("free", "t{slot}.free()"),
+    "Swap": ("swap", ""),
+    "ClearCopies": ("clear_copies", "allocator.clear_copy_on_writes()"),
+    "MarkComputed": ("mark_computed", "allocator.mark_blocks_as_computed([])"),
+    "MarkTable": ("mark_table", "t{slot}.mark_computed({tokens})"),
+    "ResetCache": ("reset", "allocator.reset_prefix_cache({device})"),
+}
+"""The call of each kind of action with its fields as arguments, and its line in a counterexample."""
+
+
 class TablesReply(NamedTuple):
     """An allocator's answer to an action."""
 
@@ -38,10 +53,13 @@ class TablesReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableAction:
-    """The base of all actions: each is one call, with the same name for allocators and the specification."""
+    """The base of all actions: each is one call, with the same name (`MADE`) for allocators and the specification."""
+
+    def given(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def asked(self, state: Paged) -> tuple[Any, ...]:
-        raise NotImplementedError
+        return MADE[type(self).__name__][0], *self.given().values()
 
     def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
         name, *arguments = self.asked(state)
@@ -55,7 +73,8 @@ class TableAction:
         return getattr(model, name)(*arguments)
 
     def line(self, state: Paged) -> str:
-        raise NotImplementedError
+        shown = {name: list(value) if isinstance(value, tuple) else value for name, value in self.given().items()}
+        return MADE[type(self).__name__][1].format(**shown)
 
     def meaning(self, state: Paged, choice: Choice | None = None) -> Outcome[Paged]:
         outcome = self.outcome(state, choice or lowest)
@@ -105,16 +124,12 @@ class Allocate(TableAction):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield the prompts of the scope; wrong: over a table, and without tokens."""
         devices = scope.devices if "host" in scope.calls else (Device.GPU,)
         if (slot := absent(state)) is not None:
             yield from (cls(slot, prefix, device) for prefix in scope.prompts for device in devices)
         if "misuse" in scope.calls:
             yield from (cls(other, scope.prompts[0]) for other, _ in there(state))
             yield from () if slot is None else (cls(slot, (0, ())),)
-
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return "allocate", self.slot, self.prefix, self.device
 
     def line(self, state: Paged) -> str:
         extra, tokens = self.prefix
@@ -133,7 +148,6 @@ class AppendTokens(TableAction):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield the ways in which a table on the GPU may grow, and wrong ones."""
         window, size = scope.config.window, scope.config.block_size
         for slot, table in on_gpu(state):
             length = len(table.prefix[1])
@@ -151,7 +165,6 @@ class AppendTokens(TableAction):
 
     @classmethod
     def wrong(cls, state: Paged, counted: int | None) -> Iterator[Self]:
-        """Yield growth by less than nothing, with wrong counts under a window, off the GPU, and of no table."""
         for slot, table in there(state):
             yield cls(slot, (0,), -1, counted)
             if counted is not None:
@@ -177,9 +190,6 @@ class AppendTokens(TableAction):
         model.append(self.slot, self.tokens, self.ahead, self.computed)
         return () if self.delayed else model.clear_copies()
 
-    def line(self, state: Paged) -> str:
-        return f"t{self.slot}.append_token_ids({list(self.tokens)}, {self.ahead}, {self.computed})"
-
     def lines(self, state: Paged, outcome: Outcome[Paged]) -> list[str]:
         first = TableAction.lines(self, state, outcome)
         return first if self.delayed else [*first, "allocator.clear_copy_on_writes()"]
@@ -194,7 +204,6 @@ class Ensure(TableAction):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield numbers of slots about a block's; wrong: less than none, off the GPU, of no table."""
         for slot, _ in on_gpu(state) if "ensure" in scope.calls else ():
             yield from (cls(slot, slots) for slots in (0, *scope.lookaheads[1:], scope.config.block_size + 1))
         if "misuse" in scope.calls:
@@ -202,12 +211,6 @@ class Ensure(TableAction):
                 yield cls(slot, -1)
                 yield from () if table.device is Device.GPU else (cls(slot, 1),)
             yield from () if (free := absent(state)) is None else (cls(free, 1),)
-
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return "ensure", self.slot, self.slots
-
-    def line(self, state: Paged) -> str:
-        return f"t{self.slot}.ensure_num_empty_slots({self.slots})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,16 +222,9 @@ class Fork(TableAction):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield a fork of each table; wrong: of none."""
         if (slot := absent(state)) is not None:
             yield from (cls(parent, slot) for parent, _ in there(state))
             yield from (cls(slot, slot),) if "misuse" in scope.calls else ()
-
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return "fork", self.parent, self.child
-
-    def line(self, state: Paged) -> str:
-        return f"t{self.child} = t{self.parent}.fork()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,16 +235,9 @@ class FreeTable(TableAction):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield every table; there are no wrong calls."""
         yield from (cls(slot) for slot, _ in there(state))
         if "misuse" in scope.calls and (slot_absent := absent(state)) is not None:
             yield cls(slot_absent)
-
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return "free", self.slot
-
-    def line(self, state: Paged) -> str:
-        return f"t{self.slot}.free()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,16 +249,12 @@ class Swap(TableAction):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield every set of tables that are on one device; wrong: to where it is."""
         for source, to in ((Device.GPU, Device.CPU), (Device.CPU, Device.GPU)) if "swap" in scope.calls else ():
             own = [slot for slot, table in there(state) if table.device is source]
             for count in range(1, len(own) + 1):
                 yield from (cls(slots, to) for slots in combinations(own, count))
         if "misuse" in scope.calls and scope.config.num_cpu:
             yield from (cls((slot,), table.device) for slot, table in there(state))
-
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return "swap", self.slots, self.to
 
     def line(self, state: Paged) -> str:
         source = Device.CPU if self.to is Device.GPU else Device.GPU
@@ -284,12 +269,6 @@ class ClearCopies(TableAction):
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
         yield from (cls(),) if "delay" in scope.calls else ()
 
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return ("clear_copies",)
-
-    def line(self, state: Paged) -> str:
-        return "allocator.clear_copy_on_writes()"
-
 
 @dataclass(frozen=True, slots=True)
 class AnyAccess(TableAction):
@@ -299,7 +278,6 @@ class AnyAccess(TableAction):
         raise NotImplementedError
 
     def time(self, state: Paged) -> int:
-        """Return its time: after all others."""
         return max(state.times) + 1
 
     def asked(self, state: Paged) -> tuple[Any, ...]:
@@ -371,12 +349,6 @@ class MarkComputed(TableAction):
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
         yield from (cls(),) if "mark" in scope.calls else ()
 
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return ("mark_computed",)
-
-    def line(self, state: Paged) -> str:
-        return "allocator.mark_blocks_as_computed([])"
-
 
 @dataclass(frozen=True, slots=True)
 class MarkTable(TableAction):
@@ -387,7 +359,6 @@ class MarkTable(TableAction):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield chunks of every length; wrong: less than none, more than there are, off the GPU, of no table."""
         for slot, table in on_gpu(state) if "chunks" in scope.calls else ():
             yield from (cls(slot, tokens) for tokens in range(table.ready + 1, len(table.prefix[1]) + 1))
         if "misuse" in scope.calls:
@@ -395,12 +366,6 @@ class MarkTable(TableAction):
                 yield from (cls(slot, -1), cls(slot, len(table.prefix[1]) + 1))
                 yield from () if table.device is Device.GPU else (cls(slot, 1),)
             yield from () if (free := absent(state)) is None else (cls(free, 0),)
-
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return "mark_table", self.slot, self.tokens
-
-    def line(self, state: Paged) -> str:
-        return f"t{self.slot}.mark_computed({self.tokens})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,18 +378,11 @@ class ResetCache(TableAction):
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
         yield from map(cls, scope.devices) if "reset" in scope.calls else ()
 
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return "reset", self.device
-
-    def line(self, state: Paged) -> str:
-        return f"allocator.reset_prefix_cache({self.device})"
-
 
 ACTIONS: tuple[type[Any], ...] = (
     Allocate, Fork, FreeTable, AppendTokens, Ensure, MarkTable, Swap, ClearCopies, MarkComputed, ResetCache, Access,
     AccessFound, AccessUnknown,
 )  # fmt: skip
-"""Every action."""
 
 
 def pairs_of(outcome: Outcome[Paged]) -> tuple[Pair, ...]:

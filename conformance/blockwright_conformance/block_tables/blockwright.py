@@ -15,7 +15,7 @@ from blockwright.paging import Block, BlockTable, CpuGpuBlockAllocator
 from blockwright_spec.block_tables.state import Device, PagedConfig, Pair
 from blockwright_spec.reads import Prefix
 
-from .adapter import PagedObservation, TableShown, ranked
+from .abstraction import PagedObservation, TableShown, ranked
 
 Hash = Callable[[bytes | None, list[int], int | None], bytes]
 """Gives the content hash of a full block with some tokens, after one with a hash."""
@@ -43,7 +43,6 @@ class Digests:
 
 
 def extra_of(extra: Any) -> int | None:
-    """Return the extra hash of an extra key, a small number; 0 if there is no key."""
     return extra or None
 
 
@@ -87,7 +86,6 @@ class BlockwrightTables:
         return self.package.paging.Device[device.name]
 
     def table(self, slot: int) -> BlockTable:
-        """Return the table in a slot; a new one, which has no blocks, where there is none."""
         return self.tables[slot][1] if slot in self.tables else self.new_table()
 
     def allocate(self, slot: int, prefix: Prefix, device: Device) -> None:

@@ -16,12 +16,10 @@ class PagedScope:
     name: str
     config: PagedConfig
     slots: int
-    """Tables that there may be at once."""
     prompts: tuple[Prefix, ...]
     outputs: tuple[tuple[int, ...], ...] = ((0,),)
     """Tokens that may be appended in one call."""
     max_tokens: int = 0
-    """Tokens at which a table stops."""
     lookaheads: tuple[int, ...] = (0,)
     calls: frozenset[str] = field(default_factory=frozenset)
     """What else is called: see `PAGED_CALLS`."""

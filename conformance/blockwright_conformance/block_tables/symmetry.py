@@ -25,7 +25,6 @@ def paged_form(state: Paged, names: Names) -> Any:
 
 
 def marks_of(state: Paged, names: Names) -> list[tuple[int, int, int, int]]:
-    """Return the facts of each block: its content, how much of that is computed, its rank in time."""
     lives = [key is not None or block not in state.free for block, key in enumerate(state.keys)]
     times = [time if alive else 0 for time, alive in zip(state.times, lives, strict=True)]
     ranks = {time: rank for rank, time in enumerate(sorted({0, *times}))}
@@ -51,7 +50,6 @@ def signature(state: Paged, table: PagedTable | None, names: Names, marks: list[
 
 
 def in_order(state: Paged, marks: list[Any], slots: list[int]) -> Any:
-    """Return the form of tables and copies under one order of the slots."""
     labels: dict[int | None, int] = {state.null: 0, None: 0}
     tables = [
         [labels.setdefault(block, len(labels)) for block in table.entries]

@@ -16,11 +16,11 @@ from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from ..checker.lockstep import differing
 from ..checker.world import Outcome, World
 from ..kv_cache.symmetry import Names
-from .abstraction import expected, likely, refused_wrong
+from ..rows import Exploration
+from .abstraction import PagedObservation, expected, likely, refused_wrong
 from .actions import ACTIONS, TableAction, TablesReply, pairs_of
-from .adapter import PagedObservation
 from .blockwright import BlockwrightTables
-from .scopes import PagedScope
+from .scopes import PAGED_PROFILES, PagedScope
 from .symmetry import paged_form
 
 Factory = Callable[[PagedConfig], BlockwrightTables]
@@ -111,3 +111,12 @@ EVERYTHING = frozenset(reason.name for reason in PagedReason) | frozenset(
     action.__name__ for action in ACTIONS if action.__name__ != "AccessUnknown"
 )
 """What must happen in some scope of a profile: every action, and every refusal."""
+
+
+def weight(each: PagedScope) -> tuple[int, int, int]:
+    return each.config.caching, len(each.outputs) * len(each.lookaheads), len(each.calls) + each.config.num_gpu
+
+
+GATE = Exploration(
+    __name__, "paged", "all scopes of block tables", PAGED_PROFILES.__getitem__, TablesWorld, EVERYTHING, weight
+)

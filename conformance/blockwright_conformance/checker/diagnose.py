@@ -52,7 +52,6 @@ def of_last(world: World[S, M], model: M, before: S, action: Any) -> Iterator[tu
 
 
 def answers(world: World[S, M], model: M, state: S) -> list[tuple[str, str]]:
-    """Return the faults of a model's self-check and its answers in a state, each with the law that is broken."""
     broken: list[tuple[str, str]] = []
     asks: Any = (world.examine, of_fault), (world.misanswered, tuple)
     for ask, pair_of in asks:

@@ -36,7 +36,6 @@ class Result:
     depth: int = 0
     seconds: float = 0.0
     fired: Counter[str] = field(default_factory=Counter)
-    """How often each action happened, and each was refused for a reason."""
     violation: Violation | None = None
 
 
@@ -83,7 +82,6 @@ class Explorer(Generic[S, M]):
         return result
 
     def begun(self) -> list[Node[S, M]]:
-        """Return the first frontier; a model that cannot be made is a violation."""
         try:
             root = Node(self.world.initial(), None if self.alone else self.world.model())
         except Exception as error:
@@ -105,14 +103,12 @@ class Explorer(Generic[S, M]):
             node.model = None
 
     def visit(self, node: Node[S, M], action: Any) -> Node[S, M] | None:
-        """Take a step; return the state that it leads to, judged, if that is new."""
         after = self.step(node, action)
         if after is not None:
             self.judge_state(after)
         return after
 
     def step(self, node: Node[S, M], action: Any) -> Node[S, M] | None:
-        """Take one transition, on both sides; return the state that it leads to, if that is new."""
         self.result.transitions += 1
         model = node.model.copy() if node.model is not None else None
         trail = (node.trail, action)
@@ -126,7 +122,6 @@ class Explorer(Generic[S, M]):
         return self.arrived(node, action, outcome, Node(outcome.state, model, trail))
 
     def arrived(self, node: Node[S, M], action: Any, outcome: Outcome[S], after: Node[S, M]) -> Node[S, M] | None:
-        """Check the laws of an action's outcome; return the state that it led to, if that is new."""
         for name in self.world.happened(node.state, action, outcome):
             self.result.fired[name] += 1
         self.judge_step(node, outcome, after.trail)

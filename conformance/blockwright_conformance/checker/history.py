@@ -45,7 +45,6 @@ class History(Generic[S, M]):
         return found
 
     def act(self, action: Any) -> None:
-        """Perform an action on both sides, and compare everything; a `HistoryError` where something differs."""
         self.actions.append(action)
         if self.world.copied_every and len(self.actions) % self.world.copied_every == 0:
             old, self.model = self.model, self.model.copy()

@@ -45,7 +45,6 @@ def act(world: World[S, M], model: M, state: S, action: Any) -> Compared:
 
 
 def named(error: Exception) -> tuple[str, str]:
-    """Return the law that an error names (its attribute `law`; REF-0 if it names none), and the error in words."""
     return getattr(error, "law", "") or "REF-0", f"{type(error).__name__}: {error}"
 
 

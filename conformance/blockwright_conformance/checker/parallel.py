@@ -101,7 +101,6 @@ def interrupts_held_back() -> Iterator[None]:
 
 
 def leave_interrupts() -> None:
-    """Leave Ctrl-C to the process that started this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

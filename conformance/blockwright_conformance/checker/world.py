@@ -62,10 +62,8 @@ class World(ABC, Generic[S, M]):
     actions: ClassVar[tuple[type[Any], ...]]
     """The classes of actions (see `Action`), in the order in which they are tried."""
     laws: tuple[Any, ...] = ()
-    """Each a `Law`, or what has its `id`, `holds` and `statement`; of states here, of steps in `step_laws`."""
     step_laws: ClassVar[tuple[Any, ...]] = ()
     weights: ClassVar[dict[str, int]] = {}
-    """How often actions of a kind are drawn in a random walk; kinds that are not named count 1."""
     examined_every: ClassVar[int] = 1
     """Actions of a long history between two examinations of the model."""
     copied_every: ClassVar[int] = 7
@@ -145,7 +143,6 @@ class World(ABC, Generic[S, M]):
     # ---- for readers
 
     def opening(self) -> list[str]:
-        """Return the lines of a counterexample before its first action: imports, and a model that is made."""
         return []
 
     def lines(self, state: S, action: Any, outcome: Outcome[S]) -> list[str]:
@@ -153,7 +150,6 @@ class World(ABC, Generic[S, M]):
         return found
 
     def script(self, actions: Sequence[Any], fault: str = "") -> str:
-        """Return the calls of a history from a new model, and the faults at its end as comments."""
         lines, state = self.opening(), self.initial()
         for action in actions:
             outcome = self.meaning(state, action)

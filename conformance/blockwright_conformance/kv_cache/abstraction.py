@@ -52,7 +52,6 @@ def length(content: Content) -> int:
 
 
 def differences(wanted: Observation, shown: Observation, ordered: bool = True) -> list[str]:
-    """Name the fields in which a manager differs from an observation; `ordered`: whether the queue's order counts."""
     if wanted == shown:
         return []
     return differing(compared(wanted, ordered), compared(shown, ordered))

@@ -17,13 +17,25 @@ from blockwright_spec.reads import Prefix
 from ..checker.world import Action
 from .adapter import ManagerAdapter
 from .arrivals import Admit, AdmitHeld, Find, Preempt, Release
-from .hints import ReleasePrefix, Retain, Tick
 from .outcome import ManagerOutcome
-from .outside import Hold, LetGo, Take
 from .parts import Reply
 from .running import Append, Grow, GrowEach, Publish, Trim
 from .scopes import Scope
-from .steps import FinishLoad, Forget, Fork, Reset, Settle, Start, TakeCopies
+from .steps import (
+    FinishLoad,
+    Forget,
+    Fork,
+    Hold,
+    LetGo,
+    ReleasePrefix,
+    Reset,
+    Retain,
+    Settle,
+    Start,
+    Take,
+    TakeCopies,
+    Tick,
+)
 from .wrong import LateHit, WrongHit, WrongStep
 
 __all__ = [
@@ -78,7 +90,6 @@ def meaning(state: State, action: Any, choice: Choice = LRU) -> ManagerOutcome:
 
 
 def call_of(action: Any) -> Call | None:
-    """Return an action as it is counted."""
     match action:
         case Admit() | AdmitHeld() | Release():
             return Call(action.slot)

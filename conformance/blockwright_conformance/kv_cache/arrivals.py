@@ -40,7 +40,6 @@ class Admit(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix | None) -> Iterator[Self]:
-        """Yield the ways to admit a request with the hit of a lookup; wrong calls are without tokens."""
         if prefix is None:
             if "misuse" in scope.calls:
                 yield cls(slot, scope.prompts[0], 0, 0, False, False)
@@ -62,9 +61,9 @@ class Admit(NamedTuple):
                 yield cls(slot, prefix, new, encoder=encoder, reserve=1, planned=planned)
         if "load" in words and not is_loading(state, slot):
             for external in range(1, whole + (not recurrent(state.config))):  # a state is of no use before its end
-                yield cls(slot, prefix, 0, external=external, encoder=encoder)
+                yield cls(slot, prefix, 0, external=external, encoder=encoder, planned=planned)
                 if "whole" in words:
-                    yield cls(slot, prefix, 0, external=external, encoder=encoder, whole=True)
+                    yield cls(slot, prefix, 0, external=external, encoder=encoder, whole=True, planned=planned)
         for ahead in scope.lookaheads:
             if ahead:
                 yield cls(slot, prefix, whole, ahead)
@@ -152,7 +151,6 @@ class Release(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix | None) -> Iterator[Self]:
-        """Yield the end of a request; wrong: of one that is not there."""
         if prefix is not None or "misuse" in scope.calls:
             yield cls(slot)
 

@@ -23,7 +23,6 @@ from .adapter import EXTRAS, Counted, Explained, Found, Observation, Planned, Se
 
 
 def declared(kind: Kind, block_size: int) -> tuple[str, dict[str, Any]]:
-    """Return the name of the class by which an engine declares a layer, and its arguments."""
     sizes: dict[str, Any] = {"block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
     match kind:
         case Full():
@@ -76,7 +75,6 @@ def slices(flat: list[int], offsets: list[int], groups: int) -> list[tuple[Table
 
 
 def options_of(config: Config) -> dict[str, Any]:
-    """Return the options of a manager; options that distinguish candidates only where they are used."""
     added = config.added
     options = {
         "enable_caching": config.caching,
@@ -115,7 +113,6 @@ class Shared:
         self.prefixes: dict[bytes, Prefix] = {}
 
     def request(self, name: str, prefix: Prefix) -> Request:
-        """Return a request as first made; who changes it copies it before (`BlockwrightAdapter.owned`)."""
         request = self.requests.get((name, prefix))
         if request is None:
             extra, tokens = prefix
@@ -126,7 +123,6 @@ class Shared:
         return request
 
     def learn(self, request: Request, prefix: Prefix) -> None:
-        """Record the prefixes of a request's digests, one for each (HASH-1)."""
         for entry, digest in enumerate(request.block_hashes):
             covered = cut(prefix, (entry + 1) * self.block_size + self.lookahead)
             known = self.prefixes.setdefault(digest, covered)
@@ -135,16 +131,7 @@ class Shared:
                 raise AssertionError(f"HASH-1: one digest stands for {known} and for {prefix}")
 
 
-NAMES_OF_COUNTS = (
-    "queries", "hits", "external_queries", "external_hits", "local_cache_hit", "external_kv_transfer", "local_compute",
-    "resumed", "resumed_local_cache_hit", "resumed_external_kv_transfer", "resumed_local_compute", "preemptions",
-    "evicted",
-)  # fmt: skip
-"""What the journal calls the fields of `Counts`, in their order."""
-
-
 def folded(fact: Any) -> Counts:
-    """Return what one fact counts, as its own description says."""
     local = min(fact.hit, fact.prompt)
     external = min(fact.external, fact.prompt - local)
     computed, admits = fact.prompt - local - external, fact.kind == "admit"
@@ -198,7 +185,6 @@ class Account:
             self.lives[name] = replace(self.lives.get(name, Life(0)), elsewhere=tokens)
 
     def admit(self, request: Request) -> None:
-        """Note that a request was given slots; what it knew before counts if it is admitted with them."""
         name = request.request_id
         self.admitted[name] = self.life = replace(self.lives.get(name, Life(0)), prompt=request.num_prompt_tokens)
         self.lives[name] = Life(request.num_prompt_tokens, was_admitted=True)
@@ -211,8 +197,7 @@ class Account:
         read = Counts()
         for fact in self.reader.read():
             read = added(read, folded(fact))
-        totals = self.journal.totals()
-        before, self.before = self.before, Counts(*(totals[name] for name in NAMES_OF_COUNTS))
+        before, self.before = self.before, Counts(*self.journal.totals().values())  # the same numbers, in one order
         return Counted(before, self.before, read, self.life)
 
 
@@ -246,7 +231,6 @@ class BlockwrightAdapter:
         self.account = Account(self.manager) if config.added.counts else None
 
     def sharing(self, config: Config) -> Shared:
-        """Return the record shared by all copies of this adapter; with events, keys leave the process."""
         tells, lookahead = config.added.tells, config.added.key_lookahead
         hasher = {"hasher": self.package.Sha256Hasher(b"", lookahead)} if tells or lookahead else {}
         return Shared(hash_unit(config), partial(self.package.Request, **hasher), lookahead)
@@ -404,14 +388,12 @@ class BlockwrightAdapter:
         self.manager.free(request)
 
     def preempt(self, name: str) -> None:
-        """Release a request's blocks; it goes on later."""
         request = self.owned(name)
         request.num_computed_tokens = request.num_tokens
         self.note_call(name)
         self.manager.free(request, preempted=True)
 
     def note_call(self, name: str) -> None:
-        """Note which request a call is about."""
         if self.account is not None:
             self.account.about(name)
 
@@ -534,7 +516,6 @@ class BlockwrightAdapter:
         return heard
 
     def event(self, event: Any) -> Event:
-        """Return an event in the specification's terms: with prefixes in place of keys."""
         prefixes, kind = self.shared.prefixes, type(event).__name__
         if kind == "AllBlocksCleared":
             return Cleared()
@@ -544,7 +525,7 @@ class BlockwrightAdapter:
         extras = {"cache_salt": event.cache_salt, "lora_name": event.lora_name}
         extra = EXTRAS.index({name: value for name, value in extras.items() if value is not None})
         parent = None if event.parent_block_hash is None else prefixes[event.parent_block_hash]
-        return Stored(content, parent, event.is_parent_absent, event.token_ids, extra)
+        return Stored(content, parent, event.is_parent_absent, event.token_ids, extra, event.lookahead_token_ids)
 
     def evicted(self) -> tuple[tuple[int, Content], ...]:
         evictions = self.manager.take_evictions()

@@ -43,7 +43,6 @@ NAMES: dict[str, dict[str, str]] = {what: FILE[what] for what in ("kinds", "call
 
 
 def keeps_draft_states(scope: Scope) -> bool:
-    """Return whether a recurrent layer keeps states of drafts."""
     return any(isinstance(group.kind, Mamba) and group.kind.drafts for group in scope.config.groups)
 
 
@@ -96,7 +95,6 @@ def check_names(declared: Capabilities) -> None:
 
 
 def hint(name: object, known: Iterable[str]) -> str:
-    """Suggest the nearest of the known names, or list them all."""
     near = get_close_matches(str(name), sorted(known), n=1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
 

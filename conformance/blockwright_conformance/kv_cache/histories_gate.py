@@ -26,7 +26,6 @@ def size(profile: Profile) -> int:
 
 
 def chosen(profile: Profile) -> list[Scope]:
-    """Return the requested large scopes, without the calls that the manager declares it lacks."""
     scopes = [each for each in large_scopes() if profile.scope in each.name]
     return scopes if profile.is_ours else fitting(scopes, capabilities_of(factory_of(profile.implementation)))
 

@@ -66,7 +66,6 @@ def compare(outcome: ManagerOutcome, reply: Reply, adapter: ManagerAdapter, show
 
 
 def bare(hit: Found) -> Found:
-    """Return a hit, without tables if nothing was found: a manager may give one for each group all the same."""
     return hit if hit.length or any(hit.tables) else Found(0, ())
 
 
@@ -113,7 +112,6 @@ def misheard(state: State, listeners: tuple[Listener, ...]) -> list[str]:
 
 
 def miscounted(outcome: ManagerOutcome, call: Call | None, shown: Observation) -> list[str]:
-    """Name the law of counts (MET-1) that a manager breaks, with what it counts and what happened."""
     if shown.counted is None:
         return []
     happened = Counts()
@@ -128,13 +126,11 @@ def miscounted(outcome: ManagerOutcome, call: Call | None, shown: Observation) -
 
 
 def replaced(step: Done) -> tuple[tuple[int, int, int], ...]:
-    """Return the entries that a step copied: group, entry, and the block that is there now."""
     targets = {group: target for group, _, target in copies(step)}
     return tuple([(at, entry, targets[at]) for at, entry in enumerate(step.copied) if entry is not None])
 
 
 def unexplained(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ...]) -> list[str]:
-    """Name the differences in how a manager explains the hits of prompts (EXPLAIN-1)."""
     faults = []
     for prefix in prompts:
         adapter.send(OTHER, prefix)
@@ -165,7 +161,6 @@ def examine(
 
 
 def uncommon(adapter: ManagerAdapter, state: State) -> list[str]:
-    """Name the differences in the common prefixes that a manager counts (COMMON-1)."""
     faults, groups = [], range(len(state.config.groups))
     for slot, request in enumerate(state.requests):
         for count in range(1, len(state.requests) + 1) if isinstance(request, Running) else ():

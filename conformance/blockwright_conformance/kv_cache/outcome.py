@@ -13,7 +13,6 @@ class ManagerOutcome(Outcome[State]):
     """The specification's outcome of an action."""
 
     hit: Hit | None = None
-    """What the lookup found, where the action makes one."""
 
     @property
     def done(self) -> tuple[Done, ...]:

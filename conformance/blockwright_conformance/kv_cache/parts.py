@@ -21,7 +21,6 @@ class Reply(NamedTuple):
     refused: bool = False
     """It said "not now": None, or False for a reset."""
     error: Exception | None = None
-    """It said that the call was wrong."""
     hit: Found | None = None
     served: tuple[Served, ...] = ()
 
@@ -42,7 +41,6 @@ def names_of(state: State) -> tuple[str, ...]:
 
 
 def settled(state: State, outcome: Done | Refusal, hit: Hit | None = None) -> ManagerOutcome:
-    """Return what comes of one transition, which is refused as a whole if it is."""
     if isinstance(outcome, Refusal):
         return ManagerOutcome(state, (), outcome, hit)
     return ManagerOutcome(outcome.state, ((state, outcome),), None, hit)
@@ -122,7 +120,6 @@ def is_idle(scope: Scope, state: State) -> bool:
 
 
 def is_untimely(scope: Scope) -> bool:
-    """Return whether calls are made at the wrong time: not where histories are long, which would do little else."""
     return "misuse" in scope.calls and "odd" not in scope.calls
 
 

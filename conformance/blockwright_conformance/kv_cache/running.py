@@ -36,7 +36,6 @@ class Grow(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
-        """Yield its steps: remaining tokens in chunks, drafts, lookahead, publication put off."""
         request = running(state, slot)
         remaining = len(prefix[1]) - request.computed
         if request.added.loading or is_idle(scope, state):
@@ -67,7 +66,6 @@ class Grow(NamedTuple):
 
     @classmethod
     def drafted(cls, state: State, slot: int, remaining: int, drafts: int) -> Iterator[Self]:
-        """Yield a step that carries drafts, declared only where a recurrent layer has to keep their states."""
         most = draft_states(state.config)
         if most is None:
             yield cls(slot, remaining + drafts)
@@ -111,7 +109,6 @@ class GrowEach(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        """Yield batches of one new token for every request that has one to compute, in both orders."""
         if "batch" not in scope.calls:
             return
         wants = tuple(
@@ -149,7 +146,6 @@ class Append(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
-        """Yield the tokens that may come once all before are computed, accepted drafts among them."""
         request, length = running(state, slot), len(prefix[1])
         if scope.in_flight:
             if length < min(request.settled + 1, scope.max_tokens):
@@ -212,7 +208,6 @@ class Trim(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
-        """Yield trims: at all computed tokens, and at known drafts that are accepted only now, or unknown."""
         if "trim" not in scope.calls:
             return
         request = running(state, slot)

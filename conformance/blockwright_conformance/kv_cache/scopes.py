@@ -25,18 +25,13 @@ class Scope:
     """Requests that may run at once; each is an id that the engine uses again after the request has ended."""
     prompts: tuple[Prefix, ...]
     outputs: tuple[int, ...] = (0,)
-    """Tokens that the model may put out."""
     max_tokens: int = 0
     """Tokens at which a request stops; never above `config.max_model_len`."""
     lookaheads: tuple[int, ...] = (0,)
     drafts: int = 0
-    """Draft tokens that a step may carry beyond the known ones."""
     in_flight: int = 0
-    """Steps that may be in flight at once."""
     encoder: int = 0
-    """Encoder tokens of each request."""
     outside: int = 0
-    """Holds from outside that there may be at once."""
     calls: frozenset[str] = field(default_factory=frozenset)
     """What else the engine does: see `CALLS`."""
 
@@ -52,7 +47,6 @@ CALLS: dict[str, str] = FILE["calls"]
 
 
 def strings(symbols: int, shortest: int, longest: int, extras: tuple[int, ...] = (0,)) -> tuple[Prefix, ...]:
-    """Return all prompts of these lengths over an alphabet, with each of the extra keys (0 for no key)."""
     return tuple(
         (extra, tokens)
         for extra in extras
@@ -73,7 +67,6 @@ def plain(value: Any) -> Any:
 
 
 def prompt(text: Any) -> Prefix:
-    """Return a prompt from its tokens, perhaps behind an extra key ("1:00"); one that is no text as it is."""
     if not isinstance(text, str):
         return text  # type: ignore[no-any-return]
     extra, _, tokens = text.rpartition(":")
@@ -110,7 +103,6 @@ LAYERS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
 
 
 def kind_and_lengths(kind: Kind) -> tuple[str, dict[str, int]]:
-    """Return the name of a kind of layers, and its own lengths: sinks, a window, a chunk, drafts if there are any."""
     name, own = next((name, own) for name, (each, own) in LAYERS.items() if isinstance(kind, each))
     return name, {length: getattr(kind, length) for length in own if getattr(kind, length)}
 
@@ -137,7 +129,6 @@ def scope(kind: Kind, size: int, theme: str, blocks: int, tokens: int, words: st
 
 
 def of_groups(groups: Layers, theme: str, blocks: int, tokens: int, words: str, **rest: Any) -> Scope:
-    """Return a scope of several groups of layers, each a kind and a block size."""
     flags = {flag: rest.pop(flag) for flag in FLAGS if flag in rest}
     flags["overlaps"] = bool(rest.get("in_flight"))
     config = configured(tuple(starmap(Group, groups)), blocks, rest.pop("max_model_len", tokens), **flags)
@@ -199,7 +190,6 @@ PROFILES: dict[str, tuple[Scope, ...]] = {
     "pr": PR,
     "nightly": (*EVERY, *(of_row(*row) for row in FILE["scopes"]["larger"])),
 }
-"""The scopes of each profile."""
 POLICIES = tuple([of_row(*row) for row in FILE["scopes"]["policies"]])
 """The scopes of somebody's own policy, in every profile; random histories of the last."""
 

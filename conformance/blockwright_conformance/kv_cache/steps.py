@@ -4,15 +4,16 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple, Self, cast
 
-from blockwright_spec.manager import transitions
+from blockwright_spec.hints import Wish
+from blockwright_spec.manager import retention, transitions
 from blockwright_spec.manager.choices import Choice
-from blockwright_spec.manager.in_time import forgetting, forks
+from blockwright_spec.manager.in_time import forgetting, forks, outside
 from blockwright_spec.manager.in_time import in_flight as flights
 from blockwright_spec.manager.lru import LRU
-from blockwright_spec.manager.state import Absent, Running, State, is_loading
+from blockwright_spec.manager.state import NULL, Absent, Running, State, held_tables, is_loading, key
 from blockwright_spec.reads import Prefix
 
-from .adapter import EXTRAS, ManagerAdapter
+from .adapter import EXTRAS, ManagerAdapter, Served
 from .outcome import ManagerOutcome
 from .parts import Reply, absent, computed_of, is_untimely, name_of, sent, settled
 from .scopes import Scope
@@ -61,7 +62,6 @@ class Start(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        """Yield the start, where steps are started for their own sake, and while another may be in flight."""
         if "start" in scope.calls:
             yield cls()
         if len(state.flights) < scope.in_flight:
@@ -81,7 +81,6 @@ class Settle(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        """Yield ends of the oldest step with every number of rejected drafts; wrong calls name too many."""
         misuses, untimely = "misuse" in scope.calls, is_untimely(scope)
         if not (scope.in_flight or (state.config.added.overlaps and misuses)):
             return
@@ -112,7 +111,6 @@ class FinishLoad(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        """Yield the ends of the loads on their way: all tokens came, some, or none."""
         if "load" not in scope.calls:
             return
         for slot, request in enumerate(state.requests):
@@ -141,7 +139,6 @@ class Fork(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        """Yield forks to a request that is not there; wrong: to other tokens, to one that runs, of an absent one."""
         if "fork" not in scope.calls:
             return
         child, misuses = absent(state), "misuse" in scope.calls
@@ -197,3 +194,147 @@ class TakeCopies(NamedTuple):
         copies = adapter.take_copies()
         if copies != wanted:
             raise AssertionError(f"COPY-1: expected the copies {wanted}, found {copies}")
+
+
+class Retain(NamedTuple):
+    """Say that the first tokens of a request are to be kept with a priority until a time."""
+
+    slot: int
+    tokens: int
+    priority: int
+    until: int
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
+        request = state.requests[slot]
+        if "hint" not in scope.calls or not isinstance(request, Running) or is_told(scope, request):
+            return
+        if request.added.wish.priority == 0:
+            yield cls(slot, state.config.groups[0].block_size, 2, state.now + 1)
+            yield cls(slot, len(prefix[1]), 1, state.now + 2)
+        if "misuse" in scope.calls:
+            yield from (cls(slot, 1, 1, state.now), cls(slot, 1, 0, state.now + 1), cls(slot, -1, 1, state.now + 1))
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        return settled(state, retention.retain(state, *self))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
+        adapter.retain(name_of(self.slot), self.tokens, self.priority, self.until)
+
+
+def is_told(scope: Scope, request: Running) -> bool:
+    """Return whether there was a hint for a request; only some scopes give more than one."""
+    return "odd" not in scope.calls and request.added.wish != Wish()
+
+
+class ReleasePrefix(NamedTuple):
+    """Mark a request's tokens from one on to be evicted first."""
+
+    slot: int
+    first: int
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
+        request = state.requests[slot]
+        if "hint" in scope.calls and isinstance(request, Running) and not is_told(scope, request):
+            if request.added.wish.first is None:
+                yield cls(slot, 0)
+            if "odd" in scope.calls:
+                yield cls(slot, 1)
+            if "misuse" in scope.calls:
+                yield cls(slot, -1)
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        return settled(state, retention.release_prefix(state, *self))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
+        adapter.release_prefix(name_of(self.slot), self.first)
+
+
+class Tick(NamedTuple):
+    """Say what time it is."""
+
+    now: int
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
+        if "hint" in scope.calls:
+            wishes = tuple(each.added.wish.until for each in state.requests if isinstance(each, Running))
+            if max((*wishes, *(mark.until for mark in state.marks))) > state.now:
+                yield cls(state.now + 1)
+            if "misuse" in scope.calls:
+                yield cls(state.now - 1)
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        return settled(state, retention.advance(state, self.now))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
+        adapter.advance_time(self.now)
+
+
+def may_hold(scope: Scope, state: State) -> bool:
+    return "outside" in scope.calls and len(state.outside) < scope.outside
+
+
+class Hold(NamedTuple):
+    """Hold blocks once more."""
+
+    blocks: tuple[int, ...]
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
+        if may_hold(scope, state):
+            held = {block for table in held_tables(state) for block in table if block != NULL}
+            found = {block for block in state.queue if key(state, block) is not None}
+            yield from (cls((block,)) for block in sorted(held | found))
+            bare = [block for block in state.queue if block not in found]
+            if "misuse" in scope.calls:
+                yield cls((NULL,))
+                yield from (cls((*sorted(held)[:1], block)) for block in bare[:1])
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        return settled(state, outside.hold(state, self.blocks))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
+        adapter.pin(self.blocks)
+
+
+class Take(NamedTuple):
+    """Take a free block."""
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
+        if may_hold(scope, state):
+            yield cls()
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        return settled(state, outside.take(state, 1, choice))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        taken = adapter.take(1)
+        return Reply(refused=True) if taken is None else Reply(served=(Served((taken,)),))
+
+
+class LetGo(NamedTuple):
+    """Let go of blocks, in this order."""
+
+    blocks: tuple[int, ...]
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
+        if "outside" not in scope.calls:
+            return
+        every = state.outside
+        yield from dict.fromkeys(
+            cls(blocks) for blocks in (*((block,) for block in every), every, every[::-1]) if blocks
+        )
+        if "misuse" in scope.calls:
+            yield from (cls((*every, block)) for block in sorted({*every}))
+            others = {block for table in held_tables(state) for block in table} - {NULL, *every}
+            yield from (cls((block,)) for block in (*sorted(others), *state.queue[:1]))
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        return settled(state, outside.let_go(state, self.blocks))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> None:
+        adapter.unpin(self.blocks)

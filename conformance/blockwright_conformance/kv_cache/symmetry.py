@@ -43,12 +43,10 @@ class Names:
         return number
 
     def digest(self, state: Any) -> bytes:
-        """Return 16 bytes that are equal for states that differ in names only; for others only by collision."""
         return blake2b(marshal.dumps(self._canonical(state, self), 2), digest_size=16).digest()
 
 
 def marks_of(state: State, names: Names) -> list[int]:
-    """Return the facts of each block as a number: its key, its rank among equal keys, how far its content goes."""
     longest, blocks = state.config.max_model_len + 1, state.config.num_blocks
     marks = [0 if content is None else len(content[1][1]) for content in state.contents]
     numbers: list[int] = []
@@ -104,7 +102,6 @@ def num_dead(group: Group, size: int, length: int) -> int:
 
 
 def timed(state: State, slot: int, request: Running) -> tuple[Any, ...]:
-    """Return the settled tokens of a request, and those of its steps in flight."""
     if not state.config.added.overlaps:
         return ()
     return request.settled, tuple(
@@ -118,7 +115,6 @@ def timed(state: State, slot: int, request: Running) -> tuple[Any, ...]:
 
 
 def form(state: State, names: Names) -> Form:
-    """Return the canonical form of a state: blocks relabelled, requests sorted."""
     marks = marks_of(state, names)
     signed = sorted([(signature(state, slot, names, marks), slot) for slot in range(len(state.requests))])
     signatures = [signature for signature, _ in signed]
@@ -143,7 +139,6 @@ def in_slots(state: State, names: Names, labels: dict[int, int]) -> Form:
 
 
 def open_orders(signed: list[tuple[tuple[Any, ...], int]]) -> list[list[int]]:
-    """Return the orders of slots that their sorted signatures leave open; absent requests are all alike."""
     groups: list[list[int]] = []
     last: tuple[Any, ...] | None = None
     for signature, slot in signed:
@@ -160,7 +155,6 @@ def open_orders(signed: list[tuple[tuple[Any, ...], int]]) -> list[list[int]]:
 def ordered(
     state: State, marks: list[int], signatures: list[tuple[Any, ...]], slots: list[int], labels: dict[int, int]
 ) -> Form:
-    """Return the form under one order of the requests."""
     requests = [state.requests[slot] for slot in slots]
     tables = [
         [labels.setdefault(block, len(labels)) for block in table]

@@ -94,7 +94,6 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         return self.names.digest(state)
 
     def broken(self, state: State) -> list[Law]:
-        """Return the laws that a state breaks; those of lookups are judged once for all that a lookup can see."""
         seen = lookup_view(state)
         if (hits := self.lookups.get(seen)) is None:
             hits = self.lookups[seen] = [law for law in self.laws if law.id in LOOKUP_LAWS and not law.holds(state)]
@@ -128,7 +127,6 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         return lockstep.examine(model, state, self.scope.prompts, self.scope.calls)
 
     def script(self, actions: Sequence[Any], fault: str = "") -> str:
-        """Return a test: the calls of the manager's adapter, with the faults at their end as assertions."""
         return way(self, actions, fault)
 
     def symptoms(
@@ -155,4 +153,3 @@ def explorer(
 EVERYTHING = frozenset(reason.name for reason in Reason if reason is not Reason.ILLEGAL_CHOICE) | frozenset(
     action.__name__ for action in ACTIONS if not action.__name__.startswith(("Wrong", "Late"))
 )
-"""What must happen in some scope of a profile: every action, and every refusal that a manager can answer."""

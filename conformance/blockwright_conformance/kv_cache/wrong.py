@@ -92,7 +92,6 @@ class WrongHit(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
-        """Yield hits that are not this request's: of another length, or of another prefix."""
         if "misuse" not in scope.calls:
             return
         hit = hit_of(state, prefix)

@@ -7,7 +7,7 @@ blocks are the specification's; a history with real bytes moves them (`blockwrig
 
 import marshal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from itertools import combinations
 from typing import Any, ClassVar, NamedTuple, Self
@@ -40,16 +40,23 @@ class ChainReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChainAction:
-    """The base of all actions; each has its meaning (`outcome`), and makes its call (`call`)."""
+    """The base of all actions: most are one call (`made`), whose meaning (`meant`) takes the same arguments."""
+
+    made: ClassVar[str]
+    meant: ClassVar[Callable[..., ChainOutcome]]
+
+    def given(self, *_: Any) -> list[Any]:
+        values = [getattr(self, each.name) for each in fields(self)]
+        return [list(each) if isinstance(each, tuple) else each for each in values]
 
     def outcome(self, state: Chain) -> ChainOutcome:
-        raise NotImplementedError
+        return type(self).meant(state, *[getattr(self, each.name) for each in fields(self)])
 
     def call(self, model: ChainUnderTest) -> Any:
-        raise NotImplementedError
+        return getattr(model.chain, self.made)(*self.given())
 
     def line(self, state: Chain) -> str:
-        raise NotImplementedError
+        return f"chain.{self.made}({', '.join(map(repr, self.given()))})"
 
     def begun(self, answer: Any) -> int | None:
         """Return the chain's own name of the transfer that the call has begun."""
@@ -91,6 +98,7 @@ class Store(ChainAction):
     keys: tuple[Key, ...]
     device: tuple[int, ...]
     said: tuple[Any, ...] = ()
+    made = "store"
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
@@ -99,26 +107,23 @@ class Store(ChainAction):
             known = (each for each in scope.stores if is_computed(state, each) or loads(state, each))
             yield from (cls(*sliced(each), scope.said) for each in known)
         if scope.misuse:
-            keys, device = sliced(scope.loads[0])
-            yield cls(keys[:1] * 2, device[: scope.config.span] * 2)
-            yield cls(keys, device[1:])
+            yield from wrongly_named(cls, scope)
+
+    def given(self, model: type[ChainUnderTest] | ChainUnderTest = ChainUnderTest) -> list[Any]:
+        said = hints(said_in(self.said), self.keys, model.package.offload.BlockHint)
+        return [list(self.keys), list(self.device), *([said] if said else [])]
 
     def outcome(self, state: Chain) -> ChainOutcome:
         return calls.store(state, self.keys, self.device, said_in(self.said))
 
     def call(self, model: ChainUnderTest) -> Any:
-        started = model.chain.store(list(self.keys), list(self.device), self.hints(model))
+        started = model.chain.store(*self.given(model))
         if started is not None:
             model.name(self.keys)
         return started
 
-    def hints(self, model: type[ChainUnderTest] | ChainUnderTest = ChainUnderTest) -> list[Any] | None:
-        """Return the hints for the blocks, in the types of a model's package."""
-        return hints(said_in(self.said), self.keys, model.package.offload.BlockHint)
-
     def line(self, state: Chain) -> str:
-        more = f", {self.hints()}" if self.said else ""
-        return f"stored = chain.store({list(self.keys)}, {list(self.device)}{more})"
+        return f"stored = {ChainAction.line(self, state)}"
 
     def begun(self, answer: Any) -> int | None:
         return None if answer is None else answer.job_id
@@ -135,41 +140,40 @@ class Load(ChainAction):
 
     keys: tuple[Key, ...]
     device: tuple[int, ...]
+    made, meant = "load", calls.load
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
         if asked(state) < scope.under_way:
             yield from (cls(*sliced(each)) for each in scope.loads)
         if scope.misuse:
+            yield from wrongly_named(cls, scope)
             keys, device = sliced(scope.loads[0])
-            yield cls(keys[:1] * 2, device[: scope.config.span] * 2)
-            yield cls(keys, device[1:])
             yield cls(keys, device[:1] * len(device))
 
-    def outcome(self, state: Chain) -> ChainOutcome:
-        return calls.load(state, self.keys, self.device)
-
-    def call(self, model: ChainUnderTest) -> Any:
-        return model.chain.load(list(self.keys), list(self.device))
-
     def line(self, state: Chain) -> str:
-        return f"loaded = chain.load({list(self.keys)}, {list(self.device)})"
+        return f"loaded = {ChainAction.line(self, state)}"
 
     def begun(self, answer: Any) -> int | None:
         return answer  # type: ignore[no-any-return]
+
+
+def wrongly_named(kind: Callable[..., Any], scope: ChainScope) -> Iterator[Any]:
+    keys, device = sliced(scope.loads[0])
+    yield kind(keys[:1] * 2, device[: scope.config.span] * 2)
+    yield kind(keys, device[1:])
 
 
 @dataclass(frozen=True, slots=True)
 class Take(ChainAction):
     """Take the transfers that may start."""
 
+    meant = calls.hand_out
+
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
         if not scope.eager:
             yield cls()
-
-    def outcome(self, state: Chain) -> ChainOutcome:
-        return calls.hand_out(state)
 
     def call(self, model: ChainUnderTest) -> Any:
         return model.hand_out()
@@ -179,11 +183,24 @@ class Take(ChainAction):
 
 
 @dataclass(frozen=True, slots=True)
-class Land(ChainAction):
-    """A transfer under way, by its number, has ended."""
+class OfTransfer(ChainAction):
+    """The base of what is said of a transfer under way, by its number."""
 
     at: int
+
+    def call(self, model: ChainUnderTest) -> Any:
+        return getattr(model.chain, self.made)(model.job_at(self.at), *self.given()[1:])
+
+    def line(self, state: Chain) -> str:
+        return f"chain.{self.made}({', '.join([job_in(state, self.at), *map(repr, self.given()[1:])])})"
+
+
+@dataclass(frozen=True, slots=True)
+class Land(OfTransfer):
+    """A transfer has ended."""
+
     success: bool = True
+    made, meant = "finish", calls.finish
 
     @property
     def odds(self) -> float:
@@ -192,46 +209,26 @@ class Land(ChainAction):
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        """Yield both ends of every transfer that has started."""
         for at, transfer in enumerate(state.transfers):
             if transfer.started or scope.misuse:
                 yield from (cls(at), cls(at, success=False))
         if scope.misuse:
             yield cls(len(state.transfers))
 
-    def outcome(self, state: Chain) -> ChainOutcome:
-        return calls.finish(state, self.at, self.success)
-
-    def call(self, model: ChainUnderTest) -> Any:
-        return model.chain.finish(model.job_at(self.at), self.success)
-
-    def line(self, state: Chain) -> str:
-        return f"chain.finish({job_in(state, self.at)}, {self.success})"
-
 
 @dataclass(frozen=True, slots=True)
-class Cancel(ChainAction):
-    """Drop a transfer under way, by its number."""
+class Cancel(OfTransfer):
+    """Drop a transfer."""
 
-    at: int
+    made, meant = "cancel", calls.cancel
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        """Yield transfers that may not have started."""
         for at, transfer in enumerate(state.transfers):
             if not scope.eager or (scope.misuse and transfer.started):
                 yield cls(at)
         if scope.misuse:
             yield cls(len(state.transfers))
-
-    def outcome(self, state: Chain) -> ChainOutcome:
-        return calls.cancel(state, self.at)
-
-    def call(self, model: ChainUnderTest) -> Any:
-        return model.chain.cancel(model.job_at(self.at))
-
-    def line(self, state: Chain) -> str:
-        return f"chain.cancel({job_in(state, self.at)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,19 +236,11 @@ class Touch(ChainAction):
     """Count keys as just used."""
 
     keys: tuple[Key, ...]
+    made, meant = "touch", calls.chain_touch
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
         yield from map(cls, scope.touched)
-
-    def outcome(self, state: Chain) -> ChainOutcome:
-        return calls.chain_touch(state, self.keys)
-
-    def call(self, model: ChainUnderTest) -> Any:
-        return model.chain.touch(list(self.keys))
-
-    def line(self, state: Chain) -> str:
-        return f"chain.touch({list(self.keys)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,19 +248,11 @@ class MakeRoom(ChainAction):
     """Send idle blocks down until a number of places of tier 0 are free or will be."""
 
     count: int
+    made, meant = "make_room", calls.make_room
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
         yield from map(cls, scope.rooms)
-
-    def outcome(self, state: Chain) -> ChainOutcome:
-        return calls.make_room(state, self.count)
-
-    def call(self, model: ChainUnderTest) -> Any:
-        return model.chain.make_room(self.count)
-
-    def line(self, state: Chain) -> str:
-        return f"chain.make_room({self.count})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,19 +260,11 @@ class Forget(ChainAction):
     """Forget keys."""
 
     keys: tuple[Key, ...]
+    made, meant = "forget", calls.forget
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
         yield from map(cls, scope.forgets)
-
-    def outcome(self, state: Chain) -> ChainOutcome:
-        return calls.forget(state, self.keys)
-
-    def call(self, model: ChainUnderTest) -> Any:
-        return model.chain.forget(list(self.keys))
-
-    def line(self, state: Chain) -> str:
-        return f"chain.forget({list(self.keys)})"
 
 
 def sliced(each: Slice) -> tuple[tuple[Key, ...], tuple[int, ...]]:
@@ -299,7 +272,6 @@ def sliced(each: Slice) -> tuple[tuple[Key, ...], tuple[int, ...]]:
 
 
 def asked(state: Chain) -> int:
-    """Count the transfers under way that the engine asked for."""
     return sum(each.kind in (Kind.STORE, Kind.LOAD) for each in state.transfers)
 
 
@@ -309,7 +281,6 @@ def is_computed(state: Chain, each: Slice) -> bool:
 
 
 def loads(state: Chain, each: Slice) -> bool:
-    """Return whether a load writes to blocks of a slice."""
     device = set(sliced(each)[1])
     return any(other.kind is Kind.LOAD and device & set(other.device) for other in state.transfers)
 
@@ -405,7 +376,6 @@ class ChainWorld(World[Chain, ChainUnderTest]):
     def differences(
         self, model: ChainUnderTest, action: ChainAction, outcome: Outcome[Chain], reply: ChainReply, shown: ChainShown
     ) -> list[str]:
-        """Name the differences in the answer or, if there are none, in the observation."""
         if faults := list(self.answered(model, action, outcome, reply)):
             return faults
         before = outcome.steps[0][0] if outcome.steps else outcome.state

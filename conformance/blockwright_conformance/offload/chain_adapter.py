@@ -56,7 +56,6 @@ class ChainShown(NamedTuple):
     tiers: tuple[TierShown, ...]
     pins: dict[int, int]
     events: tuple[tuple[Event, ...], ...]
-    """By tier."""
     handed: tuple[Handed, ...]
     ended: tuple[Ended, ...]
     dropped: int
@@ -137,7 +136,6 @@ class ChainUnderTest:
             self.names.note(key, self.package.events.BlockStored(key, parent, pack("<i", key[-1]), 1))
 
     def told(self) -> Told | None:
-        """Return the index of the events up to now."""
         if self.names is None:
             return None
         self.index.apply([each for event in self.names.take() for each in event.told])
@@ -207,7 +205,6 @@ def chain_expected(before: Chain, outcome: ChainDone, jobs: Sequence[int | None]
 
 
 def is_own(each: Transfer) -> bool:
-    """Return whether a transfer is the chain's own, which is not reported to its caller."""
     return each.kind in (Kind.DEMOTE, Kind.PROMOTE)
 
 

@@ -41,7 +41,6 @@ class TierScope:
 
 
 def lists(keys: int, longest: int) -> tuple[tuple[Key, ...], ...]:
-    """Return every list of keys up to a length, repetitions among them, the empty one too."""
     return tuple(named for length in range(longest + 1) for named in product(KEYS[:keys], repeat=length))
 
 
@@ -55,7 +54,6 @@ def said_in(rows: tuple[Any, ...]) -> dict[Key, Said]:
 
 
 def tier_of_row(name: str, manager: str, capacity: int, every: list[int], more: list[str], *rest: Any) -> TierScope:
-    """Return a tier's scope: calls name every list of the keys up to a length, and more lists."""
     own = options(rest)
     own |= {"recovered": keys_of(own["recovered"])} if "recovered" in own else {}
     return TierScope(name, manager, capacity, (*lists(*every), *map(keys_of, more)), **own)
@@ -92,7 +90,6 @@ class ChainScope:
 
 
 def request(span: int, *keys: tuple[Key, int]) -> Slice:
-    """Return a request: its keys, each with the number of its group of `span` blocks of the device."""
     return tuple((key, tuple(range(at * span, (at + 1) * span))) for key, at in keys)
 
 
@@ -114,7 +111,6 @@ def chain_scope(name: str, capacities: tuple[int, ...], num_device: int = 2, **r
 
 
 def chain_of_row(name: str, capacities: list[int], *rest: Any) -> ChainScope:
-    """Return a chain's scope: blocks of each tier, perhaps blocks of the device, options."""
     own = options(rest[-1:] if isinstance(rest[-1], dict) else ())
     own |= {each: slices(own[each], own.get("span", 1)) for each in ("stores", "loads") if each in own}
     own |= {each: tuple(map(keys_of, own[each])) for each in ("touched", "forgets") if each in own}
@@ -126,6 +122,4 @@ ROWS = rows_of(__file__)
 TIER_PR, TIER_LARGE = (tuple([tier_of_row(*row) for row in ROWS["tiers"][name]]) for name in ("pr", "nightly"))
 CHAIN_PR, CHAIN_LARGE = (tuple([chain_of_row(*row) for row in ROWS["chains"][name]]) for name in ("pr", "nightly"))
 TIER_PROFILES = profiles(TIER_PR, TIER_LARGE, "no blocks", "events off")
-"""The scopes of one tier, of each profile."""
 CHAIN_PROFILES = profiles(CHAIN_PR, CHAIN_LARGE, "nothing", "reserve 0")
-"""The scopes of chains, of each profile."""

@@ -61,7 +61,6 @@ class TierCall(NamedTuple):
         return 1 if self.success else 0.25
 
     def crowds(self, readers: int, state: Tier) -> bool:
-        """Return whether a call would have more than the allowed readers at a block."""
         if self.name != "prepare_load":
             return False
         entries = (entry_of(state, key) for key in self.keys)
@@ -94,7 +93,6 @@ class TierCall(NamedTuple):
         return [f"manager.{name}({', '.join(map(repr, arguments))})"]
 
     def made(self, now: TierNow, hint: Callable[..., Any] = BlockHint) -> tuple[Any, ...]:
-        """Return the name and the arguments of the call; `hint` makes the hint for a block."""
         if self.name == "prepare_store" and now.said:
             return "prepare_store_hinted", list(self.keys), hints(now.said, self.keys, hint)
         more = (self.success,) if self.name.startswith("complete") else ()
@@ -114,11 +112,9 @@ MEANINGS: dict[str, Callable[[Tier, TierCall, Victims, Mapping[Key, Said]], Tier
     "complete_store": lambda state, call, *_: calls.complete_store(state, call.keys, call.success),
     "advance_time": lambda state, *_: calls.advance(state, 1),
 }
-"""The calls on a tier."""
 
 
 def completely_written(state: Tier, keys: tuple[Key, ...]) -> Tier:
-    """Write the blocks of keys that are to be written."""
     for each in state.entries:
         if each.key in keys and each.phase is Phase.WRITING:
             state = calls.written(state, each.place, each.key)

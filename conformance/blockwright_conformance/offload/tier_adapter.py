@@ -62,7 +62,6 @@ class ForeignPlaces:
 
 
 def foreign_backend(offload: Any) -> Any:
-    """Return the class of that backend for a copy of `blockwright.offload`."""
     return type("ForeignBackend", (ForeignPlaces, offload.Backend), {"offload": offload})
 
 
@@ -94,13 +93,11 @@ class TierShown(NamedTuple):
     recency: tuple[Key, ...]
     """The blocks present, the least recently used first; sorted where a policy has an order of its own."""
     idle: tuple[Key, ...]
-    """The blocks that may go; in order, or sorted, likewise."""
     free: int
     said: tuple[Said, ...]
 
 
 def in_order(keys: Iterable[Key], ordered: bool) -> tuple[Key, ...]:
-    """Return keys in their order, or sorted if that does not matter."""
     return tuple(keys if ordered else sorted(keys))
 
 

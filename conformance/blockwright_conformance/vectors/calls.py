@@ -52,7 +52,6 @@ SIGNATURES: dict[str, tuple[Field, ...]] = {
     "loaded": (REQUEST, Field("count")),
     "common": (REQUEST, Field("running")),
 }
-"""Every call and its arguments, in order."""
 
 NOBODY = "-"
 """The name of no request: `hit_of` where a call brings no hit."""
@@ -68,7 +67,6 @@ class Call(NamedTuple):
         return {field.name: value for field, value in zip(SIGNATURES[self.word], self.values, strict=True)}
 
     def stated(self) -> list[tuple[Field, Any]]:
-        """Return the fields that are not at their defaults, with their values."""
         pairs = zip(SIGNATURES[self.word], self.values, strict=True)
         return [(field, value) for field, value in pairs if field.default is None or value != field.default]
 
@@ -78,17 +76,14 @@ class Answer(NamedTuple):
 
     word: str
     length: int = 0
-    """Tokens of a hit."""
     tables: Tables = ()
     """Tables of a hit, or of new entries."""
     served: tuple[Tables, ...] = ()
     """New entries of each request that was served."""
     whole: bool = True
-    """Whether all were."""
     copies: tuple[tuple[tuple[int, int], ...], ...] = ()
     """Pairs of blocks per group."""
     counts: tuple[int, ...] = ()
-    """A number per group."""
     reason: str = ""
 
 
@@ -130,7 +125,6 @@ def asked(adapter: ManagerAdapter, call: Call) -> Answer:
 
 
 def answered(adapter: ManagerAdapter, call: Call) -> Answer:
-    """Ask a manager; its errors pass through."""
     given = call.arguments()
     match call.word:
         case "send":
@@ -160,8 +154,6 @@ def answered(adapter: ManagerAdapter, call: Call) -> Answer:
 
 
 def saying(word: str) -> Callable[..., None]:
-    """Return the method that makes a call which returns nothing."""
-
     def method(self: "ByCalls", *values: Any) -> None:
         self.said(word, *values)
 
@@ -172,7 +164,6 @@ class ByCalls:
     """A manager that is asked by calls: the other way round, each method makes one call and reads its answer."""
 
     def said(self, word: str, *values: Any, may: tuple[str, ...] = ("ok",)) -> Answer:
-        """Make a call, and return its answer, which has one of some words; errors are raised."""
         raise NotImplementedError
 
     def send(self, name: str, prefix: Prefix) -> None:

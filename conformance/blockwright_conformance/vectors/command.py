@@ -55,7 +55,6 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def _limit(text: str) -> int | None:
-    """Read a number of vectors, or "all"."""
     if text != "all" and not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be an integer or 'all', not {text!r}")
     return None if text == "all" else int(text)
@@ -137,7 +136,6 @@ def _vectors(args: argparse.Namespace, factory: ProcessFactory) -> tuple[list[Ve
 
 
 def _print(name: str, judged: Sequence[tuple[Vector, Judgement]], left_out: str) -> int:
-    """Print a row per scope, and the calls up to the first difference of each."""
     rows, shortest = [], []
     for scope in dict.fromkeys(vector.scope for vector, _ in judged):
         own = [each for each in judged if each[0].scope == scope]

@@ -21,7 +21,6 @@ class Judgement(NamedTuple):
     """What became of a vector: no fault, a fault at a step, or parted from it at a step."""
 
     steps: int
-    """Steps that were judged."""
     fault: str = ""
     parted: bool = False
 

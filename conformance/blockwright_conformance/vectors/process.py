@@ -82,7 +82,6 @@ class Connection:
             raise
 
     def ask(self, lines: list[str]) -> list[str]:
-        """Send lines, and return the same number of lines that come back, in time."""
         if self.failed:
             raise ProcessError(self.failed)
         waiting = "".join(f"{line}\n" for line in lines).encode()
@@ -113,7 +112,6 @@ class Connection:
             self.fail(f"a line that nothing had asked for came before {line!r}")
 
     def listen(self, writes: bool) -> None:
-        """Wait until the process takes more input, too, or no longer."""
         is_waiting = self.input in self.selector.get_map()
         if writes and not is_waiting:
             self.selector.register(self.input, selectors.EVENT_WRITE)
@@ -139,7 +137,6 @@ class Connection:
 
     @staticmethod
     def part(pipe: Any) -> bytes | None:
-        """Return the data that has come through a pipe; empty at its end, None where more may come."""
         try:
             return os.read(pipe.fileno(), 1 << 16)
         except BlockingIOError:
@@ -201,7 +198,6 @@ class ProcessAdapter(ByCalls):
         return twin
 
     def lines_answered(self, lines: list[str]) -> list[str]:
-        """Send lines to this adapter's manager, and return its answers."""
         connection, before = self.connection, []
         if self.number == 0 or connection.speaker != self.number:
             connection.speaker += 1

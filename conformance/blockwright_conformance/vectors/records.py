@@ -150,7 +150,6 @@ def line_of(vector: Vector) -> str:
 
 
 def vector_of(line: str) -> Vector:
-    """Return a vector from its line; a ValueError if it is none of this version."""
     record = json.loads(line)
     if record.get("blockwright_vector") != VERSION:
         raise ValueError(f"expected a vector of version {VERSION}, found {line[:60]!r}; make the vectors again")

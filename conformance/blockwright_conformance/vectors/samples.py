@@ -10,21 +10,17 @@ from .records import Vector, read
 FOLDER = Path(__file__).parent
 
 NAMES: list[str] = FILE["scopes"]["vectors"]
-"""The scopes."""
 
 
 def file_name(scope_name: str) -> str:
-    """Return the name of the file that holds a scope's vectors."""
     words = "".join(each if each.isalnum() else " " for each in scope_name.replace("+", " and ")).split()
     return "-".join(words) + ".jsonl"
 
 
 def made(scope: Scope, limit: int | None = 0) -> list[Vector]:
-    """Make the vectors of a scope; with a limit of 0 those that show every sort, as in a sample."""
     return list(vectors_of(scope, limit))
 
 
 def samples(files: Iterable[Path] = ()) -> list[Vector]:
-    """Read the vectors of some files, or those that come with the kit."""
     chosen = list(files) or sorted(FOLDER.glob("*.jsonl"))
     return [vector for path in chosen for vector in read(path)]

@@ -43,7 +43,6 @@ def tables_of(text: str) -> Tables:
 
 
 def pairs_text(pairs: Iterable[tuple[Any, ...]]) -> str:
-    """Write pairs of a name and integers, or of integers."""
     return ";".join(":".join(map(str, pair)) for pair in pairs) or NOTHING
 
 
@@ -79,11 +78,9 @@ PARTS = {
     "copies": ("copies",),
     "counts": ("tokens",),
 }
-"""The shapes of the fields (`ANSWERS`) that these answers have on the wire."""
 
 
 def call_line(call: Call) -> str:
-    """Write a call: its word, its arguments in order, and options that are not at their defaults."""
     words = [call.word]
     for field, value in call.stated():
         text = SHAPES[field.shape][0](value)
@@ -92,7 +89,6 @@ def call_line(call: Call) -> str:
 
 
 def call_of(line: str) -> Call:
-    """Read a call; a `WireError` if it is none."""
     word, *rest = line.split() or [""]
     if word not in SIGNATURES:
         raise WireError(f"call: expected one of {', '.join(SIGNATURES)}, not {word!r}")
@@ -118,7 +114,6 @@ def answer_line(answer: Answer) -> str:
 
 
 def answer_of(line: str) -> Answer:
-    """Read an answer; a `WireError` if it is none."""
     try:
         match line.split():
             case ["served", count, "whole" | "part" as how, tables]:
@@ -145,7 +140,6 @@ def config_line(config: Config) -> str:
 
 
 def config_from(line: str) -> Config:
-    """Read a configuration; a `WireError` if it is none."""
     try:
         return config_in(line)
     except UNREADABLE as error:
@@ -153,7 +147,6 @@ def config_from(line: str) -> Config:
 
 
 def config_in(line: str) -> Config:
-    """Read a configuration, or raise what Python does."""
     _, blocks, longest, *rest = line.split()
     options: dict[str, Any] = dict(each.split("=", 1) for each in rest if "=" in each)
     numbers = {name: type(usual)(int(options[name])) for name, usual in FLAGS.items() if name in options}
@@ -165,7 +158,6 @@ def config_in(line: str) -> Config:
 
 
 def keys_text(keys: Iterable[Any]) -> str:
-    """Write what blocks are published as, those that are."""
     found = [(block, *content) for block, content in enumerate(keys) if content]
     return ";".join(f"{block}:{at}:{extra}:{listed(tokens)}" for block, at, (extra, tokens) in found) or NOTHING
 
@@ -204,7 +196,6 @@ def state_line(state: Observation) -> str:
 
 
 def state_of(line: str, num_blocks: int) -> Observation:
-    """Read a state; a `WireError` if it is none."""
     word, *rest = line.split() or [""]
     if word != "state" or not rest:
         raise WireError(f"state: expected state tables=..., not {line!r}")
@@ -234,7 +225,6 @@ def hello_line(name: str, capabilities: Capabilities, follows_policy: bool) -> s
 
 
 def hello_of(line: str) -> tuple[str, Capabilities, bool]:
-    """Read a manager's declaration: its name, its abilities, and whether it follows the policy."""
     words = line.split()
     if len(words) < 3 or words[:2] != ["hello", str(VERSION)]:
         raise WireError(f"hello: expected hello {VERSION} NAME kinds=... features=..., not {line!r}")

@@ -94,7 +94,6 @@ class WorkerAction:
         return after
 
     def named(self) -> frozenset[int]:
-        """Return the requests with rows that may change."""
         return frozenset()
 
     def call(self, model: "BlockwrightWorker", state: Serving) -> Any:
@@ -162,7 +161,6 @@ class Serve(WorkerAction):
 
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
-        """Yield what may be done before the step is handed out, once the last batch has been followed."""
         busy, config = state.busy, state.manager.config
         whole = engine.Fork | engine.Start | engine.Settle
         beside = engine.TakeCopies | engine.GrowEach | engine.Reset
@@ -204,7 +202,6 @@ class Serve(WorkerAction):
         return Served(served, steps, events=tuple(events))
 
     def work(self, before: State) -> Work | None:
-        """Return the part of the step for the request that was given slots."""
         match self.action:
             case engine.Admit(slot, prefix, new) if new:
                 return Work(slot, found(before, prefix, LRU).length if before.config.caching else 0, new)
@@ -245,7 +242,6 @@ class Batch(WorkerAction):
 
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
-        """Yield batches of all that may go on, in both orders: by all their tokens, by one each, with drafts."""
         manager, busy = state.manager, state.busy
         states = draft_states(manager.config)
         most = scope.engine.drafts if states is None else min(states, scope.engine.drafts)
@@ -317,7 +313,6 @@ class HandOut(WorkerAction):
 
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
-        """Yield the step in several orders, first the requests of a batch; perhaps with one it computes nothing of."""
         if not state.parts:
             return
         first = [slot for slot, _ in state.result]
@@ -368,7 +363,6 @@ class HandOut(WorkerAction):
 
 
 def order_of(rows: Rows, slots: tuple[int, ...], choice: Choice | None) -> tuple[int, ...]:
-    """Return the place from which each row after a step came; free places come in their order."""
     places = [None if row is None else row.slot for row in rows]
     if choice is None:
         first = [places.index(slot) for slot in slots]
@@ -472,4 +466,3 @@ def wrong_calls(state: Serving) -> Iterator[Any]:
 
 
 ACTIONS: tuple[type[Any], ...] = (Serve, Batch, Apply, HandOut, Compact, Swap, Move, Misuse)
-"""Every action."""

@@ -138,7 +138,6 @@ class BlockwrightWorker:
         )
 
     def read(self, given: StepInputs, works: tuple[Work, ...]) -> Inputs:
-        """Return the inputs in the specification's terms, if only padding follows a request's states."""
         groups = []
         for at, group in enumerate(self.config.groups):
             slots = tuple(None if slot == -1 else slot for slot in given.slot_mapping[at].tolist())
@@ -154,7 +153,6 @@ class BlockwrightWorker:
         return Inputs(tuple(groups), *(tuple(each.tolist()) for each in lines))
 
     def check_tensors(self, given: StepInputs) -> None:
-        """Check counts and types, and that the tensors lie where they lay before."""
         lines = (given.positions, given.query_start_loc, given.num_computed_tokens, given.seq_lens, given.encoder_lens)
         groups = (given.block_tables, given.slot_mapping, given.state_reads, given.state_writes)
         addresses = [each.data_ptr() for each in (*lines, *(each for group in groups for each in group))]
@@ -199,7 +197,6 @@ def options_of(scope: WorkerScope) -> dict[str, Any]:
 
 
 def in_short(counts: list[int]) -> int | list[int]:
-    """Return counts as an engine gives them: one for all where they are equal."""
     return counts[0] if len(set(counts)) == 1 else counts
 
 

@@ -13,7 +13,6 @@ class WorkerScope:
     engine: Scope
     staged: bool = False
     misuse: bool = True
-    """Whether calls are made that are wrong."""
     spare: int = 0
     """Rows beyond those of the requests that may run at once."""
 

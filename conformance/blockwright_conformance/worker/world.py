@@ -23,6 +23,13 @@ from .scopes import WorkerScope
 if TYPE_CHECKING:
     from .blockwright import BlockwrightWorker
 
+from functools import partial
+
+from ..checker.history import run_machine
+from ..gates import GateResult, Profile
+from ..rows import Exploration, ran
+from .scopes import LARGE, PROFILES
+
 LAW_OF = {
     "tables": "ROW-1", "slots": "SLOT-1", "states_read": "STATE-1", "states_written": "STATE-2", "copies": "COPY-3",
     "positions": "LEN-2", "starts": "LEN-2", "computed": "LEN-2", "lengths": "LEN-2", "encoder": "CROSS-2",
@@ -164,7 +171,6 @@ def unlike(outcome: Outcome[Serving], found: Inputs) -> Iterator[str]:
 
 
 SERVED = ("Admit", "Grow", "Append", "Trim", "Preempt", "Release", "FinishLoad", "Fork", "Start", "Settle")
-"""The calls that are made on the manager, but for batches."""
 EVENTS = (
     "hit of the step", "left the step", "accepted", "rejected", "second batch", "copies", "copies in a batch",
     "followed with the step", "nothing of a request", Reason.NO_FREE_BLOCKS.name,
@@ -173,3 +179,25 @@ EVERYTHING = frozenset((*SERVED, *EVENTS, *(each.__name__ for each in ACTIONS if
     each.name for each in RowRefusal if each is not RowRefusal.ILLEGAL_ORDER
 }
 """What must happen in some history: every call, every refusal of a worker, and every way in which a step is made."""
+
+
+LENGTHS = {"quick": (1, 40), "pr": (6, 140), "nightly": (300, 200)}
+"""Per profile: examples of the machine, and the steps of each."""
+
+
+def scopes(profile: str) -> tuple[WorkerScope, ...]:
+    return (*PROFILES[profile], *LARGE.values())
+
+
+class WorkerGate(Exploration):
+    """Explores the small scopes, and runs the machine of the large ones."""
+
+    def row(self, scope: WorkerScope, profile: Profile) -> GateResult:
+        if scope.name not in LARGE:
+            return Exploration.row(self, scope, profile)
+        world = WorkerWorld(scope)
+        machine = partial(run_machine, world, *LENGTHS[profile.name], profile.name != "nightly")
+        return ran("inputs machine", scope.name, [machine], lambda what: what not in EVENTS, world.script)
+
+
+GATE = WorkerGate(__name__, "worker", "all scopes of inputs", scopes, WorkerWorld, EVERYTHING)

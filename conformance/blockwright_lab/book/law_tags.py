@@ -54,11 +54,7 @@ def tags(source: str) -> list[tuple[int, str, str]]:
     ]
 
 
-Span = tuple[int, int, str]
-"""The first and the last line of a function or class, and its qualified name."""
-
-
-def functions(node: ast.AST, prefix: str = "") -> list[Span]:
+def functions(node: ast.AST, prefix: str = "") -> list[tuple[int, int, str]]:
     found = []
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.ClassDef):
@@ -67,8 +63,7 @@ def functions(node: ast.AST, prefix: str = "") -> list[Span]:
     return found
 
 
-def innermost(spans: list[Span], number: int) -> str:
-    """Return the innermost function around a line; the module's own lines are in none."""
+def innermost(spans: list[tuple[int, int, str]], number: int) -> str:
     return next((name for first, last, name in reversed(spans) if first <= number <= last), "")
 
 

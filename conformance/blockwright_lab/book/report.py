@@ -16,7 +16,6 @@ Row = dict[str, Any]
 COMPARED = ("contract", "lockstep", "choices", "paged", "offload", "known-bugs")
 """Rows whose numbers are the same in every run of a profile: all but those of random histories, damage and mutants."""
 COVERED = {"all scopes": "lockstep", "all scopes of block tables": "paged", "all scopes of offloading": "offload"}
-"""What was covered, by the gate whose numbers it repeats; the rest of coverage is of random histories."""
 
 KEPT = "kind manager scope states transitions tried passed violations seconds law detail".split()
 EQUAL = ("states", "transitions", "tried", "passed", "violations", "law", "detail")
@@ -110,7 +109,6 @@ def misnamed(kept: Row, bugs: Row) -> Iterator[str]:
 
 
 def rows_of(rows: list[Row]) -> dict[tuple[str, str], Row]:
-    """Return the rows that are compared, by gate and scope; contracts of several layers share their words."""
     return {
         (gate_of(row), f"{row['manager']}, {row['scope']}" if row["kind"] == "contract" else row["scope"]): row
         for row in rows

@@ -74,8 +74,6 @@ Function = Callable[..., None]
 
 
 def contract(part: str, statement: str, *tried: Iterable[int]) -> Callable[[Function], Function]:
-    """Add a contract that does not depend on the kind of layer."""
-
     def add(function: Function) -> Function:
         CONTRACTS.append(Contract(part, "all", statement, function, tried))
         return function

@@ -15,9 +15,7 @@ class Contract(NamedTuple):
     """A statement about one part of the product, and the function that says it."""
 
     part: str
-    """What it is about: a chapter of the specification, or a room of the implementation."""
     layer: str
-    """The kind of layer, the step, or all."""
     statement: str
     function: Callable[..., None]
     tried: tuple[Iterable[Any] | Callable[[], Iterable[Any]], ...] = ()
@@ -54,4 +52,3 @@ def asked(function: Callable[..., None], seconds: float) -> tuple[str, ...]:
 
 
 CONTRACTS: list[Contract] = []
-"""Every contract, in the order of the modules that add them (`closed_forms`, `machine_steps`)."""

@@ -37,7 +37,6 @@ class Given:
     stop: int
 
     def machine(self) -> Machine:
-        """Return the state, with the counts and the free blocks that follow from what is held."""
         own = (self.in_window, self.in_full, self.in_pin)
         blocks, free = [Block()], []
         for number, content, is_found in ((1, self.one, self.is_one_found), (2, self.two, self.is_two_found)):

@@ -1,11 +1,55 @@
-"""The gate of data that moves: histories of block tables and tiers with real data."""
+"""The gate of data that moves: histories of block tables and tiers with real data.
 
+Worlds of offloading are too large to visit whole: chains of three tiers, between which requests move.
+
+The content of a block, on the device and in each tier, is the specification's account; laws compare it with the key
+under which it is found. A transfer may fail at any time, as one from a store that has lost the block does.
+"""
+
+from functools import partial
+from random import Random
+from typing import Any
+
+from blockwright_conformance.checker.history import run_machine
 from blockwright_conformance.gates import GateResult, Profile
-from blockwright_conformance.rows import Listed
+from blockwright_conformance.offload.chain import ChainWorld
+from blockwright_conformance.offload.scopes import ChainScope, Slice, request
+from blockwright_conformance.rows import Listed, ran
+from blockwright_spec.offload.chain_state import ChainConfig
 
-from .offload_scopes import OFFLOAD_HISTORIES
-from .offload_scopes import histories as chains
-from .tables_scopes import HISTORIES
+from ..scopes import plain as tupled
+from .tables_scopes import FILE, HISTORIES
+
+BRANCHES, LONGEST, SLICES = 2, 3, 10
+
+
+def drawn(name: str, capacities: tuple[int, int, int], groups: int, **config: Any) -> ChainScope:
+    """Return a scope with requests that are paths in a tree drawn by its name; the device has some groups of blocks."""
+    random, span = Random(name), config.get("span", 1)
+
+    def path() -> tuple[bytes, ...]:
+        whole = bytes(random.randrange(BRANCHES) for _ in range(1 + random.randrange(LONGEST)))
+        return tuple(b"block " + whole[:end] for end in range(1, len(whole) + 1))
+
+    def placed(keys: tuple[bytes, ...]) -> Slice:
+        return request(span, *zip(keys, random.sample(range(groups), len(keys)), strict=True))
+
+    paths = [path() for _ in range(SLICES)]
+    stores = tuple(placed(keys[-1:]) for keys in paths)
+    loads = tuple(placed(keys[-2:]) for keys in paths)
+    return ChainScope(name, ChainConfig(capacities, groups * span, **config), stores, loads, 6, False, tuple(paths[:6]))
+
+
+OFFLOAD_HISTORIES: dict[str, ChainScope] = {
+    name: drawn(name, **{key: tupled(value) for key, value in row.items()}) for name, row in FILE["chains"].items()
+}
+
+LENGTHS = {"quick": (1, 60), "pr": (8, 200), "nightly": (1000, 300)}
+
+
+def chains(name: str, profile: str) -> GateResult:
+    machine = partial(run_machine, ChainWorld(OFFLOAD_HISTORIES[name]), *LENGTHS[profile], profile != "nightly")
+    return ran("offload machine", name, [machine])
 
 
 def row(name: str, profile: Profile) -> GateResult:

@@ -15,7 +15,7 @@ from typing import Any
 import blockwright
 from blockwright.paging import SelfAttnBlockSpaceManager, SequenceStatus, SimpleSequence, SimpleSequenceGroup
 from blockwright_conformance.block_tables import actions as tables
-from blockwright_conformance.block_tables.adapter import PagedObservation
+from blockwright_conformance.block_tables.abstraction import PagedObservation
 from blockwright_conformance.block_tables.blockwright import BlockwrightTables
 from blockwright_conformance.block_tables.scopes import PagedScope
 from blockwright_conformance.block_tables.world import TablesWorld
@@ -46,7 +46,6 @@ class Member:
         self.reported = 0
         """Most tokens that an append was told are computed."""
         self.placed = 0
-        """Tokens that have slots."""
         self.found = 0
         """Tokens that were cached when it came, and so were never computed."""
 
@@ -119,7 +118,6 @@ class PagedEngine:
     # ---- operations
 
     def arrive(self, tokens: list[int], extra: int, width: int, ahead: int, chunk: int) -> None:
-        """Send a group of `width` sequences with one prompt; if it fits, admit it and compute its first chunk."""
         slots = self.empty_slots[:width]
         make, extra_hash = self.paging.SimpleSequence, extra or None
         seqs: list[SimpleSequence] = [make(self.count + at, tokens, extra_hash=extra_hash) for at in range(len(slots))]
@@ -192,7 +190,6 @@ class PagedEngine:
         return True
 
     def compute(self, index: int, count: int) -> None:
-        """Compute more tokens of each sequence of a running group, except found ones, and mark them."""
         group, members = self.groups[index]
         stops = [min(each.placed, each.seq.num_computed_tokens + count) for each in members]
         for member, stop in zip(members, stops, strict=True):
@@ -268,7 +265,6 @@ class PagedEngine:
             self.call(lambda seq=seq, now=now: self.manager.access_all_blocks_in_seq(seq, now), [action], True)  # type: ignore[misc]
 
     def common(self, members: list[Member]) -> list[int]:
-        """Return the leading blocks that are computed and common to some sequences, as the specification has it."""
         heads = []
         for member in members:
             table = self.state.tables[member.slot]
@@ -342,7 +338,6 @@ class PagedEngine:
             raise BrokenError("REF-0", f"{what}: expected {want}, found {found}")
 
     def done(self) -> None:
-        """Have every sequence read back its computed or found tokens, as far as its window keeps them."""
         size, window = self.world.size, self.world.window
         for member in self.members:
             start = 0 if window is None else max(0, member.reported // size - window) * size
@@ -356,7 +351,6 @@ class PagedEngine:
             raise BrokenError(law.id, law.statement)
 
     def finish(self) -> None:
-        """End every sequence, after which every block must be free but the null block."""
         self.judge()
         while self.groups:
             self.free(0, 0)

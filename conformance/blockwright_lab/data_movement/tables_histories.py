@@ -21,7 +21,6 @@ from .tables_engine import PagedEngine
 from .tables_scopes import HISTORIES, World
 
 LENGTHS = {"quick": (1, 40), "pr": (8, 100), "nightly": (1000, 200)}
-"""Per profile: examples of the machine, and the steps of each."""
 
 
 MOVES: Final = {
@@ -29,7 +28,6 @@ MOVES: Final = {
 }  # fmt: skip
 """The moves, and how often they are drawn."""
 CHOICES: Final = 8
-"""Draws of each move to choose from."""
 
 Move = tuple[str, int]
 """The name of a move, and a number from which all that is open about it is drawn."""
@@ -81,14 +79,12 @@ class Moves:
 
     @property
     def growable(self) -> list[int]:
-        """Running groups that are computed, with sequences that may still grow."""
         groups, most, waiting = self.engine.groups, self.world.max_tokens, self.chunked
         running = [at for at in self.indices(self.engine.running) if at not in waiting]
         return [at for at in running if all(each.placed < most for each in groups[at][1])]
 
     @property
     def chunked(self) -> list[int]:
-        """Running groups with chunks of their prompt to come."""
         groups, running = self.engine.groups, self.indices(self.engine.running)
         return [at for at in running if any(each.seq.num_computed_tokens < each.placed for each in groups[at][1])]
 

@@ -25,7 +25,6 @@ class World:
     sliding_window: int | None = None
     watermark: float = 0.02
     slots: int = 10
-    """Sequences that there may be at once."""
     most_ahead: int = 3
     max_tokens: int = 60
     symbols: int = 2

@@ -26,7 +26,6 @@ PLACES = {
     for part, rows in ROWS.items()
     for name, row in rows.items()
 }
-"""The small worlds in which known bugs show (`places.toml`), by name."""
 
 HOW: dict[str, How] = {"replace": "replace", "remove": "replace", "before": "before", "after": "after"}
 
@@ -56,7 +55,6 @@ def bug_of(row: dict[str, Any]) -> KnownBug:
 
 
 def change_of(bug: str, **said: str) -> Change:
-    """Return a change: its anchor is under the name of its action, and `by` or `add` is the code."""
     ((how, anchor),) = ((name, said[name]) for name in HOW if name in said)
     return Change(said["in"], anchor, said.get("by") or said.get("add") or "", HOW[how], bug=bug)
 
@@ -69,7 +67,6 @@ def place_of(name: str) -> Place | TrialPlace:
 NAMES = "blocks demand tables prefixes retention metrics time forks units paged tiers offload forgotten".split()
 CHAPTERS = tuple(map(chapter, NAMES))
 BUGS: tuple[KnownBug, ...] = tuple(bug for each in CHAPTERS for bug in each.bugs)
-"""All of them, in the order of the chapters."""
 BY_ID = {bug.id: bug for bug in BUGS}
 
 NOT_POSSIBLE: dict[str, str] = read("not_possible")

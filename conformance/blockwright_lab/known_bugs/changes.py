@@ -16,7 +16,6 @@ from typing import Literal, NamedTuple
 import blockwright
 
 ROOT = Path(blockwright.__file__).resolve().parent
-"""The folder of the implementation's sources."""
 
 
 How = Literal["replace", "before", "after"]
@@ -40,7 +39,6 @@ class Change:
     times: int = 1
     """How often the anchor stands in the function."""
     bug: str = ""
-    """Whose change it is, for messages."""
 
 
 class Function(NamedTuple):

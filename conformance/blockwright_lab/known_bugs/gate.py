@@ -105,4 +105,3 @@ PLACES = {f"{place.title}, place {at}": place for at, place in enumerate(dict.fr
 
 GATE = Listed([named(bug) for bug in BUGS], shown, lambda rows, profile: [*rows, corpus(rows)])
 UNCHANGED = Listed(PLACES, sane, lambda rows, profile: summed("places", rows))
-"""The gate `places`."""

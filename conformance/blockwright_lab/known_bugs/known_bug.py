@@ -28,7 +28,6 @@ class Fault(NamedTuple):
     detail: str
     length: int
     calls: str = ""
-    """The calls that show it, where the trial's own text does not."""
 
 
 Trial = Callable[[ModuleType], Iterator[Fault]]
@@ -63,7 +62,6 @@ class Place:
         return world_on(self.scope, package, self.adapter)
 
     def look(self, package: ModuleType, judged: bool) -> Seen:
-        """Explore up to the first fault and diagnose it; or, `judged`, with the specification's own laws, as it is."""
         result = explore.Explorer(self.world(package), laws=judged).run()
         found = result.violation
         if found is None:
@@ -86,7 +84,6 @@ class TrialPlace:
         return f"trial of {self.trial.__name__}"
 
     def look(self, package: ModuleType, judged: bool) -> Seen:
-        """Put a copy of the implementation to the trial; its own text is the way to a fault where it has no calls."""
         rearm()
         faults = list(self.trial(package))
         if not faults:
@@ -104,7 +101,6 @@ class KnownBug:
     title: str
     story: str
     source: str
-    """Where it is told of in public."""
     law: str
     """The law that must be broken in its place."""
     place: Place | TrialPlace

@@ -4,6 +4,7 @@ HASH-1    of what leaves the process: another model, data type, layout or rank h
           group another key
 CHAIN-6   of the connector: what a load has brought is what the request's tokens name, whatever became of the blocks
 LIVE-1    of the connector: what is offered to a request could be loaded, were nothing else there
+PUB-4     of the connector: it asks for no key that a request does not have yet
 """
 
 from collections.abc import Iterator
@@ -42,9 +43,7 @@ def names(package: ModuleType) -> Iterator[Fault]:
 
 KINDS = (Full(), Sliding(4))
 SIZE = 2
-"""Tokens in a block of each group."""
 LENGTH = 7
-"""Tokens of a prompt: three whole blocks, and one to compute."""
 
 
 class Copies:
@@ -63,7 +62,6 @@ class Copies:
         return True
 
     def wait(self, job_ids: Any) -> None:
-        """End transfers: unchanged blocks arrive."""
         for job_id in [job_id for job_id in self.begun if job_id in job_ids]:
             (source, destination), first = self.begun.pop(job_id)
             is_bad = self.fails and destination.medium() == "GPU"
@@ -79,8 +77,11 @@ class Copies:
 class Engine:
     """A scheduler with a connector and one host tier; a block holds what its group and the prefix up to it name."""
 
-    def __init__(self, package: ModuleType, store_on: str, num_blocks: int, fails: bool = False) -> None:
+    def __init__(
+        self, package: ModuleType, store_on: str, num_blocks: int, fails: bool = False, lookahead: int = 0
+    ) -> None:
         self.core: Any = package
+        self.hasher = package.SipHasher(key_lookahead=lookahead)
         offload: Any = package.offload
         specs = [kv_cache_spec(kind, SIZE, package) for kind in KINDS]
         groups = [self.core.KVCacheGroupSpec([f"layer {at}"], spec) for at, spec in enumerate(specs)]
@@ -95,8 +96,7 @@ class Engine:
         self.connector = offload.OffloadingConnector(self.manager, chain, worker, store_on=store_on)
 
     def admit(self, name: str, token: int) -> Any:
-        """Give a request, which repeats a token, its slots; steps in flight end first if there are too few."""
-        request = self.core.Request(name, [token] * LENGTH, SIZE)
+        request = self.core.Request(name, [token] * LENGTH, SIZE, hasher=self.hasher)
         if self.manager.allocate_slots(request, LENGTH) is None:
             self.settle()
             self.manager.allocate_slots(request, LENGTH)
@@ -132,7 +132,7 @@ class Engine:
         """
         self.settle()
         self.manager.reset_prefix_cache()
-        request = self.core.Request("back", [token] * LENGTH, SIZE)
+        request = self.core.Request("back", [token] * LENGTH, SIZE, hasher=self.hasher)
         external, _ = self.connector.get_num_new_matched_tokens(request, 0)
         if external:
             self.manager.allocate_slots(request, 0, num_external_computed_tokens=external)
@@ -140,7 +140,7 @@ class Engine:
             self.connector.start_step()
             results = [each.num_tokens for each in self.settle()]
             yield from self.wrong(request) if results != [0] else ()
-        again = self.core.Request("again", [token] * LENGTH, SIZE)
+        again = self.core.Request("again", [token] * LENGTH, SIZE, hasher=self.hasher)
         hit, length = self.manager.get_computed_blocks(again)
         if length and self.manager.allocate_slots(again, LENGTH - length, length, hit) is not None:
             yield from self.wrong(again, length)
@@ -156,16 +156,26 @@ def faults_of(engine: Engine, token: int, length: int) -> Iterator[Fault]:
         yield Fault("CHAIN-6", wrong, length)
 
 
-def reused(package: ModuleType) -> Iterator[Fault]:
-    """Store a request, and let another one take its blocks meanwhile (CHAIN-6)."""
+def taken_over(package: ModuleType, store_on: str, num_blocks: int) -> Iterator[Fault]:
     rearm()
-    engine = Engine(package, "publish", 12)
+    engine = Engine(package, store_on, num_blocks)
     for name, token in (("first", 1), ("other", 2)):
         request = engine.admit(name, token)
         engine.compute(request)
-        engine.connector.finish_step([request])
+        if store_on == "publish":
+            engine.connector.finish_step([request])
         engine.end(request)
-    yield from faults_of(engine, 1, 10)
+    yield from faults_of(engine, 1, 8)
+
+
+def reused(package: ModuleType) -> Iterator[Fault]:
+    """Store a request, and let another one take its blocks meanwhile (CHAIN-6)."""
+    yield from taken_over(package, "publish", 12)
+
+
+def evicted(package: ModuleType) -> Iterator[Fault]:
+    """Store a request as its blocks are taken by another one, which a step writes to at once (CHAIN-6)."""
+    yield from taken_over(package, "evict", 10)
 
 
 def not_yet_computed(package: ModuleType) -> Iterator[Fault]:
@@ -182,15 +192,18 @@ def not_yet_computed(package: ModuleType) -> Iterator[Fault]:
     yield from faults_of(engine, 2, 8)
 
 
-def evicted(package: ModuleType) -> Iterator[Fault]:
-    """Store a request as its blocks are taken by another one, which a step writes to at once (CHAIN-6)."""
+def looks_ahead(package: ModuleType) -> Iterator[Fault]:
+    """Store a request, and find it again, whose last whole block has no key, since it looks two tokens ahead."""
     rearm()
-    engine = Engine(package, "evict", 10)
-    for name, token in (("first", 1), ("other", 2)):
-        request = engine.admit(name, token)
-        engine.compute(request)
-        engine.end(request)
-    yield from faults_of(engine, 1, 8)
+    engine = Engine(package, "publish", 24, lookahead=2)
+    try:
+        first = engine.admit("first", 1)
+        engine.compute(first)
+        engine.connector.finish_step([first])
+        engine.end(first)
+        yield from faults_of(engine, 1, 8)
+    except LookupError as error:
+        yield Fault("PUB-4", f"the connector asks for a key that the request does not have: {error}", 8)
 
 
 def failed_load(package: ModuleType) -> Iterator[Fault]:

@@ -1,14 +1,10 @@
-"""Trials of a few calls, without a world, in which known bugs of keys, of the bare pool and of plans show.
+"""Trials of a few calls, without a world, in which known bugs of keys, counts and restarts show.
 
 HASH-1    different prefixes (tokens, adapter, salt, multimodal items) have different keys, equal ones equal keys
 HASH-2    keys cannot be foreseen: a hasher that is given no key draws its own
 HASH-3    a hasher that is not collision resistant serves no hits unless tokens are verified
-QUEUE-1, REF-1  of the bare pool: whatever is taken, held once more and released, repeated blocks included
-HIT-1     of whatever blocks a window with sinks is cached, the hit is the longest that can be read
-PLAN-1    a plan of any admission counts what the call takes, and fits exactly if the call succeeds
 STAT-1    the statistics count exactly the lookups of requests admitted since they were last taken, and apart those of
           requests that go on
-DEMAND-1  the blocks that a manager of one kind says are missing are those that growth takes, never below none
 CALL-1    a stream of events that is interrupted while it folds a batch loses none of it
 RESTART-1 a new manager finds what nobody held when the dump was made, in the order in which it would be evicted
 """
@@ -16,13 +12,12 @@ RESTART-1 a new manager finds what nobody held when the dump was made, in the or
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import permutations, product
+from itertools import product
 from types import ModuleType
 from typing import Any
 
 from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
 from blockwright_spec.manager.events import law_restart_finds_what_stood_there
-from blockwright_spec.reads import Prefix, longest_hit
 
 from ..scopes import layer
 from .known_bug import Fault
@@ -66,7 +61,6 @@ def requests(package: ModuleType) -> Iterator[tuple[tuple[object, ...], Any]]:
 def one(
     package: ModuleType, hasher: Any, tokens: tuple[int, ...], lora: str | None, salt: str | None, items: Any
 ) -> Iterator[tuple[tuple[object, ...], Any]]:
-    """Return the key of each block of one request, with its content: all that precedes the block's end."""
     own_items = [package.MultiModalItem(*item) for item in items]
     request = package.Request(
         "r", list(tokens), block_size=BLOCK_SIZE, lora_name=lora, cache_salt=salt, mm_items=own_items, hasher=hasher
@@ -113,129 +107,6 @@ def weak(package: ModuleType) -> Iterator[Fault]:
                 yield Fault("HASH-3", "a weak hasher is trusted", 1)
 
 
-Calls = tuple[tuple[str, tuple[int, ...]], ...]
-
-POOL_CALLS = (
-    ("take", (1,)),
-    ("touch", (1,)),
-    ("touch", (1, 2)),
-    ("free", (1,)),
-    ("free", (1, 1)),
-    ("free", (2, 1)),
-    ("free", (1, 2, 1)),
-)
-POOL_DEPTH = 5
-
-
-def pool(package: ModuleType) -> Iterator[Fault]:
-    """Return the law that a pool breaks after the shortest history of calls, none of them refused, that breaks one."""
-    frontier: list[tuple[Any, Calls]] = [(package.BlockPool(3), ())]
-    for _ in range(POOL_DEPTH):
-        following: list[tuple[Any, Calls]] = []
-        for reached, calls in frontier:
-            for call in POOL_CALLS:
-                twin = reached.copy()
-                try:
-                    perform(twin, *call)
-                except package.errors.BlockwrightError:
-                    continue
-                try:
-                    twin.check()
-                except package.errors.InvariantError as error:
-                    way = "\n".join(
-                        ["pool = BlockPool(3)", *(written(*each) for each in (*calls, call)), "pool.check()"]
-                    )
-                    yield Fault(error.law, f"after {(*calls, call)}: {error}", len(calls) + 1, way)
-                    return
-                following.append((twin, (*calls, call)))
-        frontier = following
-
-
-def meant(name: str, ids: tuple[int, ...]) -> tuple[str, Any]:
-    methods = {"take": "get_new_blocks", "touch": "touch", "free": "free_blocks"}
-    return methods[name], len(ids) if name == "take" else ids
-
-
-def perform(blocks: Any, name: str, ids: tuple[int, ...]) -> None:
-    method, argument = meant(name, ids)
-    getattr(blocks, method)(argument)
-
-
-def written(name: str, ids: tuple[int, ...]) -> str:
-    method, argument = meant(name, ids)
-    return f"pool.{method}({argument})"
-
-
-# --- plans
-
-KINDS = ("full", "sliding 2", "mamba", "mamba +1", "full + sliding 2", "full + mamba +2", "full + cross")
-MOST_ASKED = 3
-"""Tokens of each sort that an admission asks for at most."""
-
-
-def plans(package: ModuleType) -> Iterator[Fault]:
-    """Return PLAN-1 for the first plan of each model that differs from the call's outcome."""
-    for kinds, size in product(KINDS, (1, 2)):
-        manager = manager_of(package, kinds, size, 6, enable_caching="cross" not in kinds)
-        first = package.Request("first", [0] * 2, size)
-        manager.allocate_slots(first, 2)
-        manager.free(first)
-        counts = product(range(MOST_ASKED), range(MOST_ASKED), (0, 1), (0, 1), (0, 3) if "cross" in kinds else (0,))
-        wrong = next((text for each in counts if (text := misplanned(package, manager, size, *each))), "")
-        if wrong:
-            yield Fault("PLAN-1", f"{kinds}, block {size}: {wrong}", 3)
-
-
-def sinks(package: ModuleType) -> Iterator[Fault]:
-    """Return HIT-1 for the first blocks of which a wrong hit is made, released in any order as by stores that end."""
-    group, tokens = layer("sinks 1 2, block 1"), (0,) * 5
-    for order, taken in product(permutations(range(4)), range(4)):
-        manager = manager_of(package, "sinks 1 2", 1, 5, keep_wanted=False)
-        first = package.Request("first", tokens[:4], 1)
-        manager.allocate_slots(first, 4)
-        (table,), pool = manager.get_block_ids("first"), manager.block_pool
-        pool.touch(table)
-        manager.free(first)
-        pool.free_blocks([table[entry] for entry in order])
-        pool.get_new_blocks(taken)
-        left = {entry + 1 for entry in order[taken:]}
-        wanted = longest_hit((group,), partial(is_left, left), (0, tokens))
-        length = manager.get_computed_blocks(package.Request("second", tokens, 1))[1]
-        if length != wanted:
-            yield Fault("HIT-1", f"blocks {sorted(left)} are cached, and the hit is {length} tokens, not {wanted}", 5)
-            return
-
-
-def is_left(ends: set[int], _: int, prefix: Prefix) -> bool:
-    return len(prefix[1]) in ends
-
-
-def misplanned(
-    package: ModuleType, manager: Any, size: int, new: int, external: int, ahead: int, drafts: int, encoder: int
-) -> str:
-    request = package.Request("r", [0] * 5, size)
-    hit, length = manager.get_computed_blocks(request)
-    counts = {"num_lookahead_tokens": ahead, "num_draft_tokens": drafts}
-    counts |= {"num_external_computed_tokens": external, "num_encoder_tokens": encoder}
-    asked = f"{new} new tokens after a hit of {length}, {counts}"
-    try:
-        plan = manager.plan(request, new, length, hit, **counts)
-    except package.errors.InvalidArgumentError:
-        return ""
-    free = manager.block_pool.get_num_free_blocks()
-    given = None
-    with suppress(package.errors.NeverFitsError):
-        given = manager.allocate_slots(request, new, length, hit, **counts)
-    taken = free - manager.block_pool.get_num_free_blocks()
-    manager.free(request)
-    if given is not None and external:
-        manager.finish_load(request, 0)
-    wanted = plan.num_blocks if isinstance(plan, package.Fits) else None
-    if wanted != (None if given is None else taken):
-        return f"{asked}: {plan}, and {'nothing is given' if given is None else f'{taken} blocks are taken'}"
-    return ""
-
-
 def config_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks: int = 9) -> Any:
     kinds = [layer(f"{each}, block {block_size}").kind for each in layers.split(" + ")]
     groups = [
@@ -264,17 +135,6 @@ def statistics(package: ModuleType) -> Iterator[Fault]:
             return
         if request is other:
             manager.free(first)
-
-
-def demand(package: ModuleType) -> Iterator[Fault]:
-    """Return DEMAND-1 unless the blocks that a group says are missing are those that growth takes."""
-    manager = manager_of(package, "full", 2)
-    manager.allocate_slots(package.Request("r", [0] * 4, 2), 4)
-    for slots in range(9):
-        missing, takes = manager.managers[0].get_num_blocks_to_allocate("r", slots, []), max(0, -(-slots // 2) - 2)
-        if missing != takes:
-            yield Fault("DEMAND-1", f"{missing} missing for {slots} slots, growth takes {takes}", 2)
-            return
 
 
 # --- rows

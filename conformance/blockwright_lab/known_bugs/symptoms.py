@@ -104,14 +104,12 @@ def misdone(what: str, compared: Compared, errors: Any, changed: bool) -> Broken
 
 
 def missing(keys: Iterable[Key], state: Tier) -> Broken:
-    """Yield STORE-1 where a block is gone that the store names which has begun."""
     for key in keys:
         if entry_of(state, key) is None:
             yield "STORE-1", f"{key!r} is named by the store, and is not present"
 
 
 def old_news(announced: frozenset[Key], events: Iterable[Event]) -> Broken:
-    """Yield EV-1 where an event repeats a known fact."""
     for each in events:
         if any((key in announced) != each.removed for key in each.keys):
             yield "EV-1", f"{each} is no news"

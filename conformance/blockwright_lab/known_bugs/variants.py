@@ -77,7 +77,6 @@ def load(changed: Mapping[str, CodeType] | None = None) -> ModuleType:
 
 @contextmanager
 def instead(sources: Sources, modules: dict[str, ModuleType]) -> Iterator[None]:
-    """Put a variant's modules in place of the package's; modules imported meanwhile are added to them."""
     kept, finders = held(PACKAGE), sys.meta_path[:]
     for name in kept:
         del sys.modules[name]

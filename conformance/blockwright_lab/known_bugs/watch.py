@@ -22,47 +22,26 @@ class OutOfTimeError(BaseException):
     """Something runs on and on. No `Exception`, so that nothing on the way takes it for an answer."""
 
 
-class _Watch:
-    """Whether an `alarm` is in place: outside one, the signal would end the process."""
-
-    set = False
+def stop(_signal: int, _frame: FrameType | None) -> None:
+    raise OutOfTimeError
 
 
 def rearm(seconds: float = SECONDS) -> None:
-    if _Watch.set:
+    if signal.getsignal(signal.SIGVTALRM) is stop:  # outside a watch the signal would end the process
         signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds)
 
 
 @contextmanager
-def alarm() -> Iterator[None]:
-    """Let nothing run for longer than `SECONDS` without starting the watch anew.
-
-    One inside another starts the outer one anew when it ends.
-    """
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        raise OutOfTimeError
-
-    outer = _Watch.set
+def watch() -> Iterator[None]:
+    """Let nothing run for longer than `SECONDS` without starting the watch anew."""
+    gc.freeze()
     before = signal.signal(signal.SIGVTALRM, stop)
-    _Watch.set = True
     try:
         rearm()
         yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
-        _Watch.set = outer
-        rearm()
-
-
-@contextmanager
-def watch() -> Iterator[None]:
-    gc.freeze()
-    try:
-        with alarm():
-            yield
-    finally:
         gc.unfreeze()
 
 

@@ -39,12 +39,10 @@ COUNTS: Final = {"quick": 300, "pr": 4_000, "nightly": 100_000}
 """Directories that are altered; more than half of them in one byte, in turn, so that nightly alters every byte."""
 
 ENOUGH = 5
-"""Faults after which a run ends."""
 LONG: Final = 20.0
 """Seconds that nothing here takes."""
 
 MEMORY: Final = Path("/dev/shm")
-"""Where a system keeps files in memory."""
 
 PER_DIRECTORY: Final = 50
 """Alterations of one directory, before another is made."""
@@ -84,7 +82,6 @@ def altered(trial: Trial) -> frozenset[Altered]:
 
 
 def untouched(trial: Trial) -> frozenset[int]:
-    """Return the slots of which neither the record nor a byte of the block was altered."""
     index, blocks = trial.files.get(INDEX, b""), trial.files.get(BLOCKS, b"")
     before = trial.before
     return frozenset(
@@ -116,7 +113,6 @@ def seen(outside: Path) -> dict[str, tuple[int, int, bytes]]:
 
 
 def reopened(path: Path, trial: Trial) -> tuple[Reopened, int]:
-    """Open an altered directory, read it, write to it and open it again; return the result, and compare blocks."""
     kept, whole = laid_out(path, trial), untouched(trial)
     places = {
         slot: Place(frozenset((key_of(key),)), key_of(key) if slot in whole else None)
@@ -154,7 +150,6 @@ def reopened(path: Path, trial: Trial) -> tuple[Reopened, int]:
 
 
 def found(store: DiskStore, before: Before) -> Iterator[Served]:
-    """Read every key in every place: those that are listed, those that were there, and one that was not."""
     keys = {slot: {key} for slot, key in before.held}
     number = {key_of(key): key for key in range(KEYS)}
     sizes = {len(content_of(key)) for _, key in before.held}
@@ -209,7 +204,6 @@ def in_time() -> Iterator[None]:
 
 
 def planned(draw: random.Random, before: Before, number: int, count: int) -> Trial:
-    """Alter files: in three of five directories one byte, in turn; in the others anything, once or several times."""
     trial = Trial(before, dict(before.files), draw)
     if number % 5 < 3:
         total = sum(len(before.files[name]) for name in FILES)
@@ -256,7 +250,6 @@ def alterations(path: Path, count: int, seed: int) -> tuple[list[tuple[str, str]
 
 @contextmanager
 def scratch(in_memory: bool = True) -> Iterator[Path]:
-    """Return a temporary folder, in memory where nothing depends on a disk."""
     where = MEMORY if in_memory and MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="blockwright-", dir=where) as folder:
         yield Path(folder)

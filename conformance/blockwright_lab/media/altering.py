@@ -22,7 +22,6 @@ from .blocks import BLOCK_BYTES
 FILES: Final = (HEADER, INDEX, RECENCY, BLOCKS)
 STRIDE: Final = -(-BLOCK_BYTES // 4096) * 4096
 UNITS: Final = {HEADER: 8, INDEX: RECORD_SIZE, RECENCY: 16, BLOCKS: STRIDE, LOCK: 8}
-"""Bytes of what is exchanged or copied in a file."""
 EXTREMES: Final = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 NO_NUMBERS: Final[tuple[Any, ...]] = (None, True, -1, 2**70, 1e308, "", "x" * 5000, [], {}, {"a": [{}]}, "\ud800")
 
@@ -34,7 +33,6 @@ class Before:
     files: dict[str, bytes]
     earlier: dict[str, bytes]
     held: tuple[tuple[int, int], ...]
-    """Slot and key, least recently used first."""
 
 
 @dataclass
@@ -46,7 +44,6 @@ class Trial:
     draw: random.Random
     done: list[str] = field(default_factory=list)
     kinds: list[tuple[str, str]] = field(default_factory=list)
-    """File, and what stands there in its place (`STANDING`)."""
 
     def put(self, name: str, content: bytes, what: str) -> None:
         self.files[name] = content
@@ -205,4 +202,3 @@ def other_kind(trial: Trial) -> None:
 
 
 RANDOM: Final = {change: 60, extreme: 20, older: 4, gone: 4, other_kind: 12}
-"""What is done at random, and how often."""

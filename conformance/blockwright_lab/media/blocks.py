@@ -59,7 +59,6 @@ class Work:
     def __init__(
         self, store: DiskStore, draw: random.Random, slots: Sequence[int], keys: Sequence[int], say: Say
     ) -> None:
-        """Begin with the blocks that the store has; keys are such as no other slots get."""
         self.store, self.draw, self.slots, self.keys, self.say = store, draw, slots, keys, say
         number = {key_of(key): key for key in keys}
         self.held = {slot: number[key] for key, slot in store.blocks() if slot in slots}
@@ -70,7 +69,6 @@ class Work:
             self.draw.choices((self.write, self.read, self.discard), (70, 25, 5))[0]()
 
     def write(self) -> None:
-        """Put a block, or several at once, each into a slot that may have held another."""
         slots = self.draw.sample(self.slots, self.draw.choice((1, 1, 2, 3)))
         kept = {key for slot, key in self.held.items() if slot not in slots}
         keys = self.draw.sample([key for key in self.keys if key not in kept], len(slots))
@@ -115,7 +113,6 @@ class Left:
     """
 
     def __init__(self, keeps_names: bool) -> None:
-        """Begin with an empty store; `keeps_names` is whether the last writes are there even without a sync."""
         self.keeps_names = keeps_names
         self.may: dict[int, set[int]] = {slot: set() for slot in range(SLOTS)}
         self.must: dict[int, int] = {}

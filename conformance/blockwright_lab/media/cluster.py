@@ -64,7 +64,6 @@ class RealCluster:
             self._master = subprocess.Popen(command, stdout=log, stderr=log)
 
     def start_owner(self) -> None:
-        """Lend memory; the master is there when this returns."""
         command = [sys.executable, "-c", OWNER, self.address, str(self._owned)]
         end = time.monotonic() + WAIT
         while time.monotonic() < end:

@@ -41,7 +41,6 @@ KILLS = {"quick": 10, "pr": 300, "nightly": 10_000}
 FAILURES = {"quick": 40, "pr": 600, "nightly": 50_000}
 
 LIVES = 12
-"""Kills, or losses of power, after which a new directory is begun."""
 
 RUNS = ("disk, processes killed", "disk, power lost", offload_altered.RUN)
 
@@ -120,7 +119,6 @@ def planned(path: Path, draw: random.Random, life: int) -> Plan:
 
 @contextmanager
 def victims() -> Iterator[tuple[IO[str], IO[str]]]:
-    """Start the process that forks off the others; return its input and its output."""
     command = [sys.executable, "-m", "blockwright_lab.media.victim"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         if process.stdin is None or process.stdout is None:

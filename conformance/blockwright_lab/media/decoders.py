@@ -50,7 +50,6 @@ LARGE: Final = 256 << 10
 """KiB that a process may grow by, for inputs of some thousand bytes."""
 
 Frames = list[bytes]
-"""An input: one piece of bytes, or several, such as the frames of messages."""
 Read = Callable[[Frames, Path], object]
 
 
@@ -107,7 +106,6 @@ PARTS: Final = [b"", b"t", number(0), PAYLOADS[0][0], b"", b"t", number(1), PAYL
 
 
 def in_file(read: Callable[[Path], object]) -> Read:
-    """Return what reads a file of the bytes."""
     return lambda frames, path: (path.write_bytes(frames[0]), read(path))
 
 

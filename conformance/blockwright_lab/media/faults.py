@@ -38,7 +38,6 @@ OPERATIONS = {"quick": 6, "pr": 24, "nightly": 400}
 STORE_EVERYTHING = frozenset(
     "put load store lookup found missed absent truncated foreign corrupt wrong_type refused unavailable down".split()
 )
-"""What has to happen in some of the runs."""
 
 
 class StoreFaultError(AssertionError):
@@ -46,7 +45,6 @@ class StoreFaultError(AssertionError):
 
 
 def content(key: bytes) -> bytes:
-    """Return the only bytes that may ever be found under a key."""
     random = Random(key)
     return random.randbytes(SIZES[key[0] % len(SIZES)])
 
@@ -131,7 +129,6 @@ class FaultRun:
         return sum(found)
 
     def recover(self) -> None:
-        """After a fault: some block can be written and read again, by use alone."""
         end = time.monotonic() + RECOVERY
         key = self.random.choice(self.keys)
         while time.monotonic() < end:
@@ -161,11 +158,9 @@ class FaultRun:
         return GateResult("faults", name, kind, keys, done, int(bool(found)), seconds, law, found, fired=fired)
 
     def spoil(self, fault: str) -> None:
-        """Let a fault of the connection begin, or end what there is."""
         self.proxy.fault = fault
 
     def _set_user(self, password: str, rules: str) -> None:
-        """Change the rights of the store's user under test; the direct connection exists already, and stays."""
         self._client.execute_command("ACL", "SETUSER", "engine", "on", "resetpass", password, *rules.split())
 
     def _allow(self) -> None:
@@ -233,7 +228,6 @@ SERVER_FAULTS: dict[str, tuple[Act, Act]] = {
     "change the password": (lambda run: run._deny(f">{PASSWORD}x"), FaultRun._allow),
     "take the permission": (lambda run: run._deny(f">{PASSWORD}"), FaultRun._allow),
 }
-"""What goes wrong in the server itself: what brings it about, and what ends it."""
 
 STORE_RUNS = tuple(f"store: {fault}" for fault in (*FAULTS, *SERVER_FAULTS))
 

@@ -16,7 +16,6 @@ def row(name: str, profile: Profile) -> GateResult:
 
 
 def whole(rows: list[GateResult], profile: Profile) -> list[GateResult]:
-    """Add the rows that fail if something never happened to a shared store."""
     if profile.name == "quick":
         return rows
     clients = [each for each in rows if each.scope in CLIENT_RUNS]

@@ -25,7 +25,6 @@ FILLERS = [(b"%d filler %d" % (size, at), size) for size in (6 << 20, 1 << 20, 1
 MOONCAKE_EVERYTHING = frozenset(
     "put load store lookup found missed absent foreign corrupt refused unavailable down".split()
 )
-"""What has to happen in some of the runs."""
 
 
 class MooncakeRun(FaultRun):
@@ -66,14 +65,12 @@ PROCESS_FAULTS: dict[str, tuple[Act, Act]] = {
     "damaged values": (lambda run: run._replace_values(run._damaged), lambda run: None),
     "foreign values": (lambda run: run._replace_values(run._foreign), lambda run: None),
 }
-"""What goes wrong: what brings it about, and what ends it."""
 
 REAL_RUNS = tuple(f"mooncake: {fault}" for fault in PROCESS_FAULTS)
 CLIENT_RUNS = tuple(f"mooncake client: {fault}" for fault in PROCESS_FAULTS)
 
 
 def mooncake_run(name: str, profile: str, seed: int = 0) -> GateResult:
-    """Return the row of a run; it notes what prevents one with real processes."""
     is_real, fault = name in REAL_RUNS, name.partition(": ")[2]
     if is_real and (why := missing()):
         return GateResult("faults", name, "MooncakeStore", 0, 0, 0, 0.0, detail=f"not run: {why}", left_out=True)

@@ -156,7 +156,6 @@ def torn(call: Call, draw: random.Random) -> Call:
 
 
 def lay_out(path: Path, files: dict[str, bytes]) -> None:
-    """Let a new directory have these files, for its owner alone."""
     path.mkdir(mode=0o700)
     for name, data in files.items():
         with open(path / name, "xb", opener=lambda file, flags: os.open(file, flags, 0o600)) as file:
@@ -164,5 +163,4 @@ def lay_out(path: Path, files: dict[str, bytes]) -> None:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """Return the files of a directory, except the lock, which does not matter."""
     return {file.name: file.read_bytes() for file in path.iterdir() if file.name != LOCK}

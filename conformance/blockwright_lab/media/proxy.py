@@ -53,7 +53,6 @@ class FaultProxy:
 
     @property
     def fault(self) -> str:
-        """What goes wrong now; a key of `FAULTS`, or empty."""
         return self._fault
 
     @fault.setter
@@ -116,7 +115,6 @@ class FaultProxy:
             self._spawn(self._link, client, server)
 
     def _link(self, client: socket.socket, server: socket.socket) -> None:
-        """Forward both ways until either side, or a fault, ends it."""
         with client, server:
             with self._lock:
                 self._sockets |= {client, server}
@@ -139,7 +137,6 @@ class FaultProxy:
                 each.shutdown(socket.SHUT_RDWR)
 
     def _spoiled(self, how: str, data: bytes) -> Iterator[bytes]:
-        """Yield what goes on instead of data; a `Cut` ends the connection."""
         random, changed, at, other = self._random, self._changed, self._random.randrange(len(data)), bytearray(data)
         match how:
             case "drop":
@@ -186,4 +183,3 @@ FAULTS: dict[str, tuple[str, str]] = {
     "corrupt names": ("request", "corrupt a name"),
     "corrupt requests": ("request", "corrupt"),
 }
-"""What can go wrong, the direction in which pieces are spoiled, and how."""

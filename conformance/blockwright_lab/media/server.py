@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Self
 
 WAIT = 10.0
-"""Seconds for a server to start or stop."""
 
 
 def server_binary() -> str | None:
@@ -38,7 +37,6 @@ class LocalServer:
     """
 
     def __init__(self, *options: str, password: str = "") -> None:
-        """Name lines of the server's configuration, and the password of its default user."""
         self._options, self._password = options, password
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="blockwright-server-")
@@ -91,7 +89,6 @@ class LocalServer:
             self._process = None
 
     def freeze(self) -> None:
-        """Let the server do nothing until `thaw`: connections are taken by the system, and nobody answers."""
         if self._process is not None:
             self._process.send_signal(signal.SIGSTOP)
 

@@ -27,7 +27,6 @@ from .blocks import BLOCK_BYTES, IDENTITY, KEYS, SLOTS, Said, Work
 T = TypeVar("T")
 
 STEPS = 200
-"""More than a process lives to take."""
 
 
 class Plan(NamedTuple):
@@ -37,9 +36,7 @@ class Plan(NamedTuple):
     seed: int
     threads: int
     delay: float
-    """Seconds after which it is killed, if `call` is 0."""
     call: int
-    """At which of its calls that change the disk it kills itself."""
     how: str
     """``before`` the call, ``after`` it, or ``torn``: half way."""
 

@@ -11,7 +11,6 @@ from .mutator import is_of_specification
 
 
 def all_codes(code: CodeType) -> Iterator[CodeType]:
-    """Return the code of every function and method of a module, or a class; not of functions within functions."""
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield inner

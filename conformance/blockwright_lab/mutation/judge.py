@@ -3,7 +3,7 @@
 Tests are collected once; each runs once with a mark before every statement, so that it is known what it executes and
 how long it takes (kept in ``build/`` while the sources and its file are the same). Then, for each mutant, a fork gets
 the changed function in place of its own and runs the tests that execute the statement, up to the first that fails:
-those that killed the mutant or others of its function before, then the fastest. A test that computes or waits for much
+those that killed others of its function before, then the fastest. A test that computes or waits for much
 longer than it should is ended, which is a failure like any other.
 """
 
@@ -13,12 +13,13 @@ import gc
 import json
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import zip_longest
@@ -26,13 +27,12 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from .forked import in_fork
 from .in_place import change, changed, full, functions_of, module_of
 from .mutator import Mutation, path_of
 from .mutator import functions as functions_in
 from .planted import FAULTS, refuted
 from .planted import module_of as contracted
-from .survivors import KILLERS, TREE, known_killers
+from .survivors import TREE
 from .targets import Target, parsed, target
 
 BUSY, SLOWER, WAITING = 5.0, 10.0, 12.0
@@ -132,6 +132,50 @@ def limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
+def in_fork(work: Callable[[], str], limit: float) -> tuple[str, bool]:
+    """Do some work in a forked process, silently; return the text that it gives, and whether it ended within `limit`.
+
+    An error gives the text of a pair: nothing, and what was raised, as JSON. The process and all that it started is
+    ended.
+    """
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        with os.fdopen(writes, "w", encoding="utf-8") as pipe:
+            pipe.write(silently(work))
+            pipe.flush()
+        os._exit(0)
+    os.close(writes)
+    received, until = bytearray(), time.monotonic() + limit
+    try:
+        while (left := until - time.monotonic()) > 0:
+            if select.select([reads], [], [], left)[0]:
+                more = os.read(reads, 1 << 16)
+                if not more:
+                    return received.decode("utf-8", "replace"), True
+                received += more
+        return "", False
+    finally:
+        os.close(reads)
+        try:
+            os.killpg(child, signal.SIGKILL)
+        except ProcessLookupError:
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def silently(work: Callable[[], str]) -> str:
+    """Do some work without output; an error is told like a result."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    try:
+        return work()
+    except BaseException as error:
+        return json.dumps(("", f"{type(error).__name__}: {error}"[:300]))
+
+
 class Runner:
     """A plugin that takes the place of the loop over all tests."""
 
@@ -142,10 +186,8 @@ class Runner:
         self.items: dict[str, Any] = {}
         self.fault = ""
         self.lines: dict[str, dict[str, list[int]]] = {}
-        """By test, by source, the lines that it executes; the fastest test first."""
         self.seconds: dict[str, float] = {}
         self.killers: dict[str, list[str]] = {}
-        """By function, the tests that killed mutants of it, the last first."""
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed and self.failed is None:
@@ -176,7 +218,7 @@ class Runner:
         return True
 
     def surveyed(self) -> bool:
-        path = KILLERS.with_name(f"survey-{self.owner.name}.json")
+        path = TREE / "build" / "mutation" / f"survey-{self.owner.name}.json"
         held: dict[str, Any] = json.loads(read(path)) if path.exists() else {}
         known: dict[str, Any] = {}
         for file, digest in digests_of(self.owner, self.items).items():
@@ -215,10 +257,9 @@ class Runner:
         return json.dumps(found)
 
     def reaching(self, mutation: Mutation) -> list[str]:
-        """Return the tests that execute a mutant's statement: those known to kill first, then the last killers."""
+        """Return the tests that execute a mutant's statement: first those that killed others of its function."""
         able = [name for name, lines in self.lines.items() if mutation.line in lines.get(mutation.file, ())]
-        known = known_killers(mutation)
-        first = [name for name in (*known[:1], *self.killers.get(mutation.function, ()), *known[1:]) if name in able]
+        first = [name for name in self.killers.get(mutation.function, ()) if name in able]
         left, found = MOST, list[str]()
         for name in dict.fromkeys((*first, *able)):
             left -= self.seconds[name]
@@ -227,7 +268,6 @@ class Runner:
         return found
 
     def run(self, names: Iterable[str]) -> None:
-        """Run tests up to the first that fails; one that runs on and on is ended."""
         signal.signal(signal.SIGVTALRM, stop)
         signal.signal(signal.SIGALRM, stop)
         names = list(names)
@@ -244,7 +284,6 @@ class Runner:
                 return
 
     def unchanged(self) -> str:
-        """Run every test that killed without a mutant, and tell which fails, if one does."""
         self.run({name for names in self.killers.values() for name in names})
         return json.dumps(self.failed or ("", ""))
 

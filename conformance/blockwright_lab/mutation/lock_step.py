@@ -18,8 +18,8 @@ from blockwright_conformance.kv_cache.scopes import EVERY, large_scopes
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_conformance.offload.gate import world as offload_world
 from blockwright_conformance.offload.scopes import CHAIN_PR, TIER_LARGE, TIER_PR, ChainScope, TierScope
-from blockwright_conformance.worker.gate import scopes as worker_scopes
 from blockwright_conformance.worker.world import WorkerWorld
+from blockwright_conformance.worker.world import scopes as worker_scopes
 
 from ..data_movement.tables_histories import random_walk
 from ..data_movement.tables_scopes import HISTORIES

@@ -195,7 +195,6 @@ def of_return(statement: ast.Return, returns: str) -> Iterator[Swap]:
 
 
 def of_node(node: ast.AST) -> Iterator[Swap]:
-    """Return the changes of the expressions below a node, those of statements within it apart."""
     for field, held in ast.iter_fields(node):
         if field in ("annotation", "returns", "args") and not isinstance(node, ast.Call):
             continue

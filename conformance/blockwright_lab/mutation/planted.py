@@ -27,7 +27,6 @@ SEARCH: Final = 10.0
 """Seconds for which a contract is searched for a fault that the values which are tried do not show."""
 
 WIDTH, LIMIT = 3, 400
-"""How far a scope is explored in which a wrong mapping is to be noticed."""
 
 
 def module_of(file: str) -> ModuleType:

@@ -16,7 +16,6 @@ class Target:
 
     name: str
     files: tuple[str, ...]
-    """The sources that are mutated, by their path in the package."""
     tests: tuple[str, ...]
     left_out: Mapping[str, str]
     """What is not mutated: a function, a class, or ``guards of`` a function, with the reason."""
@@ -28,7 +27,6 @@ TARGETS = tuple(
     Target(row["name"], tuple(row["files"]), tuple(row["tests"]), row["left_out"]) for row in ROWS["target"]
 )
 MEDIA: dict[str, str] = ROWS["media"]
-"""Sources of offloading that are not mutated, and what checks them."""
 
 
 def target(name: str) -> Target:

@@ -11,17 +11,23 @@ has what the manager's self-check alone finds at the end.
 """
 
 import time
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import Listed
 
+from ..data_movement.tables_scopes import HISTORIES
+from ..data_movement.tables_scopes import World as Tables
 from ..known_bugs.bugs import BY_ID
 from ..known_bugs.gate import CORE, named, summed
 from ..known_bugs.variants import variant
 from ..known_bugs.watch import OutOfTimeError, rearm, watch
-from .worlds import SHOWN, WORLDS, World
+from ..scopes import layer, plain
+from .engine.schedule import EngineConfig, Job, Schedule
 
 KIND, UNCHANGED = "damage", "unchanged: "
 
@@ -32,8 +38,46 @@ LAWS = ("NUMERICS-0", "NUMERICS-1", "NUMERICS-2", "PAGE-4")
 """Laws by which a bug is caught: the last where tables are read back, token by token."""
 
 
+World = Schedule | tuple[Schedule, ...] | Tables
+"""A tuple is engines one after the other, over the same shelves below the host."""
+
+TABLES = ("naive, block 4", "prefix caching, block 4, sliding 6")
+"""Block tables over which a random walk shows bugs."""
+
+
+def world(row: dict[str, Any]) -> Schedule:
+    own = {name: plain(value) for name, value in row.items() if name != "name"}
+    made: dict[str, Any] = {"layers": tuple(map(layer, own["layers"]))}
+    if "draft" in own:
+        made["draft"] = layer(own["draft"])
+    if "config" in own:
+        made["config"] = EngineConfig(**own["config"])
+    if "jobs" in own:
+        made["jobs"] = tuple(Job(**{name: plain(value) for name, value in job.items()}) for job in own["jobs"])
+    return Schedule(**{**own, **made})
+
+
+def file_of(name: str) -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def worlds() -> dict[str, World]:
+    found: dict[str, list[Any]] = {}
+    for row in file_of("worlds")["world"]:
+        found.setdefault(row["name"], []).append(world(row))
+    return {name: each[0] if len(each) == 1 else tuple(each) for name, each in found.items()}
+
+
+WORLDS: dict[str, World] = worlds() | {name: HISTORIES[name] for name in TABLES}
+
+SHOWN: dict[str, str] = {bug: name for name, bugs in file_of("shown")["shown"].items() for bug in bugs}
+"""By id, the world in which the bug is caught."""
+
+HARMLESS: dict[str, str] = {bug: why for why, bugs in file_of("shown")["harmless"].items() for bug in bugs}
+"""By id: whatever goes wrong, what the model reads stays right."""
+
+
 def row(name: str, profile: Profile) -> GateResult:
-    """Run a world: a known bug must go wrong in it, the unchanged implementation must not."""
     bug, started = BY_ID.get(name.partition(" ")[0]), time.perf_counter()
     world = WORLDS[SHOWN[bug.id] if bug else name.removeprefix(UNCHANGED)]
     law, detail, steps = wrong_in(world, variant(*(bug.changes if bug else ())))
@@ -54,7 +98,6 @@ def wrong_in(world: World, package: ModuleType) -> tuple[str, str, int]:
     import torch
 
     from ..data_movement.tables_histories import random_walk
-    from ..data_movement.tables_scopes import World as Tables
     from .engine.below import Shelf
     from .engine.engine import run
 

@@ -12,7 +12,6 @@ from blockwright_conformance.rows import Listed, covered
 from .engine.worlds import EVERYTHING, WORLDS
 
 EXAMPLES = {"quick": 4, "pr": 60, "nightly": 9600}
-"""Schedules of a world, per profile."""
 
 
 def row(name: str, profile: Profile) -> GateResult:

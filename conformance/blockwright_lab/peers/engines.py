@@ -29,7 +29,6 @@ MODULES = {
     "vllm-offload-0.33.0": "offload_runs",
     "vllm-offload-0.11.0": "offload_runs",
 }
-"""The module of this package that holds each engine, in its `ENGINES`."""
 
 
 class Explored(NamedTuple):
@@ -101,13 +100,11 @@ class EngineReport:
     explored: dict[str, Explored] = field(default_factory=dict)
     left_out: dict[str, list[str]] = field(default_factory=dict)
     confirmed: dict[str, str] = field(default_factory=dict)
-    """What the script of each listed bug saw, by its name; nothing where the bug did not show."""
     is_whole: bool = True
     """Whether all scopes were explored far enough: only then a deviation that did not show is out of date."""
 
     @property
     def verdict(self) -> Verdict:
-        """Judge all findings; a bug whose script shows it is seen, even if no scope does."""
         findings = [finding for each in self.explored.values() for finding in each.findings]
         verdict = judge(findings, self.engine.deviations)
         return verdict._replace(unseen=tuple(each for each in verdict.unseen if not self.confirmed.get(each.confirm)))
@@ -182,7 +179,6 @@ def explore(name: str, scope: str, peer_path: Path, limit: int | None) -> Explor
 
 
 def as_data(report: EngineReport) -> dict[str, Any]:
-    """Return a report as data; without seconds, so that it is the same wherever it is made."""
     engine, verdict, explored = report.engine, report.verdict, report.explored
     shown = {each.name: found for each, found in verdict.known}
     scopes = [

@@ -30,7 +30,6 @@ SILENT = frozenset({"EXPLAIN-1", "LIVE-1"})
 JUDGED = tuple(law for law in LAWS if law.id not in SILENT)
 
 STEPS = tuple(law for law in STEP_LAWS if law.id not in ("PLAN-1", "STEP-4"))
-"""The laws of steps; what a plan counts is judged by what is served and what is refused, and evictions are not told."""
 
 
 class Follower(Explorer[State, Any]):
@@ -49,7 +48,6 @@ class Follower(Explorer[State, Any]):
         self.found = Findings()
 
     def level(self, frontier: list[Node[State, Any]]) -> Iterator[Node[State, Any]]:
-        """Return the new states one action beyond the frontier's; what is enabled depends on the manager's lookups."""
         for node in frontier:
             assert node.model is not None
             for action in enabled(self.scope, node.state, node.model):
@@ -60,7 +58,6 @@ class Follower(Explorer[State, Any]):
             node.model = None
 
     def step(self, node: Node[State, Any], action: Any) -> Node[State, Any] | None:
-        """Follow an action; return the state it leads to, if that is new and to be gone on from."""
         assert node.model is not None
         self.result.transitions += 1
         model = node.model.copy()

@@ -139,7 +139,6 @@ def follow(adapter: Any, state: State, action: actions.Action | SyncLoad) -> Fol
 
 
 def arrived(state: State, outcome: ManagerOutcome, action: actions.FinishLoad) -> tuple[Content | None, ...]:
-    """Return what blocks hold when a load has ended: its last token too, which the specification computes again."""
     request = state.requests[action.slot]
     if outcome.refusal or not action.came or not isinstance(request, Running):
         return outcome.state.contents
@@ -196,7 +195,6 @@ def misjudged(state: State, action: Any, outcome: ManagerOutcome, reply: Reply) 
 
 
 def is_trimmed(base: State, shown: Observation) -> bool:
-    """Return whether a manager differs from a state in nothing but that dead entries are null."""
     if shown.keys != expected(base).keys:
         return False
     for request, now in zip(base.requests, shown.tables, strict=True):

@@ -30,7 +30,6 @@ from .vllm_offload import OLD, PUBLISHED, VllmTier, load, tier_class
 _OWN = laws_of("offload")
 FIRST = ("REFUSE-2", "REFUSE-1", "STORE-1")
 LAWS = {law: _OWN[law] for law in FIRST} | {law.id: law.statement for law in (*TIER_LAWS, *TIER_STEP_LAWS)} | _OWN
-"""Every law that is asked of a tier; where a fault breaks several, it is reported under the first."""
 
 FIELD = re.compile(r"^(?:expected \w+|\w+ ?)")
 
@@ -103,7 +102,6 @@ class TierFollower(Explorer[TierNow, TierUnderTest]):
         self.findings = Findings()
 
     def run(self) -> Result:
-        """Visit everything; a new manager that is wrong already is a finding too."""
         result = super().run()
         if result.violation is not None:
             wrong = result.violation
@@ -121,7 +119,6 @@ class TierFollower(Explorer[TierNow, TierUnderTest]):
         return None
 
     def found(self, kind: tuple[str, ...], detail: str, actions: tuple[TierCall, ...]) -> None:
-        """Record a fault: the first that breaks a law by a call is a shortest one."""
         if kind not in self.kinds:
             broken = diagnose(self.world, actions).laws
             self.kinds[kind] = [law for law in LAWS if law in broken] or ["REF-0"]

@@ -80,14 +80,13 @@ def load(peer_path: Path, published: Published = PUBLISHED) -> Offload:
 
 
 OLD = vllm_offload_peer.PUBLISHED
-"""The release whose names `blockwright.offload` keeps."""
 
 
 # --- views: a manager under the names of our tiers
 
 
 class Places(NamedTuple):
-    """How a manager's places stand."""
+    """The state of a manager's places."""
 
     freed: list[int]  # those that were given back
     num_free: int
@@ -150,7 +149,6 @@ class View:
         return SimpleNamespace(block_ids=[self.place_of(blocks[key]) for key in keys])
 
     def check(self) -> None:
-        """Recompute what the manager keeps beside its blocks: each place is of one block, free, or was never used."""
         freed, num_free, capacity = self.places()
         used = [*(self.place_of(status) for status in self.blocks().values()), *freed]
         fresh = num_free - len(freed)
@@ -216,7 +214,6 @@ class NewView(View):
         return reported(output, self.unnamed(output.keys_to_store), self.unnamed(output.evicted_keys))
 
     def take_events(self) -> Iterator[Any]:
-        """Take the events that it publishes; `metadata_only` ones are, by its own word, not announced."""
         for event in self.manager.take_events():
             if not event.metadata_only:
                 yield SimpleNamespace(block_hashes=self.unnamed(event.keys), removed=event.removed)
@@ -305,7 +302,6 @@ class VllmTier(TierUnderTest):
             self.manager = OldView(manager)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Make a call; a key that is missing is an assertion of both releases here."""
         try:
             return super().call(name, *arguments)
         except KeyError as error:

@@ -21,7 +21,6 @@ from .steps import Move
 KIND = "refinement"
 
 EXTENT: dict[str, tuple[int | None, int]] = {"quick": (2, 60), "pr": (5, 700), "nightly": (None, LIMIT)}
-"""Per profile: how many states of each level of a scope are left from, and after how many transitions it ends."""
 
 
 def scopes(profile: Profile) -> list[tuple[str, str]]:

@@ -24,7 +24,6 @@ AT_ONCE = 1000
 
 
 def several(name: Hashable, blocks: Iterable[int]) -> dict[Place, int]:
-    """Return a place for each time that a block is named."""
     times: Counter[int] = Counter()
     places: dict[Place, int] = {}
     for block in blocks:

@@ -37,7 +37,6 @@ class RefiningExplorer(explore.Explorer[Any, Any]):
 
     world_of: ClassVar[type[World[Any, Any]]]
     width: int | None = None
-    """How many states of a level are left from, evenly chosen; all of them if there is no limit."""
 
     def __init__(self, scope: Any, max_transitions: int | None = None) -> None:
         super().__init__(self.world_of(scope), alone=True, max_transitions=max_transitions)
@@ -54,18 +53,15 @@ class RefiningExplorer(explore.Explorer[Any, Any]):
         raise NotImplementedError
 
     def trimmable(self, state: Any) -> Iterator[tuple[Place, bool]]:
-        """Return the entries of tables, and whether a law of the part lets them be null."""
         return iter(())
 
     def level(self, frontier: list[explore.Node[Any, Any]]) -> Iterator[explore.Node[Any, Any]]:
         return super().level(frontier[:: 1 if self.width is None else -(-len(frontier) // self.width)])
 
     def pairs(self, before: Any, outcome: Any) -> Iterator[Pair]:
-        """Yield the states before and after each call that was served."""
         return ((state, done.state) for state, done in outcome.steps if outcome.refusal is None)
 
     def judge_step(self, node: explore.Node[Any, Any], outcome: Any, trail: explore.Trail) -> None:
-        """Follow the transitions of an action; those that are no steps are faults."""
         for before, reached in self.pairs(node.state, outcome):
             if before is not reached:
                 now = self.mapped(before) if before is node.state else self.machine(before)
@@ -95,14 +91,12 @@ class OfManager(RefiningExplorer):
         return maps.of_manager(state)
 
     def pairs(self, before: Any, reported: Any) -> Iterator[Pair]:
-        """Return the steps of a call, one for each request that it serves."""
         for start, done in reported.steps:
             yield start, done.state
             before = done.state
         yield before, reported.state
 
     def trimmable(self, state: Any) -> Iterator[tuple[Place, bool]]:
-        """Return what TRIM-2 lets be null."""
         for request, at, group, table in tables(state):
             size, slot = span(state.config, group), next(n for n, each in enumerate(state.requests) if each is request)
             for entry in range(len(table)):
@@ -123,7 +117,6 @@ class OfTables(RefiningExplorer):
         return maps.of_tables(state)
 
     def trimmable(self, state: Any) -> Iterator[tuple[Place, bool]]:
-        """Return what PAGE-3 lets be null."""
         for slot, table in enumerate(state.tables):
             for entry in range(len(table.entries) if table is not None else 0):
                 yield (slot, entry), entry < dead_entries(state.config, table)

@@ -12,7 +12,6 @@ from blockwright_spec import block_machine
 from blockwright_spec.block_machine import NULL, Machine
 
 Call = tuple[str, tuple[Any, ...]]
-"""A step by its name, and what it is given beside the machine."""
 
 
 class Move(NamedTuple):
@@ -47,7 +46,6 @@ class Change:
         ]
 
     def is_kept(self, block: int) -> bool:
-        """Return whether a block with new holders is held on, or adopted, with what is in it: else it is taken."""
         was, now = self.before.blocks[block], self.after.blocks[block]
         if was.key is not None:
             return now.key == was.key

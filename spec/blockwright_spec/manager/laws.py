@@ -85,7 +85,7 @@ EVENT_LAWS = (
     listed(events.law_key_serves_alone, "vLLM #44451: tokens without hashes; known bug B64h"),
     listed(
         events.law_events_tell_all_that_decides,
-        "vLLM BlockStored.extra_keys; SGLang BlockStored.cache_salt; known bug B64i",
+        "vLLM BlockStored.extra_keys, lookahead_token_ids; SGLang BlockStored.cache_salt; known bugs B64i, E50",
     ),
 )
 """Every law of events: of a state, and of one who listens."""

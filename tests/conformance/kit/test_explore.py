@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from blockwright_conformance.checker.explore import Explorer
+from blockwright_conformance.gates import gates
 from blockwright_conformance.kv_cache.adapter import Served
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.gate import coverage, report
@@ -41,13 +42,13 @@ FEW = ("no blocks", "nothing above")
 """Scopes of next to nothing, by their names: there is no room, and that must be borne."""
 
 
-@pytest.mark.parametrize("name", ["kv_cache", "block_tables", "offload", "worker"])
+@pytest.mark.parametrize("name", ["lockstep", "paged", "offload", "worker"])
 def test_every_scope_has_states_to_explore(name: str) -> None:
     """A scope that explores nothing is a check that cannot fail."""
-    if name == "kv_cache":
+    if name == "lockstep":
         worlds = [KVCacheWorld(each) for each in PROFILES["nightly"]]
     else:
-        exploration = import_module(f"blockwright_conformance.{name}.gate").GATE
+        exploration = import_module(gates()[name].module).GATE
         worlds = [exploration.world(each) for each in exploration.profiles("nightly")]
     for world in worlds:
         found = Explorer(world, alone=True, laws=False, max_transitions=200).run()

@@ -12,10 +12,10 @@ import pytest
 
 from blockwright_conformance.checker.lockstep import act
 from blockwright_conformance.kv_cache.abstraction import differences, expected
-from blockwright_conformance.kv_cache.actions import Admit, Append, Find, Grow, GrowEach, Reset, WrongStep, meaning
-from blockwright_conformance.kv_cache.adapter import Explained, Found, Observation, Served
+from blockwright_conformance.kv_cache.actions import Admit, WrongStep, meaning
+from blockwright_conformance.kv_cache.adapter import Found, Observation, Served
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
-from blockwright_conformance.kv_cache.lockstep import compare, examine, misheard, misreported
+from blockwright_conformance.kv_cache.lockstep import compare, misheard, misreported
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome, outcome_of
 from blockwright_conformance.kv_cache.parts import Reply, names_of
 from blockwright_conformance.kv_cache.scopes import scope
@@ -44,28 +44,6 @@ def together(*actions: Any, config: Config = CONFIG) -> tuple[State, Blockwright
         assert compared.faults == []
         state = compared.outcome.state
     return state, adapter
-
-
-def test_the_adapter_shows_every_group() -> None:
-    state, adapter = together(Admit(0, PROMPT, 5), Admit(1, PROMPT, 1), Append(0, (6,)), Grow(0, 1), config=BOTH)
-    shown = adapter.observe(names_of(state))
-    assert shown == expected(state)
-    assert shown.tables == (((1, 2, 3, 4, 5, 11), (0, 7, 8)), ((1, 2, 3, 4, 9), (0, 7, 10)))
-    assert examine(adapter, state, (PROMPT,)) == []
-
-
-@pytest.mark.parametrize(
-    ("field", "other"),
-    [
-        ("tables", (((1, 2, 3, 4, 5), (6, 8, 7)), None)),
-        ("published", ((5, 1), None)),
-        ("keys", tuple((0, (0, (1, 2))) if block == 6 else None for block in range(20))),
-    ],
-)
-def test_every_group_is_compared(field: str, other: Any) -> None:
-    state, adapter = together(Admit(0, PROMPT, 5), config=BOTH)
-    shown = adapter.observe(names_of(state))._replace(**{field: other})
-    assert [fault.partition(":")[0] for fault in differences(expected(state), shown)] == [field]
 
 
 ALTERED: dict[str, Any] = {
@@ -172,26 +150,6 @@ def test_a_refusal_that_changes_something_is_noticed() -> None:
     assert act(WORLD, adapter, state, WrongStep(0, PROMPT, 5, 0)).faults
 
 
-def test_a_batch_is_compared_request_by_request() -> None:
-    both = (Admit(0, PROMPT, 5), Admit(1, (0, (9, 9)), 2), Append(0, (6,)), Append(1, (7,)))
-    state, adapter = together(*both, config=Config((Group(Full(), 2),), 5, 12))
-    compared = act(WORLD, adapter, state, GrowEach(((1, 1), (0, 1))))
-    assert compared.faults == []
-    assert compared.outcome.refusal == Refusal(Reason.NO_FREE_BLOCKS, missing=1)
-    assert compared.outcome.steps == ()
-
-
-def test_copies_are_independent() -> None:
-    state, adapter = together(Admit(0, PROMPT, 5), Find(1, PROMPT))
-    twin = adapter.copy()
-    compared = act(WORLD, twin, state, Append(0, (6,)))
-    assert compared.faults == []
-    assert act(WORLD, adapter, state, Append(0, (7,))).faults == []
-    assert act(WORLD, adapter, compared.outcome.state, Reset()).faults == []
-    assert adapter.requests["r0"].num_tokens == twin.requests["r0"].num_tokens == 6
-    assert adapter.requests["r0"].all_token_ids != twin.requests["r0"].all_token_ids
-
-
 class OtherPolicy(BlockwrightAdapter):
     """A manager that is right but not by our policy: before each step it turns the queue of contentless blocks."""
 
@@ -217,23 +175,3 @@ class OtherPolicyClaimed(OtherPolicy):
 def test_choices_that_are_not_legal_are_found() -> None:
     small = scope(Sliding(2), 1, "small", 4, 3, "trim preempt")
     assert explorer(small, OtherPolicyClaimed).run().violation is not None
-
-
-def test_explanations_are_compared() -> None:
-    state, adapter = together(Admit(0, PROMPT, 5), config=BOTH)
-    longer = (0, (1, 2, 3, 4, 5, 6, 7))
-    assert examine(adapter, state, (PROMPT, longer), frozenset({"explain"})) == []
-    said = adapter.explain("r0")
-    assert said == Explained(4, None, ((4, None, "NOTHING"), (4, None, "NOTHING")))
-    for other in (said._replace(length=2), said._replace(candidate=6), said._replace(parts=said.parts[:1])):
-
-        class Wrong(BlockwrightAdapter):
-            def explain(self, name: str, other: Explained = other) -> Explained:
-                return other
-
-        wrong = Wrong.__new__(Wrong)
-        wrong.__dict__.update(adapter.copy().__dict__)
-        faults = examine(wrong, state, (PROMPT,), frozenset({"explain"}))
-        assert len(faults) == 1
-        assert faults[0].startswith("EXPLAIN-1: hit of")
-        assert examine(wrong, state, (PROMPT,)) == []

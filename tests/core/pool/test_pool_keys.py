@@ -8,7 +8,7 @@ Not covered: which of equal blocks serves, and how long (test_pool_model.py), wh
 from __future__ import annotations
 
 import pytest
-from tests.core.support import filled, pool_dump, publish, served, unchanged_by
+from tests.core.support import publish, served, unchanged_by
 
 from blockwright import BlockPool, Request
 from blockwright.errors import BlockError, InvalidArgumentError
@@ -55,26 +55,7 @@ def test_cache_full_blocks_range() -> None:
     unchanged_by(pool, BlockError, "blocks", lambda: pool.cache_full_blocks(request, blocks, 0, 1, 2))
 
 
-def test_caching_off_publishes_nothing() -> None:
-    pool = BlockPool(4, enable_caching=False)
-    key = publish(pool, 1, pool.get_new_blocks(1))
-    assert served(pool, key) is None
-    assert pool.block_keys() == [None] * 4
-    pool.free_blocks([1])
-    assert pool.free_block_ids() == [1, 2, 3]
-
-
 # ---------------------------------------------------------------------- reset, events, copies, errors
-
-
-def test_events_are_taken_once() -> None:
-    pool = BlockPool(3, enable_kv_cache_events=True)
-    filled(pool, 2)
-    copied = pool.copy()
-    assert len(pool.take_events()) == 2
-    assert pool.take_events() == []
-    assert len(copied.take_events()) == 2
-    assert BlockPool(3).take_events() == []
 
 
 @pytest.mark.parametrize("resets", [False, True])
@@ -103,21 +84,3 @@ def test_events_that_no_call_takes_are_bounded_and_lose_nothing(resets: bool) ->
     for _ in range(6000):
         assert pool.reset_prefix_cache()
     assert len(pool.take_events()) < 5000
-
-
-def test_copy_is_independent() -> None:
-    pool = BlockPool(8, enable_kv_cache_events=True)
-    pool.free_blocks(filled(pool, 5)[1:3])
-    before = pool_dump(pool)
-    copied = pool.copy()
-    assert pool_dump(copied) == before
-    copied.get_new_blocks(4)
-    copied.free_blocks([1])
-    copied.touch([1])
-    publish(copied, 77, [6])
-    copied.check()
-    assert pool_dump(pool) == before
-    changed = pool_dump(copied)
-    pool.get_new_blocks(3)
-    assert pool_dump(copied) == changed
-    pool.check()

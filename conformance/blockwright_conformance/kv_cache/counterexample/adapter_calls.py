@@ -35,7 +35,6 @@ SENTENCES: Final[dict[str, str]] = {
         law.id: law.statement for law in (*LAWS, *STEP_LAWS, *POLICY_LAWS, *POLICY_STEP_LAWS, *EVENT_LAWS, *METRIC_LAWS)
     },
 }
-"""Each law by its id."""
 
 QUIET = frozenset(("copy", "observe"))
 """Calls that are not written down, except those of the last action."""
@@ -160,7 +159,6 @@ class Written:
         return [f"from {module} import {names}" for module, names in named.items()]
 
     def maker(self, factory: Any) -> str:
-        """Return the expression that is called with a `Config`."""
         if command := getattr(factory, "command", None):
             return f"{self.named(factory.__module__, 'started')}({command!r})"
         if policy := getattr(factory, "policy", None):
@@ -189,8 +187,6 @@ class Written:
         return repr(value)
 
     def call(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a method that writes down how it is called, and what came of it."""
-
         def called(*arguments: Any) -> Any:
             if name == "copy" or (name in QUIET and not self.is_loud):
                 return method(*arguments)
@@ -209,13 +205,11 @@ class Written:
         return called
 
     def judged(self, due: Callable[[Made], Any]) -> list[str]:
-        """Return the lines of the calls up to now, with an assertion where an answer is wrong."""
         lines = [line for each in self.calls for line in self.lines(each, due(each))]
         self.calls = []
         return lines
 
     def lines(self, call: Made, wanted: Any) -> list[str]:
-        """Return the lines of one call."""
         if isinstance(wanted, Wrong) and not isinstance(call.error, getattr(self.adapter, wanted.kind)):
             self.named("unittest", "TestCase")
             return self.failing(
@@ -242,7 +236,6 @@ class Written:
         return list(lines)
 
     def asserted(self, call: Made, wanted: Any) -> Iterator[str]:
-        """Yield the lines that assert the right answer, if it differs."""
         line, answer, follows = call.line, call.answer, self.adapter.follows_policy
         if call.name == "observe":
             yield from self.shown(line, comparable(wanted, follows), comparable(answer, follows))
@@ -267,7 +260,6 @@ class Written:
             yield f"assert {line} {'is' if wanted in (None, True, False) else '=='} {wanted}  # {answer}"
 
     def shown(self, line: str, wanted: Any, shown: Any) -> Iterator[str]:
-        """Yield the lines that assert the fields of a state in which it is not as it must be."""
         pairs = zip(shown._fields, wanted, shown, strict=True)
         wrong = [(name, want, value) for name, want, value in pairs if None not in (want, value) and want != value]
         if wrong:

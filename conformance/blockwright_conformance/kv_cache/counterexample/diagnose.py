@@ -49,10 +49,10 @@ from ...checker.lockstep import Compared
 from ..abstraction import differences, expected
 from ..adapter import Found, ManagerAdapter, Observation
 from ..arrivals import Admit, Find
-from ..hints import ReleasePrefix, Retain, Tick
 from ..outcome import ManagerOutcome
 from ..parts import OTHER, Reply, names_of
 from ..running import GrowEach
+from ..steps import ReleasePrefix, Retain, Tick
 
 
 def symptoms(adapter: ManagerAdapter, before: State, action: Any, compared: Compared) -> Broken:
@@ -101,7 +101,6 @@ def of_hit(state: State, prefix: Prefix, hit: Found) -> Broken:
 
 
 def content_at(state: State, table: Table, entry: int) -> Content | None:
-    """Yield the content of the block at an entry; nothing where a table is too short."""
     return state.contents[table[entry]] if entry < len(table) else None
 
 
@@ -118,7 +117,6 @@ def effects(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, s
 
 
 def admission(before: State, action: Any, reply: Reply, outcome: ManagerOutcome) -> Broken:
-    """Yield the laws of admission that a request meets which is refused or served against the specification."""
     refused = reply.refused or reply.error is not None
     if not isinstance(action, Admit) or refused == (outcome.refusal is not None):
         return
@@ -206,7 +204,6 @@ def shown_request(before: State, happened: State, action: Any, reply: Reply, sho
 
 
 def writing(config: Config, was: Request, request: Running) -> Iterator[tuple[int, Content | None]]:
-    """Yield the contents that a step writes into a request's blocks: its new computed tokens, and draft states."""
     start = was.computed if isinstance(was, Running) else request.settled
     before = was.written if isinstance(was, Running) else request.settled
     if request.written > before:

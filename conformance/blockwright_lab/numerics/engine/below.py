@@ -14,7 +14,6 @@ from .schedule import EngineConfig
 MEDIUM = "SHELF"
 
 Shelf = dict[int, tuple[bytes, bytes]]
-"""What lies in each place: its key, and its bytes."""
 
 
 def shelf_of(package: Any, shelves: dict[bytes, Shelf], config: EngineConfig, model_seed: int) -> Shelf:

@@ -1,7 +1,12 @@
 """What the engine computed, against the dense recomputation of each request.
 
 Every step's logits are kept with the tokens that they belong to, and compared once the request has ended: then all its
-tokens are known, and one dense pass answers for all its steps. Poison is seen at once.
+tokens are known, and one dense pass answers for all its steps. Poison is seen at once. The laws of the engine:
+
+NUMERICS-0  every call that an engine makes by the book is served, and every schedule comes to its end
+NUMERICS-1  logits and tokens are those of a dense recomputation of each request
+NUMERICS-2  nothing is read that was not written for the request that reads it: poison never reaches a result
+NUMERICS-3  at the end no block is held, and every invariant of the manager holds
 """
 
 from __future__ import annotations
@@ -13,7 +18,6 @@ import torch
 from torch import Tensor
 
 from .dense import Recomputation
-from .errors import NumericsError
 from .model import HybridModel
 from .task import Task, Work, noisy
 from .weights import ModelConfig
@@ -21,6 +25,18 @@ from .worker import Proposal
 
 ENOUGH_ROWS = 16
 """Rows of logits from which on the mean of a request's differences is bounded, too."""
+
+
+class NumericsError(AssertionError):
+    """A schedule that shows a violation of a law, or of one of the manager's own self-check, perhaps in a step."""
+
+    def __init__(self, law: str, detail: str, step: int | None = None) -> None:
+        super().__init__(law, detail, step)
+        self.law, self.detail, self.step = law, detail, step
+
+    def __str__(self) -> str:
+        when = "" if self.step is None else f"step {self.step}: "
+        return f"{self.law}: {when}{self.detail}"
 
 
 @dataclass(frozen=True)

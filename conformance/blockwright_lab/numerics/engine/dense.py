@@ -43,13 +43,11 @@ class Recomputation:
         return found[: len(whole)]
 
     def logits(self, tokens: Sequence[int], encoder: Tensor | None = None) -> Tensor:
-        """Row p scores the token at p + 1."""
         return self.hidden(tokens, encoder) @ self.weights.unembedding
 
     def draft_logits(
         self, tokens: Sequence[int], encoder: Tensor | None = None, *, next_tokens: Sequence[int] | None = None
     ) -> Tensor:
-        """Row p scores the token at p + 2."""
         outputs = _draft_outputs(self.config, self._draft(), self._draft_inputs(tokens, encoder, next_tokens))
         return outputs @ self.weights.unembedding
 
@@ -90,7 +88,6 @@ def _draft_outputs(config: ModelConfig, weights: Weights, inputs: Tensor) -> Ten
 
 
 def _joined(weights: Weights, hidden: Tensor, embedded: Tensor) -> Tensor:
-    """Make the draft head's inputs of hidden states and the embeddings of the tokens after them."""
     both = [_normed(hidden, weights.hidden_norm), _normed(embedded, weights.token_norm)]
     return torch.cat(both, dim=1) @ weights.join
 
@@ -116,7 +113,6 @@ def _normed(hidden: Tensor, scale: Tensor) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def _mask(kind: Kind, length: int) -> Tensor:
-    """Return, for each position, which positions it reads, by the definition, and its own."""
     read = [{*reads(kind, position), position} for position in range(length)]
     return torch.tensor([[other in positions for other in range(length)] for positions in read])
 
@@ -149,7 +145,6 @@ def _attention(config: ModelConfig, weights: Weights, kind: Kind, normed: Tensor
 
 
 def _cross(config: ModelConfig, weights: Weights, normed: Tensor, encoder: Tensor | None) -> Tensor:
-    """Read all that the encoder left; nothing where there is none."""
     if encoder is None or not len(encoder):
         return torch.zeros_like(normed)
     queries = (normed @ weights.query).unflatten(1, (-1, config.head_size))

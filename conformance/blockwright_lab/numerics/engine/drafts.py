@@ -56,7 +56,6 @@ class DraftHead:
         return self.layer(self.joined(hidden, next_tokens), rows, storage)
 
     def logits(self, outputs: Tensor) -> Tensor:
-        """Score the token after the next: `(..., hidden)` to `(..., vocabulary)`."""
         return self.model.logits(outputs)
 
     def propose(
@@ -95,7 +94,6 @@ class DraftHead:
         return rms_norm(self.model.added(weights, entering, mixed), self.weights.norm)
 
     def ahead(self, spec: AttentionSpec, table: Tensor, positions: Tensor) -> Rows:
-        """Make the inputs of one token per request, each at a position of its own."""
         size, count = spec.block_size, len(positions)
         blocks = table.gather(1, (positions // size).unsqueeze(1)).squeeze(1)
         starts = torch.arange(count + 1, dtype=torch.int32, device=positions.device)

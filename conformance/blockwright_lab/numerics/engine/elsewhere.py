@@ -72,7 +72,6 @@ class Swap(Elsewhere):
         self.num_loads = 0
 
     def preempting(self, task: Task) -> None:
-        """Save a request's blocks, if the host has room and no step in flight still writes to them."""
         computed = task.request.num_computed_tokens
         needed = {} if task.flight is not None or computed == 0 else self.needed(task, computed)
         if not 0 < len(needed) <= len(self.places):
@@ -102,7 +101,6 @@ class Swap(Elsewhere):
         return needed
 
     def num_external(self, task: Task, num_hit: int) -> int:
-        """Return what of a swapped-out request is beyond the device's own hit."""
         if task.saved is None:
             return 0
         external = int(task.saved.num_computed) - num_hit

@@ -28,10 +28,9 @@ import blockwright
 import blockwright.offload
 
 from .below import Shelf, shelf_of
-from .checker import Checker
+from .checker import Checker, NumericsError
 from .drafts import GUESSERS
 from .elsewhere import Elsewhere, Readers, Swap
-from .errors import NumericsError
 from .offload import Offload
 from .parts import VOCAB, hasher_of, in_package, model_of, plan_of
 from .poison import Poison
@@ -41,7 +40,6 @@ from .task import Phase, Step, Task, Work
 from .worker import Worker
 
 MOST_STEPS = 400
-"""Steps after which a schedule that has not ended will not end."""
 
 
 class Engine:
@@ -332,7 +330,6 @@ def run(
 
 
 def earliest(engine: Engine, error: NumericsError) -> NumericsError:
-    """Return what went wrong first: requests are compared once they have ended, so numbers may be older."""
     try:
         if error.step is not None or error.law == "NUMERICS-1":
             engine.checker.all(engine.tasks)

@@ -13,13 +13,12 @@ import torch
 import blockwright
 from blockwright_conformance.gates import GateResult
 
+from .checker import NumericsError
 from .engine import run
-from .errors import NumericsError
 from .schedule import EngineConfig, Job, Schedule, script
 from .worlds import WORLDS, random_schedule
 
 MOST_SHRINKING = 30.0
-"""Seconds after which a failing schedule is told as it is."""
 
 
 class Examples:
@@ -41,7 +40,6 @@ class Examples:
 
 
 def examples(name: str, count: int, part: int | None) -> GateResult:
-    """Run so many schedules of a world, up to the first that fails; `part` says which: None draws others each time."""
     torch.set_num_threads(1)
     started, runs, drawn = time.perf_counter(), Examples(), time.time_ns() if part is None else part
     schedules = (random_schedule(WORLDS[name], f"{drawn} {number}") for number in range(count))

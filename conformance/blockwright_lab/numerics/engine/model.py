@@ -75,7 +75,6 @@ class HybridModel:
         return self.weights.embedding[torch.as_tensor(tokens, device=self.weights.embedding.device)]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Score the next token: `(..., hidden)` to `(..., vocabulary)`."""
         return hidden @ self.weights.unembedding
 
     def write_encoder(self, outputs: Tensor, slots: Mapping[int, Tensor], storage: KVCacheStorage) -> None:
@@ -146,7 +145,6 @@ def rms_norm(hidden: Tensor, scale: Tensor) -> Tensor:
 
 
 def rotate(vectors: Tensor, angles: Tensor) -> Tensor:
-    """Turn the pairs (i, i + head size / 2) of each head by the position's angles."""
     first, second = vectors.to(angles.dtype).chunk(2, dim=-1)
     cosine, sine = angles.cos(), angles.sin()
     turned = torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)

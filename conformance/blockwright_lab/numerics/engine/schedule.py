@@ -110,12 +110,10 @@ class Schedule:
     cache_dtype: str | None = None
 
     def __repr__(self) -> str:
-        """Show what differs from the defaults, as Python."""
         return shown(self)
 
 
 def shown(value: object) -> str:
-    """Show plain data as Python that makes it again, without the fields that have their default."""
     if isinstance(value, tuple):
         return f"({', '.join(map(shown, value))}{',' * (len(value) == 1)})"
     if not isinstance(value, EngineConfig | Job | Schedule):

@@ -22,7 +22,6 @@ KINDS = {
     "MambaSpec": "recurrent",
     "CrossAttentionSpec": "cross",
 }
-"""Kinds of layers, by the class that declares them in any copy of the package."""
 
 
 class Scheduler:
@@ -40,12 +39,10 @@ class Scheduler:
         self.boundary = lcm(*(spec.block_size for spec in specs))
         """Where prefill chunks end, if they are to end on block boundaries."""
         self.kinds = [KINDS[type(spec).__name__] for spec in specs]
-        """Of the groups, for what is counted."""
         self.is_recurrent = "recurrent" in self.kinds
         self.num_ahead = config.drafts if config.guesser == "eagle" else 0
         """Lookahead slots of each step: where the draft head writes while it guesses on."""
         self.later = Step(0)
-        """The step to come, which learns of rows that change between steps."""
 
     def schedule(self) -> Step:
         step, self.later = self.later, Step(self.later.index + 1)
@@ -154,7 +151,6 @@ class Scheduler:
         self.restart(task)
 
     def restart(self, task: Task) -> None:
-        """Let a request that holds no blocks wait for its next turn, before the others."""
         task.request.num_computed_tokens = 0
         task.phase, task.flight, task.drafts = Phase.WAITING, None, []
         task.turn += 1

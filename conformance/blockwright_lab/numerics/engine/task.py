@@ -59,7 +59,6 @@ class Task:
         return bool(self.forks) and self.request.num_output_tokens >= self.forks[0]
 
     def is_current(self, work: Work) -> bool:
-        """Return whether what a step computed still counts: it was not preempted or ended since."""
         return self.phase is Phase.RUNNING and self.turn == work.turn
 
     def sample(self, logits: Tensor, position: int) -> int:
@@ -79,7 +78,6 @@ class Task:
 
 
 def noisy(logits: Tensor, seed: int | None, position: int) -> Tensor:
-    """Return the scores whose best is the token: logits, and with a seed Gumbel noise, to draw by the softmax."""
     if seed is None:
         return logits
     random = Random(f"{seed} {position}")

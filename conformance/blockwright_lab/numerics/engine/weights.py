@@ -101,7 +101,6 @@ class Weights:
 
 
 def random_weights(config: ModelConfig, device: str | torch.device = "cpu") -> Weights:
-    """Draw a model's weights: the same numbers for the same seed, whatever the element type they are rounded to."""
     draw = _Draw(config)
     dtype: torch.dtype = getattr(torch, config.dtype)
     weights = Weights(
@@ -140,7 +139,6 @@ class _Draw:
         return torch.randn(*shape, generator=self.generator, dtype=torch.float64) * gain
 
     def matrix(self, inner: int, outer: int, gain: float = 1.0) -> Tensor:
-        """Draw a projection that keeps the size of what it projects, times `gain`."""
         return self.normal(inner, outer, gain=gain * inner**-0.5)
 
     def scale(self, size: int) -> Tensor:

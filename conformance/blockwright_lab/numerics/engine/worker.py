@@ -80,7 +80,6 @@ class Worker:
             self.write_encoder(task)
 
     def complete(self, work: Work) -> None:
-        """Fill in what was not known when a step was scheduled: where it begins, and its tokens."""
         task = work.task
         if self.config.overlap_steps:
             work.begin = task.request.num_computed_tokens - work.num_new  # moved back by what was rejected since
@@ -134,7 +133,6 @@ class Worker:
         return proposals
 
     def made_with(self, row: int, length: int) -> list[int]:
-        """Return the tokens that the draft head's entries of a request were made with: see `drafts`."""
         positions = torch.arange(length, device=self.made.device)
         blocks = self.inputs.block_tables[self.draft_group][row][positions // self.draft_size]
         return [int(token) for token in self.made[blocks.long(), positions % self.draft_size]]

@@ -19,7 +19,6 @@ from ...scopes import plain
 from .schedule import EngineConfig, Job, Schedule
 
 MAX_LEN = 32
-"""Tokens of the longest request."""
 
 MOST_JOBS = 9
 
@@ -46,7 +45,6 @@ class World:
 FILE = tomllib.loads(Path(__file__).with_name("worlds.toml").read_text(encoding="utf-8"))
 WORLDS = {row["name"]: World(**{name: plain(value) for name, value in row.items()}) for row in FILE["world"]}
 EVERYTHING = frozenset(FILE["everything"])
-"""What must happen in some schedule."""
 
 
 Chooser = Callable[[Any], Any]

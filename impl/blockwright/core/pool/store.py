@@ -252,6 +252,7 @@ class BlockStore:
             at += 1
         following[0] = i32(block)
         self._prev[block] = 0
+        order.tells_gone = self._journal is not None
         order.take(ids, start, at, stop)
         if self._journal is not None:
             # An offloading engine passes hints on with the block, and the order forgets them as it gives the block up.
@@ -861,7 +862,7 @@ class BlockStore:
                 if block != 0 and marks[block] == 0:
                     at: i64 = 2 * ((i + 1) * units - 1)
                     is_new = index.add(block, words[at], words[at + 1], group)
-                    journal.stored(block, request.keys(units), i, group, block_size, is_new)
+                    journal.stored(block, request, units, i, group, block_size, is_new)
                 i += 1
         if self._facts is not None:
             self._facts.published += index.num_keyed - before
