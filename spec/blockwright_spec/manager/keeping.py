@@ -1,4 +1,4 @@
-"""Part one, chapter 8: keeping: which blocks the next turn will need, and which go before them.
+"""Part one, chapter 9: keeping: which blocks the next turn will need, and which go before them.
 
 For a second reading, and only where layers forget: windows and recurrent states. A request of 20,000 tokens fills
 1,250 blocks of 16 tokens in each window of 1,024, and its next turn needs the last 64 of them. The others stay

@@ -246,8 +246,13 @@ def is_loading(state: State, slot: int) -> bool:
 
 
 def key(state: State, block: int) -> Content | None:
-    """Return the content that a block is published as, or None (PUB-1)."""
-    return next((content for other, content in state.keys if other == block), None)
+    """Return the content that a block is published as, or None (PUB-1); of several lengths, the longest."""
+    return max(keys_of(state, block), key=lambda content: len(content[1][1]), default=None)
+
+
+def keys_of(state: State, block: int) -> tuple[Content, ...]:
+    """Return all that a block is published as: one thing, unless hits may end inside blocks (KEY-1)."""
+    return tuple(content for other, content in state.keys if other == block)
 
 
 def covers(config: Config, group: Group, slots: int) -> int:

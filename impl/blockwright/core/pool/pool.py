@@ -165,6 +165,8 @@ class BlockPool(BlockStore):
         if isinstance(order, RetentionOrder):
             order.hear(self._index)
             return order
+        if self._tails is not None:
+            raise UnsupportedError("prefix_match_unit: hints know whole blocks only; leave one of the two out")
         if order is not None:
             raise UnsupportedError("eviction_policy: candidates go as it chooses, which hints would not change")
         self.require_whole()

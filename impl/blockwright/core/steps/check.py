@@ -25,7 +25,7 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
     pool = state.pool
     pool.check()
     # Laws are recomputed from the tables and the pool's arrays alone, never from the counters that they judge.
-    keyed = pool.published()
+    keyed, whole = pool.published(), pool.published_whole()
     holders = zeros32(len(keyed))
     for number, group in enumerate(state.groups):
         tables = group.all_tables()
@@ -40,7 +40,7 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
                 table,
                 group.is_row(),
                 group.most_states(state.config.overlaps),
-                keyed,
+                whole,
                 useful,
                 int(group.sinks),
             )
