@@ -1,4 +1,4 @@
-"""The actions of users of block tables: each with its guard, its meaning, its calls and its line of Python.
+"""The actions of users of block tables: each with its guard, its meaning and its calls.
 
 Tables are named by slot; blocks are not named at all.
 """
@@ -12,7 +12,6 @@ from blockwright_spec.block_tables import marks
 from blockwright_spec.block_tables import transitions as calls
 from blockwright_spec.block_tables.outcomes import Choice, PagedDone, PagedOutcome, PagedRefusal, lowest
 from blockwright_spec.block_tables.state import Device, Paged, PagedTable, Pair, blocks_of
-from blockwright_spec.manager.outcomes import When
 from blockwright_spec.reads import Prefix
 
 from ..checker.world import Outcome
@@ -25,19 +24,11 @@ CHOOSING = ("allocate", "append", "ensure", "swap")
 """The calls that take free blocks, which one is open."""
 
 
-MADE = {
-    "Allocate": ("allocate", ""),
-    "AppendTokens": ("", "t{slot}.append_token_ids({tokens}, {ahead}, {computed})"),
-    "Ensure": ("ensure", "t{slot}.ensure_num_empty_slots({slots})"),
-    "Fork": ("fork", "t{child} = t{parent}.fork()"),
-    "FreeTable": ("free", "t{slot}.free()"),
-    "Swap": ("swap", ""),
-    "ClearCopies": ("clear_copies", "allocator.clear_copy_on_writes()"),
-    "MarkComputed": ("mark_computed", "allocator.mark_blocks_as_computed([])"),
-    "MarkTable": ("mark_table", "t{slot}.mark_computed({tokens})"),
-    "ResetCache": ("reset", "allocator.reset_prefix_cache({device})"),
-}
-"""The call of each kind of action with its fields as arguments, and its line in a counterexample."""
+CALLS = {
+    "Allocate": "allocate", "Ensure": "ensure", "Fork": "fork", "FreeTable": "free", "Swap": "swap",
+    "ClearCopies": "clear_copies", "MarkComputed": "mark_computed", "MarkTable": "mark_table", "ResetCache": "reset",
+}  # fmt: skip
+"""The call of each kind of action that has its fields as arguments."""
 
 
 class TablesReply(NamedTuple):
@@ -53,13 +44,10 @@ class TablesReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableAction:
-    """The base of all actions: each is one call, with the same name (`MADE`) for allocators and the specification."""
-
-    def given(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+    """The base of all actions: each is one call, with the same name (`CALLS`) for allocators and the specification."""
 
     def asked(self, state: Paged) -> tuple[Any, ...]:
-        return MADE[type(self).__name__][0], *self.given().values()
+        return CALLS[type(self).__name__], *[getattr(self, each.name) for each in fields(self)]
 
     def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
         name, *arguments = self.asked(state)
@@ -71,10 +59,6 @@ class TableAction:
     def call(self, model: "BlockwrightTables", state: Paged) -> Any:
         name, *arguments = self.asked(state)
         return getattr(model, name)(*arguments)
-
-    def line(self, state: Paged) -> str:
-        shown = {name: list(value) if isinstance(value, tuple) else value for name, value in self.given().items()}
-        return MADE[type(self).__name__][1].format(**shown)
 
     def meaning(self, state: Paged, choice: Choice | None = None) -> Outcome[Paged]:
         outcome = self.outcome(state, choice or lowest)
@@ -89,16 +73,6 @@ class TableAction:
         except model.errors as error:
             return TablesReply(error=error, order=order)
         return TablesReply(answer is False, None, answer if isinstance(answer, tuple) else (), order)
-
-    def lines(self, state: Paged, outcome: Outcome[Paged]) -> list[str]:
-        return [f"{self.line(state)}{expects(outcome)}"]
-
-
-def expects(outcome: Outcome[Paged]) -> str:
-    if outcome.refusal is None:
-        return ""
-    when, words = outcome.refusal.reason.value
-    return f"  # {'an error' if when is When.INVALID else 'refused'}: {words}"
 
 
 def absent(state: Paged) -> int | None:
@@ -130,10 +104,6 @@ class Allocate(TableAction):
         if "misuse" in scope.calls:
             yield from (cls(other, scope.prompts[0]) for other, _ in there(state))
             yield from () if slot is None else (cls(slot, (0, ())),)
-
-    def line(self, state: Paged) -> str:
-        extra, tokens = self.prefix
-        return f"t{self.slot}.allocate({list(tokens)}, {self.device}, {extra or None})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +159,6 @@ class AppendTokens(TableAction):
     def call(self, model: "BlockwrightTables", state: Paged) -> tuple[Pair, ...]:
         model.append(self.slot, self.tokens, self.ahead, self.computed)
         return () if self.delayed else model.clear_copies()
-
-    def lines(self, state: Paged, outcome: Outcome[Paged]) -> list[str]:
-        first = TableAction.lines(self, state, outcome)
-        return first if self.delayed else [*first, "allocator.clear_copy_on_writes()"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,10 +222,6 @@ class Swap(TableAction):
         if "misuse" in scope.calls and scope.config.num_cpu:
             yield from (cls((slot,), table.device) for slot, table in there(state))
 
-    def line(self, state: Paged) -> str:
-        source = Device.CPU if self.to is Device.GPU else Device.GPU
-        return f"allocator.swap([{', '.join(f'*t{slot}.blocks' for slot in self.slots)}], {source}, {self.to})"
-
 
 @dataclass(frozen=True, slots=True)
 class ClearCopies(TableAction):
@@ -282,9 +244,6 @@ class AnyAccess(TableAction):
 
     def asked(self, state: Paged) -> tuple[Any, ...]:
         return "access", self.blocks(state), self.time(state)
-
-    def line(self, state: Paged) -> str:
-        return f"allocator.mark_blocks_as_accessed({list(self.blocks(state))}, {self.time(state)})"
 
 
 @dataclass(frozen=True, slots=True)

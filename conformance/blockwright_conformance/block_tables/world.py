@@ -45,8 +45,8 @@ class TablesWorld(World[Paged, BlockwrightTables]):
     def initial(self) -> Paged:
         return paged(self.scope.config, self.scope.slots)
 
-    def model(self) -> BlockwrightTables:
-        return self.factory(self.scope.config)
+    def made(self) -> tuple[Any, ...]:
+        return self.factory, self.scope.config
 
     def digest(self, state: Paged) -> bytes:
         return self.names.digest(state)
@@ -94,17 +94,6 @@ class TablesWorld(World[Paged, BlockwrightTables]):
             full = [(block, prefix) for block, prefix in whole if prefix is not None and len(prefix[1]) % size == 0]
             compare(f"PAGE-13 full blocks of {slot}", taking(state, to, full), model.full_touched((slot,), to))
         return faults
-
-    def opening(self) -> list[str]:
-        config, kind = self.scope.config, "prefix_caching" if self.scope.config.caching else "naive"
-        made = f'CpuGpuBlockAllocator.create("{kind}", {config.num_gpu}, {config.num_cpu}, {config.block_size})'
-        tables = range(self.scope.slots)
-        return [
-            "from blockwright.paging import BlockTable, CpuGpuBlockAllocator, Device",
-            f"allocator = {made}",
-            f"new = lambda: BlockTable({config.block_size}, allocator, max_block_sliding_window={config.window})",
-            f"{', '.join(f't{slot}' for slot in tables)} = {', '.join(['new()' for _ in tables])}",
-        ]
 
 
 EVERYTHING = frozenset(reason.name for reason in PagedReason) | frozenset(

@@ -16,7 +16,7 @@ from .actions import ACTIONS, GrowEach, call_of, enabled, meaning, perform
 from .adapter import ManagerAdapter, Observation
 from .blockwright import BlockwrightAdapter
 from .counterexample import diagnose
-from .counterexample.adapter_calls import way
+from .counterexample.adapter_calls import AdapterCalls
 from .outcome import ManagerOutcome
 from .parts import Reply, names_of
 from .scopes import Scope
@@ -99,8 +99,8 @@ class KVCacheWorld(World[State, ManagerAdapter]):
             hits = self.lookups[seen] = [law for law in self.laws if law.id in LOOKUP_LAWS and not law.holds(state)]
         return [law for law in self.laws if law.id not in LOOKUP_LAWS and not law.holds(state)] + hits
 
-    def model(self) -> ManagerAdapter:
-        return self.factory(self.scope.config)
+    def made(self) -> tuple[Any, ...]:
+        return self.factory, self.scope.config
 
     def perform(self, model: ManagerAdapter, action: Any, state: State) -> Reply:
         return perform(model, action, state)
@@ -127,7 +127,7 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         return lockstep.examine(model, state, self.scope.prompts, self.scope.calls)
 
     def script(self, actions: Sequence[Any], fault: str = "") -> str:
-        return way(self, actions, fault)
+        return AdapterCalls(self).way(actions, fault)
 
     def symptoms(
         self, model: ManagerAdapter, state: State, action: Any, compared: Compared

@@ -24,10 +24,10 @@ from blockwright_spec.offload.tier_state import Key
 
 from ..checker.lockstep import differing
 from ..checker.world import Outcome, World
-from .chain_adapter import ChainShown, ChainUnderTest, chain_expected, options_of
+from .chain_adapter import ChainShown, ChainUnderTest, chain_expected
 from .scopes import ChainScope, Slice, said_in
-from .tier import HEAD, hints, misfound, misrefused
-from .tier_adapter import TOKENS, shown_by
+from .tier import hints, misfound, misrefused
+from .tier_adapter import shown_by
 
 
 class ChainReply(NamedTuple):
@@ -53,10 +53,7 @@ class ChainAction:
         return type(self).meant(state, *[getattr(self, each.name) for each in fields(self)])
 
     def call(self, model: ChainUnderTest) -> Any:
-        return getattr(model.chain, self.made)(*self.given())
-
-    def line(self, state: Chain) -> str:
-        return f"chain.{self.made}({', '.join(map(repr, self.given()))})"
+        return model.call(self.made, *self.given())
 
     def begun(self, answer: Any) -> int | None:
         """Return the chain's own name of the transfer that the call has begun."""
@@ -87,9 +84,6 @@ class Compute(ChainAction):
     def call(self, model: ChainUnderTest) -> Any:
         return self.block not in model.chain.pins()  # what the engine writes is no call
 
-    def line(self, state: Chain) -> str:
-        return f"# the engine writes part {self.part} of {self.key!r} into block {self.block} of the device"
-
 
 @dataclass(frozen=True, slots=True)
 class Store(ChainAction):
@@ -117,13 +111,10 @@ class Store(ChainAction):
         return calls.store(state, self.keys, self.device, said_in(self.said))
 
     def call(self, model: ChainUnderTest) -> Any:
-        started = model.chain.store(*self.given(model))
+        started = model.call("store", *self.given(model))
         if started is not None:
             model.name(self.keys)
         return started
-
-    def line(self, state: Chain) -> str:
-        return f"stored = {ChainAction.line(self, state)}"
 
     def begun(self, answer: Any) -> int | None:
         return None if answer is None else answer.job_id
@@ -151,9 +142,6 @@ class Load(ChainAction):
             keys, device = sliced(scope.loads[0])
             yield cls(keys, device[:1] * len(device))
 
-    def line(self, state: Chain) -> str:
-        return f"loaded = {ChainAction.line(self, state)}"
-
     def begun(self, answer: Any) -> int | None:
         return answer  # type: ignore[no-any-return]
 
@@ -178,9 +166,6 @@ class Take(ChainAction):
     def call(self, model: ChainUnderTest) -> Any:
         return model.hand_out()
 
-    def line(self, state: Chain) -> str:
-        return "jobs += chain.take_transfers()"
-
 
 @dataclass(frozen=True, slots=True)
 class OfTransfer(ChainAction):
@@ -189,10 +174,7 @@ class OfTransfer(ChainAction):
     at: int
 
     def call(self, model: ChainUnderTest) -> Any:
-        return getattr(model.chain, self.made)(model.job_at(self.at), *self.given()[1:])
-
-    def line(self, state: Chain) -> str:
-        return f"chain.{self.made}({', '.join([job_in(state, self.at), *map(repr, self.given()[1:])])})"
+        return model.call(self.made, model.job_at(self.at), *self.given()[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,17 +267,6 @@ def loads(state: Chain, each: Slice) -> bool:
     return any(other.kind is Kind.LOAD and device & set(other.device) for other in state.transfers)
 
 
-def job_in(state: Chain, at: int) -> str:
-    """Return an expression for the chain's own name of a transfer under way."""
-    if at >= len(state.transfers):
-        return "-1"
-    each = state.transfers[at]
-    if not each.started:
-        return {Kind.STORE: "stored.job_id", Kind.LOAD: "loaded"}.get(each.kind, "-1")
-    alike = f"each.kind == {each.kind.name.lower()!r} and each.block_hashes == {list(each.keys)}"
-    return f"[each.job_id for each in jobs if {alike}][-1]"
-
-
 class ChainWorld(World[Chain, ChainUnderTest]):
     """A chain; `factory` makes the one under test."""
 
@@ -319,9 +290,9 @@ class ChainWorld(World[Chain, ChainUnderTest]):
     def initial(self) -> Chain:
         return chain(self.scope.config)
 
-    def model(self) -> ChainUnderTest:
-        scope = self.scope
-        return self.factory(scope.config, scope.media, self.requests) if scope.media else self.factory(scope.config)
+    def made(self) -> tuple[Any, ...]:
+        media = (self.scope.media, self.requests) if self.scope.media else ()
+        return self.factory, self.scope.config, *media
 
     def meaning(self, state: Chain, action: ChainAction, choice: Any = None) -> Outcome[Chain]:
         """Return what comes of an action, and of handing out what may start after it, if that is done at once.
@@ -356,8 +327,7 @@ class ChainWorld(World[Chain, ChainUnderTest]):
             yield from ended(done)
 
     def perform(self, model: ChainUnderTest, action: ChainAction, state: Chain) -> ChainReply:
-        jobs, answer, error = model.jobs, None, None
-        model.handed = ()
+        jobs, answer, error = model.begin(), None, None
         try:
             answer = action.call(model)
         except model.package.errors.BlockwrightError as refused:
@@ -402,18 +372,6 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         model.chain.check()
         wanted = {keys: chain_lookup(state, keys) for keys in self.asked}
         return misfound(model.chain.lookup, wanted, lambda: [shown_by(each, self.keys) for each in model.chain.tiers])
-
-    def opening(self) -> list[str]:
-        config = self.scope.config
-        tier = f"LRUOffloadingManager(CPUBackend({TOKENS}, {{}}), enable_events=True)"
-        tiers = [tier.format(each) for each in config.capacities]
-        options = [f"{name}={value!r}" for name, value in options_of(config).items()]
-        return [HEAD, f"chain = OffloadChain([{', '.join(tiers)}], {', '.join(options)})", "jobs = []"]
-
-    def lines(self, state: Chain, action: ChainAction, outcome: Outcome[Chain]) -> list[str]:
-        if outcome.refusal is not None:
-            return [f"{action.line(state)}  # refused"]
-        return [action.line(state), *(["jobs += chain.take_transfers()"] if self.scope.eager else [])]
 
 
 def alike(scope: ChainScope) -> Iterator[dict[Key, Key]]:

@@ -114,6 +114,14 @@ class ChainUnderTest:
         job = self.jobs[at] if at < len(self.jobs) else None
         return -1 if job is None else job
 
+    def begin(self) -> tuple[int | None, ...]:
+        """Forget what was handed out before, and return the names of the transfers under way."""
+        self.handed = ()
+        return self.jobs
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        return getattr(self.chain, name)(*arguments)
+
     def hand_out(self) -> None:
         self.handed = tuple(self.chain.take_transfers())
 

@@ -87,10 +87,10 @@ class WorkerWorld(World[Serving, "BlockwrightWorker"]):
         yield outcome.refusal.reason.name if outcome.refusal else self.kind(action)
         yield from outcome.events
 
-    def model(self) -> "BlockwrightWorker":
+    def made(self) -> tuple[Any, ...]:
         from .blockwright import BlockwrightWorker  # it imports torch
 
-        return BlockwrightWorker(self.scope)
+        return BlockwrightWorker, self.scope
 
     def perform(self, model: "BlockwrightWorker", action: Any, state: Serving) -> Reply:
         try:
@@ -143,11 +143,6 @@ class WorkerWorld(World[Serving, "BlockwrightWorker"]):
             if first:
                 with suppress(*model.errors):
                     yield f"SLOT-1: {first - 1} has no block: {model.slots(row.slot, at, 0, first)}"
-
-    def opening(self) -> list[str]:
-        from .blockwright import opening
-
-        return opening(self.scope)
 
 
 def content_of(content: Content | None) -> tuple[Any, ...]:
