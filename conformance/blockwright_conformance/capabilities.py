@@ -53,8 +53,6 @@ class Needs:
 
 
 class Standing(Enum):
-    """The kind of a known deviation."""
-
     BUG = "wrong by the engine's own word, and confirmed by a script over its own API"
     DOCUMENTED = "the engine says that it does so"
     CHOICE = "left open by what an engine promises; the specification decides otherwise"
@@ -110,8 +108,6 @@ class Deviation:
 
 
 class Verdict(NamedTuple):
-    """The findings, judged."""
-
     known: tuple[tuple[Deviation, tuple[Finding, ...]], ...]
     """Each deviation that showed, with the findings that show it."""
     unlisted: tuple[Finding, ...]

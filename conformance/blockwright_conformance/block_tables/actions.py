@@ -32,8 +32,6 @@ CALLS = {
 
 
 class TablesReply(NamedTuple):
-    """An allocator's answer to an action."""
-
     refused: bool = False
     """It said that the cache could not be reset."""
     error: Exception | None = None
@@ -90,8 +88,6 @@ def on_gpu(state: Paged) -> list[tuple[int, PagedTable]]:
 
 @dataclass(frozen=True, slots=True)
 class Allocate(TableAction):
-    """Make a table of tokens."""
-
     slot: int
     prefix: Prefix
     device: Device = Device.GPU
@@ -163,8 +159,6 @@ class AppendTokens(TableAction):
 
 @dataclass(frozen=True, slots=True)
 class Ensure(TableAction):
-    """Ask for empty slots."""
-
     slot: int
     slots: int
 
@@ -181,8 +175,6 @@ class Ensure(TableAction):
 
 @dataclass(frozen=True, slots=True)
 class Fork(TableAction):
-    """Share a table's blocks with a new one."""
-
     parent: int
     child: int
 
@@ -195,8 +187,6 @@ class Fork(TableAction):
 
 @dataclass(frozen=True, slots=True)
 class FreeTable(TableAction):
-    """Give up a table's blocks."""
-
     slot: int
 
     @classmethod
@@ -208,8 +198,6 @@ class FreeTable(TableAction):
 
 @dataclass(frozen=True, slots=True)
 class Swap(TableAction):
-    """Move tables to a device."""
-
     slots: tuple[int, ...]
     to: Device
 
@@ -225,8 +213,6 @@ class Swap(TableAction):
 
 @dataclass(frozen=True, slots=True)
 class ClearCopies(TableAction):
-    """Take the pending copies."""
-
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
         yield from (cls(),) if "delay" in scope.calls else ()
@@ -234,8 +220,6 @@ class ClearCopies(TableAction):
 
 @dataclass(frozen=True, slots=True)
 class AnyAccess(TableAction):
-    """An access of blocks at a time."""
-
     def blocks(self, state: Paged) -> tuple[int, ...]:
         raise NotImplementedError
 
@@ -302,8 +286,6 @@ class AccessUnknown(AnyAccess):
 
 @dataclass(frozen=True, slots=True)
 class MarkComputed(TableAction):
-    """Mark what can be found as computed."""
-
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
         yield from (cls(),) if "mark" in scope.calls else ()
@@ -329,8 +311,6 @@ class MarkTable(TableAction):
 
 @dataclass(frozen=True, slots=True)
 class ResetCache(TableAction):
-    """Reset the prefix cache of a device."""
-
     device: Device
 
     @classmethod

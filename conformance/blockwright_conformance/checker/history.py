@@ -23,8 +23,6 @@ LAWS_EVERY = 16
 
 
 class HistoryError(AssertionError):
-    """A history that shows a violation."""
-
     def __init__(self, scope: Any, violation: Violation) -> None:
         super().__init__(f"{scope.name}: {violation.law}: {violation.detail}")
         self.scope, self.violation = scope, violation

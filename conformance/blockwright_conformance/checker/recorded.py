@@ -79,13 +79,11 @@ class Written:
         return self.test(lines, fault)
 
     def last(self, recorder: Any, state: Any, actions: Sequence[Any]) -> list[str]:
-        """Return the lines of the action that shows the fault."""
         for action in actions:
             act(self.world, recorder, state, action)
         return self.taken()
 
     def taken(self) -> list[str]:
-        """Return the lines of the calls since the last time."""
         lines = [line for each in self.calls for line in self.lines(each)]
         self.calls = []
         return lines
@@ -102,7 +100,6 @@ class Written:
         return [f"with suppress({known}): {call.line}  # {first_line(call.error)}"]
 
     def laws(self, fault: str) -> list[str]:
-        """Return the sentences of the laws that a fault names."""
         known = {law.id: law.statement for law in (*self.world.laws, *self.world.step_laws)}
         return [f"# {name}: {known[name]}" for name in dict.fromkeys(NAMED.findall(fault)) if name in known]
 

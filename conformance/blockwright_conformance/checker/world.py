@@ -24,7 +24,15 @@ class Copied(Protocol):
 
 
 S = TypeVar("S")
+T = TypeVar("T")
 M = TypeVar("M", bound=Copied)
+
+
+def twin_of(model: T, **changed: Any) -> T:
+    """Return another model with the same attributes, except those that are given."""
+    twin = object.__new__(type(model))
+    twin.__dict__.update(vars(model) | changed)
+    return twin
 
 
 @dataclass(frozen=True, slots=True)

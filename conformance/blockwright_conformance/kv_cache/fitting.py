@@ -1,9 +1,7 @@
 """Which scopes a manager can run, by its declared abilities.
 
-A factory may carry its `Capabilities` as an attribute; without one, the manager is taken to do everything. A scope that
-needs a kind of layer or a feature of its configuration that is not declared is left out. Everything else that is not
-declared is left out *of* the scope: the engine does not make the call, drafts no token, sends no salt. So the scopes of
-a manager follow from its declaration, however short it is.
+A scope that needs a kind of layer or a feature of its configuration that is not declared is left out. Everything else
+that is not declared is left out *of* the scope: the engine does not make the call, drafts no token, sends no salt.
 """
 
 from collections.abc import Callable, Iterable

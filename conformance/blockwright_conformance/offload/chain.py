@@ -127,8 +127,6 @@ class Store(ChainAction):
 
 @dataclass(frozen=True, slots=True)
 class Load(ChainAction):
-    """Load keys into blocks of the device."""
-
     keys: tuple[Key, ...]
     device: tuple[int, ...]
     made, meant = "load", calls.load
@@ -179,14 +177,11 @@ class OfTransfer(ChainAction):
 
 @dataclass(frozen=True, slots=True)
 class Land(OfTransfer):
-    """A transfer has ended."""
-
     success: bool = True
     made, meant = "finish", calls.finish
 
     @property
     def odds(self) -> float:
-        """How often it is drawn: less often as one that fails."""
         return 1 if self.success else 0.4
 
     @classmethod
@@ -200,8 +195,6 @@ class Land(OfTransfer):
 
 @dataclass(frozen=True, slots=True)
 class Cancel(OfTransfer):
-    """Drop a transfer."""
-
     made, meant = "cancel", calls.cancel
 
     @classmethod
@@ -239,8 +232,6 @@ class MakeRoom(ChainAction):
 
 @dataclass(frozen=True, slots=True)
 class Forget(ChainAction):
-    """Forget keys."""
-
     keys: tuple[Key, ...]
     made, meant = "forget", calls.forget
 
@@ -268,8 +259,6 @@ def loads(state: Chain, each: Slice) -> bool:
 
 
 class ChainWorld(World[Chain, ChainUnderTest]):
-    """A chain; `factory` makes the one under test."""
-
     actions = (Compute, Store, Load, Land, Cancel, Touch, MakeRoom, Take, Forget)
     laws = CHAIN_LAWS
     step_laws = CHAIN_STEP_LAWS

@@ -55,7 +55,6 @@ class TierCall(NamedTuple):
 
     @property
     def odds(self) -> float:
-        """How often it is drawn: less often as one that fails."""
         return 1 if self.success else 0.25
 
     def crowds(self, readers: int, state: Tier) -> bool:
@@ -120,8 +119,6 @@ def stored(answer: Any) -> Stored:
 
 
 class TierWorld(World[TierNow, TierUnderTest]):
-    """One tier; `factory` makes the manager under test."""
-
     actions = (TierCall,)
     laws = TIER_LAWS
     step_laws = TIER_STEP_LAWS

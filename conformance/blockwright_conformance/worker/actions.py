@@ -65,8 +65,6 @@ class Serving:
 
 
 class Refused(NamedTuple):
-    """Why a worker refuses a call."""
-
     reason: RowRefusal
 
 
@@ -113,8 +111,6 @@ class WorkerAction:
 
 @dataclass(frozen=True, slots=True)
 class Add(WorkerAction):
-    """Take a request's tables as they are."""
-
     row: Row
 
     def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
@@ -128,8 +124,6 @@ class Add(WorkerAction):
 
 @dataclass(frozen=True, slots=True)
 class Remove(WorkerAction):
-    """Forget a request."""
-
     slot: int
 
     def named(self) -> frozenset[int]:
@@ -261,8 +255,6 @@ class Batch(WorkerAction):
 
 @dataclass(frozen=True, slots=True)
 class Apply(WorkerAction):
-    """Follow the report of the last batch."""
-
     result: BatchResult
 
     @classmethod
@@ -344,8 +336,6 @@ def order_of(rows: Rows, slots: tuple[int, ...], choice: Choice | None) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class Compact(WorkerAction):
-    """Close the gaps between rows."""
-
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
         yield cls()
@@ -374,8 +364,6 @@ class Swap(WorkerAction):
 
 @dataclass(frozen=True, slots=True)
 class Move(WorkerAction):
-    """Move a request's row to a free place."""
-
     slot: int
     place: int
 

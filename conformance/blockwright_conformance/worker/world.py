@@ -38,8 +38,6 @@ LAW_OF = {
 
 
 class WorkerWorld(World[Serving, "BlockwrightWorker"]):
-    """One scope, with Blockwright's own worker."""
-
     actions = ACTIONS
     weights: ClassVar[dict[str, int]] = {
         "HandOut": 6, "Batch": 8, "Apply": 3, "Misuse": 4, "Append": 8, "Admit": 6, "Grow": 3, "Start": 12, "Settle": 6,
