@@ -102,10 +102,8 @@ class Exploration:
     about: str
     """What is explored, for the row that tells of what never happened."""
     profiles: Callable[[str], Sequence[Any]]
-    """The scopes of a profile."""
     world: Callable[[Any], World[Any, Any]]
     everything: frozenset[str]
-    """What must happen in some scope."""
     weight: Callable[[Any], Any] = lambda scope: 0
     """How large a scope is, more or less: the largest start first."""
 

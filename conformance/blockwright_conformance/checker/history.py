@@ -19,7 +19,6 @@ from .world import M, S, World
 Run = Callable[[], Counter[str]]
 """Goes through histories, and returns how often what happened."""
 LAWS_EVERY = 16
-"""Actions between two checks of the laws of states."""
 
 
 class HistoryError(AssertionError):

@@ -11,7 +11,7 @@ from typing import Any
 
 from blockwright_spec.reads import Mamba
 
-from ..capabilities import Capabilities, Needs
+from ..capabilities import Capabilities
 from .scopes import FILE, Scope, kind_and_lengths
 
 FEATURES: dict[str, Callable[[Scope], object]] = {
@@ -43,10 +43,10 @@ def keeps_draft_states(scope: Scope) -> bool:
     return any(isinstance(group.kind, Mamba) and group.kind.drafts for group in scope.config.groups)
 
 
-def needs_of(scope: Scope) -> Needs:
+def needs_of(scope: Scope) -> Capabilities:
     kinds = [kind_and_lengths(group.kind)[0] for group in scope.config.groups]
     features = (word for word, is_needed in FEATURES.items() if is_needed(scope))
-    return Needs(frozenset(kinds), frozenset(scope.calls), frozenset(features))
+    return Capabilities(frozenset(kinds), frozenset(scope.calls), frozenset(features))
 
 
 QUESTIONS = frozenset(("plan", "explain", "pin"))

@@ -267,7 +267,6 @@ class ChainWorld(World[Chain, ChainUnderTest]):
     }  # fmt: skip
     scope: ChainScope
     keys: Sequence[Key]
-    """The keys whose places are compared."""
 
     def __init__(self, scope: ChainScope, factory: Callable[..., ChainUnderTest] = ChainUnderTest) -> None:
         super().__init__(scope)

@@ -40,7 +40,6 @@ Told = tuple[tuple[int, Any, Any, Any], ...]
 """The same without the specification's states."""
 
 STRANGER = 99
-"""The slot of a request that no worker knows."""
 
 
 class Part(NamedTuple):
