@@ -18,7 +18,7 @@ from ..checker.world import Outcome, World
 from ..kv_cache.symmetry import Names
 from ..rows import Exploration
 from .abstraction import PagedObservation, expected, likely, refused_wrong
-from .actions import ACTIONS, TableAction, TablesReply, pairs_of
+from .actions import KINDS, TableCall, TablesReply, enabled, pairs_of
 from .blockwright import BlockwrightTables
 from .scopes import PAGED_PROFILES, PagedScope
 from .symmetry import paged_form
@@ -31,7 +31,6 @@ TRIES = 150
 class TablesWorld(World[Paged, BlockwrightTables]):
     """One scope of block tables; `factory` makes the allocator under test, with the tables on it."""
 
-    actions = ACTIONS
     laws = PAGED_LAWS
     step_laws = PAGED_STEP_LAWS
     scope: PagedScope
@@ -51,11 +50,21 @@ class TablesWorld(World[Paged, BlockwrightTables]):
     def digest(self, state: Paged) -> bytes:
         return self.names.digest(state)
 
-    def happened(self, state: Paged, action: TableAction, outcome: Outcome[Paged]) -> Iterator[str]:
-        yield outcome.refusal.reason.name if outcome.refusal else type(action).__name__
+    def enabled(self, state: Paged) -> Iterator[TableCall]:
+        return enabled(self.scope, state)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(KINDS)
+
+    def kind(self, action: TableCall) -> str:
+        return action.kind
+
+    def happened(self, state: Paged, action: TableCall, outcome: Outcome[Paged]) -> Iterator[str]:
+        yield outcome.refusal.reason.name if outcome.refusal else action.kind
 
     def choices(
-        self, model: BlockwrightTables, state: Paged, action: TableAction, reply: TablesReply, shown: PagedObservation
+        self, model: BlockwrightTables, state: Paged, action: TableCall, reply: TablesReply, shown: PagedObservation
     ) -> Iterator[Choice]:
         return islice(likely(state, shown, reply), TRIES)
 
@@ -97,7 +106,7 @@ class TablesWorld(World[Paged, BlockwrightTables]):
 
 
 EVERYTHING = frozenset(reason.name for reason in PagedReason) | frozenset(
-    action.__name__ for action in ACTIONS if action.__name__ != "AccessUnknown"
+    kind for kind in KINDS if kind != "AccessUnknown"
 )
 """What must happen in some scope of a profile: every action, and every refusal."""
 
