@@ -67,12 +67,6 @@ class TableCall(NamedTuple):
         return TablesReply(answer is False, None, answer if isinstance(answer, tuple) else (), order)
 
 
-def enabled(scope: PagedScope, state: Paged) -> Iterator[TableCall]:
-    for kind, (_, guard) in KINDS.items():
-        for arguments in guard(scope, state):
-            yield TableCall(kind, arguments)
-
-
 def absent(state: Paged) -> list[int]:
     """Return the first empty slot, if there is one: empty slots are alike."""
     return [slot for slot, table in enumerate(state.tables) if table is None][:1]

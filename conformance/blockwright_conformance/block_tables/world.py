@@ -14,11 +14,11 @@ from blockwright_spec.block_tables.state import Device, Paged, PagedConfig, page
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 
 from ..checker.lockstep import differing
-from ..checker.world import Outcome, World
+from ..checker.world import CallsWorld, Outcome
 from ..kv_cache.symmetry import Names
 from ..rows import Exploration
 from .abstraction import PagedObservation, expected, likely, refused_wrong
-from .actions import KINDS, TableCall, TablesReply, enabled, pairs_of
+from .actions import KINDS, TableCall, TablesReply, pairs_of
 from .blockwright import BlockwrightTables
 from .scopes import PAGED_PROFILES, PagedScope
 from .symmetry import paged_form
@@ -28,9 +28,10 @@ TRIES = 150
 """Choices that are tried before an allocator is said to differ from all."""
 
 
-class TablesWorld(World[Paged, BlockwrightTables]):
+class TablesWorld(CallsWorld[Paged, BlockwrightTables]):
     """One scope of block tables; `factory` makes the allocator under test, with the tables on it."""
 
+    table, action = KINDS, TableCall
     laws = PAGED_LAWS
     step_laws = PAGED_STEP_LAWS
     scope: PagedScope
@@ -49,16 +50,6 @@ class TablesWorld(World[Paged, BlockwrightTables]):
 
     def digest(self, state: Paged) -> bytes:
         return self.names.digest(state)
-
-    def enabled(self, state: Paged) -> Iterator[TableCall]:
-        return enabled(self.scope, state)
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        return tuple(KINDS)
-
-    def kind(self, action: TableCall) -> str:
-        return action.kind
 
     def happened(self, state: Paged, action: TableCall, outcome: Outcome[Paged]) -> Iterator[str]:
         yield outcome.refusal.reason.name if outcome.refusal else action.kind

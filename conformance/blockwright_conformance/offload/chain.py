@@ -23,7 +23,7 @@ from blockwright_spec.offload.tier_laws import TIER_LAWS
 from blockwright_spec.offload.tier_state import Key
 
 from ..checker.lockstep import differing
-from ..checker.world import Outcome, World
+from ..checker.world import CallsWorld, Outcome
 from .chain_adapter import ChainShown, ChainUnderTest, chain_expected
 from .scopes import ChainScope, Slice, said_in
 from .tier import hints, misfound, misrefused
@@ -177,7 +177,8 @@ def loads(state: Chain, each: Slice) -> bool:
     return any(other.kind is Kind.LOAD and device & set(other.device) for other in state.transfers)
 
 
-class ChainWorld(World[Chain, ChainUnderTest]):
+class ChainWorld(CallsWorld[Chain, ChainUnderTest]):
+    table, action = KINDS, ChainCall
     laws = CHAIN_LAWS
     step_laws = CHAIN_STEP_LAWS
     weights: ClassVar[dict[str, int]] = {
@@ -195,17 +196,6 @@ class ChainWorld(World[Chain, ChainUnderTest]):
 
     def initial(self) -> Chain:
         return chain(self.scope.config)
-
-    def enabled(self, state: Chain) -> Iterator[ChainCall]:
-        for kind, (_, guard) in KINDS.items():
-            yield from (ChainCall(kind, arguments) for arguments in guard(self.scope, state))
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        return tuple(KINDS)
-
-    def kind(self, action: ChainCall) -> str:
-        return action.kind
 
     def made(self) -> tuple[Any, ...]:
         media = (self.scope.media, self.requests) if self.scope.media else ()
