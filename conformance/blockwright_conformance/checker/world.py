@@ -9,7 +9,7 @@ counterexamples. The four parts of the specification are four worlds. Three word
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -173,14 +173,14 @@ class World(ABC, Generic[S, M]):
 class CallsWorld(World[S, M]):
     """A world whose actions are calls that a table describes: by kind its name, and the arguments a scope allows."""
 
-    table: ClassVar[dict[str, tuple[str, Callable[[Any, Any], Iterable[tuple[Any, ...]]]]]]
-    action: ClassVar[Callable[[str, tuple[Any, ...]], Any]]
-    """Makes an action of a kind and arguments."""
+    table: ClassVar[Mapping[str, tuple[str, Callable[[Any, Any], Iterable[tuple[Any, ...]]]]]]
+    action: ClassVar[type[Any]]
+    """The class of actions, made of a kind and arguments."""
 
     def enabled(self, state: S) -> Iterator[Any]:
         for kind, (_, guard) in self.table.items():
             for arguments in guard(self.scope, state):
-                yield type(self).action(kind, arguments)
+                yield self.action(kind, arguments)
 
     @property
     def kinds(self) -> tuple[str, ...]:
