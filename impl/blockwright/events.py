@@ -41,6 +41,7 @@ class BlockStored(NamedTuple):
         medium: where the block is: ``"GPU"``, or the medium that a tier names.
         lora_id: the adapter's number, where an engine sends a number and no name. This manager's own events have none.
         is_parent_absent: the parent cannot be found on this medium now. Set by `observe.EventStream`, which knows.
+        lookahead: the tokens behind the block that its hash covers too (``key_lookahead``), packed as `tokens`.
     """
 
     block_hash: BlockHash
@@ -54,11 +55,17 @@ class BlockStored(NamedTuple):
     medium: str = "GPU"
     lora_id: int | None = None
     is_parent_absent: bool = False
+    lookahead: bytes = b""
 
     @property
     def token_ids(self) -> tuple[int, ...]:
         """The tokens of this block. O(tokens)."""
         return token_format(len(self.tokens) // 4).unpack(self.tokens)
+
+    @property
+    def lookahead_token_ids(self) -> tuple[int, ...]:
+        """The tokens behind this block that its hash covers too. O(tokens)."""
+        return token_format(len(self.lookahead) // 4).unpack(self.lookahead)
 
 
 class BlockRemoved(NamedTuple):

@@ -56,11 +56,14 @@ class WorkloadAware:
     """Keep what belongs to a class of turns by how often such turns have gone on, for ten minutes.
 
     The class of a request is the number of turns before it; a turn is seen to go on when a later request refers to its
-    last full block. After KVCache Cache in the Wild (USENIX ATC 2025).
+    last full block, if it is one of the last `most_known` turns. After KVCache Cache in the Wild (USENIX ATC 2025).
     """
+
+    most_known = 100_000
 
     def __init__(self, seconds: float = 600.0, levels: int = 20, window: int = 2000, most_turns: int = 8) -> None:
         self.seconds, self.levels, self.window, self.most_turns = seconds, levels, window, most_turns
+        self.second = 0.0
         self.turns: dict[bytes, int] = {}
         self.seen: deque[tuple[int, bytes]] = deque()
         self.gone_on: dict[bytes, bool] = {}
@@ -68,20 +71,26 @@ class WorkloadAware:
 
     def ending(self, manager: KVCacheManager, request: Request, num_hit: int, now: float) -> None:
         """Keep the request with a priority that is the part of its class that went on."""
-        ended, went_on = self.counts[self.count(request.block_hashes)]
-        manager.advance_time(now)
+        full = request.num_prompt_tokens // (request.block_size or 1)  # what the next turn's prompt begins with
+        ended, went_on = self.counts[self.count(request.block_hashes[:full])]
+        second = float(int(now))  # all requests of a second share a time, so that few times are kept
+        if second > self.second:
+            self.second = second
+            manager.advance_time(second)
         if priority := int((went_on + 1) / (ended + 2) * self.levels):
-            manager.retain(request, request.num_tokens, priority, now + self.seconds)
+            manager.retain(request, request.num_tokens, priority, second + self.seconds)
 
     def count(self, keys: list[bytes]) -> int:
         """Count a turn, and the turn before it; return its class."""
-        before = next((key for key in reversed(keys[1:-1]) if key in self.turns), None)
+        before = next(filter(self.turns.__contains__, keys[-2:0:-1]), None)
         turn = 0 if before is None else min(self.turns[before] + 1, self.most_turns)
         if before is not None and not self.gone_on.get(before, True):
             self.gone_on[before] = True
             self.counts[self.turns[before]][1] += 1
         if keys:
             self.turns[keys[-1]] = turn
+            if len(self.turns) > self.most_known:
+                del self.turns[next(iter(self.turns))]
             self.gone_on[keys[-1]] = False
             self.counts[turn][0] += 1
             self.seen.append((turn, keys[-1]))

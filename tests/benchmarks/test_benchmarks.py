@@ -40,6 +40,15 @@ def test_paths_are_measured_and_reported(tmp_path: Path, capsys: pytest.CaptureF
     assert all(f"[{name}]" in shown for name in SHORT)
 
 
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_a_router_is_told_what_the_engines_own_lookups_say(lookahead: int, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    routing = pytest.importorskip("benchmarks.routing")
+    counts, differences = routing.compare(250, 7, lookahead, tmp_path)
+    assert differences == []
+    assert min(counts[name] for name in ("found on a device", "found further on a tier", "chosen for its prefix")) > 20
+
+
 def test_work_that_was_not_done_is_an_error() -> None:
     with pytest.raises(WorkNotDoneError):
         require([])

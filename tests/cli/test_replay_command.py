@@ -89,8 +89,8 @@ def test_json_of_a_curve(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
         (["--kind", "sliding", "--window", "40"], {"sliding_window": 40}),
         (["--kind", "chunked", "--chunk", "64"], {"attention_chunk_size": 64}),
         (["--kind", "mamba"], {}),
-        (["--layers", "full+2*sliding:40", "--keep", "age"], {}),
-        (["--layers", "full+chunked:64+mamba", "--keep", "wanted"], {}),
+        (["--groups", "full:1,sliding:2:40", "--keep", "age"], {}),
+        (["--groups", "full,chunked:1:64,mamba", "--keep", "wanted"], {}),
     ],
 )
 def test_every_kind_replays_and_checks_itself(
@@ -181,14 +181,19 @@ def test_plot_without_the_library_names_it(capsys: pytest.CaptureFixture[str], m
         (["--tenants", "dealt:2", "--shares", "tenant 0=half"], "--shares: 'half' is no part of the pool"),
         (["--tenants", "dealt:2", "--shares", "-0.1"], "--shares: no part within 0..1, or no tenant of that name"),
         (["--tenants", "dealt:2", "--shares", "0.6"], "shares: the floors sum to "),
-        (["--tenants", "dealt:2", "--bound"], "--bound: is of layers that keep all blocks and of one tenant"),
+        (["--tenants", "dealt:2", "--bound"], "--bound: is of requests of one tenant, one after another"),
         (["--hints", "oracle:2"], "--hints: expected none, oracle or oracle:ERROR within 0..1, not 'oracle:2'"),
         (["--hints", "oracle:0.2:x"], "--hints: expected none, oracle"),
         (["--hints", "oracle", "--policy", "lru"], "--policy: with hints the client decides"),
         (["--policy", "mru"], "--policy: expected lru, t-lru, workload-aware or module:factory, not 'mru'"),
         (["--policy", "builtins:object"], "--policy: must make something with a method choose(candidates) or ending("),
-        (["--layers", "full+sliding"], "--layers: 'sliding' is no group; write full, mamba, sliding:1024"),
-        (["--layers", "full", "--kind", "mamba"], "--layers: stands for all groups on the device; leave --kind"),
+        (["--groups", "full,sliding"], "--groups: 'sliding' is no group; write full:1, mamba:3, sliding:5:1024"),
+        (["--groups", "full", "--kind", "mamba"], "--groups: stands for all groups; leave --kind out"),
+        (["--groups", "absent.json"], "--groups: absent.json does not say which layers the model has"),
+        (["--concurrency", "0"], "concurrency: must be at least 1 and finite, not 0"),
+        (["--arrivals", "2"], "--arrivals: is of requests that overlap; add --concurrency N"),
+        (["--concurrency", "2", "--bound"], "--bound: is of requests of one tenant, one after another"),
+        (["--policy", "lru,t-lru", "--timeline", "t.json"], "--timeline: is of one pool alone"),
         (["--keep", "wanted"], "keep_wanted: needs enable_caching and a group of layers with windows"),
         (["--hint-guard", "2"], "argument --hint-guard: must be a part from 0 to 1, not '2'"),
     ],
@@ -275,6 +280,37 @@ def test_a_policy_that_chooses_replays_as_plain_lru_does(
     assert [each["hit_rate"] for each in mine["curve"]] == [each["hit_rate"] for each in plain]
     drawn = [report(capsys, *SMALL, *size, "--hints", hints)["hit_rate"] for hints in ("oracle:0.5", "oracle:0.5:0")]
     assert drawn[0] == drawn[1]
+
+
+def test_ways_are_replayed_side_by_side(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Each as it is alone; and what does not hit is lost to something."""
+    hosts = ("--curve", "100,200", "--host-blocks", "50,400")
+    ways = report(capsys, *SMALL, *hosts, "--policy", "lru,t-lru", "--bound")["curve"]
+    assert [(way["policy"], way["offload"]["host_blocks"], way["blocks"]) for way in ways] == [
+        (policy, host, size) for policy in ("lru", "t-lru") for host in (50, 400) for size in (100, 200)
+    ]
+    alone = report(capsys, *SMALL, "--blocks", "200", "--host-blocks", "400", "--policy", "t-lru")
+    assert (alone["hit_blocks"], alone["offload"]) == (ways[-1]["hit_blocks"], ways[-1]["offload"])
+    for way in ways:
+        assert way["hit_rate"] <= way["bound"]
+        assert way["hit_rate"] + way["lost_to_order"] + way["lost_to_size"] + way["new"] == pytest.approx(1)
+    rules = report(
+        capsys, *SMALL, "--groups", "full:1,sliding:2:40", "--keep", "wanted,age", "--blocks", "400", "--bound"
+    )
+    assert [way["policy"] for way in rules["curve"]] == ["lru, keep wanted", "lru, keep age"]
+    assert all(way["bound"] is None and way["hit_rate"] <= rules["unbounded"] for way in rules["curve"])
+    timed = report(capsys, *SMALL, *hosts, "--concurrency", "4", "--decode-speed", "20", "--arrivals", "1")
+    assert all(way["timed"]["seconds"] > 0 for way in timed["curve"])
+    if importlib.util.find_spec("matplotlib"):
+        saved = ["--json", str(tmp_path / "r.json")]
+        for more in (
+            hosts,
+            (*hosts, "--bound", "--policy", "lru,t-lru"),
+            ("--blocks", "9", "--host-blocks", "5,9", "--bound"),
+        ):
+            assert main(["replay", *SMALL, *more, *saved, "--plot", str(tmp_path / "plot.svg")]) == 0
+        assert main(["replay", *SMALL, *hosts, "--plot", str(tmp_path / "plot.svg"), "--beside", saved[1]]) == 0
+        assert "of these on the device" in (tmp_path / "plot.svg").read_text()
 
 
 def test_a_host_tier(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,21 +1,26 @@
-"""Property: what the documents show works: sessions at the prompt, Python examples, make targets, links.
+"""Property: what the documents show works: sessions at the prompt, Python examples, commands, make targets, links.
 
 How: in each document, Python blocks run in order in one namespace: those with prompts as doctests (their output is
-compared), those without as plain code. Make targets and sub-commands named in shell blocks must exist, and relative
-links must lead somewhere.
+compared), those without as plain code. The commands `blockwright replay` and `view` of shell blocks run in order in one
+folder, with a small trace under each name of a trace and the classes of the document in `mymodule`; arguments of the
+other commands, which take minutes, are parsed. Make targets must exist, and relative links must lead somewhere.
 Pages that the site's build generates (docs/book) are not documents here, but links may lead to them.
-Not covered: numbers quoted in prose, shell commands beyond their name, links to other hosts.
+Not covered: numbers quoted in prose, other programs, links to other hosts.
 """
 
 import doctest
 import importlib
 import importlib.metadata
+import json
 import re
+import shlex
+import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from blockwright import cli
 from blockwright_conformance.kv_cache.fitting import NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,6 +82,46 @@ def test_commands_exist(document: Path) -> None:
     )
     assert {word for command, words in named if command == "make" for word in words.split()} <= targets
     assert {words.split()[0] for command, words in named if command == "blockwright"} <= commands
+
+
+@each_document
+def test_commands_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "\n".join(text for _, text in blocks(document, "sh", "bash", "console", "shell"))
+    found = [
+        shlex.split(line, comments=True)[1:] for line in re.findall(r"^(?:\$ )?blockwright .*", lines, re.MULTILINE)
+    ]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mymodule", raising=False)
+    (tmp_path / "mymodule.py").write_text(classes(document))
+    for name in {word for command in found for word in command if word.endswith((".jsonl", "config.json"))}:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(TRACE if name.endswith(".jsonl") else MODEL)
+    for command in found:
+        if command[0] in ("replay", "view"):
+            assert (command, cli.main(command)) == (command, 0)
+            written = [command[at + 1] for at, word in enumerate(command) if word in ("--plot", "--json", "--timeline")]
+            assert [name for name in written if not (tmp_path / name).stat().st_size] == []
+        else:
+            cli._parser(command).parse_args(command)
+
+
+TRACE = "".join(
+    json.dumps({"timestamp": 100 * at, "input_length": 512 * 9, "output_length": 9, "hash_ids": [at % 4, *ids]}) + "\n"
+    for at in range(40)
+    for ids in [range(100 * (at % 7), 100 * (at % 7) + 8)]
+)
+"""A trace in Mooncake's form."""
+
+MODEL = json.dumps({"layer_types": ["sliding_attention"] * 5 + ["full_attention"], "sliding_window": 1024})
+"""What a model's configuration says of its layers."""
+
+
+def classes(document: Path) -> str:
+    """What a document imports and defines, as a module."""
+    sessions = [text for _, text in blocks(document, "python", "pycon") if ">>>" in text]
+    examples = [each.source for text in sessions for each in doctest.DocTestParser().get_examples(text)]
+    return "".join(each for each in examples if each.startswith(("from collections", "import", "class ")))
 
 
 @each_document

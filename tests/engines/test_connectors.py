@@ -1,11 +1,15 @@
 """vLLM's own connectors over both managers: the schedulers' sides are real, the workers move contents as they say."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from blockwright.errors import UnsupportedError
+
+STEPS = int(os.environ.get("BLOCKWRIGHT_HAND_OVERS") or 270) * 10 // 9
+"""Of both ends, in each of which a request comes with a chance of 0.3; for so many requests with each connector."""
 
 CONNECTOR = """
 from tests.engines.connector import Connector as Base
@@ -111,10 +115,10 @@ def test_requests_are_handed_over(
         with monkeypatch.context() as patch:
             if not has_ours:  # with NIXL, vLLM counts a hit of full attention though the state for it is yet to come
                 patch.setattr(type(both[1].scheduler.connector), "supports_divergent_local_hybrid_hits", False)
-            free.append(transfers.hand_over(both, connector, 3, 300, window=40 * (len(kinds) - 1)))
+            free.append(transfers.hand_over(both, connector, 3, STEPS, window=40 * (len(kinds) - 1)))
         ends.append(both[1])
     theirs, ours = ends
-    print(connector, groups, [(side.loads, side.failed, side.hits) for side in ends])
+    print(connector, groups, len(ours.finished), [(side.loads, side.failed, side.hits) for side in ends])
     assert ours.loads > 20
     assert ours.failed > 5
     assert free[0][-1] == free[1][-1] == (60 * len(kinds) - 1,) * 2

@@ -102,6 +102,29 @@ def test_the_same_tokens_come_out(name: str, models_folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_recurrent_layers_with_drafts_give_the_tokens_of_no_caching(
+    models_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.engines import models, recurrent, served
+
+    models.mtp(models_folder)
+    answers: dict[tuple[int, ...], list[int]] = {}
+    recurrent.install(monkeypatch, answers)
+    size: dict[str, Any] = {"count": 5, "longest": 500}
+    options: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 300}
+    workload = served.generate(rounds=1, **size)
+    plain = served.serve(models_folder, "small_blocks", workload, False, options | {"enable_prefix_caching": False})
+    for prompt, (tokens,) in zip(served.prompts(3, 5, 500), plain.tokens[0], strict=True):
+        answers[tuple(prompt["prompt_token_ids"])] = tokens
+    options |= {"speculative_config": {"method": "mtp", "num_speculative_tokens": 3}}
+    options |= {"enable_prefix_caching": True, "mamba_cache_mode": "align"}
+    theirs, ours = served.both(models_folder, "small_blocks", served.generate(**size), **options)
+    print(served.show("recurrent, drafts", theirs, ours), ours.notes, recurrent.COPIES)
+    assert ours.tokens == plain.tokens * 2
+    assert min(ours.hits, ours.notes["accepted"], *recurrent.COPIES.values()) > 0
+
+
+@pytest.mark.slow
 def test_a_model_without_a_cache_is_served(models_folder: Path) -> None:
     from tests.engines import models, served
     from vllm import LLM
@@ -131,6 +154,34 @@ def test_a_disk_serves_a_restarted_engine(models_folder: Path, tmp_path: Path) -
     print((first.external, again.external))
     assert first.tokens == again.tokens == plain.tokens
     assert first.external == 0 < again.external
+
+
+@pytest.mark.slow
+def test_a_mooncake_store_serves_other_engines(models_folder: Path, tmp_path: Path) -> None:
+    from tests.engines import served
+
+    from blockwright_lab.media.cluster import RealCluster, missing
+
+    if why := missing():
+        pytest.skip(why)
+    cluster = RealCluster(tmp_path)
+    extra = _OFFLOAD["kv_connector_extra_config"] | {"disk_bytes_to_use": 1 << 24, "mooncake_master": cluster.address}
+    workload = served.generate(rounds=1)
+    plain = served.serve(models_folder, "llama", workload, True, {"enable_prefix_caching": False})
+
+    def engine(disk: str, **more: Any) -> Any:
+        config = _OFFLOAD | {"kv_connector_extra_config": extra | {"disk_path": str(tmp_path / disk)} | more}
+        return served.serve(models_folder, "llama", workload, True, {"kv_transfer_config": config})
+
+    try:
+        stores, loads, small = engine("first"), engine("second"), engine("third", cpu_bytes_to_use=1 << 18)
+        restarted = engine("first")
+    finally:
+        cluster.close()
+    print([each.external for each in (stores, loads, small, restarted)])
+    assert all(each.tokens == plain.tokens for each in (stores, loads, small, restarted))
+    assert stores.external == 0
+    assert min(loads.external, small.external, restarted.external) > 0
 
 
 @pytest.mark.slow

@@ -145,7 +145,7 @@ def hand_over(
             asked = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": name}
             prefill.scheduler.add_request(_request(name, prompts[name], 1, asked))
             if draw(name, "abort there", 9) == 0:
-                aborts.setdefault(number + 1 + draw(name, "soon", 3), []).append((prefill, name))
+                aborts.setdefault(number + 1 + draw(name, "soon", 6), []).append((prefill, name))
         for name, finished in list(prefill.finished.items()):
             del prefill.finished[name]
             given = params(connector, name, finished)

@@ -108,6 +108,7 @@ def test_times_of_blocks_are_what_happened() -> None:
 def test_prometheus_reads_them_under_the_names_of_dashboards() -> None:
     manager, metrics, _ = history(2)
     moved = {("GPU", "CPU"): TransferStats(started=2, finished=2, bytes=64, seconds=0.5)}
+    moved["GPU", "STORAGE"] = TransferStats(bytes=6, seconds=0.25)  # a second tier is added, and hides nothing
     metrics._transfers = lambda: {("CPU", "DISK"): TransferStats(bytes=7), **moved}
     registry = prometheus_client.CollectorRegistry()
     registry.register(metrics)
@@ -124,7 +125,7 @@ def test_prometheus_reads_them_under_the_names_of_dashboards() -> None:
     assert samples["vllm:prompt_tokens_cached_by_source_total", "device"] == metrics.totals["local_cache_hit"]
     assert samples["vllm:kv_block_lifetime_seconds_count", None] == sum(metrics.times["lifetime"])
     assert (samples["vllm:kv_offload_store_bytes_total", None], samples["vllm:kv_offload_store_time_total", None]) == (
-        64, 0.5,
+        70, 0.75,
     )  # fmt: skip
     assert 'vllm:cache_config_info{block_size="4",engine="0",model_name="m",num_gpu_blocks="30"} 1.0' in text
     board = json.loads((Path(__file__).parents[2] / "docs/grafana.json").read_text())

@@ -50,7 +50,7 @@ def test_the_life_of_a_block_and_of_a_request(tmp_path: Path, capsys: pytest.Cap
     write_timeline(FACTS, path)
     assert run("view", str(path), "--block", "2") == 0
     assert [line.split("s  ")[1] for line in capsys.readouterr().out.splitlines()] == [
-        "taken by a (admit)", "evicted by b (admit)", "taken by b (admit)",
+        "taken by a (admit)", "released by a (free)", "evicted by b (admit)", "taken by b (admit)",
     ]  # fmt: skip
     assert run("view", str(path), "--request", "a") == 0
     assert "admit     tokens 9, new 2 blocks (1, 2), free 7" in capsys.readouterr().out

@@ -150,6 +150,23 @@ def test_engines_name_salts_and_adapters_in_their_own_ways() -> None:
     assert (index.match(tokens, lora_id=7), index.match(tokens, cache_salt="salt")) == (0, 6)
 
 
+def test_blocks_are_told_apart_by_the_tokens_that_their_hashes_look_ahead_at() -> None:
+    """In vLLM's form they are in a field of their own; SGLang writes the tokens of a draft model's keys in pairs."""
+    chain = [FIRST._replace(lookahead=TOKENS[:4]), SECOND._replace(lookahead=TOKENS[4:])]
+    _, (event,), _ = reported(Encoder("vllm"), *chain)
+    assert event["lookahead_token_ids"] == [[7], [8]]
+    assert [reported(encoder, *chain)[1] for encoder in (Encoder("sglang"), Encoder("vllm", as_arrays=True))] == [
+        [],
+        [],
+    ]
+    pairs = {**event, "token_ids": [[7, 8], [8, 7], [7, 8], [8, 8]], "lookahead_token_ids": None}
+    for told in (event, pairs):
+        index = PrefixIndex(decode(msgspec.msgpack.encode([0.0, [told], 0])))
+        assert [index.match([7, 8, 7, 8, *more]) for more in ([], [8], [9], [8, 9])] == [2, 4, 2, 4]
+    with pytest.raises(InvalidArgumentError, match="pair"):
+        decode(msgspec.msgpack.encode([0.0, [{**pairs, "token_ids": [[7, 8], [7, 7], [7, 8], [8, 8]]}], 0]))
+
+
 def test_sglang_leaves_out_the_blocks_with_items_alone() -> None:
     third = BlockStored(b"\3" * 32, b"\2" * 32, TOKENS, 2)
     _, events, _ = reported(Encoder("sglang"), FIRST, SECOND._replace(mm_items=(("image", 0, 2),)), third)

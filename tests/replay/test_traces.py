@@ -246,6 +246,7 @@ def test_a_bad_session_is_named(tmp_path: Path, old: str, new: str, message: str
         ("cut.jsonl.gz", b"\x1f\x8b\x08\x00\xff\xfe\x00", "is packed, and damaged or cut short"),
         ("bad.jsonl.zst", b"\x28\xb5\x2f\xfd\xff\xff\xff", "is packed, and damaged or cut short|install its library"),
         ("table.parquet", b"PAR1\x15\x04", "is a Parquet file; convert it to JSON lines"),
+        ("nearest.jsonl", b'{"timestamp": 1, "hash_ids": [1]}', "nearest to mooncake and lacks 'input_length'; add"),
         ("near.jsonl", b'{"chat_id": 1, "time": 0}', "nearest to bailian and lacks 'input_length'; add"),
         ("other.jsonl", b'{"a": 1, "b": 2}', "no known trace format; its fields are 'a', 'b'; name it with --format"),
         ("spans.jsonl", b'{"trace_id": "t", "spans": []}', "is a trace of OpenTelemetry; it says how many tokens"),

@@ -175,7 +175,7 @@ class Fork(NamedTuple):
 class TakeCopies(NamedTuple):
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        if "fork" in scope.calls and state.copies:
+        if state.copies and ("fork" in scope.calls or scope.config.added.unit):
             yield cls()
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:

@@ -4,6 +4,7 @@ HASH-1    of what leaves the process: another model, data type, layout or rank h
           group another key
 CHAIN-6   of the connector: what a load has brought is what the request's tokens name, whatever became of the blocks
 LIVE-1    of the connector: what is offered to a request could be loaded, were nothing else there
+PUB-4     of the connector: it asks for no key that a request does not have yet
 """
 
 from collections.abc import Iterator
@@ -48,8 +49,8 @@ LENGTH = 7
 class Copies:
     """A handler that moves contents, and at any time: what changes while it is being read arrives torn."""
 
-    def __init__(self, contents: dict[str, list[object]], fails: bool) -> None:
-        self.contents, self.fails = contents, fails
+    def __init__(self, contents: dict[str, list[object]], fails: bool, at_once: bool = False) -> None:
+        self.contents, self.fails, self.at_once = contents, fails, at_once
         self.begun: dict[int, tuple[Any, list[object]]] = {}
         self.finished: list[tuple[int, bool]] = []
 
@@ -58,6 +59,8 @@ class Copies:
 
     def transfer_async(self, job_id: int, spec: Any) -> bool:
         self.begun[job_id] = (spec, self.read(spec[0]))
+        if self.at_once:
+            self.wait([job_id])
         return True
 
     def wait(self, job_ids: Any) -> None:
@@ -73,26 +76,52 @@ class Copies:
         return finished
 
 
+def shelf(offload: Any, num_blocks: int) -> Any:
+    """Return places of a medium below the host."""
+    interfaces = offload.tiers.interfaces
+    places = type("Places", (interfaces.BlockIDsLoadStoreSpec,), {"medium": staticmethod(lambda: "SHELF")})
+    kind = type("Shelf", (offload.tiers.backend.SlotBackend,), {"spec_of": lambda _, keys, ids: places(ids)})
+    return kind(SIZE, "SHELF", num_blocks)
+
+
 class Engine:
     """A scheduler with a connector and one host tier; a block holds what its group and the prefix up to it name."""
 
-    def __init__(self, package: ModuleType, store_on: str, num_blocks: int, fails: bool = False) -> None:
+    def __init__(
+        self,
+        package: ModuleType,
+        store_on: str,
+        num_blocks: int,
+        fails: bool = False,
+        lookahead: int = 0,
+        kinds: tuple[Any, ...] = KINDS,
+        sizes: tuple[int, ...] = (16,),
+        **options: Any,
+    ) -> None:
         self.core: Any = package
+        self.hasher = package.SipHasher(key_lookahead=lookahead)
         offload: Any = package.offload
-        specs = [kv_cache_spec(kind, SIZE, package) for kind in KINDS]
+        specs = [kv_cache_spec(kind, SIZE, package) for kind in kinds]
         groups = [self.core.KVCacheGroupSpec([f"layer {at}"], spec) for at, spec in enumerate(specs)]
         config = self.core.KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=groups)
         self.manager = self.core.KVCacheManager(config, 16, track_evictions=store_on == "evict", keep_wanted=False)
-        self.contents: dict[str, list[object]] = {"GPU": [None] * num_blocks, "CPU": [None] * 16}
-        self.handler: Any = type("Handler", (Copies, offload.OffloadingHandler), {})(self.contents, fails)
-        chain = offload.OffloadChain([offload.LRUOffloadingManager(offload.CPUBackend(SIZE, 16))])
+        self.contents: dict[str, list[object]] = {"GPU": [None] * num_blocks}
+        self.contents |= {medium: [None] * size for medium, size in zip(("CPU", "SHELF"), sizes, strict=False)}
+        self.handler: Any = type("Handler", (Copies, offload.OffloadingHandler), {})(
+            self.contents, fails, len(sizes) > 1
+        )
+        backends = [offload.CPUBackend(SIZE, sizes[0]), *(shelf(offload, size) for size in sizes[1:])]
+        chain = offload.OffloadChain([offload.LRUOffloadingManager(each) for each in backends], **options)
         worker = offload.OffloadingWorker()
         worker.register_handler(offload.GPULoadStoreSpec, offload.CPULoadStoreSpec, self.handler)
         worker.register_handler(offload.CPULoadStoreSpec, offload.GPULoadStoreSpec, self.handler)
+        for kind in {type(each.spec_of([], [])) for each in backends[1:]}:
+            worker.register_handler(offload.CPULoadStoreSpec, kind, self.handler)
+            worker.register_handler(kind, offload.CPULoadStoreSpec, self.handler)
         self.connector = offload.OffloadingConnector(self.manager, chain, worker, store_on=store_on)
 
     def admit(self, name: str, token: int) -> Any:
-        request = self.core.Request(name, [token] * LENGTH, SIZE)
+        request = self.core.Request(name, [token] * LENGTH, SIZE, hasher=self.hasher)
         if self.manager.allocate_slots(request, LENGTH) is None:
             self.settle()
             self.manager.allocate_slots(request, LENGTH)
@@ -128,7 +157,7 @@ class Engine:
         """
         self.settle()
         self.manager.reset_prefix_cache()
-        request = self.core.Request("back", [token] * LENGTH, SIZE)
+        request = self.core.Request("back", [token] * LENGTH, SIZE, hasher=self.hasher)
         external, _ = self.connector.get_num_new_matched_tokens(request, 0)
         if external:
             self.manager.allocate_slots(request, 0, num_external_computed_tokens=external)
@@ -136,7 +165,7 @@ class Engine:
             self.connector.start_step()
             results = [each.num_tokens for each in self.settle()]
             yield from self.wrong(request) if results != [0] else ()
-        again = self.core.Request("again", [token] * LENGTH, SIZE)
+        again = self.core.Request("again", [token] * LENGTH, SIZE, hasher=self.hasher)
         hit, length = self.manager.get_computed_blocks(again)
         if length and self.manager.allocate_slots(again, LENGTH - length, length, hit) is not None:
             yield from self.wrong(again, length)
@@ -186,6 +215,45 @@ def not_yet_computed(package: ModuleType) -> Iterator[Fault]:
     engine.end(first)
     engine.end(later)
     yield from faults_of(engine, 2, 8)
+
+
+def looks_ahead(package: ModuleType) -> Iterator[Fault]:
+    """Store a request, and find it again, whose last whole block has no key, since it looks two tokens ahead."""
+    rearm()
+    engine = Engine(package, "publish", 24, lookahead=2)
+    try:
+        first = engine.admit("first", 1)
+        engine.compute(first)
+        engine.connector.finish_step([first])
+        engine.end(first)
+        yield from faults_of(engine, 1, 8)
+    except LookupError as error:
+        yield Fault("PUB-4", f"the connector asks for a key that the request does not have: {error}", 8)
+
+
+def offered(package: ModuleType) -> Iterator[Fault]:
+    """Offer what the tiers hold, and load it while the device gives up other blocks for it (LIVE-1)."""
+    rearm()
+    for write, blocks, tokens in (("back", 2, "22232"), ("through", 3, "1121")):
+        options: dict[str, Any] = {"write": write, "reserve": int(write == "back"), "on_load": "free"}
+        engine = Engine(package, "evict", 5, kinds=KINDS[:1], sizes=(3, blocks), **options)
+        for number, token in enumerate(map(int, tokens)):
+            request = engine.core.Request(f"r{number}", [token] * LENGTH, SIZE)
+            hit, length = engine.manager.get_computed_blocks(request)
+            external, _ = engine.connector.get_num_new_matched_tokens(request, length)
+            if external:
+                engine.manager.allocate_slots(request, 0, length, hit, num_external_computed_tokens=external)
+                engine.connector.update_state_after_alloc(request, external)
+                engine.connector.start_step()
+                results = [each for _ in range(3) for each in engine.settle()]
+                if [each.num_tokens for each in results] != [external]:
+                    yield Fault("LIVE-1", f"{external} tokens were offered, and {results} came", number)
+                    return
+                request.num_computed_tokens = length = results[0].num_computed_tokens
+                hit = None
+            engine.manager.allocate_slots(request, LENGTH - length, length if hit else 0, hit)
+            engine.compute(request)
+            engine.end(request)
 
 
 def failed_load(package: ModuleType) -> Iterator[Fault]:

@@ -22,10 +22,10 @@ from blockwright.core.manager import KVCacheManager
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import BlockStored, KVCacheEvent
 
-LAYOUT = 2
+LAYOUT = 3
 """Of a dump: one that an earlier version laid out otherwise belongs to another manager."""
 MAYBE: tuple[type, ...] = (str, type(None))
-FIELDS: tuple[type | tuple[type, ...], ...] = (str, MAYBE, str, int, MAYBE, int, MAYBE, list, str, bool)
+FIELDS: tuple[type | tuple[type, ...], ...] = (str, MAYBE, str, int, MAYBE, int, MAYBE, list, str, bool, str)
 """The types of a `BlockStored` in a dump, its bytes as hexadecimal digits."""
 
 
@@ -46,7 +46,7 @@ def dump(manager: KVCacheManager, told: Iterable[KVCacheEvent], identity: bytes,
         place = event.block_hash[:16], event.group_id
         if place in wanted and place not in numbers:
             numbers[place] = len(prefixes)
-            fields = (*event[:9], event.is_parent_absent)
+            fields = (*event[:9], event.is_parent_absent, event.lookahead)
             prefixes.append([field.hex() if isinstance(field, bytes) else field for field in fields])
     classes = pool._classes()
     blocks = [(int(block), numbers[place], classes.get(block, 0)) for block, place in places if place in numbers]
@@ -115,17 +115,20 @@ def _checked_prefixes(manager: KVCacheManager, rows: list[Any]) -> list[BlockSto
     places: set[tuple[bytes, int]] = set()
     for at, row in enumerate(rows):
         _demand(_is_row(row, FIELDS), f"prefix {at} has not the fields of an event")
-        key, parent, tokens, size, lora, group, salt, items, medium, _ = row
+        key, parent, tokens, size, lora, group, salt, items, medium, _, ahead = row
         _demand(0 <= group < len(sizes) and size == sizes[group], f"prefix {at} has no group of {size} tokens a block")
         before = None if parent is None else _bytes(parent, at)
         event = BlockStored(_bytes(key, at), before, _bytes(tokens, at), size, lora, group, salt)
         _demand(len(key) >= 32 and (parent is None or len(parent) >= 32), f"prefix {at} has a key below 16 bytes")
         are_ids = len(event.tokens) == 4 * size and max(event.tokens[3::4]) < 128
         _demand(are_ids, f"prefix {at} has not {size} token ids")
+        behind = _bytes(ahead, at)
+        _demand(len(behind) % 4 == 0 and max(behind[3::4], default=0) < 128, f"prefix {at} looks ahead at no token ids")
         _demand(medium == "GPU", f"prefix {at} is not on the device")
         place = key[:32], group
         _demand(place not in places, f"prefix {at} repeats another")
         places.add(place)
+        event = event._replace(lookahead=behind)
         stored.append(event._replace(mm_items=tuple([_item(item, event, at) for item in items])))
     return stored
 
@@ -143,7 +146,11 @@ def _item(row: object, event: BlockStored, at: int) -> tuple[str, int, int]:
     _demand(_is_row(row, (str, int, int)), f"prefix {at} has an item that is no name, offset and length")
     name, offset, length = cast("tuple[str, int, int]", row)
     first = 0 if event.parent_block_hash is None else -MAX_LENGTH
-    overlaps = first <= offset < event.block_size and 0 < length <= MAX_LENGTH and offset + length > 0
+    overlaps = (
+        first <= offset < event.block_size + len(event.lookahead) // 4
+        and 0 < length <= MAX_LENGTH
+        and offset + length > 0
+    )
     _demand(name != "" and overlaps, f"prefix {at} has an item that does not overlap it")
     return name, offset, length
 

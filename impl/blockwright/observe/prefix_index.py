@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from struct import pack
@@ -34,7 +35,7 @@ class PrefixIndex:
         """Begin with a snapshot's events, or with nothing."""
         self._blocks: dict[tuple[BlockHash, int, str], BlockStored] = {}
         self._children: dict[_Place, tuple[BlockHash, ...]] = {}
-        self._sizes: dict[tuple[int, str], set[int]] = {}  # of blocks, by group and medium
+        self._sizes: dict[tuple[int, str], set[tuple[int, int]]] = {}  # tokens in a block, and behind it in its key
         self._due: deque[list[_Step | None]] = deque()
         self.apply(events)
 
@@ -89,7 +90,7 @@ class PrefixIndex:
                     continue
                 self._take_out(key[0], place)
                 self._children[place] = (*self._children.get(place, ()), key[0])
-                self._sizes.setdefault(key[1:], set()).add(event.block_size)
+                self._sizes.setdefault(key[1:], set()).add((event.block_size, len(event.lookahead) // 4))
                 blocks[key] = event
             if self._due and self._due[0] is steps:
                 self._due.popleft()
@@ -113,13 +114,13 @@ class PrefixIndex:
         cache_salt: str | None = None,
         mm_items: Sequence[Item] = (),
         group_id: int = 0,
-        medium: str = "GPU",
+        medium: str | Sequence[str] = "GPU",
         block_size: int | None = None,
     ) -> int:
         """Return how many leading tokens a group has blocks for, one after the other, on a medium. O(tokens).
 
-        A block counts only under the same adapter, salt and items. For windowed and recurrent layers the engine may
-        find more: their hits need not begin at the first block.
+        A block counts only under the same adapter, salt and items, and before the tokens that its hash looks ahead at.
+        For windowed and recurrent layers the engine may find more: their hits need not begin at the first block.
 
         Args:
             token_ids: of the prompt.
@@ -128,50 +129,53 @@ class PrefixIndex:
             cache_salt: of the request.
             mm_items: of the whole prompt.
             group_id: group of layers.
-            medium: where: each medium has blocks of its own size.
+            medium: where: each medium has blocks of its own size. Of several, ``("GPU", "CPU", "DISK")`` for example,
+                the first is asked alone, and the others for what follows, as an engine loads it.
             block_size: tokens in a block, to look at blocks of this size alone; otherwise the longest match counts.
 
         Raises:
             InvalidArgumentError: a token is no token id.
         """
         self._go_on()
+        media = (medium,) if isinstance(medium, str) else tuple(medium)
         adapter = lora_name if lora_name is not None else lora_id
-        sizes = self._sizes.get((group_id, medium), ()) if block_size is None else (block_size,)
-        rest = adapter, cache_salt, mm_items, group_id, medium
-        return max([self._run(token_ids, size, *rest) for size in sizes], default=0)
+        reached: dict[int, tuple[BlockHash | None, ...]] = {0: (None,)}
+        for names in (media[:1], media[1:]):
+            ways = [
+                (name, size, ahead)
+                for name in names
+                for size, ahead in self._sizes.get((group_id, name), ())
+                if block_size is None or size == block_size
+            ]
+            due = sorted(reached)
+            for start in due:
+                for name, size, ahead in ways:
+                    part = token_ids[start : start + size + ahead]
+                    if len(part) < size + ahead:
+                        continue
+                    items = tuple(
+                        (item, offset - start)
+                        for item, offset, count in mm_items
+                        if offset < start + size + ahead and offset + count > start
+                    )
+                    packed, salt = _packed(part, start), None if start else cache_salt
+                    own = packed[: 4 * size], packed[4 * size :], adapter, salt, items, group_id, name
+                    found = [self._children.get((parent, *own), ()) for parent in reached[start]]
+                    if hashes := tuple([child for children in found for child in children]):
+                        if start + size not in reached:
+                            insort(due, start + size)
+                        reached[start + size] = tuple({*reached.get(start + size, ()), *hashes})
+        return max(reached)
 
-    def _run(
-        self,
-        token_ids: Sequence[int],
-        size: int,
-        adapter: str | int | None,
-        cache_salt: str | None,
-        mm_items: Sequence[Item],
-        group_id: int,
-        medium: str,
-    ) -> int:
-        """Return how many leading tokens there are blocks of one size for."""
-        length = 0
-        parents: tuple[BlockHash | None, ...] = (None,)
-        while size and length + size <= len(token_ids):
-            try:
-                tokens = pack(f"<{size}i", *token_ids[length : length + size])
-            except struct.error as error:
-                raise InvalidArgumentError(
-                    f"token_ids: must be integers within 0..2147483647 ({error}, in {length}..{length + size - 1})"
-                ) from None
-            items = tuple(
-                (name, offset - length)
-                for name, offset, count in mm_items
-                if offset < length + size and offset + count > length
-            )
-            salt = None if length else cache_salt
-            found = [self._children.get((each, tokens, adapter, salt, items, group_id, medium), ()) for each in parents]
-            parents = tuple([child for children in found for child in children])
-            if not parents:
-                break
-            length += size
-        return length
+
+def _packed(token_ids: Sequence[int], start: int) -> bytes:
+    """Return tokens as events have them."""
+    try:
+        return pack(f"<{len(token_ids)}i", *token_ids)
+    except struct.error as error:
+        raise InvalidArgumentError(
+            f"token_ids: must be integers within 0..2147483647 ({error}, in {start}..{start + len(token_ids) - 1})"
+        ) from None
 
 
 def _step(event: KVCacheEvent) -> _Step | None:
@@ -195,6 +199,7 @@ def _place(event: BlockStored) -> _Place:
     return (
         event.parent_block_hash,
         event.tokens,
+        event.lookahead,
         event.lora_name if event.lora_name is not None else event.lora_id,
         event.cache_salt if event.parent_block_hash is None else None,
         tuple([(name, offset) for name, offset, _ in event.mm_items]),  # the wire has no lengths

@@ -94,7 +94,12 @@ def _arguments(args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def life(facts: Iterable[Mapping[str, Any]], *, request: str | None = None, block: int | None = None) -> Iterator[str]:
-    """Yield the life of one request, or of one block, a line for each fact that names it. O(facts)."""
+    """Yield the life of one request, or of one block, a line for each fact that names it. O(facts).
+
+    A block is released when a request ends or is preempted that was given it. One that a window has passed was released
+    before, and is not listed again once another request was given it.
+    """
+    holders: set[object] = set()
     for fact in facts:
         if request is not None and fact.get("request") == request:
             rest = [f"{name} {_short(value)}" for name, value in fact.items() if name not in ("ts", "kind", "request")]
@@ -102,7 +107,13 @@ def life(facts: Iterable[Mapping[str, Any]], *, request: str | None = None, bloc
         for what in _LISTS[::-1] if block is not None else ():
             if block in fact.get(what, ()):
                 word = {"new": "taken by", "held": "hit by", "evicted": "evicted by"}[what]
+                holders = (holders if what == "held" else set()) | (
+                    {fact.get("request")} if what != "evicted" else set()
+                )
                 yield printable(f"{fact['ts'] / 1e6:12.6f} s  {word} {fact.get('request', '')} ({fact['kind']})")
+        if fact["kind"] in ("free", "preempt") and fact.get("request") in holders:
+            holders.discard(fact.get("request"))
+            yield printable(f"{fact['ts'] / 1e6:12.6f} s  released by {fact.get('request', '')} ({fact['kind']})")
 
 
 def _short(value: object) -> str:

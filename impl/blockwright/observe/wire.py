@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from struct import pack
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -54,6 +55,7 @@ class _VllmStored(msgspec.Struct, tag="BlockStored", omit_defaults=True, gc=Fals
     kv_cache_spec_sliding_window: int | None = None
     locality: str | None = None
     ownership: str | None = None
+    lookahead_token_ids: list[tuple[int, ...]] | None = None
     cache_salt: str | None = None  # not vLLM's own; its classes skip what they do not know
 
 
@@ -188,10 +190,11 @@ class Encoder:
 
         Args:
             form: ``"vllm"`` or ``"sglang"``. SGLang's has one group of layers and no adapter's name: a block that it
-                cannot express (of another group, an adapter, a multimodal item) is left out rather than sent wrong.
+                cannot express (of another group, an adapter, a multimodal item, a hash that looks ahead) is left out
+                rather than sent wrong.
             rank: the engine's data-parallel rank.
             groups: the kinds of layers, as `kinds_of` returns them; without, no group is named.
-            as_arrays: vLLM's older form.
+            as_arrays: vLLM's older form, which leaves out blocks with a hash that looks ahead.
 
         Raises:
             InvalidArgumentError: names the argument.
@@ -250,7 +253,7 @@ class Encoder:
 
     def _vllm(self, chain: list[BlockStored]) -> object:
         """Return a chain of blocks as one event: mostly of one block; nearly all the time of encoding is spent here."""
-        own, parent, tokens, size, lora, group, salt, items, medium, number, _ = chain[0]
+        own, parent, tokens, size, lora, group, salt, items, medium, number, _, ahead = chain[0]
         if len(chain) == 1:
             hashes, has_items = [_from_bytes(own[:32][-8:]) if isinstance(own, bytes) else own], bool(items)
         else:
@@ -266,16 +269,21 @@ class Encoder:
         if medium != _DEVICE:
             medium, ownership = _vllm_medium(medium)
         ids = token_format(len(tokens) // 4).unpack(tokens)
+        behind = [each.lookahead_token_ids for each in chain] if ahead else None
         if self._as_arrays:
-            return _ArrayStored(hashes, before, ids, size, number, medium, lora, extra, at, kind, window)
+            return (
+                None
+                if ahead
+                else _ArrayStored(hashes, before, ids, size, number, medium, lora, extra, at, kind, window)
+            )
         return _VllmStored(
-            hashes, before, ids, size, number, medium, lora, extra, at, kind, window, None, ownership, salt
+            hashes, before, ids, size, number, medium, lora, extra, at, kind, window, None, ownership, behind, salt
         )
 
     def _sglang(self, chain: list[BlockStored]) -> object:
         """Return a chain of blocks as one event; None where SGLang's form cannot distinguish them from others."""
         first = chain[0]
-        if first.group_id or first.lora_name is not None or first.mm_items:
+        if first.group_id or first.lora_name is not None or first.mm_items or first.lookahead:
             return None
         parent, tokens = first.parent_block_hash, b"".join([each.tokens for each in chain])
         return _SglangStored(
@@ -307,6 +315,8 @@ def _is_joined(last: BlockStored, event: BlockStored, is_sglang: bool) -> bool:
     """
     if is_sglang and (event.mm_items or last.mm_items):
         return False
+    if len(event.lookahead) != len(last.lookahead):
+        return False
     return bool(event[3:7] == last[3:7] and event[8:10] == last[8:10] and event.tokens and last.tokens)
 
 
@@ -335,7 +345,7 @@ class _ReadArrayStored(msgspec.Struct, tag="BlockStored", array_like=True):
 
     block_hashes: list[_Hash]
     parent_block_hash: _Hash | None
-    token_ids: list[_Token]
+    token_ids: list[_Token | list[_Token]]  # pairs, as SGLang names the tokens of a draft model's keys
     block_size: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
     lora_id: Any = None
     medium: str | None = None
@@ -346,6 +356,7 @@ class _ReadArrayStored(msgspec.Struct, tag="BlockStored", array_like=True):
 
 class _ReadStored(_ReadArrayStored, tag="BlockStored", array_like=False):
     ownership: str | None = None
+    lookahead_token_ids: list[list[_Token]] | None = None
     cache_salt: str | None = None
 
 
@@ -392,7 +403,7 @@ def decode(payload: bytes) -> list[KVCacheEvent]:
                 raise
             events = _ARRAYS.decode(payload).events
         return [each for event in events for each in _decoded(event)]
-    except (msgspec.MsgspecError, RecursionError, TypeError, ValueError) as error:
+    except (msgspec.MsgspecError, RecursionError, TypeError, ValueError, struct.error) as error:
         raise InvalidArgumentError(f"payload: is no batch of events: {error}") from error
 
 
@@ -408,18 +419,29 @@ def _decoded(event: Any) -> list[KVCacheEvent]:
     tokens, size, number = event.token_ids, event.block_size, event.lora_id
     lora = _text_of(event.lora_name or (number if isinstance(number, str) else None))
     number = number if isinstance(number, int) and lora is None else None
+    behind: list[Sequence[int]] = getattr(event, "lookahead_token_ids", None) or [()] * len(hashes)
+    if tokens and not isinstance(tokens[0], int):
+        tokens, behind = _unpaired(tokens, size)
     packed = pack(f"<{len(tokens)}i", *tokens) if len(tokens) == size * len(hashes) else b""
     named = _text_of(getattr(event, "cache_salt", None))
     extra = event.extra_keys or [None] * len(hashes)
     found: list[KVCacheEvent] = []
     parent = event.parent_block_hash
-    for at, (block_hash, keys) in enumerate(zip(hashes, extra, strict=True)):
+    for at, (block_hash, keys, ahead) in enumerate(zip(hashes, extra, behind, strict=True)):
         salt, items = (named, ()) if keys is None else _said(keys, lora, named)
         named = salt
         own = packed[4 * at * size : 4 * (at + 1) * size]
-        found.append(BlockStored(block_hash, parent, own, size, lora, group, salt, items, medium, number))
+        later = pack(f"<{len(ahead)}i", *ahead) if own else b""
+        found.append(BlockStored(block_hash, parent, own, size, lora, group, salt, items, medium, number, False, later))
         parent = block_hash if tokens else None
     return found
+
+
+def _unpaired(pairs: list[list[int]], size: int) -> tuple[list[int], list[Sequence[int]]]:
+    """Return the tokens of blocks that are named by pairs, a token and the next, and the token behind each block."""
+    if any(before != after for (_, before), (after, _) in pairwise(pairs)):
+        raise ValueError("token_ids: each pair begins with the token that the one before it ends with")
+    return [token for token, _ in pairs], [pair[1:] for pair in pairs[size - 1 :: size]]
 
 
 def _said(keys: list[Any], lora: str | None, salt: str | None) -> tuple[str | None, tuple[tuple[str, int, int], ...]]:

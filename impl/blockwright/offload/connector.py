@@ -86,8 +86,8 @@ class OffloadingConnector:
             InvalidArgumentError: the manager does not cache, or does not track evictions; an unknown `store_on`; a pair
                 of media without a handler; a tier with more places than its handler reaches.
             UnsupportedError: offloaded blocks of several device blocks, stored on eviction (which takes blocks one by
-                one); a manager that verifies tokens (offloaded blocks are known by their hash only) or that recomputes
-                the end of a hit (``use_eagle``).
+                one); a manager that verifies tokens (offloaded blocks are known by their hash only), recomputes the
+                end of a hit (``use_eagle``), or has hits that end inside blocks (``prefix_match_unit``).
         """
         if store_on not in WHEN:
             raise InvalidArgumentError(f"store_on: must be one of {', '.join(WHEN)}, not {store_on!r}")
@@ -101,6 +101,9 @@ class OffloadingConnector:
             )
         if manager.block_pool.verifies_tokens or manager.use_eagle:
             raise UnsupportedError("manager: offloading goes neither with verify_tokens nor with use_eagle")
+        if manager.prefix_match_unit is not None:
+            # A load of a whole block may come before the copy of the part that the device has of it.
+            raise UnsupportedError("manager: tiers hold whole blocks; make it without prefix_match_unit")
         check_wiring(manager.block_pool.num_blocks, chain.tiers, worker)
         self._identity = identity_of(worker)
         self._worker = worker
@@ -324,18 +327,21 @@ class OffloadingConnector:
         stops = [(load.num_computed + load.num_tokens) // manager.block_size for manager in managers]
         places = destinations(load.needed, tables, starts, stops, self._per_block)
         keys = [block.key for block in load.needed]
-        self._chain.touch(keys)  # lest making room for what was just evicted drives them out
+        self._chain.touch(keys)
+        self._chain._keep(keys)  # lest making room for what was just evicted drives them out
         self._stores.store_evicted(keys)
         end = time.monotonic() + LONGEST_WAIT
         while not self._try_to_load(load, keys, places):
             if load.reason == "no room":  # what was just evicted has taken it
                 self._chain.make_room(len(keys))
                 if self._desk.landed(end - time.monotonic()):
+                    self._chain._keep(keys)
                     continue
             count = self._chain.lookup(keys)
             if count == 0 or not self._try_to_load(load, keys[:count], places[: count * self._per_block]):
                 self._ended.append(load)
-            return
+            break
+        self._chain._keep([])
 
     def _try_to_load(self, load: Load, keys: list[bytes], places: list[int | None]) -> bool:
         """Begin a load of these blocks; False, and note why, if that cannot be."""
@@ -383,6 +389,7 @@ class OffloadingConnector:
             Whatever a handler raises when it is waited for: the step must not run then.
         """
         with self._changing():
+            self._stores.behind.clear()
             self._stores.store_evicted()
             failure = self._desk.run_first(self._stores.copies)
             self._desk.submit()
@@ -481,7 +488,12 @@ class OffloadingConnector:
         Gives up after `timeout` seconds, since a handler may have lost a transfer; `is_idle` is False then. It returns
         one `poll` and `LONGEST_PAUSE` (10 ms) later at most, and in that poll waits for no transfer; a shared store may
         take its `lookup_timeout`.
+
+        Raises:
+            InvalidArgumentError: a time below 0, or no time.
         """
+        if not timeout >= 0:
+            raise InvalidArgumentError(f"timeout: must be seconds, at least 0, not {timeout!r}")
         end, pause = time.monotonic() + timeout, 0.0001
         while True:
             with self._changing():

@@ -80,10 +80,11 @@ class GroupBlocks:
         self.tokens = manager.block_size * per_block
         self._request = request
         self._units = self.tokens // (request.block_size or 1)
+        self._ahead = request.hasher.key_lookahead
 
     def count(self, num_tokens: int) -> int:
-        """Return how many offloaded blocks the first tokens fill."""
-        return num_tokens // self.tokens
+        """Return how many offloaded blocks the first tokens fill, among those that have a key by now. law: PUB-4."""
+        return min(num_tokens, self._request.num_keyed()) // self.tokens
 
     def key(self, index: int) -> bytes:
         """Return the key of offloaded block `index`; all its tokens are known. O(1)."""
@@ -100,7 +101,8 @@ class GroupBlocks:
             request.lora_name,
             self.number,
             request.cache_salt,
-            request.items_within(start, end),
+            request.items_within(start, end + self._ahead),
+            lookahead=request.token_bytes(end, end + self._ahead),
         )
 
 

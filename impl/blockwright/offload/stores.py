@@ -1,16 +1,15 @@
 """Stores of device blocks: of those that a step has filled, or of those that the device is about to lose.
 
 Where the chain has no room for all blocks of a step, the first of each request are stored: without them the others are
-never found. The rest waits. Blocks of a running request are stored by a later step. Blocks that a request leaves on the
-device are stored once there is room, if the device has not given them up by then. Blocks that the device is about to
-lose cannot wait longer than the step does.
+never found. The rest waits until there is room. Those that a request leaves on the device are stored if the device has
+not given them up by then. Blocks that the device is about to lose cannot wait longer than the step does.
 """
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from blockwright.core.keys.request import Request
@@ -24,7 +23,6 @@ from blockwright.offload.naming import BlockNames
 from blockwright.offload.tiers.backend import SlotBackend
 from blockwright.offload.tiers.books import TierBooks
 from blockwright.offload.tiers.chain import OffloadChain
-from blockwright.offload.tiers.interfaces import OffloadingManager
 from blockwright.offload.tiers.transfers import Finished, StoreStart
 from blockwright.offload.transfers import TransferDesk
 
@@ -53,6 +51,8 @@ class Stores:
 
     Attributes:
         copies: stores under way that read evicted blocks: they must run before the next step.
+        behind: running requests with computed blocks that wait for room, and how many of their tokens the last step
+            left computed. The next step clears it, since it may write to them.
         may_store_late: whether blocks that wait for room may be free to be read since this was tried last.
         num_stored, num_known, num_refused, num_failed: offloaded blocks, see `ConnectorStats`.
     """
@@ -77,11 +77,13 @@ class Stores:
         self._is_early = is_early
         self._stores_passing = stores_passing
         self._per_block = chain.device_blocks_per_block
-        self._capacity = capacity_of(chain.tiers)
+        self._capacity = capacity_of(chain)
         self._next: dict[str, list[int]] = {}  # per request and group: the first offloaded block not looked at
         self._touched: dict[str, int] = {}  # per request: how many blocks it had when all were counted as used
+        self._kept: dict[str, int] = {}  # per request: how many of its blocks are stored
         self._held: dict[int, list[int]] = {}  # per store: the device blocks held for it
         self._late: dict[bytes, _Late] = {}
+        self.behind: dict[str, tuple[Request, int]] = {}
         self.may_store_late = False
         self._given_up: int | None = None  # how many blocks had gone down when a step last waited in vain
         self._now = 0.0
@@ -103,6 +105,8 @@ class Stores:
         """Start again with a request: its first blocks may be gone from the tiers."""
         self._next.pop(request_id, None)
         self._touched.pop(request_id, None)
+        self._kept.pop(request_id, None)
+        self.behind.pop(request_id, None)
 
     def end_request(self, request: Request) -> None:
         """Count a request's blocks as just used, the first as the last used of them, and forget the request."""
@@ -122,10 +126,10 @@ class Stores:
 
     # ------------------------------------------------------------------ what is stored when
 
-    def store_evicted(self, wanted: Sequence[bytes] = ()) -> None:
+    def store_evicted(self, wanted: list[bytes] | None = None) -> None:
         """Store the contents that the device has evicted; of equal contents the first, which a step has written.
 
-        A host with nothing below keeps the `wanted` blocks: those that a load is about to bring.
+        The tiers keep the `wanted` blocks: those that a load is about to bring.
         """
         if self._evictions is None:
             return
@@ -140,19 +144,19 @@ class Stores:
             if each.is_passing and not self._stores_passing:
                 continue
             victims.setdefault(offload_key(each.block_hash, each.group), each)
+        for key in wanted or ():
+            self.num_known += victims.pop(key, None) is not None
         # The device gives up the last blocks of a prompt first: the first ones are the last of these.
         blocks = [_Block(key, [each.block_id], each.hint, each.stored) for key, each in reversed(victims.items())]
-        room = min(len(blocks), self._capacity)
-        if wanted and len(self._chain.tiers) == 1:
-            room = bisect_right(range(1, room + 1), False, key=lambda size: self._drives_out(blocks[:size], wanted))
-        self.num_refused += len(blocks[room:])
-        blocks = blocks[:room]
+        self.num_refused += len(blocks[self._capacity :])
+        blocks = blocks[: self._capacity]
         blocks = blocks[self._store(blocks) :]
         end = time.monotonic() + LONGEST_WAIT
         while blocks and len(self._chain.tiers) > 1 and self._given_up != self._desk.num_lowered:
             self._chain.make_room(len(blocks))
             if not self._desk.landed(end - time.monotonic()):
                 self._given_up = self._desk.num_lowered
+            self._chain._keep(wanted or [])
             blocks = blocks[self._store(blocks) :]
         self.num_refused += len(blocks)
 
@@ -170,16 +174,16 @@ class Stores:
         self._pass_time()
         for request in requests:
             if request.block_size is not None:
-                self._store_request(request)
+                self._store_request(request, request.num_tokens)
 
-    def _store_request(self, request: Request) -> None:
+    def _store_request(self, request: Request, most: int) -> None:
         manager, name = self._manager, request.request_id
         try:
             published = manager.num_published(name)
         except UnknownRequestError:
             return
         done = manager.num_settled(name) if manager.overlap_steps else request.num_computed_tokens
-        done = min(done, request.num_tokens)
+        done = min(done, most, request.num_tokens)
         groups = self._groups(request)
         stops = [
             min(blocks.count(done), count // self._per_block) for blocks, count in zip(groups, published, strict=True)
@@ -203,14 +207,17 @@ class Stores:
                     block = _Block(blocks.key(index), parts, hint, blocks.stored(index) if is_named else None)
                     found.append(((index + 1) * blocks.tokens, blocks.number, index, block))
         found.sort(key=lambda each: each[:2])  # in order of the tokens
-        room = max(0, self._capacity - sum(starts))
+        room = max(0, self._capacity - self._kept.get(name, 0))
         self.num_refused += len(found[room:])  # for these the request's own first blocks would have to go
         count = self._store([block for *_, block in found[:room]])
+        self._kept[name] = self._kept.get(name, 0) + count
         self._next[name] = [max(start, stop) for start, stop in zip(starts, stops, strict=True)]
         for _, group, index, block in reversed(found[count:room]):
             self._next[name][group] = index
             self._late[block.key] = _Late(block, self._marks(block.ids))
+        self.behind.pop(name, None)
         if count < len(found[:room]):
+            self.behind[name] = request, done
             self._chain.make_room(len(found[:room]) - count)
         if sum(starts) and sum(stops) > self._touched.get(name, 0) * 9 // 8:
             self._touch(request, self._next[name])
@@ -235,6 +242,8 @@ class Stores:
     def store_late(self) -> None:
         """Store blocks that had no room before, as far as the device still has them and no request may write them."""
         self.may_store_late = False
+        for request, done in list(self.behind.values()):
+            self._store_request(request, done)
         ready: list[_Block] = []
         pool = self._manager.block_pool
         for key, late in list(self._late.items()):
@@ -292,12 +301,6 @@ class Stores:
         keys, _, hints = self._told(blocks)
         return self._chain.has_room(keys, hints)
 
-    def _drives_out(self, blocks: list[_Block], wanted: Sequence[bytes]) -> bool:
-        """Return whether storing these blocks would take the place of a wanted one, or more room than there is."""
-        keys, _, hints = self._told(blocks)
-        evicted = self._chain.tiers[0].would_evict(keys, hints)
-        return evicted is None or not set(evicted).isdisjoint(wanted)
-
     def _told(self, blocks: list[_Block]) -> tuple[list[bytes], list[int], list[BlockHint | None] | None]:
         hints = [block.hint for block in blocks]
         return (
@@ -318,10 +321,10 @@ class Stores:
             self._manager.block_pool.free_blocks(held[::-1])
 
 
-def capacity_of(tiers: Sequence[OffloadingManager]) -> int:
-    """Return how many blocks the tiers hold together; a tier of unknown size counts as more than there are."""
+def capacity_of(chain: OffloadChain) -> int:
+    """Return how many different blocks the tiers hold; a tier of unknown size counts as more than there are."""
     counts = [
         tier.backend.num_blocks if isinstance(tier, TierBooks) and isinstance(tier.backend, SlotBackend) else 1 << 60
-        for tier in tiers
+        for tier in chain.tiers
     ]
-    return sum(counts)
+    return max(counts) if chain.writes_through else sum(counts)

@@ -12,15 +12,19 @@ Example:
 
 from blockwright.arguments import guard as _guard
 from blockwright.replay.layouts import FORMATS
+from blockwright.replay.pools import PoolResult, TimedResult
 from blockwright.replay.records import Trace, TraceRequest
-from blockwright.replay.simulate import PoolResult, ReplayResult, replay
+from blockwright.replay.simulate import ReplayResult, replay
+from blockwright.replay.timed import Overlap
 from blockwright.replay.traces import load_trace
 from blockwright.replay.workload import WorkloadOptions, generate_workload
 
 __all__ = [
     "FORMATS",
+    "Overlap",
     "PoolResult",
     "ReplayResult",
+    "TimedResult",
     "Trace",
     "TraceRequest",
     "WorkloadOptions",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,13 +18,16 @@ from blockwright.observe import Fact
 from blockwright.observe.timeline import write_timeline
 from blockwright.policies import POLICIES, policy_named
 from blockwright.replay.foresight import most_hits, references_of
+from blockwright.replay.groups import groups_of, layer_spec
 from blockwright.replay.keeping import MAX_TENANTS, Keeping, dealt, shares_of, told_by
 from blockwright.replay.layouts import FORMATS
 from blockwright.replay.offloaded import OffloadOptions
 from blockwright.replay.pool_sizes import MAX_BLOCKS, parse_pool_sizes
+from blockwright.replay.pools import Way
 from blockwright.replay.records import Trace
 from blockwright.replay.report import ReplayReport, plot_curve, read_curve, require_plotting
-from blockwright.replay.simulate import replay
+from blockwright.replay.simulate import replay_ways
+from blockwright.replay.timed import Overlap
 from blockwright.replay.traces import load_trace
 from blockwright.replay.workload import WorkloadOptions, generate_workload
 
@@ -50,7 +54,8 @@ examples:
   blockwright replay trace.jsonl --block-size 512 --blocks 5000 --host-blocks 20000 --store-on evict
   blockwright replay trace.jsonl --block-size 512 --blocks 5000 --hints oracle:0.2 --bound
   blockwright replay trace.jsonl --kind sliding --window 4096 --step-tokens 8192 --json -
-  blockwright replay trace.jsonl --layers full+5*sliding:1024 --step-tokens 2048 --keep wanted
+  blockwright replay trace.jsonl --groups full:1,sliding:5:1024 --step-tokens 2048 --keep wanted,age
+  blockwright replay trace.jsonl --groups gemma/config.json --concurrency 64 --prefill-speed 20000 --decode-speed 40
 """
 
 
@@ -75,6 +80,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json, for a TRACE of text; needs tokenizers"
     )
     _add_pool_arguments(parser)
+    _add_overlap_arguments(parser)
     _add_keeping_arguments(parser)
     _add_host_arguments(parser)
     _add_output_arguments(parser)
@@ -104,22 +110,58 @@ def _add_pool_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--sinks", type=_positive, metavar="TOKENS", help="first tokens that --kind sliding keeps")
     group.add_argument("--chunk", type=_positive, metavar="TOKENS", help="chunk of --kind chunked, whole blocks")
     group.add_argument(
-        "--layers", metavar="GROUPS", help="several groups of layers in one pool, instead of --kind: "
-        "full+5*sliding:1024 (windows of 1,024 tokens), full+3*mamba, full+chunked:8192",
+        "--groups", metavar="GROUPS", help="several groups of layers in one pool, instead of --kind: "
+        "full:1,sliding:5:1024 (5 groups with windows of 1,024 tokens), full:1,mamba:3, full:1,chunked:3:8192, or the "
+        "config.json of a model",
     )  # fmt: skip
     group.add_argument(
         "--step-tokens", type=_positive, metavar="TOKENS", help="compute at most so many tokens per step (default: all)"
     )
 
 
+_OVERLAP: Final = {
+    "concurrency": (int, "N", "serve requests that overlap, N at the same time at most (default: one after another)"),
+    "prefill_speed": (float, "TOKENS", "prompt tokens per second (default: 10000)"),
+    "decode_speed": (float, "TOKENS", "output tokens per second of each request (default: 50)"),
+    "arrivals": (float, "RATE", "requests that arrive per second; 0: all at once (default: the times of TRACE)"),
+    "output_tokens": (int, "N", "tokens of each answer (default: those of TRACE)"),
+}  # fmt: skip
+"""The fields of `Overlap` that are arguments; one of them is also the generated workload's."""
+
+
+def _add_overlap_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("requests that overlap")
+    for name, (kind, metavar, text) in _OVERLAP.items():
+        if name != "output_tokens":
+            group.add_argument("--" + name.replace("_", "-"), type=kind, metavar=metavar, help=text)
+
+
+def _overlap(args: argparse.Namespace) -> Overlap | None:
+    """Return how requests overlap, if they do."""
+    given = {name: getattr(args, name) for name in _OVERLAP if getattr(args, name) is not None}
+    if args.trace is None:
+        given.pop("output_tokens", None)  # a mean of the workload, which its answers already have
+    if args.concurrency is not None:
+        return Overlap(**given)
+    if given:
+        option = next(iter(given)).replace("_", "-")
+        raise InvalidArgumentError(f"--{option}: is of requests that overlap; add --concurrency N, or leave it out")
+    return None
+
+
 def _add_keeping_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what to keep")
     group.add_argument(
-        "--policy", metavar="NAME", help=f"{', '.join(POLICIES)}, or module:factory of your own (default: lru)"
+        "--policy",
+        metavar="NAMES",
+        help=f"{', '.join(POLICIES)}, or module:factory of your own; several, with "
+        "commas between, side by side (default: lru)",
     )
     group.add_argument(
-        "--keep", choices=("wanted", "age"), help="with windows or states: evict first what no likely hit needs, or by "
-        "age alone (default: wanted with windows alone; with recurrent layers, age)",
+        "--keep",
+        choices=("wanted", "age", "wanted,age"),
+        help="with windows or states: evict first what no likely hit needs, or by age alone, or both side by side "
+        "(default: wanted with windows alone; with recurrent layers, age)",
     )  # fmt: skip
     group.add_argument(
         "--hints", default="none", metavar="HINTS", help="oracle: a client says of each request whether its "
@@ -144,7 +186,12 @@ def _add_keeping_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_host_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("host tier")
-    group.add_argument("--host-blocks", type=_positive, metavar="N", help="keep N blocks on the host (default: none)")
+    group.add_argument(
+        "--host-blocks",
+        type=parse_pool_sizes,
+        metavar="SIZES",
+        help="keep so many blocks on the host; several, as in --curve, side by side (default: none)",
+    )
     group.add_argument(
         "--store-on",
         choices=("publish", "evict"),
@@ -213,7 +260,7 @@ def run(args: argparse.Namespace) -> int:
     """
     start = time.perf_counter()
     _check_outputs(args)
-    beside = [read_curve(path) for path in args.beside]
+    beside = [curve for path in args.beside for curve in read_curve(path)]
     facts: list[Fact] = []
     report = _replay(args, start, facts.append if args.timeline else None)
     if args.timeline:
@@ -226,60 +273,62 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             _write("--json", Path(args.json), data + "\n")
     if args.plot:
-        plot_curve(report, args.plot, beside)
+        with _whole(args.plot):
+            plot_curve(report, args.plot, beside)
     return 0
 
 
 def _replay(args: argparse.Namespace, start: float, note: Callable[[Fact], object] | None) -> ReplayReport:
-    specs, trace, offload = _specs(args), _trace(args), _offload(args)
-    spec = specs[0]
-    keeping = _keeping(args, trace)
+    overlap = _overlap(args)
+    kind, specs = _specs(args)
+    offloads, trace = _offloads(args), _trace(args)
+    keepings = _keepings(args, trace)
     curve = args.curve or ()
     headline = args.blocks or (curve[-1] if curve else _DEFAULT_BLOCKS)
     sizes = sorted({headline, *curve})
+    rules = [None] if args.keep is None else [rule == "wanted" for rule in args.keep.split(",")]
+    ways = [Way(size, *each) for each in product(keepings, rules, offloads) for size in sizes]
     check_every = args.check_every or (_CHECK_EVERY if args.check else None)
-    with _terminal.progress(f"replay {trace.source}", len(trace.requests)) as advance:
-        result = replay(
+    passes = len(ways) if overlap else 1
+    with _terminal.progress(f"replay {trace.source}", len(trace.requests) * passes) as advance:
+        result = replay_ways(
             trace,
-            spec,
-            sizes,
+            specs,
+            ways,
             step_tokens=args.step_tokens,
             check_every=check_every,
-            offload=offload,
             note=note,
             advance=advance,
-            keeping=keeping,
-            more=specs[1:],
-            keep_wanted=None if args.keep is None else args.keep == "wanted",
+            overlap=overlap,
         )
-    pools = {pool.blocks: pool for pool in result.pools}
+    shown = [pool for pool in result.pools if pool.blocks in curve] if curve else list(result.pools)
     return ReplayReport(
         trace=trace,
-        kind=args.layers or args.kind,
-        spec=spec,
+        kind=kind,
+        spec=specs[0],
         result=result,
-        headline=pools[headline],
-        curve=tuple(pools[size] for size in curve),
+        headline=next(pool for pool in result.pools if pool.blocks == headline),
+        curve=tuple(shown) if curve or len(ways) > 1 else (),
         seconds=time.perf_counter() - start,
-        keeping=keeping.name if args.keep is None else f"{keeping.name}, keep {args.keep}",
-        bounds=_bounds(args, trace, sizes),
+        keeping=ways[0].policy,
+        bounds=_bounds(args, trace, ways, len(specs) > 1 or kind != "full"),
     )
 
 
-def _keeping(args: argparse.Namespace, trace: Trace) -> Keeping:
-    """Return the policy or hints that decide which blocks are kept."""
+def _keepings(args: argparse.Namespace, trace: Trace) -> list[Keeping]:
+    """Return the policies or hints that decide which blocks are kept."""
     if args.policy is not None and args.hints != "none":
         raise InvalidArgumentError("--policy: with hints the client decides; leave --policy or --hints out")
-    if args.hints != "none" and (args.kind != "full" or args.layers):
-        raise InvalidArgumentError("--hints: are of layers that keep all blocks; leave --kind out")
-    name, make = args.policy or "lru", policy_named(args.policy or "lru")
+    if args.hints != "none" and (args.kind != "full" or args.groups):
+        raise InvalidArgumentError("--hints: are of layers that keep all blocks; leave --kind and --groups out")
+    named = {name: policy_named(name) for name in (args.policy or "lru").split(",")}
     if args.hints != "none":
-        name, make = f"hints: {args.hints}", told_by(args.hints, references_of(trace, args.block_size))
+        named = {f"hints: {args.hints}": told_by(args.hints, references_of(trace, args.block_size))}
     tenant = _tenants(args, trace)
     shares = shares_of(args.shares, {tenant(at) for at in range(len(trace.requests))}) if tenant and args.shares else ()
     if args.shares and not tenant:
         raise InvalidArgumentError("--shares: are of tenants; add --tenants RULE")
-    return Keeping(name, make, shares, tenant, args.hint_guard)
+    return [Keeping(name, make, shares, tenant, args.hint_guard) for name, make in named.items()]
 
 
 def _dealt(args: argparse.Namespace) -> int:
@@ -300,41 +349,29 @@ def _tenants(args: argparse.Namespace, trace: Trace) -> Callable[[int], str | No
     return trace.labels.__getitem__
 
 
-def _bounds(args: argparse.Namespace, trace: Trace, sizes: list[int]) -> dict[int, float]:
-    """Return the hit rate of MIN for each size, and for size 0 of a pool that never evicts; nothing if not asked."""
+def _bounds(args: argparse.Namespace, trace: Trace, ways: list[Way], is_hybrid: bool) -> dict[int, float]:
+    """Return the hit rate of MIN by the number of blocks, and for 0 of a pool that never evicts; nothing if not asked.
+
+    A host tier counts as so many blocks more. Of layers that keep only some blocks, only the latter is known.
+    """
     if not args.bound:
         return {}
-    if args.kind != "full" or args.layers or args.tenants is not None:
-        raise InvalidArgumentError("--bound: is of layers that keep all blocks and of one tenant; leave the others out")
+    if args.tenants is not None or args.concurrency is not None:
+        raise InvalidArgumentError(
+            "--bound: is of requests of one tenant, one after another; leave --tenants and --concurrency out"
+        )
     references, total = references_of(trace, args.block_size), trace.num_references(args.block_size)
     whole = sum(-(-tokens // args.block_size) for tokens in references.tokens)
-    return {size: most_hits(references, size or whole) / total for size in (*sizes, 0)}
+    sizes = set() if is_hybrid else {way.blocks + (way.offload.host_blocks if way.offload else 0) for way in ways}
+    return {size: most_hits(references, size or whole) / total for size in (*sorted(sizes), 0)}
 
 
-_GROUP: Final = re.compile(r"(?:([1-9][0-9]?)\*)?(full|sliding|chunked|mamba)(?::([1-9][0-9]{0,8}))?")
-
-
-def _specs(args: argparse.Namespace) -> list[kinds.KVCacheSpec]:
-    """Return the kind of each group of layers that the arguments declare."""
-    if args.layers is None:
-        return [_spec(args)]
-    if args.kind != "full" or args.host_blocks is not None:
-        raise InvalidArgumentError("--layers: stands for all groups on the device; leave --kind and --host-blocks out")
-    specs: list[kinds.KVCacheSpec] = []
-    for text in args.layers.split("+"):
-        match = _GROUP.fullmatch(text)
-        if match is None or (match[2] in ("sliding", "chunked")) != (match[3] is not None):
-            raise InvalidArgumentError(
-                f"--layers: {text!r} is no group; write full, mamba, sliding:1024 or 5*sliding:1024"
-            )
-        one = argparse.Namespace(block_size=args.block_size, kind=match[2], window=None, chunk=None, sinks=None)
-        setattr(one, "chunk" if match[2] == "chunked" else "window", None if match[3] is None else int(match[3]))
-        specs += [_spec(one)] * int(match[1] or 1)
-    return specs
-
-
-def _spec(args: argparse.Namespace) -> kinds.KVCacheSpec:
-    """Return the kind of layer that the arguments declare; sizes of its elements do not matter to a replay."""
+def _specs(args: argparse.Namespace) -> tuple[str, list[kinds.KVCacheSpec]]:
+    """Return the kind of each group of layers that the arguments declare, and how people write them."""
+    if args.groups is not None:
+        if args.kind != "full":
+            raise InvalidArgumentError("--groups: stands for all groups; leave --kind out")
+        return groups_of(args.groups, args.block_size)
     for option, kind in (("window", "sliding"), ("chunk", "chunked")):
         given = getattr(args, option) is not None
         if given and args.kind != kind:
@@ -343,31 +380,26 @@ def _spec(args: argparse.Namespace) -> kinds.KVCacheSpec:
             raise InvalidArgumentError(f"--kind {kind}: needs --{option} TOKENS")
     if args.sinks is not None and args.kind != "sliding":
         raise InvalidArgumentError(f"--sinks: only with --kind sliding, not {args.kind}; leave it out")
-    size: dict[str, Any] = {"block_size": args.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "uint8"}
-    make: dict[str, Callable[[], kinds.KVCacheSpec]] = {
-        "full": lambda: kinds.FullAttentionSpec(**size),
-        "sliding": lambda: kinds.SlidingWindowSpec(**size, sliding_window=args.window, sink_len=args.sinks or 0),
-        "chunked": lambda: kinds.ChunkedLocalAttentionSpec(**size, attention_chunk_size=args.chunk),
-        "mamba": lambda: kinds.MambaSpec(block_size=args.block_size, shapes=((1,),), dtypes=("uint8",)),
-    }
-    return make[args.kind]()
+    return args.kind, [layer_spec(args.kind, args.block_size, args.window or args.chunk, args.sinks or 0)]
 
 
-def _offload(args: argparse.Namespace) -> OffloadOptions | None:
-    """Return the options of the host tier, if there is one."""
+def _offloads(args: argparse.Namespace) -> list[OffloadOptions | None]:
+    """Return the options of the host tiers to compare; None is none."""
     if args.host_blocks is not None:
-        return OffloadOptions(args.host_blocks, args.store_on or "publish", args.on_load)
+        return [OffloadOptions(size, args.store_on or "publish", args.on_load) for size in args.host_blocks]
     for option in ("store_on", "on_load"):
         if getattr(args, option) is not None:
             raise InvalidArgumentError(
                 f"--{option.replace('_', '-')}: only with --host-blocks N; give it, or leave it out"
             )
-    return None
+    return [None]
 
 
 def _trace(args: argparse.Namespace) -> Trace:
     given = {field.name: getattr(args, field.name) for field in fields(WorkloadOptions)}
     given = {name: value for name, value in given.items() if value is not None}
+    if args.trace is not None and args.concurrency is not None:
+        given.pop("output_tokens", None)
     if args.trace is None:
         for option, neutral in (("unit", None), ("tokenizer", None), ("format", "auto")):
             if getattr(args, option) != neutral:
@@ -395,10 +427,11 @@ def _check_outputs(args: argparse.Namespace) -> None:
     if args.beside and not args.plot:
         raise InvalidArgumentError("--beside: is drawn; add --plot FILE")
     if args.plot:
-        if not args.curve:
-            raise InvalidArgumentError("--plot: draws a curve; add --curve SIZES")
+        if not args.curve and len(args.host_blocks or ()) < 2:
+            raise InvalidArgumentError("--plot: draws a curve; add --curve SIZES, or several --host-blocks")
         require_plotting()
-    if args.timeline and (args.curve or args.host_blocks):
+    several = any("," in (text or "") for text in (args.policy, args.keep))
+    if args.timeline and (args.curve or args.host_blocks or several):
         raise InvalidArgumentError("--timeline: is of one pool alone; leave --curve and --host-blocks out")
     json_path = Path(args.json) if args.json else None
     for option, path in (("--plot", args.plot), ("--timeline", args.timeline), ("--json", json_path)):
@@ -406,8 +439,19 @@ def _check_outputs(args: argparse.Namespace) -> None:
             raise InvalidArgumentError(f"{option}: there is no folder {path.parent}; make it first")
 
 
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """Leave no part of a file that Ctrl-C cuts short."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        path.unlink(missing_ok=True)
+        raise
+
+
 def _write(option: str, path: Path, text: str) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        with _whole(path):
+            path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InvalidArgumentError(f"{option}: cannot write {path}: {error.strerror}") from None

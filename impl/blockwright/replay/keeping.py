@@ -20,11 +20,11 @@ class Told:
     """A client that reports of each request whether its conversation goes on."""
 
     def __init__(self, goes_on: Sequence[bool]) -> None:
-        self.goes_on = iter(goes_on)
+        self.goes_on = goes_on
 
     def ending(self, manager: KVCacheManager, request: Request, num_hit: int, now: float) -> None:
         """Let a conversation go that has ended."""
-        if not next(self.goes_on):
+        if not self.goes_on[int(request.request_id.rpartition(" ")[2]) - 1]:
             manager.release_prefix(request)
 
 

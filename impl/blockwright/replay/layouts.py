@@ -126,9 +126,10 @@ def layout_of(row: Row, place: Place) -> Layout:
             if layout.refused:
                 raise place.error(f"is a trace of {layout.name}", f"it {layout.refused}")
             return layout
-    near = max(LAYOUTS, key=lambda layout: max(_share(marks, names) for marks in layout.marks))
+    # Of formats with as many of these fields, the one that lacks the fewest.
+    near = max(LAYOUTS, key=lambda each: (len(_known(each) & names), -min(len(marks - names) for marks in each.marks)))
     marks = max(near.marks, key=lambda each: _share(each, names))
-    if marks & names:
+    if _known(near) & names:
         raise place.error(
             f"is of no known trace format; it is nearest to {near.name} and lacks {_quoted(marks - names)}",
             f"add what is missing, or name the format with --format ({', '.join(FORMATS)})",
@@ -138,6 +139,12 @@ def layout_of(row: Row, place: Place) -> Layout:
         f"name it with --format ({', '.join(FORMATS)}), or convert it to rows with timestamp (ms), input_length, "
         "output_length and hash_ids",
     )
+
+
+def _known(layout: Layout) -> frozenset[str]:
+    """Return the fields that rows of a format may have."""
+    named = layout.tokens, layout.output, layout.ids, layout.delay, layout.session, *layout.times, *layout.text
+    return frozenset(named).union(*layout.marks) - {""}
 
 
 def _share(marks: frozenset[str], names: set[str]) -> float:

@@ -28,13 +28,15 @@ MAX_PROMPT_TOKENS: Final = 1 << 24
 class TraceRequest:
     """Hold one request of a trace: its prompt as runs, and when it arrived.
 
-    `arrival` is in seconds from the start of the trace; `num_output_tokens` is known from the trace and not replayed.
+    `arrival` is in seconds from the start of the trace. `num_output_tokens` is only replayed where requests overlap;
+    `answer` is the content of the answer, by which later prompts refer to it, or -1 where none does.
     """
 
     contents: array[int]
     lengths: array[int]
     arrival: float
     num_output_tokens: int
+    answer: int = -1
 
     @property
     def num_tokens(self) -> int:

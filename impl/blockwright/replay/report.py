@@ -4,42 +4,126 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from blockwright import __version__, _terminal, build_info
 from blockwright._text import printable
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec
-from blockwright.replay.offloaded import TierResult
+from blockwright.replay.pools import PoolResult
 from blockwright.replay.records import Trace
-from blockwright.replay.simulate import PoolResult, ReplayResult
+from blockwright.replay.simulate import ReplayResult
 
 MOST_TENANTS: Final = 20
 """Tenants that are shown one by one."""
-_COLUMNS: Final = {
-    "usable blocks": "blocks of the pool, without the null block",
-    "hit rate": "share of all references to blocks that hit",
-    "tokens hit": "share of the prompt tokens that hit",
-    "evictions": "cached blocks taken for other content",
-    "used, mean": "blocks that a request holds at its end",
-    "peak": "most blocks that a request holds",
-    "refused": "requests larger than the pool",
-    "uncached, P50": "prompt tokens to compute, of the median request",
-    "P95": "of the 95th percentile",
-    "P95, next turns": "of those requests that go on from an earlier one",
-    "requests/s": "served by the manager alone",
-}
-_BOUND_COLUMN: Final = {"bound": "hit rate that no policy exceeds"}
-_HOST_COLUMNS: Final = {
-    "device hits": "share of all references that hit on the device",
-    "host hits": "and on the host",
-    "stored": "blocks copied to the host",
-    "loaded": "and back",
-    "no room": "blocks that found no place on the host",
-}
+
+
+class _Column(NamedTuple):
+    """A column of the table: its name, what it means, its cell, and whether a report has it."""
+
+    name: str
+    meaning: str
+    cell: Callable[[ReplayReport, PoolResult], str]
+    shown: Callable[[ReplayReport], bool] = lambda report: True
+
+
+def _tier(name: str, form: str) -> Callable[[ReplayReport, PoolResult], str]:
+    return lambda _, pool: format(getattr(pool.offload, name), form)
+
+
+def _timed(name: str, form: str, at: int | None = None) -> Callable[[ReplayReport, PoolResult], str]:
+    def cell(_: ReplayReport, pool: PoolResult) -> str:
+        value = getattr(pool.timed, name)
+        return format(value if at is None else value[at], form)
+
+    return cell
+
+
+def _uncached(name: str, at: int) -> Callable[[ReplayReport, PoolResult], str]:
+    return lambda _, pool: f"{getattr(pool, name)[at]:,}" if getattr(pool, name) else "-"
+
+
+def _mean_used(_: ReplayReport, pool: PoolResult) -> str:
+    return f"{pool.mean_used:,.0f}"
+
+
+def _has_host(report: ReplayReport) -> bool:
+    return report.headline.offload is not None
+
+
+def _overlaps(report: ReplayReport) -> bool:
+    return report.headline.timed is not None
+
+
+def _is_single(report: ReplayReport) -> bool:
+    return not _overlaps(report)
+
+
+def _compares(report: ReplayReport) -> bool:
+    return len({pool.policy for pool in report.curve}) > 1
+
+
+_COLUMNS: Final = (
+    _Column("usable blocks", "blocks of the pool, without the null block", lambda _, pool: f"{pool.blocks:,}"),
+    _Column("policy", "what decides which blocks are kept", lambda _, pool: pool.policy, _compares),
+    _Column("host blocks", "blocks of the host tier", _tier("host_blocks", ","), _has_host),
+    _Column("hit rate", "share of all references to blocks that hit", lambda _, pool: f"{pool.hit_rate:.2%}"),
+    _Column("device hits", "those of them on the device", _tier("device_hit_rate", ".2%"), _has_host),
+    _Column("host hits", "and on the host", _tier("host_hit_rate", ".2%"), _has_host),
+    _Column("tokens hit", "share of the prompt tokens that hit", lambda _, pool: f"{pool.token_hit_rate:.2%}"),
+    _Column(
+        "bound",
+        "hit rate that no policy exceeds",
+        lambda report, pool: f"{report.bound(pool) or 0:.2%}",
+        lambda report: len(report.bounds) > 1,
+    ),
+    _Column(
+        "lost to order",
+        "share that hits if the block with the farthest next use is evicted first",
+        lambda report, pool: f"{report.lost(pool)[0]:.2%}",
+        lambda report: len(report.bounds) > 1,
+    ),
+    _Column(
+        "lost to size",
+        "share that hits only in a larger pool",
+        lambda report, pool: f"{report.lost(pool)[1]:.2%}",
+        lambda report: len(report.bounds) > 1,
+    ),
+    _Column(
+        "lost",
+        "share that hits in a pool that never evicts",
+        lambda report, pool: f"{sum(report.lost(pool)[:2]):.2%}",
+        lambda report: len(report.bounds) == 1,
+    ),
+    _Column(
+        "new",
+        "share that hits in no pool: first references, and ends of prompts",
+        lambda report, pool: f"{report.lost(pool)[2]:.2%}",
+        lambda report: bool(report.bounds),
+    ),
+    _Column("evictions", "cached blocks taken for other content", lambda _, pool: f"{pool.evictions:,}"),
+    _Column("used, mean", "blocks that a request holds at its end", _mean_used, _is_single),
+    _Column("held, mean", "blocks that running requests hold, over time", _mean_used, _overlaps),
+    _Column("peak", "the most of them", lambda _, pool: f"{pool.peak_used:,}"),
+    _Column("refused", "requests larger than the pool", lambda _, pool: f"{pool.refused:,}"),
+    _Column("uncached, P50", "prompt tokens to compute, of the median request", _uncached("uncached", 0)),
+    _Column("P95", "of the 95th percentile", _uncached("uncached", 2)),
+    _Column("P95, next turns", "of those requests that go on from an earlier one", _uncached("uncached_continuing", 2)),
+    _Column("running, mean", "requests that run at the same time", _timed("mean_running", ",.1f"), _overlaps),
+    _Column("queued, P50", "seconds from arrival to admission, median", _timed("queued", ",.2f", 0), _overlaps),
+    _Column("queued, P95", "of the 95th percentile", _timed("queued", ",.2f", 2), _overlaps),
+    _Column("first token, P95", "seconds from arrival to it", _timed("first_token", ",.2f", 2), _overlaps),
+    _Column("preemptions", "requests that gave up their blocks to go on later", _timed("preemptions", ","), _overlaps),
+    _Column("recomputed", "tokens computed once more after that", _timed("recomputed", ","), _overlaps),
+    _Column("seconds", "from the first arrival to the last end", _timed("seconds", ",.1f"), _overlaps),
+    _Column("stored", "blocks copied to the host", _tier("stored_blocks", ","), _has_host),
+    _Column("loaded", "and back", _tier("loaded_blocks", ","), _has_host),
+    _Column("no room", "blocks that found no place on the host", _tier("refused_blocks", ","), _has_host),
+    _Column("requests/s", "served by the manager alone", lambda report, pool: f"{_rate(report, pool):,.0f}"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +135,8 @@ class ReplayReport:
         curve: the pools of the curve, by size; empty if none was asked for.
         seconds: the whole run, reading included.
         keeping: the policy or hints that decide which blocks are kept.
-        bounds: per size of pool, the hit rate of MIN, and for size 0 of a pool that never evicts; empty if not asked.
+        bounds: per number of blocks, those of the host included, the hit rate of MIN, and for 0 of a pool that never
+            evicts; empty if not asked.
     """
 
     trace: Trace
@@ -84,42 +169,42 @@ class ReplayReport:
             "prepare_seconds": self.result.prepare_seconds,
             "check_seconds": self.result.check_seconds,
             "policy": self.keeping,
-            "bound": self.bounds.get(self.headline.blocks),
+            "bound": self.bound(self.headline),
             "unbounded": self.bounds.get(0),
             "curve": [_figures(self, pool) | self._bound(pool) for pool in self.curve],
         }
 
     def _bound(self, pool: PoolResult) -> dict[str, object]:
-        return {"bound": self.bounds[pool.blocks]} if self.bounds else {}
+        if not self.bounds:
+            return {}
+        lost = dict(zip(("lost_to_order", "lost_to_size", "new"), self.lost(pool), strict=True))
+        return {"bound": self.bound(pool), **lost}
+
+    def bound(self, pool: PoolResult) -> float | None:
+        """Return the hit rate of MIN for a pool and its host tier, if it is known."""
+        return self.bounds.get(pool.blocks + (pool.offload.host_blocks if pool.offload else 0))
+
+    def lost(self, pool: PoolResult) -> tuple[float, float, float]:
+        """Return the shares of references that do not hit: by the order of eviction, the size, and never seen before.
+
+        Where the bound is not known the first includes the second.
+        """
+        bound, most = self.bound(pool), self.bounds[0]
+        least = most if bound is None else bound
+        return max(0.0, least - pool.hit_rate), most - least, 1.0 - most
 
     def show(self) -> None:
         """Print the report as a table, one line per pool."""
         trace, block_size = self.trace, self.spec.block_size
-        columns = dict(_COLUMNS)
-        columns |= _BOUND_COLUMN if self.bounds else {}
-        columns |= {} if self.headline.offload is None else _HOST_COLUMNS
-        rows = [
-            (
-                f"{pool.blocks:,}",
-                f"{pool.hit_rate:.2%}",
-                f"{pool.token_hit_rate:.2%}",
-                f"{pool.evictions:,}",
-                f"{pool.mean_used:,.0f}",
-                f"{pool.peak_used:,}",
-                f"{pool.refused:,}",
-                *(f"{counts[at]:,}" if counts else "-" for counts, at in _percentile_cells(pool)),
-                f"{_rate(self, pool):,.0f}",
-                *((f"{self.bounds[pool.blocks]:.2%}",) if self.bounds else ()),
-                *_host_cells(pool.offload),
-            )
-            for pool in (self.curve or (self.headline,))
-        ]
+        columns = [column for column in _COLUMNS if column.shown(self)]
+        rows = [[column.cell(self, pool) for column in columns] for pool in (self.curve or (self.headline,))]
+        policies = ", ".join(dict.fromkeys(pool.policy for pool in self.curve or (self.headline,)))
         title = (
             f"{trace.source}: {len(trace.requests):,} requests, {trace.num_references(block_size):,} references to "
-            f"blocks of {block_size} tokens; {self.kind}, {self.keeping}, {build_info().kind} core"
+            f"blocks of {block_size} tokens; {self.kind}, {policies}, {build_info().kind} core"
         )
-        meanings = "; ".join(f"{name}: {meaning}" for name, meaning in columns.items())
-        _terminal.print_table(title, list(columns), rows, f"{self._footer()}\nColumns: {meanings}.")
+        meanings = "; ".join(f"{column.name}: {column.meaning}" for column in columns)
+        _terminal.print_table(title, [each.name for each in columns], rows, f"{self._footer()}\nColumns: {meanings}.")
 
     def _footer(self) -> str:
         served = sum(pool.seconds for pool in self.result.pools)
@@ -133,27 +218,12 @@ class ReplayReport:
             parts.append(f"{self.result.check_seconds:.2f} in {checks:,} self-checks (all passed)")
         said = ", ".join(parts)
         if self.bounds:
-            said += (
-                f"\nNo policy can exceed the bound (MIN, farthest next use); without eviction: {self.bounds[0]:.2%}."
-            )
+            said += f"\nNo policy can exceed {self.bounds[0]:.2%}, which a pool hits that never evicts."
         for pool in self.curve or (self.headline,) if len(self.headline.tenants) <= MOST_TENANTS else ():
             if pool.tenants:
                 rates = ", ".join(f"{printable(name)} {rate:.2%}" for name, rate in pool.tenants.items())
                 said += f"\n{pool.blocks:,} blocks, hit rate of each tenant: {rates}"
         return "\n".join((said, *self.trace.notes))
-
-
-def _percentile_cells(pool: PoolResult) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Return the counts of uncached tokens that have a column: of all requests, and of those that go on."""
-    return (pool.uncached, 0), (pool.uncached, 2), (pool.uncached_continuing, 2)
-
-
-def _host_cells(tier: TierResult | None) -> tuple[str, ...]:
-    """Return the cells of a host tier, as `_HOST_COLUMNS` names them; empty without one."""
-    if tier is None:
-        return ()
-    counts = (tier.stored_blocks, tier.loaded_blocks, tier.refused_blocks)
-    return f"{tier.device_hit_rate:.2%}", f"{tier.host_hit_rate:.2%}", *(f"{count:,}" for count in counts)
 
 
 def _figures(report: ReplayReport, pool: PoolResult) -> dict[str, object]:
@@ -185,25 +255,50 @@ def require_plotting() -> None:
 
 
 Curve = tuple[str, list[int], list[float]]
-"""A curve: its name, the usable blocks, and the hit rates."""
+"""A curve: its name, the sizes, and the hit rates."""
 
 
-def read_curve(path: Path) -> Curve:
-    """Read the curve of a report.
+def curves_of(pools: Sequence[Mapping[str, Any]], policy: str, over: str = "blocks") -> list[Curve]:
+    """Return the curves of pools, over the blocks of the pool or of the host: one for each policy and tier.
+
+    Where there is a host, the hits on the device alone are a curve too.
+    """
+    found: dict[str, Curve] = {}
+    for pool in pools:
+        tier = pool.get("offload") or {}
+        name = str(pool.get("policy", policy))
+        rates = {name: pool["hit_rate"]}
+        if tier:
+            other = f"{tier['host_blocks']:,} host blocks" if over == "blocks" else f"{pool['blocks']:,} device blocks"
+            rates = {
+                f"{name}, device and {other}" if over == "blocks" else f"{name}, host and {other}": pool["hit_rate"],
+                f"{name}, of these on the device ({other})": tier["device_hit_rate"],
+            }
+        for label, rate in rates.items():
+            _, sizes, values = found.setdefault(label, (label, [], []))
+            sizes.append(int(pool["blocks"] if over == "blocks" else tier["host_blocks"]))
+            values.append(float(rate))
+    return list(found.values())
+
+
+def read_curve(path: Path) -> list[Curve]:
+    """Read the curves of a report.
 
     Raises:
         InvalidArgumentError: the file cannot be read, or is no report with a curve.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        pools = [(int(pool["blocks"]), float(pool["hit_rate"])) for pool in data["curve"]]
-        return str(data["policy"]), [blocks for blocks, _ in pools], [rate for _, rate in pools]
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        return curves_of(data["curve"], data["policy"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(f"--beside: {path} is no report of --json with --curve: {error}") from None
 
 
 def plot_curve(report: ReplayReport, path: Path, beside: Sequence[Curve] = ()) -> None:
     """Draw hit rate against pool size to a file, in the format of its suffix; other reports' curves beside it.
+
+    Where one pool size is compared with several hosts, it is drawn against these. With the bound and a single way to
+    serve the trace, areas show on which tier references hit, and to what the others are lost.
 
     Raises:
         InvalidArgumentError: matplotlib is missing, does not know the suffix, or the file cannot be written.
@@ -214,24 +309,59 @@ def plot_curve(report: ReplayReport, path: Path, beside: Sequence[Curve] = ()) -
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
-    sizes = [pool.blocks for pool in report.curve]
-    axes.plot(sizes, [pool.hit_rate for pool in report.curve], marker="o", label=printable(report.keeping))
-    for name, blocks, rates in beside:
-        axes.plot(blocks, rates, marker="o", label=printable(name))
-    if report.bounds:
-        axes.plot(
-            sizes, [report.bounds[size] for size in sizes], marker=".", linestyle="--", label="MIN: no policy hits more"
-        )
-        axes.axhline(report.bounds[0], color="grey", linestyle=":", label="a pool that never evicts")
+    over = "blocks" if len({pool.blocks for pool in report.curve}) > 1 else "host_blocks"
+    sizes = sorted({_size(pool, over) for pool in report.curve})
+    if report.bounds and len(sizes) == len(report.curve) and not beside:
+        areas = _areas(report, sorted(report.curve, key=lambda pool: _size(pool, over)))
+        axes.stackplot(sizes, list(areas.values()), labels=list(areas), colors=[_AREAS[name] for name in areas])
+    else:
+        for name, blocks, rates in [*curves_of([asdict(pool) for pool in report.curve], report.keeping, over), *beside]:
+            axes.plot(blocks, rates, marker="o", label=printable(name))
+        if len(report.bounds) > 1:
+            bounds = {_size(pool, over): report.bound(pool) or 0.0 for pool in report.curve}
+            axes.plot(
+                sizes, [bounds[size] for size in sizes], marker=".", linestyle="--", label="MIN: no policy hits more"
+            )
+        if report.bounds:
+            axes.axhline(report.bounds[0], color="grey", linestyle=":", label="a pool that never evicts")
     axes.legend()
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set_xlabel(f"usable blocks of {report.spec.block_size} tokens")
-    axes.set_ylabel("block references that hit")
+    where = "usable blocks" if over == "blocks" else "host blocks"
+    axes.set_xlabel(f"{where} of {report.spec.block_size} tokens")
+    axes.set_ylabel("share of block references")
     axes.set_title(f"{printable(report.trace.source)}: {len(report.trace.requests):,} requests, {report.kind}")
     axes.grid(alpha=0.3, which="both")
     try:
         figure.savefig(path)
     except (ValueError, OSError) as error:
         raise InvalidArgumentError(f"--plot: cannot write {path}: {error}") from None
+
+
+def _size(pool: PoolResult, over: str) -> int:
+    return pool.blocks if over == "blocks" or pool.offload is None else pool.offload.host_blocks
+
+
+def _areas(report: ReplayReport, pools: Sequence[PoolResult]) -> dict[str, list[float]]:
+    """Return shares of all references that sum to one, from the bottom of the picture to its top."""
+    device = [pool.offload.device_hit_rate if pool.offload else pool.hit_rate for pool in pools]
+    areas = {"hit on the device": device}
+    if report.headline.offload:
+        areas["hit on the host"] = [pool.hit_rate - on for pool, on in zip(pools, device, strict=True)]
+    lost = list(zip(*(report.lost(pool) for pool in pools), strict=True))
+    if len(report.bounds) > 1:
+        areas |= {"lost to the order of eviction": list(lost[0]), "lost to the size of the pool": list(lost[1])}
+    else:
+        areas["lost to evictions"] = list(lost[0])
+    return areas | {"new content, and ends of prompts": list(lost[2])}
+
+
+_AREAS: Final = {
+    "hit on the device": "#1f5f99",
+    "hit on the host": "#7fb3e0",
+    "lost to the order of eviction": "#d9822b",
+    "lost to the size of the pool": "#b5482a",
+    "lost to evictions": "#d9822b",
+    "new content, and ends of prompts": "#e6e6e6",
+}

@@ -1,67 +1,30 @@
 """Replay a trace through the real manager, and count the savings of the prefix cache.
 
 Requests are served one after another, through the calls an engine makes: look up the cached prefix, allocate slots for
-the rest (adopting the hit), and release once the prompt is computed. Output tokens are not replayed. Several pool sizes
-are replayed in one pass: a request's tokens are built and hashed once and then served by each pool.
+the rest (adopting the hit), and release once the prompt is computed. Output tokens are not replayed. All pools are
+replayed in one pass: a request's tokens are built and hashed once and then served by each pool. With `Overlap`,
+requests run at the same time instead, and decode (`timed`); each pool then has a pass of its own.
 """
 
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from functools import partial
 
-from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher, build_info
+from blockwright import Request, Sha256Hasher, build_info
 from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError
-from blockwright.kinds import KVCacheSpec, MambaSpec
+from blockwright.kinds import KVCacheSpec
 from blockwright.observe import Fact
-from blockwright.policies import Lru, chooser
+from blockwright.policies import Lru
 from blockwright.replay.foresight import references_of
 from blockwright.replay.keeping import Keeping
-from blockwright.replay.offloaded import HostTier, OffloadOptions, TierResult
+from blockwright.replay.offloaded import OffloadOptions
+from blockwright.replay.pools import PERCENTILES, Clock, Pool, PoolResult, Way
 from blockwright.replay.records import Trace
-
-PERCENTILES: Final = (50, 90, 95, 99)
-
-
-@dataclass(frozen=True, slots=True)
-class PoolResult:
-    """The result of a trace on one pool.
-
-    Attributes:
-        blocks: usable blocks of the pool; the null block comes on top.
-        hit_rate: share of the trace's block references that were hits, partial last blocks counting as references.
-            A hit skips computing all blocks before its end, so those that no later token reads count as hits too.
-        token_hit_rate: share of its prompt tokens that were hits.
-        hit_blocks: the hits.
-        evictions: cached blocks that were taken for other content.
-        refused: requests that did not fit into the empty pool, and were skipped.
-        mean_used, peak_used: blocks held by the request being served, at its end and at most.
-        checks: self-checks passed.
-        seconds: time within the manager's calls.
-        uncached: tokens that were not cached, of the request at the 50th, 90th, 95th and 99th percentile of all.
-        uncached_continuing: the same of requests that go on from an earlier one.
-        tenants: per tenant, the share of its own block references that were hits.
-        offload: the result of a host tier, or None; the hits above then include the host's.
-    """
-
-    blocks: int
-    hit_rate: float
-    token_hit_rate: float
-    hit_blocks: int
-    evictions: int
-    refused: int
-    mean_used: float
-    peak_used: int
-    checks: int
-    seconds: float
-    uncached: tuple[int, ...] = ()
-    uncached_continuing: tuple[int, ...] = ()
-    tenants: dict[str, float] = field(default_factory=dict)
-    offload: TierResult | None = None
+from blockwright.replay.timed import Overlap, serve_timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +52,7 @@ def replay(
     keeping: Keeping | None = None,
     more: Sequence[KVCacheSpec] = (),
     keep_wanted: bool | None = None,
+    overlap: Overlap | None = None,
 ) -> ReplayResult:
     """Serve all requests of `trace` on a pool of each size, for one group of layers of the kind `spec`.
 
@@ -98,45 +62,88 @@ def replay(
     behind each pool. `note` is given the journal of the calls, of one pool without a host tier. `advance` is called
     after each request. `keeping` decides which blocks are kept; without it, the least recently used is evicted first.
     `more` are further groups of layers in the same pool, and `keep_wanted` is the manager's: with recurrent layers,
-    steps also end at each request's junction.
+    steps also end at each request's junction. With `overlap`, requests run at the same time.
 
-    Complexity: O(tokens) to prepare and O(blocks) per pool to serve.
+    Complexity: O(tokens) to prepare, with `overlap` for each pool, and O(blocks) per pool to serve.
 
     Raises:
         InvalidArgumentError: a size, step or interval below 1, or no size.
         InvariantError: a self-check failed.
     """
     _require_positive(pool_sizes, step_tokens, check_every)
-    longest = trace.max_prompt_tokens
-    if note is not None and (len(pool_sizes) > 1 or offload is not None):
+    keeping = keeping or Keeping("lru", Lru)
+    return replay_ways(
+        trace,
+        [spec, *more],
+        [Way(size, keeping, keep_wanted, offload) for size in pool_sizes],
+        step_tokens=step_tokens,
+        check_every=check_every,
+        note=note,
+        advance=advance,
+        overlap=overlap,
+    )
+
+
+def replay_ways(
+    trace: Trace,
+    specs: Sequence[KVCacheSpec],
+    ways: Sequence[Way],
+    *,
+    step_tokens: int | None = None,
+    check_every: int | None = None,
+    note: Callable[[Fact], object] | None = None,
+    advance: Callable[[], None] = lambda: None,
+    overlap: Overlap | None = None,
+) -> ReplayResult:
+    """Serve a trace in several ways side by side, for these groups of layers; see `replay`."""
+    if note is not None and (len(ways) > 1 or ways[0].offload is not None):
         raise InvalidArgumentError("note: the journal is of one pool without a host tier")
-    clock = _Clock()
-    specs = [spec, *more]
-    pools = [
-        _Pool(specs, size, longest, step_tokens, offload, note, clock, keeping, keep_wanted) for size in pool_sizes
-    ]
-    continuing = references_of(trace, spec.block_size).continuing()
-    whose = None if keeping is None else keeping.tenant
+    requests, block_size, whose = trace.requests, specs[0].block_size, ways[0].keeping.tenant
+    longest = max(each.num_tokens + (overlap.answer(each) if overlap else 0) for each in requests)
+    continuing = references_of(trace, block_size).continuing()
     # Keys never leave this process, so any collision-resistant hash gives the same result: take the faster one.
     hasher = Sha256Hasher(b"replay") if build_info().kind == "pure" else None
     prepare_seconds = check_seconds = 0.0
-    for number, recorded in enumerate(trace.requests, 1):
+
+    def pool_of(way: Way) -> Pool:
+        clock = Clock(0.0) if overlap else Clock()
+        return Pool(specs, way, len(requests), longest, step_tokens, note, clock, overlap is not None)
+
+    def make(number: int) -> Request:
+        nonlocal prepare_seconds
         start = time.perf_counter()
-        salt = None if whose is None else whose(number - 1)
-        tokens = recorded.token_ids()
-        request = Request(f"request {number}", tokens, spec.block_size, hasher=hasher, cache_salt=salt)
+        salt = None if whose is None else whose(number)
+        tokens = requests[number].token_ids()
+        made = Request(f"request {number + 1}", tokens, block_size, hasher=hasher, cache_salt=salt)
         prepare_seconds += time.perf_counter() - start
-        clock.now = max(clock.now, recorded.arrival)
-        for pool in pools:
-            pool.serve(request)
-        if check_every and (number % check_every == 0 or number == len(trace.requests)):
+        return made
+
+    def ended(pools: Sequence[Pool], count: int) -> None:
+        nonlocal check_seconds
+        if check_every and (count % check_every == 0 or count == len(requests)):
             start = time.perf_counter()
             for pool in pools:
                 pool.check()
             check_seconds += time.perf_counter() - start
         advance()
-    results = tuple(pool.result(trace, spec.block_size, continuing) for pool in pools)
-    return ReplayResult(results, prepare_seconds, check_seconds)
+
+    results: list[PoolResult] = []
+    if overlap is not None:
+        for way in ways:
+            pool, before = pool_of(way), prepare_seconds + check_seconds
+            timed, used = serve_timed(pool, overlap, requests, make, partial(ended, [pool]))
+            pool.seconds -= prepare_seconds + check_seconds - before
+            results.append(pool.result(trace, continuing, timed, used))
+        return ReplayResult(tuple(results), prepare_seconds, check_seconds)
+    pools = [pool_of(way) for way in ways]
+    for number, recorded in enumerate(requests):
+        request = make(number)
+        for pool in pools:
+            pool.clock.now = max(pool.clock.now, recorded.arrival)
+            pool.serve(request, number)
+        ended(pools, number + 1)
+    results += [pool.result(trace, continuing, None, 0.0) for pool in pools]
+    return ReplayResult(tuple(results), prepare_seconds, check_seconds)
 
 
 def _require_positive(pool_sizes: Sequence[int], step_tokens: int | None, check_every: int | None) -> None:
@@ -148,156 +155,4 @@ def _require_positive(pool_sizes: Sequence[int], step_tokens: int | None, check_
             integer(name, value, 1)
 
 
-def _percentiles(counts: Sequence[int]) -> tuple[int, ...]:
-    """Return the counts at the 50th, 90th, 95th and 99th percentile: that many in a hundred are no larger."""
-    ranked = sorted(counts)
-    return tuple(ranked[-(-each * len(ranked) // 100) - 1] for each in PERCENTILES) if ranked else ()
-
-
-class _Clock:
-    """The time of a replay: a request begins when it arrives, or when the one before ends; tokens take a time each."""
-
-    TOKEN_SECONDS = 1e-5
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class _Pool:
-    """One pool serving the trace: its manager, and the counts so far."""
-
-    def __init__(
-        self,
-        specs: Sequence[KVCacheSpec],
-        num_blocks: int,
-        max_model_len: int,
-        step_tokens: int | None,
-        offload: OffloadOptions | None,
-        note: Callable[[Fact], object] | None,
-        clock: _Clock,
-        keeping: Keeping | None,
-        keep_wanted: bool | None,
-    ) -> None:
-        groups = [KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)]
-        config = KVCacheConfig(num_blocks=num_blocks + 1, kv_cache_groups=groups)
-        spec = specs[0]
-        on_evict = offload is not None and offload.store_on == "evict"
-        kept = keeping or Keeping("lru", Lru)
-        policy: Any = kept.make()
-        self._ending = getattr(policy, "ending", None)
-        self._manager = KVCacheManager(
-            config,
-            max_model_len,
-            track_evictions=on_evict,
-            shares={name: int(part * num_blocks) for name, part in kept.shares} or None,
-            hint_guard=kept.guard,
-            eviction_policy=chooser(policy),
-            keep_wanted=keep_wanted,
-            raise_never_fits=False,
-        )
-        self._uncached = array("q")
-        self._by_tenant: dict[str, list[int]] = {}
-        if note is not None:
-            self._manager.record(note, clock)
-        self._clock = clock
-        self._host = None if offload is None else HostTier(self._manager, spec.block_size, offload)
-        self._num_blocks = num_blocks
-        self._step_tokens = step_tokens or max_model_len
-        self._boundary = spec.block_size if any(isinstance(each, MambaSpec) for each in specs) else 1
-        self._hit_tokens = self._hit_blocks = self._host_tokens = self._refused = self._checks = 0
-        self._served = self._sum_used = self._peak_used = 0
-        self._seconds = 0.0
-        self._block_size = spec.block_size
-
-    def serve(self, request: Request) -> None:
-        """Compute the whole prompt, in steps, and release it; count it as refused where it does not fit."""
-        start = time.perf_counter()
-        manager, host = self._manager, self._host
-        request.num_computed_tokens = 0
-        num_external = host.load(request) if host else 0
-        num_hit = request.num_computed_tokens
-        if num_external:
-            end = self._step_end(num_hit, request.num_tokens)
-            new = manager.allocate_slots(request, end - num_hit)
-        else:
-            hit, num_hit = manager.get_computed_blocks(request)
-            end = self._step_end(num_hit, request.num_tokens, request.junction)
-            new = manager.allocate_slots(request, end - num_hit, num_hit, hit)
-        used = self._used()
-        while new is not None and end < request.num_tokens:
-            self._compute(request, end)
-            end = self._step_end(end, request.num_tokens, request.junction)
-            new = manager.allocate_slots(request, end - request.num_computed_tokens)
-            used = max(used, self._used())
-        if new is not None:
-            self._compute(request, end)
-        if new is None:
-            self._refused += 1
-        else:
-            self._served += 1
-            self._hit_tokens += num_hit
-            self._hit_blocks += num_hit // self._block_size
-            self._host_tokens += num_external
-            self._sum_used += self._used()
-            self._peak_used = max(self._peak_used, used)
-            if self._ending is not None:
-                self._ending(self._manager, request, num_hit, self._clock.now)
-        self._uncached.append(request.num_tokens - (0 if new is None else num_hit))
-        if request.cache_salt is not None:
-            counts = self._by_tenant.setdefault(request.cache_salt, [0, 0])
-            counts[0] += 0 if new is None else num_hit // self._block_size
-            counts[1] += -(-request.num_tokens // self._block_size)
-        manager.free(request)
-        if host:
-            host.end(request)
-        self._seconds += time.perf_counter() - start
-
-    def _compute(self, request: Request, end: int) -> None:
-        if self._host:
-            self._host.step(request, end)
-        self._clock.now += (end - request.num_computed_tokens) * _Clock.TOKEN_SECONDS
-        request.num_computed_tokens = end
-
-    def _step_end(self, begin: int, num_tokens: int, junction: int = 0) -> int:
-        """Return where the step from `begin` ends: at most at the end of the prompt, or where a state is wanted."""
-        end = min(begin + self._step_tokens, num_tokens)
-        if self._boundary > 1 and begin < junction < end:
-            end = junction
-        aligned = end // self._boundary * self._boundary
-        return aligned if aligned > begin else end
-
-    def _used(self) -> int:
-        return self._num_blocks - self._manager.block_pool.get_num_free_blocks()
-
-    def check(self) -> None:
-        """Have the manager, and the host tier behind it, recompute all their invariants."""
-        if self._host:
-            self._host.check()
-        else:
-            self._manager.check()
-        self._checks += 1
-
-    def result(self, trace: Trace, block_size: int, continuing: Sequence[bool]) -> PoolResult:
-        """Return the counts."""
-        host, references = self._host, trace.num_references(block_size)
-        return PoolResult(
-            blocks=self._num_blocks,
-            hit_rate=self._hit_blocks / references,
-            token_hit_rate=self._hit_tokens / trace.num_tokens,
-            hit_blocks=self._hit_blocks,
-            evictions=self._manager.block_pool.num_evictions,
-            refused=self._refused,
-            mean_used=self._sum_used / self._served if self._served else 0.0,
-            peak_used=self._peak_used,
-            checks=self._checks,
-            seconds=self._seconds,
-            uncached=_percentiles(self._uncached),
-            uncached_continuing=_percentiles(
-                [each for each, goes in zip(self._uncached, continuing, strict=True) if goes]
-            ),
-            tenants={name: hits / asked for name, (hits, asked) in sorted(self._by_tenant.items())},
-            offload=host.result(self._hit_blocks, self._host_tokens // block_size, references) if host else None,
-        )
+__all__ = ["PERCENTILES", "Overlap", "PoolResult", "ReplayResult", "Way", "replay", "replay_ways"]

@@ -107,6 +107,7 @@ class _Reader:
             1: [(1, True)],
             MAX_PROMPT_TOKENS: [(MAX_PROMPT_TOKENS, True)],
         }
+        self.continued: set[int] = set()
         self.sessions: dict[str, tuple[float, int | None]] = {}
         self.start: float | None = None
         self.latest = -float("inf")
@@ -210,6 +211,8 @@ class _Reader:
             self.num_empty += 1
             return
         self.drafts.append(_Draft(contents, num_tokens, unit, arrival, output, before))
+        if before is not None:
+            self.continued.add(before)
         self.place.num_requests += not self.starts_at_once  # whose first requests are not those of the file
 
     def finish(self, limit: int | None) -> tuple[tuple[TraceRequest, ...], tuple[str, ...], tuple[str, ...]]:
@@ -231,9 +234,10 @@ class _Reader:
         if draft.before is not None:
             before = done[draft.before]
             answer = [before.num_output_tokens] if before.num_output_tokens else []
-            contents = before.contents + array("i", [self.numbers.fresh() for _ in answer]) + contents
+            contents = before.contents + array("i", [before.answer for _ in answer]) + contents
             lengths = before.lengths + array("i", answer) + lengths
-        return TraceRequest(contents, lengths, round(draft.arrival - first, 6), draft.num_output_tokens)
+        answer_content = self.numbers.fresh() if len(done) in self.continued else -1
+        return TraceRequest(contents, lengths, round(draft.arrival - first, 6), draft.num_output_tokens, answer_content)
 
     def _notes(self, total: int) -> Iterator[str]:
         unit = self.units[0][0][0]

@@ -85,8 +85,9 @@ def _conversation(
             break
         contents.append(numbers.fresh())
         lengths.append(user)
-        requests.append(TraceRequest(contents[:], lengths[:], arrival, answer))
-        contents.append(numbers.fresh())
+        said = numbers.fresh()
+        requests.append(TraceRequest(contents[:], lengths[:], arrival, answer, said))
+        contents.append(said)
         lengths.append(answer)
         num_tokens += answer
         arrival += draw.exponential(options.think)

@@ -1,4 +1,4 @@
-"""Part one, chapter 22: events: what is reported of what can be found.
+"""Part one, chapter 23: events: what is reported of what can be found.
 
 A router sends a request to the engine that has cached most of its prefix. All it knows of an engine are events, so what
 they say, one after the other, must be what a lookup finds: for whoever has heard them all, and for whoever joined late
@@ -25,7 +25,7 @@ class Stored:
     """A content can be found from now on.
 
     What is reported of it: the prefix before the block (None for the first one), whether that is absent now, the
-    tokens of the block alone, and the extra keys.
+    tokens of the block alone, the extra keys, and the tokens behind the block that its key also covers (PUB-4).
     """
 
     content: Content
@@ -33,6 +33,7 @@ class Stored:
     is_orphan: bool
     tokens: tuple[int, ...]
     extra: Hashable
+    ahead: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,8 @@ def stored(state: State, content: Content) -> Stored:
     """Return the event that reports a content, when all else that can be found in a state is known."""
     at, (extra, tokens) = content[0], block_end(state, content)
     before = parent(state, content)
-    is_orphan = before is not None and (at, before) not in index(state)
-    return Stored(content, before, is_orphan, tokens[-state.config.groups[at].block_size :], extra)
+    own, ahead = tokens[-state.config.groups[at].block_size :], content[1][1][len(tokens) :]
+    return Stored(content, before, before is not None and (at, before) not in index(state), own, extra, ahead)
 
 
 def news(before: State, after: State) -> tuple[Event, ...]:
@@ -155,11 +156,13 @@ def law_key_serves_alone(state: State, listener: Listener) -> bool:
 
 
 def law_events_tell_all_that_decides(state: State, listener: Listener) -> bool:
-    """EV-5: an event names the tokens of its block, and what tokens do not show: adapter, salt, multimodal items."""
+    """EV-5: an event names all that its key covers: the tokens of its block, those that it looks ahead at, extra keys.
+
+    Extra keys are what tokens do not show: adapter, salt, multimodal items.
+    """
     return all(
-        event.extra == extra and tokens[len(tokens) - len(event.tokens) :] == event.tokens
-        for _, event in reports(listener)
-        for extra, tokens in (block_end(state, event.content),)
+        said.content[1] == (said.extra, said.content[1][1][: -len(said.tokens + said.ahead)] + said.tokens + said.ahead)
+        for _, said in reports(listener)
     )
 
 

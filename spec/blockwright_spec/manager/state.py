@@ -134,7 +134,8 @@ class State:
     waits for them; `copies` what the engine must copy before its next step, oldest first; `due` the slots of requests
     whose last step leaves a recurrent state that is published once the step has run, in the order of their steps;
     `marks` what is remembered of each block, and `now` the time, where candidates are told apart; `outside` the blocks
-    that are held from outside (`in_time.outside`), each as often as it is held there.
+    that are held from outside (`in_time.outside`), each as often as it is held there; `share` how much of the pool
+    passing blocks are worth, as far as is learned (chapter `keeping`).
     """
 
     config: Config
@@ -149,6 +150,7 @@ class State:
     marks: tuple[Mark, ...] = ()
     now: int = 0
     outside: tuple[int, ...] = ()
+    share: int = 0
 
 
 def initial(config: Config, num_requests: int) -> State:
@@ -244,8 +246,13 @@ def is_loading(state: State, slot: int) -> bool:
 
 
 def key(state: State, block: int) -> Content | None:
-    """Return the content that a block is published as, or None (PUB-1)."""
-    return next((content for other, content in state.keys if other == block), None)
+    """Return the content that a block is published as, or None (PUB-1); of several lengths, the longest."""
+    return max(keys_of(state, block), key=lambda content: len(content[1][1]), default=None)
+
+
+def keys_of(state: State, block: int) -> tuple[Content, ...]:
+    """Return all that a block is published as: one thing, unless hits may end inside blocks (KEY-1)."""
+    return tuple(content for other, content in state.keys if other == block)
 
 
 def covers(config: Config, group: Group, slots: int) -> int:

@@ -128,7 +128,8 @@ def finish(state: Chain, at: int, success: bool) -> ChainOutcome:
             done = effects.landed_promotion(done, below, each.keys, success)
         case _:
             done = effects.landed_load(done, each.keys, success)
-    return effects.settled(done)
+    done = effects.settled(done)
+    return effects.reserved(done) if success else done
     # SAME: other transfers, but for loads that waited for a promotion which failed: they are cut.
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from . import tier_calls as calls
 from .chain_outcomes import ChainDone
-from .chain_state import Chain, Kind, Part, Transfer, held, leaving, may_go
+from .chain_state import Chain, Kind, Part, Transfer, held, is_full, leaving, may_go
 from .tier_state import Key, Phase, idle, num_free, phase_of, places, said_of
 
 
@@ -91,10 +91,11 @@ def losing(state: Chain, at: int, evicted: tuple[Key, ...]) -> tuple[Key, ...]:
 
 
 def lowered(done: ChainDone, at: int, key: Key) -> ChainDone:
-    """Begin to copy a block to the tier below, unless it is there; if that has no room it is dropped.
+    """Begin to copy a block to the tier below, unless it is there.
 
-    To make room above (not when all is written through), blocks that are readable below, or dropped, leave at once.
-    What would be lost below for it is sent further down first, and the block itself stays for now.
+    Written through it is dropped below if there is no room; its copy above stays. Written back, a block that is
+    readable below leaves at once, and what would be lost below for it is sent further down first, so that the block
+    itself stays for now.
     """
     state, through = done.state, done.state.config.through
     phase = phase_of(state.tiers[at + 1], key)
@@ -102,8 +103,7 @@ def lowered(done: ChainDone, at: int, key: Key) -> ChainDone:
         return done if through or phase is not Phase.READY else taken_away(done, at, (key,))
     prepared = calls.prepare_store(state.tiers[at + 1], (key,), said={key: said_of(state.tiers[at], key)})
     if isinstance(prepared, calls.TierRefusal):
-        done = replace(done, dropped=(*done.dropped, key))
-        return done if through else taken_away(done, at, (key,))
+        return replace(done, dropped=(*done.dropped, key)) if through else done
     if lost := losing(state, at + 1, prepared.evicted):
         return lowered(done, at + 1, lost[0])
     done = on_tier(on_tier(done, at + 1, prepared), at, calls.prepare_load(state.tiers[at], (key,)))
@@ -128,9 +128,12 @@ def reserved(done: ChainDone) -> ChainDone:
 
 
 def sent_down(done: ChainDone, at: int, reserve: int) -> ChainDone:
-    """Send idle blocks of a tier down, in the order of eviction, until enough places are free or will be."""
+    """Send idle blocks of a tier down, in the order of eviction, until enough places are free or will be.
+
+    None goes once the tier below is full: what is evicted when its place is needed stays readable until then.
+    """
     for key in idle(done.state.tiers[at]):
-        if num_free(done.state.tiers[at]) + leaving(done.state, at) < reserve:
+        if num_free(done.state.tiers[at]) + leaving(done.state, at) < reserve and not is_full(done.state, at + 1):
             done = lowered(done, at, key)
     return done
 

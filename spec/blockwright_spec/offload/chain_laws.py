@@ -14,6 +14,7 @@ from .chain_state import (
     ChainConfig,
     Kind,
     Transfer,
+    is_full,
     leaving,
     may_start,
     pins,
@@ -131,18 +132,29 @@ def index(state: Chain) -> frozenset[Key]:
 
 
 def law_reserve_is_kept(before: Chain, outcome: ChainDone) -> bool:
-    """CHAIN-10: what takes places in tier 0 sends idle blocks down until the reserves are free, or will be; no more.
+    """CHAIN-10: what takes places in tier 0, or lands, sends idle blocks down until the reserves are, or will be, free.
 
-    A block that the tier below is still writing, or that was found bad there, cannot go; none can while the tier below
-    has to send blocks further down first.
+    No more are sent. A block that the tier below is still writing, or that was found bad there, cannot go; none can
+    while the tier below is full or has to send blocks further down first. After a failure none is sent, lest it fail
+    for ever.
     """
     state = outcome.state
     new = tuple(each for each in state.transfers if not (each.started or each in before.transfers))
-    return all(each.target != 0 for each in new) or all(
-        (spare <= reserve or all(each.source != at for each in new if each.kind is Kind.DEMOTE))
-        and (spare >= reserve or waits(state, at + 1) or set(idle(tier)) <= unready(state, at + 1))
-        for at, tier in enumerate(state.tiers)
-        for spare, reserve in ((num_free(tier) + leaving(state, at), reserve_of(state.config, at)),)
+    is_due = any(success for _, success in outcome.ended) or any(each.target == 0 for each in new)
+    return (
+        before.config.through
+        or not is_due
+        or all(
+            (spare <= reserve or all(each.source != at for each in new if each.kind is Kind.DEMOTE))
+            and (
+                spare >= reserve
+                or waits(state, at + 1)
+                or is_full(state, at + 1)
+                or set(idle(tier)) <= unready(state, at + 1)
+            )
+            for at, tier in enumerate(state.tiers)
+            for spare, reserve in ((num_free(tier) + leaving(state, at), reserve_of(state.config, at)),)
+        )
     )
 
 
@@ -174,10 +186,14 @@ def law_written_through_goes_on(before: Chain, outcome: ChainDone) -> bool:
 
 
 def law_loaded_goes_if_loads_free(before: Chain, outcome: ChainDone) -> bool:
-    """CHAIN-12: a loaded block stays in tier 0, unless loads free it and it has no other reader: then it leaves."""
+    """CHAIN-12: a loaded block leaves tier 0 if loads free it and it has no other reader; else it stays.
+
+    Written back, it may make room there if the tier below has it.
+    """
     state = outcome.state
+    room = frozenset(joined.from_iterable(map(ready, () if state.config.through else state.tiers[1:])))
     return all(
-        (key in present(state, 0)) == (not state.config.frees or readers(state, 0, key) > 0)
+        (key in present(state, 0)) == (not state.config.frees or readers(state, 0, key) > 0) or key in room
         for each, success in outcome.ended
         if success and each.kind is Kind.LOAD
         for key in ready(before.tiers[0]) & set(each.keys)

@@ -121,8 +121,12 @@ def may_go(state: Chain, at: int, key: Key) -> bool:
     """
     if state.config.through or at + 1 == len(state.tiers) or (at, key) in state.stuck:
         return True
-    below = state.tiers[at + 1]
-    return phase_of(below, key) is not None or not (num_free(below) or idle(below))
+    return phase_of(state.tiers[at + 1], key) is not None or is_full(state, at + 1)
+
+
+def is_full(state: Chain, at: int) -> bool:
+    """Return whether a tier can take no block: no place is free, and no block may be evicted."""
+    return not (num_free(state.tiers[at]) or idle(state.tiers[at]))
 
 
 def awaited(state: Chain, load: Transfer) -> tuple[Key, ...]:

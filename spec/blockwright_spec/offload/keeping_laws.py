@@ -7,30 +7,26 @@ tier and of every load.
 from ..law import listed
 from .chain_calls import load
 from .chain_outcomes import ChainDone, ChainReason, ChainRefusal
-from .chain_state import Chain, Kind, chain_lookup
-from .tier_state import Key, entry_of, idle, num_free, phase_of
+from .chain_state import Chain, Kind, chain_lookup, is_full
+from .tier_state import Key, entry_of, phase_of
 
 
 def law_nothing_goes_while_below_has_room(before: Chain, outcome: ChainDone) -> bool:
     """CHAIN-14: written back, a block is evicted only if the tier below has it, has no room, or could not be written.
 
-    Likewise a block is dropped on its way down only if the tier below has no room.
+    None is dropped on its way down. Written through, a block is dropped only if a tier below has no room.
     """
     last = len(before.tiers) - 1
-    return before.config.through or (
+    if before.config.through:
+        return not outcome.dropped or any(is_full(outcome.state, at) for at in range(1, last + 1))
+    return not outcome.dropped and (
         all(
             at == last
             or (at, key) in before.stuck
             or any(phase_of(state.tiers[at + 1], key) or is_full(state, at + 1) for state in (before, outcome.state))
             for at, key in outcome.evicted
         )
-        and (not outcome.dropped or any(is_full(outcome.state, at) for at in range(1, last + 1)))
     )
-
-
-def is_full(state: Chain, at: int) -> bool:
-    """Return whether a tier can take no block: no place is free, and no block may go."""
-    return not (num_free(state.tiers[at]) or idle(state.tiers[at]))
 
 
 def law_found_can_be_loaded(state: Chain) -> bool:

@@ -105,13 +105,16 @@ def test_a_hit_that_is_longer_than_the_host_is_offered_in_the_longest_part_that_
     assert results == [LoadResult("r", length, length)]
 
 
-def test_blocks_that_waited_for_room_are_stored_when_their_request_has_ended() -> None:
+@pytest.mark.parametrize("is_stepping", [False, True])
+def test_blocks_that_waited_for_room_are_stored_once_no_step_may_write_them(is_stepping: bool) -> None:
     rig = Rig(host=2)
     rig.compute("first", range(5))
     request = rig.compute("late", range(50, 55))
+    if is_stepping:
+        rig.connector.start_step()
     rig.handler.end()
     rig.connector.poll()
-    assert (rig.connector.stats().waiting_blocks, rig.handler.blocks()) == (2, [])
+    assert (rig.connector.stats().waiting_blocks, len(rig.handler.blocks())) == ((2, 0) if is_stepping else (0, 1))
     rig.manager.free(request)
     rig.connector.request_finished(request)
     rig.connector.poll()

@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(store: DiskStore) -
 
 @pytest.mark.parametrize(("block_bytes", "num_blocks"), [(0, 1), (-1, 1), (1, -1)])
 def test_sizes_are_checked(path: Path, block_bytes: Any, num_blocks: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="must be an integer of at least"):
+    with pytest.raises(InvalidArgumentError, match="must be an integer within"):
         DiskStore(path, IDENTITY, block_bytes, num_blocks)
     assert not path.exists()
 

@@ -12,7 +12,7 @@ from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import zeros32, zeros64
-from blockwright.core.keys.request import BlockKeys
+from blockwright.core.keys.request import BlockKeys, Request
 from blockwright.core.pool.check import demand
 from blockwright.core.pool.index import PrefixIndex
 from blockwright.core.pool.order.order import BlockHint
@@ -209,33 +209,36 @@ class Journal:
         new._salts = self._salts.copy()
         return new
 
-    def stored(self, block: i64, keys: BlockKeys, index: i64, group: i64, block_size: i64, is_new: bool) -> None:
+    def stored(
+        self, block: i64, request: Request, units: i64, index: i64, group: i64, block_size: i64, is_new: bool
+    ) -> None:
         """Note that a block was published as the request's block `index`; record an event if it is new. O(prefix)."""
+        start: i64 = index * block_size
+        end: i64 = start + block_size
         contents = self.contents
         if contents is not None:
-            contents[block] = keys.content(index, block_size)
-        events = self.events
-        request = keys.request
-        if request is None or (events is None and self.evictions is None):
+            contents[block] = request.prefix_content(end, request._lookahead)
+        events, evictions = self.events, self.evictions
+        if events is None and evictions is None:
             return
         # Events carry the digest in full length, of which the index keeps only 16 bytes.
-        digest = request.block_digest((index + 1) * keys.units - 1)
+        digest = request.block_digest((index + 1) * units - 1)
         self._digests[block] = digest
         salt = request.cache_salt
-        if self.evictions is not None and salt is not None:
+        if evictions is not None and salt is not None:
             self._salts[block] = salt
         if events is None and salt is None and request.lora_name is None:
             return
-        if is_new or self.evictions is not None:
-            parent = request.block_digest(index * keys.units - 1) if index > 0 else None
-            start: i64 = index * block_size
-            tokens = request.token_bytes(start, start + block_size)  # law: EV-4
-            items = request.items_within(start, start + block_size)  # law: EV-5
+        if is_new or evictions is not None:
+            parent = request.block_digest(index * units - 1) if index > 0 else None
+            tokens = request.token_bytes(start, end)  # law: EV-4
+            ahead = request.token_bytes(end, end + request._lookahead) if request._lookahead > 0 else b""
+            items = () if not request._mm_items else request.items_within(start, end + request._lookahead)  # law: EV-5
             # As BlockStored(...) does, past its own constructor, which takes longer than all the rest.
             lora, number = request.lora_name, int(group)
-            fields = (digest, parent, tokens, int(block_size), lora, number, salt, items, "GPU", None, False)
+            fields = (digest, parent, tokens, int(block_size), lora, number, salt, items, "GPU", None, False, ahead)
             stored: BlockStored = tuple.__new__(BlockStored, fields)
-            if self.evictions is not None:
+            if evictions is not None:
                 self._stored[block] = stored
             if is_new and events is not None:
                 self._report(stored)

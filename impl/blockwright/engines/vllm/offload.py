@@ -2,7 +2,8 @@
 
 The scheduler's side keeps the books with the tiers' own managers; the worker's side moves bytes, at once and in the
 caller's thread. With a disk every block that is stored on the host is written to the directory too, and what the
-directory holds is found again after a restart. It needs vLLM's own names and nothing of Blockwright's manager, so that
+directory holds is found again after a restart. With a Mooncake store they are written there as well, and those of other
+engines are brought to the host (`shared`). It needs vLLM's own names and nothing of Blockwright's manager, so that
 it serves under either.
 """
 
@@ -17,17 +18,22 @@ import torch
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_offload import base
 
+from blockwright.engines.vllm.shared import SharedTier
 from blockwright.errors import InvalidArgumentError, UnsupportedError
-from blockwright.offload import CacheIdentity, CPUBackend, DiskBackend, DiskStore, LRUOffloadingManager
+from blockwright.offload import CacheIdentity, CPUBackend, DiskBackend, DiskStore, LRUOffloadingManager, MooncakeStore
 
 _stores: dict[Path, DiskStore] = {}
 """Directories that this process has open: a store's places are given by the scheduler and written by the worker."""
+_shared: dict[tuple[str, bytes], SharedTier] = {}
+"""Shared stores that this process has open, by master and identity: both sides use the host's memory."""
 
 
 class OffloadingSpec(base.OffloadingSpec):
-    """Blocks on the host, and, if ``disk_path`` is given, on a disk.
+    """Blocks on the host; on a disk, if ``disk_path`` is given; and in a Mooncake store, if ``mooncake_master`` is.
 
-    Of ``kv_connector_extra_config``: ``cpu_bytes_to_use``, and ``disk_path`` with ``disk_bytes_to_use``.
+    Of ``kv_connector_extra_config``: ``cpu_bytes_to_use``; ``disk_path`` with ``disk_bytes_to_use``; and
+    ``mooncake_master``, host and port, with further arguments of `MooncakeStore` in ``mooncake_options``. Engines that
+    share a store must be started with one ``PYTHONHASHSEED``.
     """
 
     def __init__(self, config: Any) -> None:
@@ -35,7 +41,9 @@ class OffloadingSpec(base.OffloadingSpec):
 
         Raises:
             InvalidArgumentError: an option is missing.
-            UnsupportedError: several blocks in one, or a disk with several workers.
+            UnsupportedError: several blocks in one, or a disk or a store with several workers; or the store's library
+                cannot be loaded.
+            StoreUnavailableError: the store's master does not answer.
         """
         super().__init__(config)
         self._block_bytes = config.worker_kv_bytes_per_block
@@ -45,9 +53,13 @@ class OffloadingSpec(base.OffloadingSpec):
             )
         self.num_host_blocks = self._num_blocks("cpu_bytes_to_use")
         self._folder = Path(self.extra_config["disk_path"]).absolute() if "disk_path" in self.extra_config else None
-        if self._folder is not None and config.parallel.world_size > 1:
-            raise UnsupportedError("disk_path: a directory serves one worker; leave it out, or start vLLM with one")
+        self._master = self.extra_config.get("mooncake_master")
+        if (self._folder is not None or self._master) and config.parallel.world_size > 1:
+            raise UnsupportedError(
+                "disk_path, mooncake_master: each serves one worker; leave them out, or start vLLM with one"
+            )
         self.store = None if self._folder is None else self._opened(self._folder)
+        self.shared = self._joined(self._master) if self._master else None
 
     def _num_blocks(self, option: str) -> int:
         if not self.extra_config.get(option):
@@ -57,18 +69,30 @@ class OffloadingSpec(base.OffloadingSpec):
 
     def _opened(self, folder: Path) -> DiskStore:
         """Return the store of a directory, which the scheduler's side and the worker's share."""
-        config = self.config
         if folder not in _stores:
-            identity = CacheIdentity(
-                config.model.name,
-                f"{config.kv_cache_layout}: {[sorted(group.layer_names) for group in config.groups]}",
-                config.model.dtype,
-                min(self.tokens_per_block),
-                kv_cache_utils.get_none_hash_seed().encode(),
-                {"dtype": str(config.model.dtype), "tokens_per_hash": self.tokens_per_hash},
-            )
-            _stores[folder] = DiskStore(folder, identity, self._block_bytes, self._num_blocks("disk_bytes_to_use"))
+            size = self._num_blocks("disk_bytes_to_use")
+            _stores[folder] = DiskStore(folder, self._identity(), self._block_bytes, size)
         return _stores[folder]
+
+    def _joined(self, master: str) -> SharedTier:
+        """Return the tier of a shared store, which the scheduler's side and the worker's share."""
+        identity = self._identity()
+        name = master, identity.digest()
+        if name not in _shared:
+            store = MooncakeStore(master, identity, **self.extra_config.get("mooncake_options", {}))
+            _shared[name] = SharedTier(store, self.num_host_blocks, self._block_bytes)
+        return _shared[name]
+
+    def _identity(self) -> CacheIdentity:
+        config = self.config
+        return CacheIdentity(
+            config.model.name,
+            f"{config.kv_cache_layout}: {[sorted(group.layer_names) for group in config.groups]}",
+            config.model.dtype,
+            min(self.tokens_per_block),
+            kv_cache_utils.get_none_hash_seed().encode(),
+            {"dtype": str(config.model.dtype), "tokens_per_hash": self.tokens_per_hash},
+        )
 
     def get_manager(self) -> Manager:
         """Return the scheduler's side."""
@@ -76,7 +100,8 @@ class OffloadingSpec(base.OffloadingSpec):
 
     def get_worker(self, kv_caches: Any) -> Worker:
         """Return the worker's side."""
-        return Worker(kv_caches, self._block_bytes, self.num_host_blocks, self.store)
+        memory = None if self.shared is None else self.shared.memory
+        return Worker(kv_caches, self._block_bytes, self.num_host_blocks, self.store, memory)
 
 
 class Places(base.LoadStoreSpec):
@@ -92,7 +117,7 @@ class Manager(base.OffloadingManager):
 
     def __init__(self, spec: OffloadingSpec, folder: Path | None) -> None:
         """Take over the tiers, and what the disk holds already."""
-        size, self._folder = min(spec.tokens_per_block), folder
+        size, self._folder, self._shared = min(spec.tokens_per_block), folder, spec.shared
         self._host = LRUOffloadingManager(
             CPUBackend(size, spec.num_host_blocks), spec.kv_events_config.enable_kv_cache_events
         )
@@ -105,8 +130,12 @@ class Manager(base.OffloadingManager):
         """Return whether a block can be read, or will be."""
         if any(tier.lookup([key]) for tier in self._tiers):
             return base.LookupResult.HIT
-        pending = any(tier.status_of(key) is not None for tier in self._tiers)
-        return base.LookupResult.HIT_PENDING if pending else base.LookupResult.MISS
+        if any(tier.status_of(key) is not None for tier in self._tiers):
+            is_late = self._shared is not None and self._shared.is_late(key)
+            return base.LookupResult.MISS if is_late else base.LookupResult.HIT_PENDING
+        if self._shared is not None and self._shared.ask(key, req_context.req_id):
+            return base.LookupResult.RETRY
+        return base.LookupResult.MISS
 
     def prepare_load(self, keys: Collection[Any], req_context: Any) -> Places:
         """Begin to read blocks."""
@@ -155,6 +184,22 @@ class Manager(base.OffloadingManager):
         for key in keys:
             for tier in self._writes.pop(key, ()):
                 tier.complete_store([key], success)
+        if self._shared is not None and success:
+            self._shared.write(self._host, list(keys))
+
+    def on_request_finished(self, req_context: Any) -> None:
+        """Forget what a request has asked the shared store for."""
+        if self._shared is not None:
+            self._shared.forget(req_context.req_id)
+
+    def on_schedule_end(self, context: Any) -> None:
+        """Bring blocks of the shared store that were asked for to the host."""
+        if self._shared is not None:
+            self._shared.fetch(self._host)
+
+    def has_pending_work(self) -> bool:
+        """Return whether blocks are on their way to the shared store, or from it."""
+        return self._shared is not None and self._shared.is_busy
 
     def on_new_request(self, req_context: Any) -> Any:
         """Return how a request's blocks are offloaded: as they come."""
@@ -166,7 +211,9 @@ class Manager(base.OffloadingManager):
             yield base.OffloadingEvent(list(event.block_hashes), base.Medium.CPU, event.removed)
 
     def reset_cache(self) -> None:
-        """Forget all blocks, on the disk too; what was under way has ended."""
+        """Forget all blocks, on the disk too, but not in the shared store; what was under way has ended."""
+        if self._shared is not None:
+            self._shared.collect(self._host, wait=True)
         self.complete_store(list(self._writes), None, success=False)
         for key, tiers in list(self._reads.items()):
             self.complete_load([key] * len(tiers), None)
@@ -178,7 +225,12 @@ class Manager(base.OffloadingManager):
             tier.remove(keys)
 
     def shutdown(self) -> None:
-        """Close the directory; what it holds is found when it is opened again."""
+        """Close the directory, and leave the shared store; what they hold is found when they are opened again."""
+        for name, shared in list(_shared.items()):
+            if shared is self._shared:
+                del _shared[name]
+                shared.collect(self._host, wait=True)
+                shared.close()
         store = None if self._folder is None else _stores.pop(self._folder, None)
         if store is not None:
             store.close()
@@ -187,8 +239,10 @@ class Manager(base.OffloadingManager):
 class Worker(base.OffloadingWorker):
     """Moves blocks between vLLM's tensors, the host's memory and the disk."""
 
-    def __init__(self, kv_caches: Any, block_bytes: int, num_host_blocks: int, store: DiskStore | None) -> None:
-        """Take the host's memory.
+    def __init__(
+        self, kv_caches: Any, block_bytes: int, num_host_blocks: int, store: DiskStore | None, memory: Any = None
+    ) -> None:
+        """Take the host's memory: the given one, or new.
 
         Raises:
             UnsupportedError: vLLM's tensors hold another number of bytes for a block than it said.
@@ -197,7 +251,7 @@ class Worker(base.OffloadingWorker):
         self._widths = [rows.shape[1] for rows in self._rows]
         if sum(self._widths) != block_bytes:
             raise UnsupportedError(f"a block has {sum(self._widths)} bytes in vLLM's tensors, not {block_bytes}")
-        self._memory = torch.zeros((num_host_blocks, block_bytes), dtype=torch.uint8)
+        self._memory = torch.zeros((num_host_blocks, block_bytes), dtype=torch.uint8) if memory is None else memory
         self._spare = torch.zeros(block_bytes, dtype=torch.uint8)
         self._store = store
         self._ended: list[Any] = []

@@ -32,6 +32,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
+from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError, StoreDirectoryError
 from blockwright.offload.checksum import checksum
 from blockwright.offload.disk.files import BlockFile, Folder, Lock
@@ -96,9 +97,8 @@ class DiskStore(ByteStore):
             StoreDirectoryError: the directory is not this store's or not this user's alone, is in use, or cannot be
                 read and written; the message names the remedy. Foreign files are left as they were.
         """
-        for name, value, least in (("block_bytes", block_bytes, 1), ("num_blocks", num_blocks, 0)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise InvalidArgumentError(f"{name}: must be an integer of at least {least}, not {value!r}")
+        block_bytes = integer("block_bytes", block_bytes, 1, 1 << 62)
+        num_blocks = integer("num_blocks", num_blocks)
         if not isinstance(path, str | os.PathLike) or os.fspath(path) in ("", b"") or "\0" in str(path):
             raise InvalidArgumentError(f"path: must name a directory, not be {path!r}")
         self.block_bytes = block_bytes

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from blockwright.arguments import integer
 from blockwright.device.host import nested
 from blockwright.device.layout import Caches, blocks_of, dims_of
 from blockwright.errors import BlockError, InvalidArgumentError
@@ -56,12 +57,8 @@ class HostPool:
         Raises:
             InvalidArgumentError: as `swap_blocks`, a negative number of blocks, or less than one block per block.
         """
-        for name, value, least in (
-            ("num_blocks", num_blocks, 0),
-            ("device_blocks_per_block", device_blocks_per_block, 1),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InvalidArgumentError(f"{name}={value!r}: pass a whole number, {least} or more")
+        num_blocks = integer("num_blocks", num_blocks)
+        device_blocks_per_block = integer("device_blocks_per_block", device_blocks_per_block, 1)
         tensors = [blocks.view for blocks in blocks_of("device_caches", device_caches, block_dim)]
         self._dtypes = {tensor.dtype for tensor in tensors}
         self.num_blocks = num_blocks
@@ -69,7 +66,11 @@ class HostPool:
         self.offsets, size = _offsets(tensors)
         self.bytes_per_block = size * device_blocks_per_block
         pinned = torch.cuda.is_available() if pin_memory is None else pin_memory
-        self.buffer = torch.zeros((num_blocks, self.bytes_per_block), dtype=torch.uint8, pin_memory=pinned)
+        try:
+            self.buffer = torch.zeros((num_blocks, self.bytes_per_block), dtype=torch.uint8, pin_memory=pinned)
+        except (RuntimeError, MemoryError) as error:
+            size = num_blocks * self.bytes_per_block
+            raise InvalidArgumentError(f"num_blocks={num_blocks}: there are no {size} bytes; ask for fewer") from error
         rows = self.buffer.view(num_blocks * device_blocks_per_block, size)
         made = [_as_tensor(rows, offset, like) for offset, like in zip(self.offsets, tensors, strict=True)]
         dims = dims_of(block_dim, len(tensors))

@@ -20,7 +20,7 @@ BOUNDS: Final = {
     "MC_TCP_PROGRESS_TIMEOUT_SEC": "2",
     "MC_TCP_STATUS_TIMEOUT_SEC": "2",
     "MC_TCP_ADMISSION_TIMEOUT_MS": "500",
-    "MC_TCP_LANES_PER_PEER": "16",
+    "MC_TCP_LANES_PER_PEER": "32",
     "MC_RPC_TIMEOUT_MS": "500",
     "MC_RPC_CONNECT_TIMEOUT_MS": "300",
     "MC_STORE_CLIENT_SETUP_RETRIES": "1",
@@ -28,11 +28,11 @@ BOUNDS: Final = {
 """How long the library waits. It reads these variables of the environment once, when it is loaded or first used.
 
 Transfers that share a connection wait for each other. With the library's four connections 32 of them wait 23 s for a
-process that is stopped, with 16 connections 5 s.
+process that is stopped, with 16 connections 5 s. A block of more than `MOST_COPIED` bytes makes two.
 """
 MOST_AT_ONCE: Final = 32
 """Transfers of one call; more would wait longer for a process that is stopped."""
-MOST_COPIED: Final = 1 << 20
+MOST_COPIED: Final = 256 << 10
 """Bytes of a block that is copied beside its header, so that it is one transfer: two take longer than the copy."""
 QUIET: Final = {"MC_LOG_LEVEL": "ERROR", "MC_STORE_CLIENT_METRIC": "0"}
 """Less on standard error, unless the variables are set."""
@@ -93,7 +93,7 @@ class _Batch:
 class MooncakeStore(SharedStore):
     """Keeps each block as one object of a Mooncake store, under ``prefix:identity:hash``.
 
-    A block of more than a MiB is moved without a copy: its object is gathered from two places, the header and the
+    A block of more than 256 KiB is moved without a copy: its object is gathered from two places, the header and the
     block's memory on the host, and is read into two. The checksum is verified in place, so that memory that a miss was
     read into is undefined. Smaller blocks are copied once.
 
@@ -119,7 +119,7 @@ class MooncakeStore(SharedStore):
         failures: int = 3,
         backoff: float = 0.5,
         longest_backoff: float = 30.0,
-        batch_bytes: int = 8 << 20,
+        batch_bytes: int = 32 << 20,
     ) -> None:
         """Load the library and join the store.
 

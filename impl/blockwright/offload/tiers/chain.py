@@ -124,8 +124,13 @@ class OffloadChain:
         return twin
 
     @property
+    def writes_through(self) -> bool:
+        """Whether blocks go to the next tier as soon as they have landed."""
+        return self._moves._through
+
+    @property
     def num_dropped(self) -> int:
-        """Blocks for which the tier below had no room when they should have gone there."""
+        """Blocks that were to be written through while the tier below had no room."""
         return self._moves.num_dropped
 
     @property
@@ -280,6 +285,27 @@ class OffloadChain:
         self._moves._make_room_in(0, wanted)
         self._moves._whole.done()
 
+    def _keep(self, block_hashes: list[bytes]) -> None:
+        """Keep only these blocks, which are about to be loaded, from being evicted; none ends it. O(blocks).
+
+        Each is held in the lowest tier that could give it up, so that the tiers above keep their room. Call it again
+        once transfers have landed: the blocks may have moved.
+        """
+        held = self._moves._held
+        self._moves._whole.begin()
+        for at, key in held:
+            self.tiers[at].complete_load([key])
+        held.clear()
+        for key in block_hashes:
+            for number in range(len(self.tiers) - 1, -1, -1):
+                status = self.tiers[number].status_of(key)
+                if status is not None and status >= 0:
+                    if status > 0 or self._moves._may_go(number, key):  # a load that ends may free it
+                        self.tiers[number].prepare_load([key])
+                        held.append((number, key))
+                    break
+        self._moves._whole.done()
+
     def forget(self, block_hashes: Iterable[bytes]) -> None:
         """Let no later lookup find some blocks, in any tier. O(blocks). law: FORGET-3, FORGET-4.
 
@@ -377,7 +403,7 @@ class OffloadChain:
         self._moves._whole.require()
         for tier in self.tiers:
             tier.check()
-        check_chain(self.tiers, self._moves._jobs)
+        check_chain(self.tiers, self._moves._jobs, self._moves._held)
 
     # ------------------------------------------------------------------ within
 

@@ -9,8 +9,8 @@ from blockwright.offload.tiers.manager import TierManager
 from blockwright.offload.tiers.transfers import DEMOTE, LOAD, PROMOTE, STORE, Job, Jobs
 
 
-def check_chain(tiers: list[OffloadingManager], jobs: Jobs) -> None:
-    """Check that readers, writers and pins are those of the transfers under way.
+def check_chain(tiers: list[OffloadingManager], jobs: Jobs, held: list[tuple[int, bytes]]) -> None:
+    """Check that readers, writers and pins are those of the transfers under way, and of blocks held for a load.
 
     A tier that is no `TierManager` is not looked at: its blocks may go at any time.
 
@@ -20,7 +20,7 @@ def check_chain(tiers: list[OffloadingManager], jobs: Jobs) -> None:
     check_pins(jobs)
     for at, tier in enumerate(tiers):
         if isinstance(tier, TierManager):
-            check_users(at, tier, list(jobs.under_way.values()))
+            check_users(at, tier, list(jobs.under_way.values()), [key for number, key in held if number == at])
 
 
 def check_pins(jobs: Jobs) -> None:
@@ -63,9 +63,9 @@ def writes(at: int, job: Job) -> list[bytes]:
     return job.hashes if job.kind in (STORE, PROMOTE) and at == 0 else []
 
 
-def check_users(at: int, tier: TierManager, jobs: list[Job]) -> None:
+def check_users(at: int, tier: TierManager, jobs: list[Job], held: list[bytes]) -> None:
     """Check the readers of each block of a tier, and which are being written."""
-    readers: dict[bytes, int] = {}
+    readers: dict[bytes, int] = {key: held.count(key) for key in held}
     writers: set[bytes] = set()
     for job in jobs:
         for key in reads(at, job):

@@ -16,7 +16,7 @@ class TierMoves:
 
     Attributes:
         tiers: nearest to the device first.
-        num_dropped: blocks for which the tier below had no room when they should have gone there.
+        num_dropped: blocks that were to be written through while the tier below had no room.
         num_not_erased: forgotten blocks that a medium did not delete.
     """
 
@@ -24,12 +24,14 @@ class TierMoves:
         """Begin with no transfer."""
         self.tiers = tiers
         self.num_dropped: int = 0
+        self._refused: int = -1  # the tier that had no room for the last block
         self.num_not_erased: int = 0
         self._reserve = reserve
         self._through = through
         self._frees = frees
         self._stuck: list[set[bytes]] = [set() for _ in tiers]
         self._forgotten: set[bytes] = set()  # to be forgotten, and still being written
+        self._held: list[tuple[int, bytes]] = []  # for a load that is about to begin
         self._jobs: Jobs = Jobs()
         self._finished: list[Finished] = []
         self._whole: Wholeness = Wholeness()
@@ -62,14 +64,20 @@ class TierMoves:
                 return
             for key in idle:
                 seen.add(key)
+                below = self.tiers[at + 1]
+                if below.num_free <= 0 and len(below.idle_blocks(1)) == 0:
+                    return
+                self._refused = -1
                 if self._lower(at, key):
                     leaving += 1
+                elif self._refused == at + 1:  # a store that is down refuses all of them
+                    return
 
     def _lower(self, at: int, key: bytes) -> bool:
         """Begin to copy a block to the tier below; return False if it is there already, or there is no room.
 
-        Blocks that are readable below, or dropped for want of room, leave at once to make room (not when all is written
-        through). What would be lost below for it is sent further down first, and the block itself stays for now.
+        Written back, a block that is readable below leaves at once, and what would be lost below for it is sent further
+        down first: the block itself stays for now.
         """
         upper = self.tiers[at]
         lower = self.tiers[at + 1]
@@ -86,8 +94,10 @@ class TierMoves:
                 return False
         prepared = lower.prepare_store([key]) if hint is None else lower.prepare_store_hinted([key], [hint])
         if prepared is None:
-            self.num_dropped += 1
-        elif len(prepared.block_hashes_to_store) > 0:
+            self._refused = at + 1
+            self.num_dropped += 1 if self._through else 0
+            return False
+        if len(prepared.block_hashes_to_store) > 0:
             self._left(at + 1, prepared.block_hashes_evicted)
             source = upper.prepare_load([key])
             self._jobs.begin(DEMOTE, [key], [], at, at + 1, source, prepared.store_spec, set())
@@ -234,6 +244,8 @@ class TierMoves:
         else:
             self._land_load(job, success)
         self._settle()
+        if success:  # after a failure the same block would be sent again, and fail for ever
+            self._make_room()
         finished = job.ended(success)
         if job.kind == STORE or job.kind == LOAD:
             self._finished.append(finished)

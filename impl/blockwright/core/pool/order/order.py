@@ -49,7 +49,8 @@ class CandidateOrder:
     Attributes:
         size: how many candidates there are.
         tells: whether `note` is called for each published block that a holder releases.
-        gone: of blocks that are being taken, the priorities and times with which they were still kept.
+        tells_gone, gone: whether anybody wants to know of the blocks that are being taken the priorities and times with
+            which they were still kept; and these.
         keeps_doubles: whether a candidate may have the content of another published block.
     """
 
@@ -58,6 +59,7 @@ class CandidateOrder:
         self.size: i64 = 0
         self.tells = False
         self.keeps_doubles = True
+        self.tells_gone = True
         self.gone: dict[int, tuple[int, float]] = {}
 
     def copy(self) -> CandidateOrder:

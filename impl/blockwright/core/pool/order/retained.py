@@ -94,7 +94,13 @@ class RetentionOrder(CandidateOrder):
         self._older: vec[i32] = zeros32(count if guard > 0 else 1)
         self._num_guarded: i64 = 0
         self._age: i64 = 0
-        self._ends: list[tuple[float, int, int]] = []  # heap of until, key and block of what is kept for a time
+        # Blocks by when they are no longer kept, and some that were taken since; and a heap of these times. A request's
+        # blocks share one time, so that most cost no more than an item of a list.
+        self._ending: dict[float, list[int]] = {}
+        self._ends: list[float] = []
+        self._num_ending: i64 = 0
+        self._last_end = float("inf")
+        self._last_ending: list[int] = []
         # What was said of the table that is being released.
         self.hears = False
         self._keep: i64 = 0
@@ -132,7 +138,9 @@ class RetentionOrder(CandidateOrder):
         twin._older = self._older[:]
         twin._num_guarded = self._num_guarded
         twin._age = self._age
+        twin._ending = {until: blocks.copy() for until, blocks in self._ending.items()}
         twin._ends = self._ends.copy()
+        twin._num_ending = self._num_ending
         return twin
 
     def tenant(self, salt: str | None) -> int:
@@ -225,16 +233,19 @@ class RetentionOrder(CandidateOrder):
         """
         self.now = now
         ends = self._ends
-        while len(ends) > 0 and ends[0][0] <= now:
-            _, key, found = heappop(ends)
-            block: i64 = found
-            if self._where[block] == _HEAPED and self._heaps.keys[block] == key:
-                owner: i64 = i64(self._owner[block])
-                root = self._heaps.without(i64(self._roots[owner]), block)
-                rank = self._unkept_rank(block)
-                self._heaps.keys[block] = (rank << _AGE) | (self._heaps.keys[block] & ((1 << _AGE) - 1))
-                self._roots[owner] = i32(self._heaps.meld(root, block))
-                self._update(owner)
+        while len(ends) > 0 and ends[0] <= now:
+            blocks = self._ending.pop(heappop(ends))
+            self._last_end = float("inf")
+            self._num_ending -= len(blocks)
+            for found in blocks:
+                block: i64 = found
+                if self._is_kept(block) and self._until[block] <= now:
+                    owner: i64 = i64(self._owner[block])
+                    root = self._heaps.without(i64(self._roots[owner]), block)
+                    rank = self._unkept_rank(block)
+                    self._heaps.keys[block] = (rank << _AGE) | (self._heaps.keys[block] & ((1 << _AGE) - 1))
+                    self._roots[owner] = i32(self._heaps.meld(root, block))
+                    self._update(owner)
 
     # ------------------------------------------------------------------ candidates
 
@@ -267,9 +278,7 @@ class RetentionOrder(CandidateOrder):
 
     def _place(self, block: i64, owner: i64, age: i64) -> None:
         """Put a candidate of an age where its rank is."""
-        rank = self._unkept_rank(block)
-        if self.hears and self._priority[block] > 0 and self._until[block] > self.now:
-            rank = _PLAIN + i64(self._priority[block])
+        rank = self._open_rank(block)
         if rank == _PLAIN:
             head: i64 = self._count + owner
             # Only the first candidate of a list is in the tournament, so that most additions change nothing there.
@@ -282,8 +291,21 @@ class RetentionOrder(CandidateOrder):
         if rank > _PLAIN:
             self._expect(block)
         self._where[block] = _HEAPED
-        self._roots[owner] = i32(self._heaps.meld(i64(self._roots[owner]), block))
-        self._update(owner)
+        root: i64 = i64(self._roots[owner])
+        first = self._heaps.meld(root, block)
+        if first != root:
+            self._roots[owner] = i32(first)
+            self._update(owner)
+
+    def _rank(self, block: i64) -> i64:
+        """Return the rank of a candidate. O(1)."""
+        return _RECENT if self._where[block] == _GUARDED else self._open_rank(block)
+
+    def _open_rank(self, block: i64) -> i64:
+        """Return the rank that a candidate has unless it is guarded. O(1)."""
+        if self.hears and self._priority[block] > 0 and self._until[block] > self.now:
+            return _PLAIN + i64(self._priority[block])
+        return self._unkept_rank(block)
 
     def _unkept_rank(self, block: i64) -> i64:
         """Return the rank that a candidate has if nobody asked to keep it. O(1)."""
@@ -291,18 +313,43 @@ class RetentionOrder(CandidateOrder):
             return _FIRST
         return _PASSING if self._passes[block] != 0 else _PLAIN
 
+    def _is_kept(self, block: i64) -> bool:
+        """Return whether a block is a candidate with a priority. O(1)."""
+        return self._where[block] == _HEAPED and self._heaps.keys[block] >> _AGE > _PLAIN
+
     def _expect(self, block: i64) -> None:
         """Note when a block's time ends."""
-        ends = self._ends
-        if i64(len(ends)) > 2 * self._count + 64:
-            keys = self._heaps.keys
-            # Entries of blocks that were taken or kept anew are left in the heap; it is swept before it outgrows the
-            # pool.
-            ends = [each for each in ends if self._where[each[2]] == _HEAPED and keys[each[2]] == each[1]]
-            heapify(ends)
-            self._ends = ends
-        if self._until[block] < float("inf"):
-            heappush(ends, (self._until[block], int(self._heaps.keys[block]), int(block)))
+        until = self._until[block]
+        if until == float("inf"):
+            return
+        if self._num_ending > 2 * self._count + 64:
+            self._sweep()
+        if until != self._last_end:
+            self._last_end = until
+            if until not in self._ending:
+                self._ending[until] = []
+                heappush(self._ends, until)
+            self._last_ending = self._ending[until]
+        self._last_ending.append(int(block))
+        self._num_ending += 1
+
+    def _sweep(self) -> None:
+        """Drop blocks that were taken or kept anew, before they outgrow the pool. O(pool)."""
+        ending: dict[float, list[int]] = {}
+        total: i64 = 0
+        for until, blocks in self._ending.items():
+            left = [block for block in blocks if self._is_kept(block) and self._until[block] == until]
+            if left:
+                ending[until] = left
+                total += len(left)
+        if total > self._count:  # some were kept anew for the same time
+            ending = {until: list(dict.fromkeys(blocks)) for until, blocks in ending.items()}
+            total = sum([len(blocks) for blocks in ending.values()])
+        self._num_ending = total
+        self._ending = ending
+        self._last_end = float("inf")
+        self._ends = list(ending)
+        heapify(self._ends)
 
     def _link(self, block: i64, head: i64, where: i32, key: i64) -> None:
         """Put a candidate at the end of a ring."""
@@ -397,7 +444,7 @@ class RetentionOrder(CandidateOrder):
                 self.size -= 1
                 counts[owner] -= 1
                 if self.hears:
-                    if self._until[block] > self.now:
+                    if self.tells_gone and self._until[block] > self.now:
                         self.gone[int(block)] = (int(self._priority[block]), self._until[block])
                     self._unmark(block)
                 owners[block] = i32(taker)
@@ -555,6 +602,8 @@ class RetentionOrder(CandidateOrder):
             heaped = self._heaps.members(i64(self._roots[tenant]))
             rings = self._ring(self._count + tenant) + self._ring(self._count + len(self._floors) + tenant)
             if any([self._owner[block] != tenant for block in heaped + rings]):
+                return False
+            if any([keys[block] >> _AGE != self._rank(block) for block in heaped + rings]):
                 return False
             # Found by looking at every candidate, while `_first_key` looks at the heads of the lists alone.
             least = min([int(keys[block]) for block in heaped + rings], default=int(_NONE))

@@ -1,0 +1,135 @@
+"""The groups of layers of a replay: as people write them, ``full:1,sliding:5:1024``, or from a model's config.json.
+
+The sizes of their elements do not matter to a replay, only which tokens share a block and which are read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from blockwright import kinds
+from blockwright.errors import InvalidArgumentError
+
+_GROUP: Final = re.compile(r"(full|sliding|chunked|mamba)(?::([1-9][0-9]?))?(?::([1-9][0-9]{0,8}))?")
+_NEEDS_SIZE: Final = ("sliding", "chunked")
+
+_LAYER: Final = {
+    "full_attention": "full", "attention": "full", "full": "full", "global": "full", "*": "full",
+    "sliding_attention": "sliding", "sliding": "sliding", "local": "sliding", "chunked_attention": "chunked",
+    "linear_attention": "mamba", "mamba": "mamba", "mamba2": "mamba", "recurrent": "mamba", "conv": "mamba",
+    "M": "mamba", "-": "", "E": "", "mlp": "", "moe": "",
+}  # fmt: skip
+"""What models call their layers; those without a cache are nothing."""
+_LISTS: Final = ("layer_types", "layers_block_type", "block_types", "hybrid_override_pattern")
+_SIZES: Final = {
+    "sliding": ("sliding_window", "attention_window_size", "window_size"), "chunked": ("attention_chunk_size",)
+}  # fmt: skip
+_EVERY: Final = (
+    ("full_attention_interval", "mamba"), ("sliding_window_pattern", "sliding"), ("_sliding_window_pattern", "sliding")
+)  # fmt: skip
+"""Fields with n where every n-th layer is full, and what the others are."""
+
+
+def layer_spec(kind: str, block_size: int, size: int | None = None, sinks: int = 0) -> kinds.KVCacheSpec:
+    """Return the declaration of a layer; `size` is of its window or chunk."""
+    plain: dict[str, Any] = {"block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "uint8"}
+    if kind == "sliding":
+        return kinds.SlidingWindowSpec(**plain, sliding_window=size or 0, sink_len=sinks)
+    if kind == "chunked":
+        return kinds.ChunkedLocalAttentionSpec(**plain, attention_chunk_size=size or 0)
+    if kind == "mamba":
+        return kinds.MambaSpec(block_size=block_size, shapes=((1,),), dtypes=("uint8",))
+    return kinds.FullAttentionSpec(**plain)
+
+
+def groups_of(text: str, block_size: int) -> tuple[str, list[kinds.KVCacheSpec]]:
+    """Return the groups that a text or a model's config.json declares, and how people write them.
+
+    Raises:
+        InvalidArgumentError: no such groups; a config.json that cannot be read, or that names unknown layers.
+    """
+    path = Path(text)
+    if path.is_dir():
+        path /= "config.json"
+    if path.suffix == ".json" or path.is_file():
+        return _of_model(path, block_size)
+    specs: list[kinds.KVCacheSpec] = []
+    for part in text.split(","):
+        match = _GROUP.fullmatch(part)
+        if match is None or (match[1] in _NEEDS_SIZE) != (match[3] is not None):
+            raise InvalidArgumentError(
+                f"--groups: {part!r} is no group; write full:1, mamba:3, sliding:5:1024 (5 groups with windows of "
+                "1,024 tokens) or chunked:3:8192, or give the path of a model's config.json"
+            )
+        specs += [layer_spec(match[1], block_size, int(match[3]) if match[3] else None)] * int(match[2] or 1)
+    return text, specs
+
+
+def _of_model(path: Path, block_size: int) -> tuple[str, list[kinds.KVCacheSpec]]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        config = config.get("text_config") or config
+        layers = [layer for layer in _layers(config) if layer]
+        names = {kind: _size(config, kind) for kind in sorted(set(layers))}
+        if not names:
+            raise ValueError("no layer has a cache")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        raise InvalidArgumentError(
+            f"--groups: {path} does not say which layers the model has ({type(error).__name__}: {error}); write them, "
+            "as full:1,sliding:5:1024"
+        ) from None
+    found = {kind: layers.count(kind) for kind in names}
+    # As engines share layers out: groups of as many layers as the rarest kind has, or all of a kind where that is near.
+    least, most = min(found.values()), max(found.values())
+    size = most if most < 1.5 * least else least
+    counts = {kind: -(-count // size) for kind, count in found.items()}
+    written = (f"{kind}:{count}" + (f":{names[kind]}" if names[kind] else "") for kind, count in counts.items())
+    specs = [layer_spec(kind, block_size, names[kind]) for kind, count in counts.items() for _ in range(count)]
+    return ",".join(written), specs
+
+
+def _size(config: Mapping[str, Any], kind: str) -> int | None:
+    if kind not in _NEEDS_SIZE:
+        return None
+    name = next(name for name in (*_SIZES[kind], "") if name == "" or config.get(name))
+    if not name or type(config[name]) is not int:
+        raise ValueError(f"{kind} layers without {' or '.join(_SIZES[kind])}")
+    return int(config[name])
+
+
+def _layers(config: Mapping[str, Any]) -> Sequence[str]:
+    """Return the kind of each layer, by the first of the fields that say it."""
+    named = next((config[name] for name in _LISTS if config.get(name)), None)
+    if named is not None:
+        if unknown := sorted({str(each) for each in named} - set(_LAYER)):
+            raise ValueError(f"unknown layers: {', '.join(unknown)}")
+        found = [_LAYER[each] for each in named]
+        if config.get("attention_window_size"):  # RecurrentGemma's attention has windows, and its list is a pattern
+            found = ["sliding" if each == "full" else each for each in found]
+        return [found[at % len(found)] for at in range(max(len(found), config.get("num_hidden_layers", 0)))]
+    count = int(config.get("num_hidden_layers") or config["n_layer"])
+    layers = range(count)
+    for name, other in _EVERY:
+        if config.get(name):
+            return ["full" if (at + 1) % config[name] == 0 else other for at in layers]
+    if (indices := config.get("attn_layer_indices")) is not None:
+        return ["full" if at in indices else "mamba" for at in layers]
+    if config.get("attn_layer_period"):
+        period, offset = config["attn_layer_period"], config.get("attn_layer_offset", 0)
+        return ["full" if at % period == offset else "mamba" for at in layers]
+    if config.get("attention_chunk_size"):
+        ropes = config.get("no_rope_layers") or [(at + 1) % 4 != 0 for at in layers]  # every fourth has no positions
+        return ["chunked" if rope else "full" for rope in ropes]
+    model = str(config.get("model_type", ""))
+    if model in ("mamba", "mamba2", "falcon_mamba"):
+        return ["mamba"] * count
+    if config.get("sliding_window") and config.get("use_sliding_window", True):
+        if model == "gemma2":
+            return ["full" if at % 2 else "sliding" for at in layers]
+        from_layer = config.get("max_window_layers", 0)
+        return ["sliding" if at >= from_layer else "full" for at in layers]
+    return ["full"] * count

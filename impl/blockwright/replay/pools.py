@@ -1,0 +1,296 @@
+"""A pool that serves requests of a trace by the calls an engine makes, and counts what it had cached."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request
+from blockwright.kinds import KVCacheSpec, MambaSpec
+from blockwright.observe import Fact
+from blockwright.policies import chooser
+from blockwright.replay.keeping import Keeping
+from blockwright.replay.offloaded import HostTier, OffloadOptions, TierResult
+from blockwright.replay.records import Trace
+
+PERCENTILES: Final = (50, 90, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedResult:
+    """What requests that overlap waited for; times in seconds of the replay's clock.
+
+    Attributes:
+        seconds: from the first arrival to the last end.
+        queued: from a request's arrival to its first admission, at the percentiles of `PERCENTILES`.
+        first_token: from a request's arrival to its first output token, at the same percentiles.
+        preemptions: requests that gave up their blocks to others, to go on later.
+        recomputed: tokens that were computed once more after that.
+        mean_running: requests that ran at the same time, over time.
+        output_tokens: tokens of answers that were generated.
+    """
+
+    seconds: float
+    queued: tuple[float, ...]
+    first_token: tuple[float, ...]
+    preemptions: int
+    recomputed: int
+    mean_running: float
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolResult:
+    """The result of a trace on one pool.
+
+    Attributes:
+        blocks: usable blocks of the pool; the null block comes on top.
+        hit_rate: share of the trace's block references that were hits, partial last blocks counting as references.
+            A hit skips computing all blocks before its end, so those that no later token reads count as hits too.
+        token_hit_rate: share of its prompt tokens that were hits.
+        hit_blocks: the hits.
+        evictions: cached blocks that were taken for other content.
+        refused: requests that did not fit into the empty pool, and were skipped or, with their answer, cut short.
+        mean_used, peak_used: blocks held by the request being served, at its end and at most; of requests that overlap,
+            by all that run, over time and at most.
+        checks: self-checks passed.
+        seconds: time within the manager's calls.
+        uncached: tokens that were not cached, of the request at the 50th, 90th, 95th and 99th percentile of all.
+        uncached_continuing: the same of requests that go on from an earlier one.
+        tenants: per tenant, the share of its own block references that were hits.
+        offload: the result of a host tier, or None; the hits above then include the host's.
+        policy: the policy or hints that decided what to keep.
+        timed: what only requests that overlap have, or None.
+    """
+
+    blocks: int
+    hit_rate: float
+    token_hit_rate: float
+    hit_blocks: int
+    evictions: int
+    refused: int
+    mean_used: float
+    peak_used: int
+    checks: int
+    seconds: float
+    uncached: tuple[int, ...] = ()
+    uncached_continuing: tuple[int, ...] = ()
+    tenants: dict[str, float] = field(default_factory=dict)
+    offload: TierResult | None = None
+    policy: str = "lru"
+    timed: TimedResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One of the ways in which a trace is served side by side: the usable blocks, what is kept, and the host tier."""
+
+    blocks: int
+    keeping: Keeping
+    keep_wanted: bool | None = None
+    offload: OffloadOptions | None = None
+
+    @property
+    def policy(self) -> str:
+        """Return the name of what decides which blocks are kept."""
+        rule = "" if self.keep_wanted is None else ", keep wanted" if self.keep_wanted else ", keep age"
+        return self.keeping.name + rule
+
+
+def percentiles(counts: Sequence[float]) -> tuple[Any, ...]:
+    """Return the counts at the 50th, 90th, 95th and 99th percentile: that many in a hundred are no larger."""
+    ranked = sorted(counts)
+    return tuple(ranked[-(-each * len(ranked) // 100) - 1] for each in PERCENTILES) if ranked else ()
+
+
+class Clock:
+    """The time of a replay: a request begins when it arrives, or when the one before ends; tokens take a time each."""
+
+    def __init__(self, token_seconds: float = 1e-5) -> None:
+        self.now = 0.0
+        self.token_seconds = token_seconds
+
+    def __call__(self) -> float:
+        """Return the time in seconds."""
+        return self.now
+
+
+class Pool:
+    """One pool serving the trace: its manager, and the counts so far."""
+
+    def __init__(
+        self,
+        specs: Sequence[KVCacheSpec],
+        way: Way,
+        num_requests: int,
+        max_model_len: int,
+        step_tokens: int | None,
+        note: Callable[[Fact], object] | None,
+        clock: Clock,
+        publishes_late: bool = False,
+    ) -> None:
+        groups = [KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)]
+        config = KVCacheConfig(num_blocks=way.blocks + 1, kv_cache_groups=groups)
+        kept, offload, block_size = way.keeping, way.offload, specs[0].block_size
+        policy: Any = kept.make()
+        self._ending = getattr(policy, "ending", None)
+        self.manager = KVCacheManager(
+            config,
+            max_model_len,
+            track_evictions=offload is not None and offload.store_on == "evict",
+            shares={name: int(part * way.blocks) for name, part in kept.shares} or None,
+            hint_guard=kept.guard,
+            eviction_policy=chooser(policy),
+            keep_wanted=way.keep_wanted,
+            raise_never_fits=False,
+        )
+        if note is not None:
+            self.manager.record(note, clock)
+        # Where requests overlap a step takes time, and a preemption may cut it short: its blocks are then not cached.
+        self._publishes_late = publishes_late
+        self.way = way
+        self.clock = clock
+        self.block_size = block_size
+        self.host = None if offload is None else HostTier(self.manager, block_size, offload)
+        self._step_tokens = step_tokens or max_model_len
+        self._boundary = block_size if any(isinstance(each, MambaSpec) for each in specs) else 1
+        self._uncached = array("q", bytes(8 * num_requests))
+        self._by_tenant: dict[str, list[int]] = {}
+        self._hit_tokens = self._hit_blocks = self._host_tokens = self._checks = 0
+        self._served = self._sum_used = 0
+        self.refused = self.peak_used = 0
+        self.seconds = 0.0
+
+    def serve(self, request: Request, number: int) -> None:
+        """Compute the whole prompt, in steps, and release it; count it as refused where it does not fit."""
+        start = time.perf_counter()
+        num_hit, num_external, end = self.admit(request)
+        fits, used = end > 0, self.used()
+        while fits and end < request.num_tokens:
+            self.compute(request, end)
+            end = self.step_end(end, request)
+            fits = self.extend(request, end)
+            used = max(used, self.used())
+        if fits:
+            self.compute(request, end)
+            self._served += 1
+            self._sum_used += self.used()
+            self.peak_used = max(self.peak_used, used)
+        self.count(request, number, num_hit if fits else 0, num_external if fits else 0)
+        self.finish(request, num_hit, fits)
+        self.seconds += time.perf_counter() - start
+
+    def admit(self, request: Request, whole: bool = False) -> tuple[int, int, int]:
+        """Look a request up and give it slots; return its hit, the tokens of that on the host, and its step's end.
+
+        The end is 0 where there is no room; with `whole`, there must be room for all of it.
+        """
+        manager, host = self.manager, self.host
+        request.num_computed_tokens = 0
+        num_external = host.load(request) if host else 0
+        num_hit, hit = request.num_computed_tokens, None
+        if not num_external:
+            hit, num_hit = manager.get_computed_blocks(request)
+        end = self.step_end(num_hit, request)
+        if num_external:
+            new = manager.allocate_slots(request, end - num_hit, delay_cache_blocks=self._publishes_late)
+        else:
+            new = manager.allocate_slots(
+                request,
+                end - num_hit,
+                num_hit,
+                hit,
+                delay_cache_blocks=self._publishes_late,
+                full_sequence_must_fit=whole,
+            )
+        return num_hit, num_external, 0 if new is None else end
+
+    def extend(self, request: Request, end: int) -> bool:
+        """Give a running request slots up to a token, if there is room."""
+        new = end - request.num_computed_tokens
+        return self.manager.allocate_slots(request, new, delay_cache_blocks=self._publishes_late) is not None
+
+    def compute(self, request: Request, end: int) -> None:
+        """Count a step as run."""
+        if self._publishes_late:
+            self.manager.cache_blocks(request, end)
+        if self.host:
+            self.host.step(request, end)
+        self.clock.now += (end - request.num_computed_tokens) * self.clock.token_seconds
+        request.num_computed_tokens = end
+
+    def step_end(self, begin: int, request: Request) -> int:
+        """Return where the step from `begin` ends: at most at the end of the prompt, or where a state is wanted."""
+        end = min(begin + self._step_tokens, request.num_tokens)
+        if self._boundary > 1 and begin < request.junction < end:
+            end = request.junction
+        aligned = end // self._boundary * self._boundary
+        return aligned if aligned > begin else end
+
+    def count(self, request: Request, number: int, num_hit: int, num_external: int) -> None:
+        """Count the prompt of a request that is served for the first time, or refused with a hit of nothing."""
+        self._hit_tokens += num_hit
+        self._hit_blocks += num_hit // self.block_size
+        self._host_tokens += num_external
+        self._uncached[number] = request.num_prompt_tokens - num_hit
+        if request.cache_salt is not None:
+            counts = self._by_tenant.setdefault(request.cache_salt, [0, 0])
+            counts[0] += num_hit // self.block_size
+            counts[1] += -(-request.num_prompt_tokens // self.block_size)
+
+    def finish(self, request: Request, num_hit: int, is_served: bool) -> None:
+        """End a request, which is refused if it was not served."""
+        if not is_served:
+            self.refused += 1
+        elif self._ending is not None:
+            self._ending(self.manager, request, num_hit, self.clock.now)
+        self.release(request)
+
+    def release(self, request: Request, preempted: bool = False) -> None:
+        """Take the blocks of a request."""
+        self.manager.free(request, preempted=preempted)
+        if self.host:
+            self.host.end(request)
+
+    def num_free(self) -> int:
+        """Return the blocks that no request holds."""
+        return self.manager.block_pool.get_num_free_blocks()
+
+    def used(self) -> int:
+        """Return the blocks that requests hold."""
+        return self.way.blocks - self.num_free()
+
+    def check(self) -> None:
+        """Have the manager, and the host tier behind it, recompute all their invariants."""
+        if self.host:
+            self.host.check()
+        else:
+            self.manager.check()
+        self._checks += 1
+
+    def result(self, trace: Trace, continuing: Sequence[bool], timed: TimedResult | None, used: float) -> PoolResult:
+        """Return the counts."""
+        host, references, size = self.host, trace.num_references(self.block_size), self.block_size
+        return PoolResult(
+            blocks=self.way.blocks,
+            hit_rate=self._hit_blocks / references,
+            token_hit_rate=self._hit_tokens / trace.num_tokens,
+            hit_blocks=self._hit_blocks,
+            evictions=self.manager.block_pool.num_evictions,
+            refused=self.refused,
+            mean_used=used if timed else self._sum_used / self._served if self._served else 0.0,
+            peak_used=self.peak_used,
+            checks=self._checks,
+            seconds=self.seconds,
+            uncached=percentiles(self._uncached),
+            uncached_continuing=percentiles(
+                [each for each, goes in zip(self._uncached, continuing, strict=True) if goes]
+            ),
+            tenants={name: hits / asked for name, (hits, asked) in sorted(self._by_tenant.items())},
+            offload=host.result(self._hit_blocks, self._host_tokens // size, references) if host else None,
+            policy=self.way.policy,
+            timed=timed,
+        )
