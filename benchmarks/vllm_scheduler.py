@@ -111,7 +111,7 @@ def decode(folder: Path, kinds: list[Any], is_async: bool, requests: int, steps:
     sides = [Side(name, folder, kinds, 60000, is_async) for name in ("vllm", "blockwright", "nothing")]
     for side in sides:
         for number, prompt in enumerate(prompts):
-            side.scheduler.add_request(stub.request(f"r{number}", prompt, 16, 4 * steps))
+            side.scheduler.add_request(stub.request(f"r{number}", prompt, side.scheduler.hash_block_size, 4 * steps))
         while side.scheduler.waiting or any(request.is_prefill_chunk for request in side.scheduler.running):
             side.step()
         side.times.clear()
@@ -136,7 +136,7 @@ def admission(folder: Path, kinds: list[Any], length: int, repetitions: int) -> 
         tokens = [draw.randrange(3, 400) for _ in range(length)]
         for side in sides:
             manager = side.scheduler.kv_cache_manager
-            request = stub.request(f"a{number}", list(tokens), 16, 8)
+            request = stub.request(f"a{number}", list(tokens), side.scheduler.hash_block_size, 8)
             start = time.thread_time_ns()
             manager.new_step_starts()
             blocks, hit, _ = manager.get_computed_blocks(request)
@@ -157,12 +157,16 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=Path("build/models"))
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--steps", type=int, default=240)
+    parser.add_argument("--layout", default="", help="only layouts whose names contain this")
     args = parser.parse_args()
     layouts = {
         "one full": [stub.full()],
         "one full and five sliding": [stub.full(), *[stub.sliding(128)] * 5],
-        "one full and three recurrent": [stub.full(), *[stub.state()] * 3],
+        "one full and three recurrent, blocks of 16": [stub.full(), *[stub.state()] * 3],
+        # As vLLM makes them: a block of attention is as large as a state.
+        "one full and three recurrent": [stub.full(640), *[stub.state(640)] * 3],
     }
+    layouts = {name: kinds for name, kinds in layouts.items() if args.layout in name}
     for is_async in (False, True):
         for name, kinds in layouts.items():
             found = decode(args.models, kinds, is_async, args.requests, args.steps)

@@ -64,8 +64,8 @@ def errors_of(package: ModuleType) -> tuple[type[Exception], ...]:
 
 
 def hash_unit(config: Config) -> int:
-    """Return the tokens per hashed block of a request: the largest that divides the blocks of every group."""
-    return gcd(*(group.block_size for group in config.groups))
+    """Return the tokens per hashed block of a request: the unit, or the largest that divides every group's blocks."""
+    return config.added.unit or gcd(*(group.block_size for group in config.groups))
 
 
 def slices(flat: list[int], offsets: list[int], groups: int) -> list[tuple[Table, ...]]:
@@ -76,7 +76,7 @@ def slices(flat: list[int], offsets: list[int], groups: int) -> list[tuple[Table
 
 def options_of(config: Config) -> dict[str, Any]:
     added = config.added
-    options = {
+    options: dict[str, Any] = {
         "enable_caching": config.caching,
         "use_eagle": config.eagle,
         "overlap_steps": added.overlaps,
@@ -86,7 +86,10 @@ def options_of(config: Config) -> dict[str, Any]:
         "keep_wanted": added.keeps,
     }
     if added.keeps:
-        options["passing_spares"] = added.spares
+        options["passing_spares"] = added.spares if added.learns is None else None
+        options["wanted_interval"] = added.every
+    if added.unit:
+        options["prefix_match_unit"] = added.unit
     if not added.retains:
         return options
     shares = {EXTRAS[extra]["cache_salt"]: floor for extra, floor in added.floors if isinstance(extra, int)}
@@ -215,6 +218,9 @@ class BlockwrightAdapter:
     def __init__(self, config: Config) -> None:
         groups, options = kv_cache_config(config, self.package), {**options_of(config), **self.options}
         self.manager: KVCacheManager = self.package.KVCacheManager(groups, config.max_model_len, **options)
+        if config.added.learns is not None:  # in fewer parts, and faster, so that few states show all of it
+            learner = self.manager.block_pool._passing
+            learner.whole, learner.slow = config.added.learns
         if config.added.retains:
             self.manager.advance_time(0)  # candidates are told apart from the beginning
         self.requests: dict[str, Request] = {}
@@ -222,6 +228,7 @@ class BlockwrightAdapter:
         self.hits: dict[str, KVCacheBlocks] = {}
         self.plans: dict[str, Fits] = {}
         self.overlaps = config.added.overlaps
+        self.has_tails = config.added.unit > 0
         self.shared = self.sharing(config)
         self.stream = self.package.observe.EventStream() if config.added.tells else None
         self.joined: list[tuple[int, tuple[Event, ...]]] = []
@@ -242,6 +249,7 @@ class BlockwrightAdapter:
         twin.hits = {name: self.package.KVCacheBlocks(pool, hit.ids) for name, hit in self.hits.items()}
         twin.plans = {}
         twin.overlaps = self.overlaps
+        twin.has_tails = self.has_tails
         twin.stream = None if self.stream is None else self.stream.copy()
         twin.joined = self.joined[:]
         twin.account = None if self.account is None else self.account.copy(twin.manager)
@@ -459,19 +467,14 @@ class BlockwrightAdapter:
         manager = self.manager
         pool = manager.block_pool
         there = set(manager.request_ids())
-        prefixes = self.shared.prefixes
         if not there <= set(names):
             raise AssertionError(f"REQ-1: the manager holds tables of {sorted(there - set(names))}")
+        keys, tails = self.published()
         return Observation(
             tuple([tuple(map(tuple, manager.get_block_ids(name))) if name in there else None for name in names]),
             tuple(pool.free_block_ids()),
             tuple(pool.ref_counts()),
-            tuple(
-                [
-                    None if group is None or digest is None else (group, prefixes[digest])
-                    for group, digest in zip(pool.block_groups(), pool.block_keys(), strict=True)
-                ]
-            ),
+            keys,
             tuple([manager.num_published(name) if name in there else None for name in names]),
             pool.get_num_free_blocks(),
             tuple([tuple(map(tuple, manager.get_draft_block_ids(name))) if name in there else None for name in names]),
@@ -482,8 +485,24 @@ class BlockwrightAdapter:
             tuple([block for block, times in enumerate(pool.holders_apart()) for _ in range(times)]),
             tuple(pool.passing_block_ids()),
             tuple(pool.tips()),
+            pool.passing_spares,
             None if self.account is None else self.account.counted(),
+            tails,
         )
+
+    def published(self) -> tuple[tuple[Content | None, ...], tuple[tuple[int, ...], ...] | None]:
+        """Return what each block is published as, and where hits may end inside blocks its other lengths."""
+        pool, prefixes = self.manager.block_pool, self.shared.prefixes
+        groups, digests = pool.block_groups(), pool.block_keys()
+        if not self.has_tails:
+            pairs = zip(groups, digests, strict=True)
+            return tuple([None if at is None or key is None else (at, prefixes[key]) for at, key in pairs]), None
+        found = [
+            sorted({prefixes[key] for key in (digest, *more) if key is not None}, key=lambda prefix: len(prefix[1]))
+            for digest, more in zip(digests, pool.tail_keys(), strict=True)
+        ]
+        keys = [None if at is None else (at, every[-1]) for at, every in zip(groups, found, strict=True)]
+        return tuple(keys), tuple([tuple([len(prefix[1]) for prefix in every[:-1]]) for every in found])
 
     def listeners(self, stream: Any) -> tuple[Listener, ...]:
         """Return the index of a listener who joined at each observation up to now, this one included."""

@@ -28,6 +28,7 @@ FEATURES: dict[str, Callable[[Scope], object]] = {
     "counts": lambda scope: scope.config.added.counts,
     "retention": lambda scope: scope.config.added.retains,
     "keeping": lambda scope: scope.config.added.keeps,
+    "units": lambda scope: scope.config.added.unit,
     "groups": lambda scope: len(scope.config.groups) > 1,
     "block sizes": lambda scope: len({group.block_size for group in scope.config.groups}) > 1,
     "drafts": lambda scope: scope.drafts or keeps_draft_states(scope),

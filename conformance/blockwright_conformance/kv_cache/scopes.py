@@ -150,7 +150,7 @@ def of_row(names: str, *row: Any) -> Scope:
 
 FLAGS = (
     "caching", "eagle", "watermark", "settles", "tells", "counts", "retains", "floors", "guard", "keeps", "spares",
-    "key_lookahead",
+    "learns", "every", "key_lookahead", "unit",
 )  # fmt: skip
 """Options of a scope that belong to its configuration."""
 

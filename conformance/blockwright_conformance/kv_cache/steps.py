@@ -181,7 +181,7 @@ class TakeCopies(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        if "fork" in scope.calls and state.copies:
+        if state.copies and ("fork" in scope.calls or scope.config.added.unit):
             yield cls()
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:

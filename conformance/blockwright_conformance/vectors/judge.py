@@ -159,7 +159,7 @@ REFUSALS = frozenset(("refused", "error"))
 def shown_faults(adapter: ManagerAdapter, matching: Matching, vector: Vector, wanted: Observation) -> list[str]:
     try:
         shown = adapter.observe(vector.requests)._replace(
-            outside=None, passing=None, tips=None
+            outside=None, passing=None, tips=None, spares=None
         )  # of which vectors say nothing
         if adapter.follows_policy:
             return differences(wanted, shown)

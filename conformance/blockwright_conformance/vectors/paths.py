@@ -180,7 +180,7 @@ class Graph:
 
 def shown(state: State) -> Observation:
     """Return the part of a state that a vector shows: all except outside holds and passing blocks."""
-    return expected(state)._replace(outside=None, passing=None, tips=None)
+    return expected(state)._replace(outside=None, passing=None, tips=None, spares=None)
 
 
 def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:
