@@ -146,6 +146,7 @@ class ChainUnderTest:
     def told(self) -> Told | None:
         if self.names is None:
             return None
+        self.names.collect()
         self.index.apply([each for event in self.names.take() for each in event.told])
         known = frozenset([(medium, block_hash) for block_hash, _, medium in self.index.known_keys()])
         media = dict.fromkeys(self.media)
