@@ -145,6 +145,8 @@ bench-engines-hits: build $(ENGINES)/.ready ## count hits under vLLM's scheduler
 
 model-coverage: build $(ENGINES)/.ready ## build the layers of ninety models by vLLM's code, serve each, and write docs/reference/served.md
 	PYTHONPATH=impl:. $(ENGINES)/bin/python benchmarks/model_coverage.py --write
+	@test ! -d $(PEERS)/vllm || PYTHONPATH=impl:. $(ENGINES)/bin/python benchmarks/model_coverage.py --write \
+		--folder build/model-coverage-newest --peers $(PEERS) --modes async 'drafts, async'
 
 # The loop of an edit in the core. It runs from source, so nothing is compiled; exploring takes most of the time.
 quick: $(READY) ## a verdict on an edit of the core in less than a minute, from source: nothing is compiled

@@ -5,20 +5,24 @@ architecture. vLLM makes its configuration and the model's modules of it on torc
 the layers declare their caches; where that fails on a CPU, the table has the reason. Drafts are of the model's own
 module (MTP) or of an EAGLE head. Then vLLM's scheduler runs random requests over its own manager and over ours, side by
 side, with a worker that knows what every slot must hold. The results are printed and, with ``--write``, put into
-``docs/reference/served.md``.
+``docs/reference/served.md``. With ``--peers`` the same is done with the published Python files of the newest release,
+beside the libraries that are installed.
 """
 
 import argparse
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import json
 import os
 import re
+import subprocess
 import sys
 import tomllib
 import traceback
 import types
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+import vllm
 from tests.engines import conftest, stub
 from vllm.config import get_layers_from_vllm_config, set_current_vllm_config
 from vllm.distributed import parallel_state
@@ -35,6 +40,7 @@ from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.model_executor.models import registry
 from vllm.platforms import current_platform
 from vllm.triton_utils import triton
+from vllm.v1 import kv_cache_interface as interface
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
 from vllm.v1.core import kv_cache_utils
@@ -42,6 +48,8 @@ from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.kv_cache_layout import KVCacheLayout
 from vllm.v1.worker.workspace import init_workspace_manager
 
+from benchmarks.peers.vllm import PUBLISHED
+from blockwright.engines.vllm import kinds
 from blockwright.engines.vllm.kinds import layer_spec
 from blockwright.errors import UnsupportedError
 
@@ -50,6 +58,8 @@ DATA: dict[str, Any] = tomllib.loads((HERE / "model_coverage.toml").read_text(en
 PAGE = HERE.parent / "docs" / "reference" / "served.md"
 ABSENT = ("cuda", "cutlass", "torchvision")
 """Packages of kernels and of images that models import, and that no layer needs in order to declare its cache."""
+PLANNING = ("vllm.v1.core.kv_cache_planning", "vllm.v1.core.kv_cache_utils")
+"""Where groups are formed: in 0.33, and before."""
 LONGEST = 8192
 """Tokens of the longest request."""
 MODES = {"sync": (True, False, False), "async": (True, True, False), "uncached": (False, True, False)}
@@ -160,7 +170,9 @@ def layers_of(config: Any, device: str) -> dict[str, Any]:
 def memory_of(config: Any, specs: dict[str, Any]) -> Any:
     """Return the groups of a model's layers as the engine makes them, over a pool in which few long requests fit."""
     resolve_kv_cache_layout(config, [[layout.name for layout in KVCacheLayout]], list(specs.values()))
-    each = kv_cache_utils.get_kv_cache_configs(config, [specs], [1 << 36 if specs else 0])
+    planning = importlib.import_module(next(name for name in PLANNING if importlib.util.find_spec(name)))
+    grouped = [planning.get_global_kv_cache_groups(config, [specs])] if planning.__name__ == PLANNING[0] else []
+    each = planning.get_kv_cache_configs(config, [specs], [1 << 36 if specs else 0], *grouped)
     found = kv_cache_utils.generate_scheduler_kv_cache_config(each)
     sizes = [group.kv_cache_spec.block_size for group in found.kv_cache_groups if group.kv_cache_spec.prefix_cacheable]
     if sizes:
@@ -206,10 +218,11 @@ def ran(config: Any, memory: Any, is_async: bool, drafts: int, steps: int) -> st
     return f"{mine.hits}/{theirs.hits}{note}" if mine.queries else f"runs{note}"
 
 
-def attempt(folder: Path, name: str, row: dict[str, Any], steps: int) -> Found:
-    """Return what comes of one architecture in each mode."""
+def attempt(folder: Path, name: str, row: dict[str, Any], steps: int, modes: Sequence[str]) -> Found:
+    """Return what comes of one architecture in some modes."""
     found = Found(drafts=row.get("drafts", ""))
-    for mode, (caching, is_async, drafting) in MODES.items():
+    for mode in modes:
+        caching, is_async, drafting = MODES[mode]
         if drafting and not found.drafts:
             continue
         try:
@@ -225,7 +238,7 @@ def attempt(folder: Path, name: str, row: dict[str, Any], steps: int) -> Found:
                 traceback.print_exc()
             found.results[mode] = f"not built: {words(error)}"
             continue
-        if mode == "sync":
+        if not found.layers:
             specs = [layer_spec(group.kv_cache_spec) for group in memory.kv_cache_groups]
             kinds = Counter(f"{type(spec).__name__.removesuffix('Spec')} {spec.block_size}" for spec in specs)
             found.layers = ", ".join(f"{count} x {kind}" if count > 1 else kind for kind, count in kinds.items())
@@ -243,7 +256,7 @@ def attempt(folder: Path, name: str, row: dict[str, Any], steps: int) -> Found:
     return found
 
 
-def table(found: dict[str, Found]) -> str:
+def table(found: dict[str, Found], modes: Sequence[str]) -> str:
     """Return all that was found as the page has it: the counts, a table, and the reasons behind its words."""
     reasons: dict[str, int] = {}
 
@@ -253,18 +266,47 @@ def table(found: dict[str, Found]) -> str:
             return text
         return f"{word} [{reasons.setdefault(reason, len(reasons) + 1)}]"
 
-    rows = ["| architecture | groups | " + " | ".join(MODES) + " |", "|---" * (len(MODES) + 2) + "|"]
+    rows = ["| architecture | groups | " + " | ".join(modes) + " |", "|---" * (len(modes) + 2) + "|"]
     for name, each in found.items():
-        cells = [cell(each.results[mode]) if mode in each.results else "" for mode in MODES]
+        cells = [cell(each.results[mode]) if mode in each.results else "" for mode in modes]
         rows.append(f"| {name} | {each.layers} | {' | '.join(cells)} |")
     served = {
         mode: [sum(mode in each.results and is_served(each.results[mode]) for each in found.values()),
                sum(mode in each.results and not each.results[mode].startswith("not built") for each in found.values())]
-        for mode in MODES
+        for mode in modes
     }  # fmt: skip
     counts = "; ".join(f"{mode} {has} of {of}" for mode, (has, of) in served.items())
     listed = [f"{number}. {reason}" for reason, number in reasons.items()]
     return "\n".join([f"Served of those built: {counts}.", "", *rows, "", *listed])
+
+
+def refused_kinds(package: Path) -> str:
+    """Return, as a table, the kinds of layers that are not managed, and the models of a vLLM that declare them."""
+    files = {file: file.read_text(encoding="utf-8") for file in package.rglob("*.py") if "/v1/" not in str(file)}
+    homes = {file: text for file, text in files.items() if "models" in file.relative_to(package).parts}
+    rows = ["| kind of layer | models of vLLM that declare it |", "|---|---|"]
+    for name in sorted(name for name, kind in vars(interface).items() if is_refused(name, kind)):
+        makers = [file for file, text in files.items() if re.search(rf"return {name}\(|= {name}\(", text)]
+        found = {file for file in makers if file in homes}
+        for file in set(makers) - found:  # a layer that models import
+            layers = re.findall(r"^class (\w+)", files[file], re.MULTILINE)
+            found |= {home for home, text in homes.items() if any(f"{layer}(\n" in text for layer in layers)}
+        parts = [file.relative_to(package).with_suffix("").parts for file in found]
+        models = sorted({each[1] if each[0] == "models" else each[2] for each in parts})
+        rows.append(f"| {name.removesuffix('Spec')} | {len(models)}: {', '.join(models) or 'by an option'} |")
+    return "\n".join(rows)
+
+
+def is_refused(name: str, kind: Any) -> bool:
+    """Return whether a class is a kind of layer that the adapter refuses."""
+    groups = (
+        "KVCacheSpec",
+        "AttentionSpec",
+        "UniformTypeKVCacheSpecs",
+        "EncoderOnlyAttentionSpec",
+    )  # no layers of a pool
+    is_kind = isinstance(kind, type) and issubclass(kind, interface.KVCacheSpec)
+    return is_kind and name not in kinds._KINDS and name not in groups
 
 
 def is_served(result: str) -> bool:
@@ -297,8 +339,15 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("build/model-coverage"))
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE.name}")
+    parser.add_argument("--peers", type=Path, help="where `make bench-peers` put the newest release")
+    parser.add_argument("--modes", nargs="*", choices=MODES, default=list(MODES))
     parser.add_argument("names", nargs="*", help="architectures; all without")
     args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    if args.peers and vllm.__version__.partition("+")[0] != PUBLISHED.version:
+        PUBLISHED.check(args.peers)
+        environment = conftest.published(args.folder.absolute(), args.peers.absolute(), PUBLISHED.version)
+        return subprocess.call([sys.executable, *sys.argv], env=environment)
     vars(registry).update(_run_in_subprocess=lambda look: look())  # a process for each model takes seconds
     sys.meta_path.append(_Absent())
     triton.set_allocator = lambda allocator: None
@@ -306,20 +355,20 @@ def main() -> int:
     torch.accelerator.empty_cache = lambda: None
     init_workspace_manager(torch.device("cpu"))
     _like_a_gpu(type(current_platform))
-    args.folder.mkdir(parents=True, exist_ok=True)
     parallel_state.init_distributed_environment(1, 0, f"file://{args.folder.absolute()}/store-{os.getpid()}", 0, "gloo")
     found = {}
     for name, row in DATA["models"].items():
         if args.names and name not in args.names:
             continue
-        found[name] = attempt(args.folder, name, row, args.steps)
+        found[name] = attempt(args.folder, name, row, args.steps, args.modes)
         print(name, found[name], flush=True)
-    text = table(found)
+    text = table(found, args.modes) + f"\n\n{refused_kinds(Path(vllm.__file__).parent)}"
     print(text)
     if args.write:
-        begin, _, rest = PAGE.read_text(encoding="utf-8").partition("<!-- written by make model-coverage -->\n")
+        mark = f"<!-- written by make model-coverage{', newest release' if args.peers else ''} -->\n"
+        begin, _, rest = PAGE.read_text(encoding="utf-8").partition(mark)
         end = rest.partition("<!-- end -->")[2]
-        PAGE.write_text(f"{begin}<!-- written by make model-coverage -->\n{text}\n<!-- end -->{end}", encoding="utf-8")
+        PAGE.write_text(f"{begin}{mark}{text}\n<!-- end -->{end}", encoding="utf-8")
     return sum(result.startswith("FAILS") for each in found.values() for result in each.results.values())
 
 

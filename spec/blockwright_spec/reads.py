@@ -195,20 +195,24 @@ def margin(group: Group, eagle: bool) -> int:
 
 
 def hit_ends(group: Group, length: int, eagle: bool) -> frozenset[int]:
-    """Return the ends of the blocks that a hit of `length` tokens must find in a group (HIT-1)."""
+    """Return the ends of what a hit of `length` tokens must find in a group (HIT-1): of blocks, or of its last part."""
     size, extra = group.block_size, margin(group, eagle)
-    ends = frozenset((entry + 1) * size for entry in hit_entries(group.kind, size, length))
+    ends = frozenset(min((entry + 1) * size, length) for entry in hit_entries(group.kind, size, length))
     return ends | {length + extra} if extra else ends
 
 
 def longest_hit(
-    groups: tuple[Group, ...], found: Callable[[int, Prefix], bool], prefix: Prefix, eagle: bool = False
+    groups: tuple[Group, ...],
+    found: Callable[[int, Prefix], bool],
+    prefix: Prefix,
+    eagle: bool = False,
+    lengths: Sequence[int] = (),
 ) -> int:
     """Return the longest aligned length at which every group finds all that the next token reads (HIT-1, HIT-2).
 
-    Aligned to the blocks of every group, and below the number of tokens, so that one is left to compute; a margin,
-    which is computed again, may hold the last token. `found(group, prefix)` is whether a block of a group is cached
-    with that prefix.
+    Aligned to the blocks of every group, or one of some `lengths` in ascending order, and below the number of tokens,
+    so that one is left to compute; a margin, which is computed again, may hold the last token. `found(group, prefix)`
+    is whether a block of a group is cached with that prefix.
     """
     known = len(prefix[1])
 
@@ -219,7 +223,7 @@ def longest_hit(
             for end in hit_ends(group, length, eagle)
         )
 
-    aligned = range(0, known, lcm(*(group.block_size for group in groups)))
+    aligned = lengths or range(0, known, lcm(*(group.block_size for group in groups)))
     return next((length for length in reversed(aligned) if holds(length)), 0)
 
 

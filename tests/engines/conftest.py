@@ -19,6 +19,16 @@ os.environ |= {
 HAS_VLLM = find_spec("vllm") is not None
 
 
+def published(folder: Path, peers: Path, version: str) -> dict[str, str]:
+    """Return an environment in which ``import vllm`` finds a release's published files beside the libraries here."""
+    if not (folder / "vllm").is_symlink():
+        (folder / "vllm").symlink_to(peers / "vllm", target_is_directory=True)
+    known = folder / f"vllm-{version}+cpu.dist-info"  # by its name vLLM knows that it is to run on a CPU
+    known.mkdir(exist_ok=True)
+    (known / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not HAS_VLLM:
         skip = pytest.mark.skip(reason="vLLM is not installed; make test-engines")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 _SIZES = {
     "vocab_size": 500,
@@ -52,11 +52,11 @@ def _deepseek() -> Any:
     )
 
 
-def _qwen3_next() -> Any:
+def _qwen3_next(value_heads: int = 2, **sizes: Any) -> Any:
     return transformers.Qwen3NextConfig(
-        **_SIZES | {"num_hidden_layers": 4, "num_key_value_heads": 1},
+        **_SIZES | {"num_hidden_layers": 4, "num_key_value_heads": 1} | sizes,
         linear_num_key_heads=1,
-        linear_num_value_heads=2,
+        linear_num_value_heads=value_heads,
         linear_key_head_dim=128,
         linear_value_head_dim=128,
         num_experts=2,
@@ -65,6 +65,10 @@ def _qwen3_next() -> Any:
         shared_expert_intermediate_size=96,
         dtype="bfloat16",
     )
+
+
+def _small_blocks() -> Any:
+    return _qwen3_next(1, num_key_value_heads=2, head_dim=128)  # a small state beside large keys: blocks of 128 tokens
 
 
 def _llama4() -> Any:
@@ -92,6 +96,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "gemma3": _gemma3,
     "deepseek": _deepseek,
     "qwen3_next": _qwen3_next,
+    "small_blocks": _small_blocks,
     "llama4": _llama4,
     "bert": _bert,
 }
@@ -111,7 +116,7 @@ def make(name: str, folder: Path) -> Path:
             words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(495))]
             (home / "vocab.txt").write_text("\n".join(words))
             transformers.BertTokenizerFast(str(home / "vocab.txt")).save_pretrained(home)
-        model.to(torch.bfloat16 if name == "qwen3_next" else torch.float32).save_pretrained(home)
+        model.to(torch.bfloat16 if config.model_type == "qwen3_next" else torch.float32).save_pretrained(home)
     return home
 
 
@@ -130,4 +135,19 @@ def eagle(folder: Path) -> Path:
         home.mkdir(parents=True, exist_ok=True)
         save_file(weights, home / "model.safetensors")
         config.save_pretrained(home)
+    return home
+
+
+def mtp(folder: Path) -> Path:
+    """Return the folder of "small_blocks" and a module that drafts: its last layer, over tokens and hidden states."""
+    home = make("small_blocks", folder)
+    parts = load_file(home / "model.safetensors")
+    if "mtp.fc.weight" not in parts:
+        layer = "model.layers.3."
+        parts |= {name.replace(layer, "mtp.layers.0."): part.clone() for name, part in parts.items() if layer in name}
+        size = _SIZES["hidden_size"]
+        for name in ("norm", "pre_fc_norm_hidden", "pre_fc_norm_embedding"):
+            parts[f"mtp.{name}.weight"] = torch.zeros(size, dtype=torch.bfloat16)
+        parts["mtp.fc.weight"] = torch.cat([torch.eye(size)] * 2, dim=1).to(torch.bfloat16)
+        save_file(parts, home / "model.safetensors", {"format": "pt"})
     return home

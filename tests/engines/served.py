@@ -169,6 +169,7 @@ def serve(folder: Path, model: str, workload: Workload, ours: bool, options: dic
         served.hits = values["vllm:prefix_cache_hits"]
         served.external = values["vllm:external_prefix_cache_hits"]
         served.preemptions = values["vllm:num_preemptions"]
+        served.notes["accepted"] = values.get("vllm:spec_decode_num_accepted_tokens", 0)
         if ours:
             manager = manager_of(llm)
             manager.core.check({})

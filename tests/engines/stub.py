@@ -8,16 +8,21 @@ found by the wrong request shows at once, whatever the manager believes.
 
 import copy
 import random
+import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tests.engines import models
 from tests.engines.connector import draw
 from vllm import SamplingParams
+from vllm.config.aux_output import AuxOutputConfig
+from vllm.distributed.aux_output_connector import routed_experts, store
+from vllm.distributed.aux_output_connector import worker as aux_worker
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers.mamba.checkpoint import compute_mamba_prefill_checkpoints
 from vllm.utils.hashing import sha256
@@ -33,6 +38,7 @@ from vllm.v1.kv_cache_interface import (
     KVCacheGroupSpec,
     KVCacheTensor,
     MambaSpec,
+    RSWASpec,
     SlidingWindowSpec,
 )
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
@@ -78,6 +84,7 @@ KINDS: dict[str, Callable[[], list[Any]]] = {
     "sliding": lambda: [sliding(40)],
     "five": lambda: [sliding(32)] * 5,
     "chunked": lambda: [chunked(48)],
+    "reference": lambda: [RSWASpec(block_size=16, rswa_window=24, **layer())],
     "state": lambda: [state()],
     "states": lambda: [state()] * 3,
     "large-state": lambda: [state(32)],
@@ -102,6 +109,8 @@ def scheduler(
     is_async: bool = False,
     drafts: int = 0,
     eagle: bool = False,
+    modules: bool = False,
+    rows: bool = False,
     flagged: bool = True,
     unit: int | None = None,
     interval: int | None = None,
@@ -115,7 +124,8 @@ def scheduler(
     """Return one of vLLM's schedulers over a pool of these groups, with its own manager or ours.
 
     `loads` configures the connector beside this file, `connector` one of vLLM's own. Drafts are of an EAGLE head or of
-    n-grams; `flagged` marks full attention as the head's. `unit` is the tokens of a hash, `interval` is vLLM's
+    n-grams, and with `modules` each draft is of a module of its own; `flagged` marks full attention as the head's. With
+    `rows` the worker returns an auxiliary output of each token. `unit` is the tokens of a hash, `interval` is vLLM's
     ``--prefix-cache-retention-interval`` (0 by default there), and `shared_prefix` lets states inside blocks be
     published.
     """
@@ -141,6 +151,15 @@ def scheduler(
     config.cache_config = copy.copy(config.cache_config)
     config.scheduler_config = copy.copy(config.scheduler_config)
     config.scheduler_config.async_scheduling = is_async
+    if modules:
+        own: Any = copy.deepcopy(config.speculative_config)
+        own.draft_model_config.hf_config.num_nextn_predict_layers, own.method = drafts, "mtp"
+        config.speculative_config = own
+        extra = config.num_prefill_lookahead_tokens - 1
+        kinds = [
+            replace(kind, extra_retained_tokens=extra) if isinstance(kind, SlidingWindowSpec) else kind
+            for kind in kinds
+        ]
     sizes = [kind.block_size for kind in kinds]
     config.cache_config.block_size = max(sizes)
     config.cache_config.num_gpu_blocks = num_blocks
@@ -148,6 +167,8 @@ def scheduler(
         config.cache_config.mamba_cache_mode = "align" if caching else "none"
         config.cache_config.mamba_block_size = max(sizes)
         config.cache_config.enable_mamba_shared_prefix_checkpoint = shared_prefix
+    if rows:
+        config.aux_output_config = AuxOutputConfig(enable_return_routed_experts=True)
     if loads is not None:
         connector = {
             "kv_connector": "Connector",
@@ -213,6 +234,25 @@ class WrongContentError(AssertionError):
     """A step would read what is not the prefix of its request."""
 
 
+def recorder(scheduler: Any) -> Any:
+    """Return what vLLM's worker keeps auxiliary outputs in, without a model to take them from."""
+    made = aux_worker.AuxOutputWorkerConnector.__new__(aux_worker.AuxOutputWorkerConnector)
+    unit, settings = scheduler.hash_block_size, scheduler.scheduler_config
+    held = store.BlockObjectStore(max_bytes=8 * unit * scheduler.kv_cache_config.num_blocks, object_nbytes=8 * unit)
+    sizes = settings.max_num_seqs, settings.max_num_batched_tokens, 2
+    vars(made).update(
+        _store=store.BackgroundBlockObjectStore(held, max_pending_batches=64),
+        _buffer=routed_experts.RoutedExpertsBuffer(np.dtype("int64"), (), unit, *sizes),
+        _requests={},
+        _generation=0,
+        _step_metadata=None,
+        _pending_outputs=[],
+        _lock=threading.Lock(),
+        _max_concurrent_batches=2,
+    )
+    return made
+
+
 class Worker:
     """The worker's side of one scheduler: tokens, block tables, and what every slot holds."""
 
@@ -236,6 +276,10 @@ class Worker:
         self.states = [at for at, kind in enumerate(kinds) if isinstance(kind, MambaSpec)]
         self.running: dict[tuple[str, int], tuple[int, int]] = {}  # of a state: its entry, and the tokens accepted last
         self.proposed: dict[str, list[int]] = {}
+        self.again = max(0, getattr(scheduler, "num_prefill_lookahead", 0) - 1)  # a head writes so many once more
+        self.heads: dict[str, tuple[int, int]] = {}  # where the head of a request began, and where it ended last
+        self.prompts: dict[str, int] = {}
+        self.rows: Any = recorder(scheduler) if scheduler.aux_output_connector is not None else None
 
     def _digest(self, name: str, count: int, extra: Sequence[int] = ()) -> list[int]:
         """Return the digests of the prefixes of a request's tokens, drafts behind them."""
@@ -266,6 +310,7 @@ class Worker:
     def _know(self, name: str, tokens: list[int], tables: Sequence[Sequence[int]], computed: int) -> None:
         self.tokens[name], self.digests[name] = list(tokens), []
         self.tables[name] = [list(table) for table in tables]
+        self.heads[name] = computed, computed
         for group in self.states:
             self.running[name, group] = (computed - 1) // self.kinds[group].block_size, 1
 
@@ -275,12 +320,13 @@ class Worker:
         What such a request samples is dropped by the scheduler, so it learns nothing.
         """
         for name in output.finished_req_ids:
-            for each in (self.tokens, self.digests, self.tables, self.proposed):
+            for each in (self.tokens, self.digests, self.tables, self.proposed, self.heads):
                 each.pop(name, None)
         starts: dict[str, int] = {}
         for new in output.scheduled_new_reqs:
             tokens = new.prefill_token_ids if new.prefill_token_ids is not None else new.prompt_token_ids
             self._know(new.req_id, tokens, new.block_ids, new.num_computed_tokens)
+            self.prompts[new.req_id] = len(new.prompt_token_ids)
             starts[new.req_id] = new.num_computed_tokens
         cached = output.scheduled_cached_reqs
         for at, name in enumerate(cached.req_ids):
@@ -317,7 +363,37 @@ class Worker:
         for name, start, stop, digests, _ in steps:
             if set(lost).isdisjoint(self.tables[name][0]):
                 self._read(name, start, stop, digests, states)
-        return self._sample(steps, lost)
+            self.heads[name] = self.heads[name][0], stop
+        result = self._sample(steps, lost)
+        if self.rows is not None:
+            self.rows.begin_step(output.aux_output_connector_metadata)
+            result.aux_output_connector_output = self._record(steps, result.sampled_token_ids)
+        return result
+
+    def _record(self, steps: list[Any], sampled: list[list[int]]) -> Any:
+        """Return the auxiliary outputs of a step: of each token its digest."""
+        lengths = [stop - start for _, start, stop, _, _ in steps]
+        pending = aux_worker.PendingAuxOutput(
+            self.rows,
+            [name for name, *_ in steps],
+            np.array([start for _, start, *_ in steps]),
+            np.cumsum([0, *lengths]),
+            torch.empty(0),
+            np.array(
+                [digest for _, start, stop, digests, _ in steps for digest in digests[start:stop]], dtype=np.int64
+            ),
+            np.array([len(tokens) for tokens in sampled]),
+            np.array(
+                [
+                    len(extra) + 1 - len(tokens) if tokens else 0
+                    for (_, _, _, _, extra), tokens in zip(steps, sampled, strict=True)
+                ]
+            ),
+        )
+        self.rows._pending_outputs.append(pending)
+        for name in pending.request_ids:
+            self.rows._requests[name].pending_outputs += 1
+        return self.rows.process_output(pending) if steps else {}
 
     def load(self, tokens: Sequence[int], start: int, stop: int, tables: Sequence[Sequence[int]]) -> None:
         """Write what comes from elsewhere: the contents of tokens `start` to `stop`, where there is a block."""
@@ -413,12 +489,16 @@ class Worker:
                 if start and states[name, group] != (digests[start - 1],) * 2:
                     raise WrongContentError(f"{name}: group {group} reads another state than after {start} tokens")
                 continue
-            first = 0
+            first, begin = 0, max(self.heads[name][0], start - self.again) if self.again else start
             if isinstance(kind, SlidingWindowSpec):
-                first = max(0, start - kind.sliding_window + 1)
+                first = max(0, begin - kind.sliding_window + 1)
             elif isinstance(kind, ChunkedLocalAttentionSpec):
-                first = start // kind.attention_chunk_size * kind.attention_chunk_size
-            for at in range(first, stop):
+                first = begin // kind.attention_chunk_size * kind.attention_chunk_size
+            read: Sequence[int] = range(first, stop)
+            if isinstance(kind, RSWASpec):
+                prompt = self.prompts[name]
+                read = [at for at in read if at < prompt or at >= start - kind.rswa_window]
+            for at in read:
                 owner, held = self.slots.get(table[at // size], (group, {}))
                 if owner != group or held.get(at % size) != digests[at]:
                     raise WrongContentError(
@@ -472,6 +552,7 @@ class Side:
         self.tried: set[str] = set()
         self.errors: set[str] = set()
         self.finished: dict[str, Any] = {}
+        self.rows: dict[str, list[int]] = {}
         self.steps = self.audited = 0
 
     @property
@@ -550,6 +631,13 @@ class Side:
                 digests = self.worker._digest(name, min(len(keys) * unit, len(self.worker.tokens[name])))
                 self.prefixes |= {key[:16]: end for key, end in zip(keys, digests[unit - 1 :: unit], strict=False)}
         pool = core.block_pool
+        for name in [each.request_id for each in self.scheduler.running if self.worker.again]:
+            begin, stop = self.worker.heads[name]
+            known = min(stop, len(self.worker.tokens[name]))
+            for kind, table in zip(self.worker.kinds, self.worker.tables[name], strict=True):
+                entries = {at // kind.block_size for at in range(max(begin, known - self.worker.again), known)}
+                if not isinstance(kind, MambaSpec) and any(pool.is_published(table[entry]) for entry in entries):
+                    raise WrongContentError(f"{name}: a block that its draft head writes once more can be found")
         for block, (group, key) in enumerate(zip(pool.block_groups(), pool.block_keys(), strict=True)):
             if key not in self.prefixes:
                 continue
@@ -567,6 +655,8 @@ class Side:
                 if each.finish_reason is not None:
                     self.finished[each.request_id] = each
                 self.tokens.setdefault(each.request_id, []).extend(each.new_token_ids)
+                if each.routed_experts is not None:
+                    self.rows.setdefault(each.request_id, []).extend(each.routed_experts.tolist())
                 if each.finish_reason == FinishReason.ERROR:
                     self.errors.add(each.request_id)
             stats = outputs.scheduler_stats
@@ -634,3 +724,9 @@ def walk(
             found, right = side.tokens.get(name, []), side.worker.answer(tokens, most)
             if found != right[: len(found)] or (len(found) < most and name not in aborted | side.errors):
                 raise AssertionError(f"{name}: {found} instead of {right}")
+            if side.worker.rows is not None and found:
+                digests, digest = [], side.worker.seed
+                for token in [*tokens, *found[:-1]]:
+                    digests.append(digest := hash((digest, token)))
+                if side.rows[name] != digests:
+                    raise AssertionError(f"{name}: the auxiliary outputs of other tokens")

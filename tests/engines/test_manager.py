@@ -104,7 +104,7 @@ def test_each_group_s_own_hit_is_as_vllm_s_coordinator_counts_it() -> None:
     from tests.engines import stub
     from vllm.v1.core.kv_cache_coordinator import HybridKVCacheCoordinator
 
-    manager = _manager([stub.full(), stub.sliding(40)])
+    manager = _manager([stub.full(), stub.sliding(40)], 56)
     request = _admitted(manager, "r", TOKENS)
     manager.free(request)
     assert isinstance(manager.coordinator, HybridKVCacheCoordinator)
@@ -156,8 +156,38 @@ def test_ranks_share_the_tokens_of_a_block_where_vllm_shards_it() -> None:
     _admitted(manager, "r", TOKENS)
     assert [len(ids) for ids in manager.get_block_ids("r")] == [4, 7]
     assert _hit(manager, TOKENS) == 96
+    recurrent = _manager([stub.full(), stub.state(32)], dcp_world_size=2)
+    _admitted(recurrent, "r", TOKENS[:96])
+    recurrent.new_step_starts()
+    assert (_hit(recurrent, TOKENS), [len(ids) for ids in recurrent.get_block_ids("r")]) == (96, [3, 3])
     with pytest.raises(UnsupportedError, match="SlidingWindowSpec under decode context parallelism"):
         _manager([stub.full(), stub.sliding(40)], dcp_world_size=2)
+
+
+def test_drafts_of_several_modules_are_refused_beside_states() -> None:
+    from tests.engines import stub
+
+    with pytest.raises(UnsupportedError, match=r"several modules beside recurrent .* num_speculative_tokens=1"):
+        _manager([stub.full(), stub.state()], num_prefill_lookahead=3)
+    _manager([stub.full(), stub.state(2048)], num_prefill_lookahead=3, enable_caching=False)
+
+
+def test_a_block_that_was_never_cached_is_not_counted_as_evicted() -> None:
+    from tests.engines import stub
+    from vllm.v1.core.kv_cache_metrics import KVCacheMetricsCollector
+
+    collector = KVCacheMetricsCollector(sample_rate=1.0)
+    manager = _manager([stub.full()], 5, metrics_collector=collector)
+    manager.free(_admitted(manager, "short", TOKENS[:5]))
+    manager.free(_admitted(manager, "whole", TOKENS[:64]))
+    assert collector.drain_events() == []
+    for _ in range(2):  # two hits on three blocks each, and a block that the rest was computed in
+        manager.free(_admitted(manager, "again", TOKENS[:49]))
+    collector.drain_events()
+    manager.free(_admitted(manager, "other", TOKENS[36:]))
+    assert sorted(len(each.reuse_gaps_seconds) for each in collector.drain_events()) == [1, 1, 1]
+    assert manager.reset_prefix_cache()
+    assert collector.block_metrics == {}
 
 
 @pytest.mark.parametrize("caching", [True, False])
@@ -179,7 +209,7 @@ def test_a_model_without_a_cache_needs_no_block(caching: bool) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"prefix_cache_retention_interval": 64}, "prefix_cache_retention_interval=64 .* start vLLM without"),
+        ({"prefix_cache_retention_interval": 64}, "prefix_cache_retention_interval=64: .* start vLLM without"),
         ({"hisparse_host_num_blocks": 8}, r"hisparse_host_num_blocks=8 \(blocks on the host"),
     ],
 )
@@ -188,6 +218,18 @@ def test_settings_are_refused_by_name(config: dict[str, Any], message: str) -> N
 
     with pytest.raises(UnsupportedError, match=message):
         _manager([stub.full()], config=config)
+
+
+@pytest.mark.parametrize(("interval", "hits"), [(0, 0), (32, 32), (None, 32)])
+def test_an_interval_keeps_more(interval: int | None, hits: int) -> None:
+    """Under pressure a window at each multiple stays, where another prompt parts."""
+    from tests.engines import stub
+
+    config = {"prefix_cache_retention_interval": interval}
+    manager = _manager([stub.full(), stub.sliding(17)], 57 if interval is not None else 60, config)
+    manager.free(_admitted(manager, "first", TOKENS))
+    manager.free(_admitted(manager, "second", list(range(500, 900))))
+    assert _hit(manager, [*TOKENS[:40], 7, 8, 9]) == hits
 
 
 def test_fields_that_are_newer_than_the_adapter_are_refused_by_name() -> None:

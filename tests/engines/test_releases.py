@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.engines.conftest import published
 
 from benchmarks.peers.vllm import PUBLISHED
 
@@ -22,13 +23,9 @@ PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or HERE.parents[1] / ".peers").
 @pytest.mark.skipif(not (PEERS / "vllm").is_dir(), reason="the peers' files are not there: make bench-peers")
 def test_the_schedulers_of_the_newest_release(tmp_path: Path) -> None:
     PUBLISHED.check(PEERS)
-    (tmp_path / "vllm").symlink_to(PEERS / "vllm", target_is_directory=True)
-    known = tmp_path / f"vllm-{PUBLISHED.version}+cpu.dist-info"  # by its name vLLM knows that it is to run on a CPU
-    known.mkdir()
-    (known / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {PUBLISHED.version}+cpu\n")
-    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     tests = [str(HERE / f"test_{name}.py") for name in ("start", "manager", "connectors", "schedules", "hybrids")]
     command = [sys.executable, "-m", "pytest", "-q", "-o", "filterwarnings=", "-p", "no:cacheprovider", *tests]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False)
+    environment = published(tmp_path, PEERS, PUBLISHED.version)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]
     assert "skipped" not in done.stdout.splitlines()[-1]

@@ -102,6 +102,29 @@ def test_the_same_tokens_come_out(name: str, models_folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_recurrent_layers_with_drafts_give_the_tokens_of_no_caching(
+    models_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.engines import models, recurrent, served
+
+    models.mtp(models_folder)
+    answers: dict[tuple[int, ...], list[int]] = {}
+    recurrent.install(monkeypatch, answers)
+    size: dict[str, Any] = {"count": 5, "longest": 500}
+    options: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 300}
+    workload = served.generate(rounds=1, **size)
+    plain = served.serve(models_folder, "small_blocks", workload, False, options | {"enable_prefix_caching": False})
+    for prompt, (tokens,) in zip(served.prompts(3, 5, 500), plain.tokens[0], strict=True):
+        answers[tuple(prompt["prompt_token_ids"])] = tokens
+    options |= {"speculative_config": {"method": "mtp", "num_speculative_tokens": 3}}
+    options |= {"enable_prefix_caching": True, "mamba_cache_mode": "align"}
+    theirs, ours = served.both(models_folder, "small_blocks", served.generate(**size), **options)
+    print(served.show("recurrent, drafts", theirs, ours), ours.notes, recurrent.COPIES)
+    assert ours.tokens == plain.tokens * 2
+    assert min(ours.hits, ours.notes["accepted"], *recurrent.COPIES.values()) > 0
+
+
+@pytest.mark.slow
 def test_a_model_without_a_cache_is_served(models_folder: Path) -> None:
     from tests.engines import models, served
     from vllm import LLM

@@ -77,7 +77,7 @@ def test_everything_that_a_release_asks_is_there(models_folder: Path) -> None:
     ("spec", "message"),
     [
         ({"kind": "MambaSpec", "mamba_cache_mode": "all"}, "--mamba-cache-mode align"),
-        ({"kind": "RSWASpec", "rswa_window": 64}, "RSWASpec, which Blockwright does not manage"),
+        ({"kind": "SinkFullAttentionSpec", "sink_len": 16}, "SinkFullAttentionSpec, which Blockwright does not manage"),
         ({"kind": "SlidingWindowMLASpec", "sliding_window": 32, "bounded_replay": True}, "--no-swa-bounded-replay"),
     ],
 )
@@ -101,8 +101,6 @@ def test_kinds_that_are_not_served_are_refused_by_name(spec: dict[str, Any], mes
     ("options", "message"),
     [
         ({"pcp_world_size": 2}, "--prefill-context-parallel-size 1"),
-        ({"metrics_collector": object()}, "--kv-cache-metrics"),
-        ({"num_prefill_lookahead": 3}, "num_speculative_tokens=1"),
         ({"something_new": 1}, "something_new=1 is not supported .* Unset BLOCKWRIGHT_VLLM"),
     ],
 )
@@ -116,14 +114,6 @@ def test_options_that_are_not_served_are_refused_by_name(options: dict[str, Any]
     config = interface.KVCacheConfig(num_blocks=20, kv_cache_tensors=[], kv_cache_groups=groups)
     with pytest.raises(UnsupportedError, match=message):
         KVCacheManager(config, max_model_len=100, hash_block_size=16, **options)
-
-
-def test_a_scheduler_that_keeps_auxiliary_outputs_is_refused(models_folder: Path) -> None:
-    from tests.engines import stub
-
-    manager = stub.scheduler(models_folder, True, [stub.full()], 20).kv_cache_manager
-    with pytest.raises(UnsupportedError, match=r"auxiliary outputs .* without --enable-return-routed-experts"):
-        getattr(manager.coordinator, "full_attention_group_id", None)  # so its connector asks, when it is made
 
 
 def test_a_synchronous_load_into_windows_alone_is_refused_before_it_can_fail(models_folder: Path) -> None:

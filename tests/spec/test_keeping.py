@@ -16,7 +16,7 @@ from blockwright_spec import hints
 from blockwright_spec.manager import transitions as t
 from blockwright_spec.manager.added import ConfigAdded
 from blockwright_spec.manager.hits import found
-from blockwright_spec.manager.keeping import leaving_at_end, left
+from blockwright_spec.manager.keeping import leaving_at_end, left, spares_of
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done, Outcome, Step
 from blockwright_spec.manager.retention_laws import law_next_turn_hits
@@ -24,6 +24,7 @@ from blockwright_spec.manager.state import NULL, Config, Running, State, initial
 from blockwright_spec.reads import Chunked, Full, Group, Kind, Prefix, Sinks, Sliding
 
 KEEPS = ConfigAdded(keeps=True, spares=1)
+LEARNS = ConfigAdded(keeps=True, learns=(8, 1), every=4)
 
 
 def done(outcome: Outcome) -> State:
@@ -43,7 +44,7 @@ class Turn:
 
 
 def served(state: State, prefix: Prefix, steps: tuple[int, ...]) -> tuple[State, Turn, int]:
-    """Serve a request in steps; return the state, what it left, and the blocks that it held at most."""
+    """Serve a request in steps; return the state, what it left, and the blocks that were held and spared at most."""
     state = done(t.arrive(state, 0, prefix))
     state = done(t.find(state, 0, LRU))
     hit, computed, held = state.requests[0].hit, 0, 0  # type: ignore[union-attr]
@@ -55,7 +56,7 @@ def served(state: State, prefix: Prefix, steps: tuple[int, ...]) -> tuple[State,
             state, computed = done(t.admit(state, 0, hit, Step(new), LRU)), hit.length + new
         elif new > 0:
             state, computed = done(t.grow(state, 0, computed, Step(new), LRU)), computed + new
-        held = max(held, state.config.num_blocks - 1 - len(state.queue))
+        held = max(held, state.config.num_blocks - 1 - len(state.queue) + spares_of(state))
         ordinary |= {block for block in set(state.queue) - set(before.queue) if is_ordinary(state, block)}
     request = state.requests[0]
     assert isinstance(request, Running)
@@ -80,13 +81,12 @@ def goes_on(new: Turn, turn: Turn) -> bool:
 
 
 def broken(state: State, turns: tuple[Turn, ...]) -> list[Turn]:
-    spares = state.config.added.spares
-    sums = ((turn, turn.ordinary + turn.held + spares) for turn in turns)
+    sums = ((turn, turn.ordinary + turn.held) for turn in turns)
     return [turn for turn, most in sums if not law_next_turn_hits(state, turn.prefix, turn.length, most)]
 
 
 def promised(state: State, turns: tuple[Turn, ...]) -> int:
-    return sum(turn.ordinary + turn.held + state.config.added.spares < state.config.num_blocks for turn in turns)
+    return sum(turn.ordinary + turn.held < state.config.num_blocks for turn in turns)
 
 
 NO_TURNS: tuple[Turn, ...] = ()
@@ -111,10 +111,10 @@ def explored(config: Config, depth: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize("blocks", [10, 12, 14])
-def test_next_turn_hits(layers: tuple[Group, ...], blocks: int) -> None:
+@pytest.mark.parametrize(("added", "blocks"), [(KEEPS, 10), (KEEPS, 12), (KEEPS, 14), (LEARNS, 16)])
+def test_next_turn_hits(layers: tuple[Group, ...], added: ConfigAdded, blocks: int) -> None:
     """KEEP-1."""
-    kept, lost = explored(Config(layers, blocks, 5, added=KEEPS), 3)
+    kept, lost = explored(Config(layers, blocks, 5, added=added), 3)
     assert lost == 0
     assert blocks < 14 or kept > 100
 
@@ -140,7 +140,8 @@ def test_random_histories(seed: int) -> None:
     windows = random.choice(kinds)
     size = random.choice([1, 2])
     groups = (Group(Full(), size), Group(windows, size), Group(Sliding(3), size))
-    added = ConfigAdded(keeps=True, spares=random.randint(0, 3))
+    learns = random.choice([None, (8, 1)])
+    added = ConfigAdded(keeps=True, spares=random.randint(0, 3), learns=learns, every=random.choice([0, 4]))
     state, turns = initial(Config(groups, random.randint(40, 90) // size, 24, added=added), 1), NO_TURNS
     known = [tuple(random.choices((0, 1), k=random.randint(3, 8))) for _ in range(3)]
     for _ in range(25):

@@ -4,8 +4,9 @@ This is trusted code: it decides what "the same state" means. It is short, it is
 the mutants of the kit include it.
 """
 
+from blockwright_spec.manager.keeping import spares_of
 from blockwright_spec.manager.retention import in_order
-from blockwright_spec.manager.state import NULL, Running, State, Table, held_tables
+from blockwright_spec.manager.state import NULL, Content, Running, State, Table, held_tables, keys_of
 
 from ..checker.lockstep import differing
 from .adapter import Observation
@@ -31,8 +32,9 @@ def expected(state: State) -> Observation:
         for block in table:
             references[block] += block != NULL
     for block, content in state.keys:
-        keys[block] = content  # type: ignore[call-overload]
+        keys[block] = max(keys[block] or content, content, key=length)  # type: ignore[call-overload]
     added = state.config.added
+    tails = tuple([tuple(sorted(map(length, keys_of(state, block)))[:-1]) for block in range(blocks)])
     queue, overlaps = state.queue, added.overlaps
     if added.keeps and not added.retains:  # as they will be taken; with hints, who goes depends on the taker
         queue = in_order(state, None, len(queue))
@@ -41,7 +43,15 @@ def expected(state: State) -> Observation:
     passing = tuple([block for block, mark in enumerate(state.marks) if mark.passing])
     tips = tuple([(block, int(mark.tip)) for block, mark in enumerate(state.marks) if mark.tip])
     outside = tuple(sorted(state.outside))
-    return Observation(tuple(tables), queue, *shown, outside=outside, passing=passing, tips=tips)
+    spares, parts = spares_of(state), tails if added.unit else None
+    return Observation(
+        tuple(tables), queue, *shown, outside=outside, passing=passing, tips=tips, spares=spares, tails=parts
+    )
+
+
+def length(content: Content) -> int:
+    """Count the tokens that a content is of."""
+    return len(content[1][1])
 
 
 def differences(wanted: Observation, shown: Observation, ordered: bool = True) -> list[str]:

@@ -108,8 +108,12 @@ class Observation(NamedTuple):
     """Passing blocks, where blocks are told apart so, in ascending order."""
     tips: tuple[tuple[int, int], ...] | None = None
     """Free blocks with which a prompt (1) or an output (2) ended that no request has gone on from, likewise."""
+    spares: int | None = None
+    """How many of the last passing blocks go as others do."""
     counted: Counted | None = None
     """Where what happens is counted: the counts."""
+    tails: tuple[tuple[int, ...], ...] | None = None
+    """Where hits may end inside blocks: per block, the other lengths that it is published as, ascending."""
 
 
 class ManagerAdapter(Protocol):
@@ -190,7 +194,7 @@ class ManagerAdapter(Protocol):
         """
 
     def take_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Take the copies to come, per group (``take_copies``); only called in scopes with "fork" among their calls."""
+        """Take the copies to come, per group (``take_copies``); called in scopes with forks, or hits inside blocks."""
 
     def reset(self) -> bool:
         """Reset the prefix cache and return whether it was."""

@@ -19,6 +19,7 @@ from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Config, Content, Table
 from blockwright_spec.reads import Ahead, Chunked, Cross, Full, Kind, Mamba, Prefix, Sinks, Sliding, cut
 
+from ..checker.world import twin_of
 from .adapter import EXTRAS, Counted, Explained, Found, Observation, Planned, Served
 
 
@@ -64,8 +65,8 @@ def errors_of(package: ModuleType) -> tuple[type[Exception], ...]:
 
 
 def hash_unit(config: Config) -> int:
-    """Return the tokens per hashed block of a request: the largest that divides the blocks of every group."""
-    return gcd(*(group.block_size for group in config.groups))
+    """Return the tokens per hashed block of a request: the unit, or the largest that divides every group's blocks."""
+    return config.added.unit or gcd(*(group.block_size for group in config.groups))
 
 
 def slices(flat: list[int], offsets: list[int], groups: int) -> list[tuple[Table, ...]]:
@@ -76,7 +77,7 @@ def slices(flat: list[int], offsets: list[int], groups: int) -> list[tuple[Table
 
 def options_of(config: Config) -> dict[str, Any]:
     added = config.added
-    options = {
+    options: dict[str, Any] = {
         "enable_caching": config.caching,
         "use_eagle": config.eagle,
         "overlap_steps": added.overlaps,
@@ -86,7 +87,10 @@ def options_of(config: Config) -> dict[str, Any]:
         "keep_wanted": added.keeps,
     }
     if added.keeps:
-        options["passing_spares"] = added.spares
+        options["passing_spares"] = added.spares if added.learns is None else None
+        options["wanted_interval"] = added.every
+    if added.unit:
+        options["prefix_match_unit"] = added.unit
     if not added.retains:
         return options
     shares = {EXTRAS[extra]["cache_salt"]: floor for extra, floor in added.floors if isinstance(extra, int)}
@@ -160,13 +164,10 @@ class Account:
         self.admitted: dict[str, Life] = {}  # and what was known when it was last admitted
         self.life = Life(0)
 
-    def copy(self, manager: KVCacheManager) -> Account:
-        twin = object.__new__(Account)
-        journal = manager.journal
-        assert journal is not None
-        twin.journal, twin.reader, twin.before = journal, journal.reader(self.reader.position), self.before
-        twin.lives, twin.admitted, twin.life = self.lives.copy(), self.admitted.copy(), self.life
-        return twin
+    def copy(self, manager: KVCacheManager) -> Self:
+        journal: Any = manager.journal
+        reader = journal.reader(self.reader.position)
+        return twin_of(self, journal=journal, reader=reader, lives=self.lives.copy(), admitted=self.admitted.copy())
 
     def forget(self, name: str) -> None:
         self.lives.pop(name, None)
@@ -215,6 +216,9 @@ class BlockwrightAdapter:
     def __init__(self, config: Config) -> None:
         groups, options = kv_cache_config(config, self.package), {**options_of(config), **self.options}
         self.manager: KVCacheManager = self.package.KVCacheManager(groups, config.max_model_len, **options)
+        if config.added.learns is not None:  # in fewer parts, and faster, so that few states show all of it
+            learner = self.manager.block_pool._passing
+            learner.whole, learner.slow = config.added.learns
         if config.added.retains:
             self.manager.advance_time(0)  # candidates are told apart from the beginning
         self.requests: dict[str, Request] = {}
@@ -222,6 +226,7 @@ class BlockwrightAdapter:
         self.hits: dict[str, KVCacheBlocks] = {}
         self.plans: dict[str, Fits] = {}
         self.overlaps = config.added.overlaps
+        self.has_tails = config.added.unit > 0
         self.shared = self.sharing(config)
         self.stream = self.package.observe.EventStream() if config.added.tells else None
         self.joined: list[tuple[int, tuple[Event, ...]]] = []
@@ -234,19 +239,18 @@ class BlockwrightAdapter:
 
     def copy(self) -> Self:
         """Return an independent copy; requests are copied when they are next used."""
-        twin = object.__new__(type(self))
-        twin.manager = self.manager.copy()
-        twin.requests = self.requests.copy()
-        twin.prefixes = self.prefixes.copy()
-        pool = twin.manager.block_pool
-        twin.hits = {name: self.package.KVCacheBlocks(pool, hit.ids) for name, hit in self.hits.items()}
-        twin.plans = {}
-        twin.overlaps = self.overlaps
-        twin.stream = None if self.stream is None else self.stream.copy()
-        twin.joined = self.joined[:]
-        twin.account = None if self.account is None else self.account.copy(twin.manager)
-        twin.shared = self.shared
-        return twin
+        manager = self.manager.copy()
+        return twin_of(
+            self,
+            manager=manager,
+            requests=self.requests.copy(),
+            prefixes=self.prefixes.copy(),
+            hits={name: self.package.KVCacheBlocks(manager.block_pool, hit.ids) for name, hit in self.hits.items()},
+            plans={},
+            stream=None if self.stream is None else self.stream.copy(),
+            joined=self.joined[:],
+            account=None if self.account is None else self.account.copy(manager),
+        )
 
     def owned(self, name: str) -> Request:
         """Return a request for a call that may change it: a copy that other copies of the adapter do not share."""
@@ -459,19 +463,14 @@ class BlockwrightAdapter:
         manager = self.manager
         pool = manager.block_pool
         there = set(manager.request_ids())
-        prefixes = self.shared.prefixes
         if not there <= set(names):
             raise AssertionError(f"REQ-1: the manager holds tables of {sorted(there - set(names))}")
+        keys, tails = self.published()
         return Observation(
             tuple([tuple(map(tuple, manager.get_block_ids(name))) if name in there else None for name in names]),
             tuple(pool.free_block_ids()),
             tuple(pool.ref_counts()),
-            tuple(
-                [
-                    None if group is None or digest is None else (group, prefixes[digest])
-                    for group, digest in zip(pool.block_groups(), pool.block_keys(), strict=True)
-                ]
-            ),
+            keys,
             tuple([manager.num_published(name) if name in there else None for name in names]),
             pool.get_num_free_blocks(),
             tuple([tuple(map(tuple, manager.get_draft_block_ids(name))) if name in there else None for name in names]),
@@ -482,8 +481,24 @@ class BlockwrightAdapter:
             tuple([block for block, times in enumerate(pool.holders_apart()) for _ in range(times)]),
             tuple(pool.passing_block_ids()),
             tuple(pool.tips()),
+            pool.passing_spares,
             None if self.account is None else self.account.counted(),
+            tails,
         )
+
+    def published(self) -> tuple[tuple[Content | None, ...], tuple[tuple[int, ...], ...] | None]:
+        """Return what each block is published as, and where hits may end inside blocks its other lengths."""
+        pool, prefixes = self.manager.block_pool, self.shared.prefixes
+        groups, digests = pool.block_groups(), pool.block_keys()
+        if not self.has_tails:
+            pairs = zip(groups, digests, strict=True)
+            return tuple([None if at is None or key is None else (at, prefixes[key]) for at, key in pairs]), None
+        found = [
+            sorted({prefixes[key] for key in (digest, *more) if key is not None}, key=lambda prefix: len(prefix[1]))
+            for digest, more in zip(digests, pool.tail_keys(), strict=True)
+        ]
+        keys = [None if at is None else (at, every[-1]) for at, every in zip(groups, found, strict=True)]
+        return tuple(keys), tuple([tuple([len(prefix[1]) for prefix in every[:-1]]) for every in found])
 
     def listeners(self, stream: Any) -> tuple[Listener, ...]:
         """Return the index of a listener who joined at each observation up to now, this one included."""

@@ -25,7 +25,6 @@ Form = tuple[list[int], list[int], list[Any], list[list[int]], list[Any]]
 
 
 ABSENT = (0,)
-"""The signature of a request that is not there."""
 
 
 class Names:
@@ -51,10 +50,13 @@ def marks_of(state: State, names: Names) -> list[int]:
     marks = [0 if content is None else len(content[1][1]) for content in state.contents]
     numbers: list[int] = []
     groups = len(state.config.groups)
+    several: dict[int, list[int]] = {}
     for block, (at, prefix) in state.keys:
         number = names.number(prefix) * groups + at
-        marks[block] += longest * (1 + numbers.count(number) + blocks * number)
+        several.setdefault(block, []).append(1 + numbers.count(number) + blocks * number)
         numbers.append(number)
+    for block, facts in several.items():  # with units, a block may have several keys
+        marks[block] += longest * (facts[0] if len(facts) == 1 else -names.number((-1, tuple(sorted(facts)))))
     return [mark * longest * blocks**2 + memory for mark, memory in zip(marks, remembered(state, names), strict=True)]
 
 
@@ -84,7 +86,8 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
         added, wish = request.added, request.added.wish
         counts = request.computed, request.written, added.drafts, least, added.encoder, added.loading
         said = (wish.tokens, wish.priority, wish.until - state.now, wish.first if wish.first is not None else -1)
-        facts = trimmed, counts, request.published, slot in state.due, said if state.marks else (), astuple(added.wants)
+        lengths = astuple(added.wants), added.tails, added.is_delayed
+        facts = trimmed, counts, request.published, slot in state.due, said if state.marks else (), lengths
         return 2, names.number(request.prefix), *facts, blocks, timed(state, slot, request)
     loading = bool(state.fences) and is_loading(state, slot)
     if isinstance(request, Waiting):
@@ -177,4 +180,5 @@ def ordered(
     for block in sorted(times, key=lambda block: (marks[block], times[block])):
         labels.setdefault(block, len(labels))
     time += sorted([(labels[block], times[block]) for block in times])
+    time += [state.share]
     return [labels[block] for block in state.queue], [marks[block] for block in labels], signatures, tables, time

@@ -1,6 +1,7 @@
 """Calls that are wrong: counts that cannot be, hits of another request."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple, Self
 
 from blockwright_spec.manager import transitions
@@ -9,6 +10,7 @@ from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.hits import found, sound
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Step
+from blockwright_spec.manager.preconditions import wrong_hit
 from blockwright_spec.manager.state import Hit, Running, State, certain, recurrent
 from blockwright_spec.reads import Prefix
 
@@ -93,10 +95,9 @@ class WrongHit(NamedTuple):
         if "misuse" not in scope.calls:
             return
         hit = hit_of(state, prefix)
-        if hit.length:
-            yield cls(slot, prefix, prefix, hit.length - 1)
-            if hit.length + 1 < len(prefix[1]):
-                yield cls(slot, prefix, prefix, hit.length + 1)
+        for claimed in (hit.length - 1, hit.length + 1) if hit.length else ():
+            if claimed < len(prefix[1]) and wrong_hit(state, prefix, replace(hit, length=claimed)):
+                yield cls(slot, prefix, prefix, claimed)
         for other in scope.prompts:
             if other != prefix and len(other[1]) <= len(prefix[1]):
                 foreign = hit_of(state, other)
@@ -123,8 +124,6 @@ class WrongHit(NamedTuple):
 
 
 class LateHit(NamedTuple):
-    """Give a running request a hit."""
-
     slot: int
     prefix: Prefix
 

@@ -64,7 +64,7 @@ def place_of(name: str) -> Place | TrialPlace:
     return TrialPlace(getattr(TRIALS[module], trial)) if module else PLACES[name]
 
 
-NAMES = "blocks demand tables prefixes retention metrics time forks paged tiers offload forgotten".split()
+NAMES = "blocks demand tables prefixes retention metrics time forks units paged tiers offload forgotten".split()
 CHAPTERS = tuple(map(chapter, NAMES))
 BUGS: tuple[KnownBug, ...] = tuple(bug for each in CHAPTERS for bug in each.bugs)
 BY_ID = {bug.id: bug for bug in BUGS}

@@ -22,7 +22,7 @@ from blockwright.core.pool.facts import NUM_FACTS, REFUSE, Journal
 from blockwright.core.pool.journal import Eviction, EvictionReader
 from blockwright.core.pool.order.chosen import EvictionPolicy
 from blockwright.core.pool.order.order import BlockHint
-from blockwright.core.pool.order.passing import SHARE
+from blockwright.core.pool.order.passing import WHOLE
 from blockwright.core.pool.pool import BlockPool
 from blockwright.core.steps.batch import grow_each
 from blockwright.core.steps.check import check_state
@@ -133,7 +133,9 @@ class KVCacheManager:
         eviction_policy: EvictionPolicy | None = None,
         keep_wanted: bool | None = None,
         passing_spares: int | None = None,
+        wanted_interval: int = 0,
         raise_never_fits: bool = True,
+        prefix_match_unit: int | None = None,
     ) -> None:
         """Make a manager with an empty pool.
 
@@ -169,10 +171,19 @@ class KVCacheManager:
                 only if each prefill ends a step at the request's junction and at the prompt's last whole block. False
                 evicts the least recently used block, whatever it is for. law: POLICY-4.
             passing_spares: how many of the last blocks that `keep_wanted` would evict first are evicted by age
-                instead, for prompts that part where no earlier one has. None: one in 32 of the pool. Hints and shares
-                spare none.
+                instead, for prompts that part where no earlier one has. None: as many as hits have shown to be of use,
+                at most a quarter of the pool (`BlockPool.passing_spares`). Hints and shares spare none. law: POLICY-6.
+            wanted_interval: with `keep_wanted`, hits of each multiple of so many tokens are wanted too, for where
+                prompts part; 0 for none. A multiple of the blocks of every group; not for chunked local attention. With
+                recurrent layers, end prefill steps there.
             raise_never_fits: raise `NeverFitsError` when a new request could not be served even alone; False: return
                 None for it, as vLLM's manager does, and so each time that it is asked for.
+            prefix_match_unit: tokens that divide every block: hits may end inside a block, at their multiples. A
+                request that hits part of a block which others read gets that part as a copy: run those of
+                `take_copies` before each step, and call `new_step_starts` at its beginning. None: hits end with whole
+                blocks. Only for attention, and without the options that know whole blocks only: `use_eagle`, events,
+                `verify_tokens`, `explain_evictions`, `track_evictions`, shares, hints, `eviction_policy` and
+                `keep_wanted`.
 
         Complexity: O(num_blocks + shares).
 
@@ -207,14 +218,33 @@ class KVCacheManager:
             explain_evictions=explain_evictions,
             track_evictions=track_evictions,
         )
+        unit = 0 if prefix_match_unit is None else prefix_match_unit
+        if prefix_match_unit is not None:
+            refused = {
+                "enable_caching=False": not enable_caching,
+                "use_eagle": use_eagle,
+                "enable_kv_cache_events": enable_kv_cache_events,
+                "verify_tokens": verify_tokens,
+                "explain_evictions": explain_evictions,
+                "track_evictions": track_evictions,
+                "shares": shares is not None,
+                "hint_guard": hint_guard > 0,
+                "eviction_policy": eviction_policy is not None,
+                "keep_wanted": bool(keep_wanted) or passing_spares is not None,
+            }
+            _check_unit(unit, [name for name, given in refused.items() if given], groups)
+            keep_wanted = False
+            pool._keep_tails()
         pool._guard = int(hint_guard * (kv_cache_config.num_blocks - 1))
         if shares is not None:
             pool._set_shares(shares)
         if eviction_policy is not None:
             pool._set_policy(eviction_policy)
         if _keeps_wanted(keep_wanted, passing_spares, groups, pool):
-            spares: int = kv_cache_config.num_blocks // SHARE if passing_spares is None else passing_spares
-            pool._keep_wanted(spares)
+            _require_interval(wanted_interval, groups)
+            pool._keep_wanted(passing_spares or 0, WHOLE if passing_spares is None else 0, wanted_interval)
+        elif wanted_interval != 0:
+            raise InvalidArgumentError("wanted_interval: only with keep_wanted; leave it out, or give keep_wanted=True")
         managers = [
             group_tables(group.kv_cache_spec, pool, number, dcp_world_size) for number, group in enumerate(groups)
         ]
@@ -244,6 +274,7 @@ class KVCacheManager:
             raise_never_fits,
             runs_ahead,
             max(most) if runs_ahead else 0,
+            unit,
         )
         self._state: State = State(config, pool, managers)
         self._evictions: EvictionReader | None = pool.read_evictions(from_start=True) if track_evictions else None
@@ -294,9 +325,12 @@ class KVCacheManager:
 
         Raises:
             InvalidArgumentError: the request was made with another block size or hasher.
+            UnsupportedError: made with ``prefix_match_unit``.
         """
         state = self._state
         state.pool.require_whole()
+        if state.config.unit > 0:
+            raise UnsupportedError("prefix_match_unit: hits that may end inside a block are not explained")
         give_keys(state, request)
         return explain(state.groups, request, state.config.alignment, state.config.eagle)
 
@@ -357,7 +391,8 @@ class KVCacheManager:
         ahead: i64 = count_of("num_lookahead_tokens", num_lookahead_tokens)
         plain = num_new_computed_tokens == 0 and new_computed_blocks is None
         more = num_draft_tokens != 0 or num_external_computed_tokens != 0 or num_encoder_tokens != 0
-        more = more or reserved_blocks != 0
+        # Where hits may end inside blocks, a request that ends must know whether its last step put publication off.
+        more = more or reserved_blocks != 0 or (delay_cache_blocks and state.config.unit > 0)
         # Most steps of decoding end here: they take no block and fill none, so that only counts change.
         if plain and not more and tables is not None and is_in_place(state, request, tables, new, ahead):
             serve_in_place(state, request, tables, new)
@@ -555,7 +590,10 @@ class KVCacheManager:
 
         Raises:
             InvalidArgumentError: neither, or a request together with one of the others.
+            UnsupportedError: made with ``prefix_match_unit``; `reset_prefix_cache` forgets all.
         """
+        if self._state.config.unit > 0:
+            raise UnsupportedError("prefix_match_unit: parts of blocks cannot be forgotten one by one; reset the cache")
         if (request is None) == (cache_salt is None and lora_name is None):
             raise InvalidArgumentError("request: give a request, or else cache_salt, lora_name or both")
         count = forget(self._state, request, owner_mark(cache_salt), owner_mark(lora_name))
@@ -866,6 +904,12 @@ class KVCacheManager:
         return self._state.config.hash_size
 
     @property
+    def prefix_match_unit(self) -> int | None:
+        """Tokens at whose multiples hits may end inside blocks; None: they end with blocks."""
+        unit = int(self._state.config.unit)
+        return unit if unit > 0 else None
+
+    @property
     def kv_cache_config(self) -> KVCacheConfig:
         """Pool size and groups of layers."""
         return self._state.config.kv_cache_config
@@ -1070,6 +1114,30 @@ class KVCacheManager:
             InvariantError: names the law and shows both sides.
         """
         check_state(self._state, held_elsewhere)
+
+
+def _require_interval(tokens: int, groups: list[KVCacheGroupSpec]) -> None:
+    """Raise `InvalidArgumentError` unless hits can end at each multiple of so many tokens."""
+    alignment = math.lcm(*[group.kv_cache_spec.block_size for group in groups])
+    if isinstance(tokens, bool) or not 0 <= tokens <= MAX_LENGTH or tokens % alignment != 0:
+        raise InvalidArgumentError(
+            f"wanted_interval: must be a multiple of {alignment} tokens, where hits can end, and at most {MAX_LENGTH}, "
+            f"not {tokens!r}"
+        )
+
+
+def _check_unit(unit: int, refused: list[str], groups: list[KVCacheGroupSpec]) -> None:
+    """Check that hits may end at multiples of a unit, beside the other options."""
+    if unit < 1:
+        raise InvalidArgumentError(f"prefix_match_unit: must be at least 1 token, not {unit}")
+    if refused:
+        raise UnsupportedError(f"prefix_match_unit: not together with {', '.join(refused)}; leave one out")
+    for group in groups:
+        spec = group.kv_cache_spec
+        if isinstance(spec, MambaSpec):
+            raise UnsupportedError("prefix_match_unit: states of recurrent layers are found after whole blocks only")
+        if spec.block_size % unit != 0:
+            raise InvalidArgumentError(f"prefix_match_unit: {unit} tokens do not divide a block of {spec.block_size}")
 
 
 def _keeps_wanted(asked: bool | None, spares: int | None, groups: list[KVCacheGroupSpec], pool: BlockPool) -> bool:

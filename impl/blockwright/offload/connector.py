@@ -86,8 +86,8 @@ class OffloadingConnector:
             InvalidArgumentError: the manager does not cache, or does not track evictions; an unknown `store_on`; a pair
                 of media without a handler; a tier with more places than its handler reaches.
             UnsupportedError: offloaded blocks of several device blocks, stored on eviction (which takes blocks one by
-                one); a manager that verifies tokens (offloaded blocks are known by their hash only) or that recomputes
-                the end of a hit (``use_eagle``).
+                one); a manager that verifies tokens (offloaded blocks are known by their hash only), recomputes the
+                end of a hit (``use_eagle``), or has hits that end inside blocks (``prefix_match_unit``).
         """
         if store_on not in WHEN:
             raise InvalidArgumentError(f"store_on: must be one of {', '.join(WHEN)}, not {store_on!r}")
@@ -101,6 +101,9 @@ class OffloadingConnector:
             )
         if manager.block_pool.verifies_tokens or manager.use_eagle:
             raise UnsupportedError("manager: offloading goes neither with verify_tokens nor with use_eagle")
+        if manager.prefix_match_unit is not None:
+            # A load of a whole block may come before the copy of the part that the device has of it.
+            raise UnsupportedError("manager: tiers hold whole blocks; make it without prefix_match_unit")
         check_wiring(manager.block_pool.num_blocks, chain.tiers, worker)
         self._identity = identity_of(worker)
         self._worker = worker
@@ -442,7 +445,7 @@ class OffloadingConnector:
         """
         with self._changing():
             self._look()
-            told, self._told = self._told, []
+        told, self._told = self._told, []  # last, lest an interrupt on the way out loses them
         return told
 
     def _look(self) -> bool:
@@ -582,7 +585,8 @@ class OffloadingConnector:
             JournalGapError: a store that engines share has lost events. The next call returns the others.
         """
         with self._changing():
-            return self._names.take()
+            self._names.collect()
+        return self._names.take()
 
     def stats(self) -> ConnectorStats:
         """Return the counts."""

@@ -2,12 +2,12 @@
 
 How to read it: 1 `added`, the parts that a first reading leaves out, to be looked up in a second.
 
-What it is and does: 2 `state`, 3 `choices`, 4 `lru`, 5 `hits`, 6 `outcomes`, 7 `retention`, 8 `keeping`,
-9 `preconditions`, 10 `plans`, 11 `publication`, 12 `effects`, 13 `transitions`. What is always true of it:
-14 `pool_laws`, 15 `table_laws`, 16 `step_laws`.
+What it is and does: 2 `state`, 3 `choices`, 4 `lru`, 5 `units`, 6 `hits`, 7 `outcomes`, 8 `retention`, 9 `keeping`,
+10 `preconditions`, 11 `plans`, 12 `publication`, 13 `effects`, 14 `transitions`. What is always true of it:
+15 `pool_laws`, 16 `table_laws`, 17 `step_laws`.
 
-The second reading, `in_time`, adds what a first one can do without: 17 `in_time.in_flight`, 18 `in_time.forks`,
-19 `in_time.outside`, 20 `in_time.explain`, 21 `in_time.time_laws`. What is reported to others is 22 `events`, what is
-counted 23 `metrics`, what keeping promises is 24 `retention_laws`, and what is forgotten 25 `in_time.forgetting`. Last
-comes the list of all these laws, 26 `laws`.
+The second reading, `in_time`, adds what a first one can do without: 18 `in_time.in_flight`, 19 `in_time.forks`,
+20 `in_time.outside`, 21 `in_time.explain`, 22 `in_time.time_laws`. What is reported to others is 23 `events`, what is
+counted 24 `metrics`, what keeping promises is 25 `retention_laws`, what is forgotten 26 `in_time.forgetting`, and what
+hits inside blocks need 27 `unit_laws`. Last comes the list of all these laws, 28 `laws`.
 """

@@ -7,7 +7,7 @@ a request and a step is below, in a field `added`. A first reading goes on with 
 every `added` is plain, and its mentions in a chapter can be passed over.
 """
 
-from collections.abc import Hashable, Iterable, Set
+from collections.abc import Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from ..hints import UNSAID, Wish
@@ -24,7 +24,10 @@ class ConfigAdded:
     candidates are told apart by hints and tenants: each of `floors` is a tenant's extra keys and the blocks that are
     its own, and the last `guard` candidates are out of the reach of hints. With `keeps`, blocks that no wanted hit
     needs go first (chapter `keeping`), except the last `spares` of them, which go as others do where there are neither
-    hints nor floors. With `key_lookahead`, a key also covers so many tokens behind its block (PUB-4).
+    hints nor floors. With `learns` their number is learned: the two numbers say in how many parts of the pool, and how
+    slowly. With `every`, hits of each multiple of so many tokens are wanted too. With `key_lookahead`, a key covers so
+    many tokens behind its block as well (PUB-4). With a `unit`, which divides every block, hits may end inside blocks,
+    at its multiples (chapter `units`).
     """
 
     overlaps: bool = False
@@ -36,7 +39,10 @@ class ConfigAdded:
     guard: int = 0
     keeps: bool = False
     spares: int = 0
+    learns: tuple[int, int] | None = None
+    every: int = 0
     key_lookahead: int = 0
+    unit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,8 @@ class RunningAdded:
     its unknown tokens unless steps are in flight. Of recurrent layers that run ahead, `saved` is the first token
     count of the last steps without a gap: from there on each step leaves the state at the last block end that it
     passes. `encoder` tokens are read by cross-attention; `loading` tokens after the written ones are on their way from
-    elsewhere. `wish` is what was said of its blocks, and `wants` the hits that it wants kept.
+    elsewhere. `wish` is what was said of its blocks, and `wants` the hits that it wants kept. `tails` are the lengths
+    that end inside a block and are still to be published; `is_delayed` says that the last step put publication off.
     """
 
     states: tuple[tuple[int, ...], ...] = ()
@@ -74,6 +81,8 @@ class RunningAdded:
     loading: int = 0
     wish: Wish = UNSAID
     wants: Wants = NO_WANTS
+    tails: tuple[int, ...] = ()
+    is_delayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +129,9 @@ def longest(
     published: Set[tuple[int, Prefix]],
     prefix: Prefix,
     eagle: bool,
+    lengths: Sequence[int],
 ) -> int:
-    """Return the longest hit of a prefix in some numbered groups, if just these contents are published.
+    """Return the longest hit of a prefix, one of some lengths, in some numbered groups, if just these are published.
 
     It ends where keys do, even if it needs none there (HIT-3).
     """
@@ -130,7 +140,9 @@ def longest(
     def found(at: int, known: Prefix) -> bool:
         return is_published(added, published, numbers[at], prefix, len(known[1]))
 
-    return longest_hit(those, found, cut(prefix, max(0, keyed(added, prefix)) + 1), eagle)
+    most = max(0, keyed(added, prefix))
+    within = tuple(length for length in lengths if length <= most)
+    return longest_hit(those, found, cut(prefix, most + 1), eagle, within)
 
 
 def continues(added: ConfigAdded, prefix: Prefix, content: Prefix) -> bool:

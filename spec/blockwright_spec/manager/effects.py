@@ -1,4 +1,4 @@
-"""Part one, chapter 12: the parts that transitions are made of, down to `serve`, the effect of a step of the model.
+"""Part one, chapter 13: the parts that transitions are made of, down to `serve`, the effect of a step of the model.
 
 Groups stand side by side: what is released is one batch in the order of groups, and all groups have adopted their hits
 before any of them takes a block.
@@ -13,7 +13,7 @@ from .hits import lost
 from .keeping import leaving, leaving_at_end, passed
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .plans import let_go, planned
-from .publication import replaced, ripened, stepped_on, without
+from .publication import last_tail, replaced, ripened, stepped_on, without
 from .retention import doubled, guarded, held_again, in_order, marked, undoubled
 from .state import (
     NULL,
@@ -32,6 +32,7 @@ from .state import (
     runs_ahead,
     span,
 )
+from .units import upto
 
 
 def requeued(state: State, released: tuple[int, ...], ending: Leaving | None = None) -> State:
@@ -139,14 +140,17 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     new = placed(taken[len(shared) :], wants)
     copies = tuple((at, source, block) for (at, source), block in zip(shared, taken, strict=False))
     own = replace(kept, tables=copied(kept.tables, copies, plan.copied)) if copies else kept
-    after = stepped(duplicated(emptied(freed, taken), copies), slot, own, new, begin, step)
+    after = stepped(duplicated(emptied(freed, taken), copies, begin), slot, own, new, begin, step)
     return Done(after, new[: len(plan.wants)], plan.gone, plan.demand, plan.copied, lost(freed, taken))
     # SAME: other requests; the entries of this one that were not dead; keys of blocks that were not taken.
 
 
-def duplicated(state: State, copies: tuple[Copy, ...]) -> State:
-    """Copy contents, and note the copies for the engine, which runs them before its step (COPY-1)."""
-    contents = {target: state.contents[source] for _, source, target in copies}
+def duplicated(state: State, copies: tuple[Copy, ...], begin: int) -> State:
+    """Copy contents, and note the copies for the engine, which runs them before its step (COPY-1).
+
+    The step begins at token `begin`: what a source holds beyond that is another request's.
+    """
+    contents = {target: upto(state.contents[source], begin) for _, source, target in copies}
     after = tuple(contents.get(block, content) for block, content in enumerate(state.contents))
     return replace(state, contents=after, copies=state.copies + copies) if copies else state
 
@@ -190,7 +194,7 @@ def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice
     tables = owned(request) if isinstance(request, Running) else ()
     batch = tuple(tuple(block for block in table if block != NULL) for table in tables)
     is_loading = isinstance(request, Running) and request.added.loading > 0
-    done = state if steps else ripened(state, slot)
+    done = state if steps else last_tail(ripened(state, slot), slot)
     left, last = replaced(done, slot, successor), done.requests[slot]
     whose, wish = (request.prefix[0], request.added.wish) if isinstance(request, Running) else (0, Wish())
     resumes = isinstance(successor, Waiting)

@@ -1,11 +1,10 @@
-"""Part one, chapter 5: finding a hit, and checking whether one that was found earlier still holds."""
-
-from math import lcm
+"""Part one, chapter 6: finding a hit, and checking whether one that was found earlier still holds."""
 
 from ..reads import Full, Prefix, dead, hit_ends
 from .added import is_published, keyed, longest, named
 from .choices import Choice
-from .state import NULL, Config, Content, Hit, State, Table, heads, key
+from .state import NULL, Config, Content, Hit, State, Table, heads, keys_of
+from .units import aligned, hit_lengths, num_adopted
 
 
 def holding(state: State, content: Content) -> tuple[int, ...]:
@@ -18,18 +17,18 @@ def lost(state: State, taken: tuple[int, ...]) -> tuple[tuple[int, Content], ...
     return tuple(
         (block, content)
         for at, block in enumerate(taken)
-        for content in (key(state, block),)
-        if content is not None and set(holding(state, content)) <= set(taken[: at + 1])
+        for content in keys_of(state, block)
+        if set(holding(state, content)) <= set(taken[: at + 1])
     )
 
 
 def useful(config: Config, at: int, entry: int) -> bool:
     """Return whether a hit, of whatever request, can need an entry of a group: no other is published (PUB-2).
 
-    Hits are aligned to the blocks of every group, and the first position read never moves back as a hit grows, so that
-    no hit beyond the first aligned length behind the entry needs it either.
+    Hits are aligned to the blocks of every group, or to a unit, and the first position read never moves back as a hit
+    grows, so that no hit beyond the first aligned length behind the entry needs it either.
     """
-    group, step = config.groups[at], lcm(*(group.block_size for group in config.groups))
+    group, step = config.groups[at], aligned(config)
     end = (entry + 1) * group.block_size
     return any(end in hit_ends(group, length, config.eagle) for length in range(step, end + step, step))
 
@@ -37,13 +36,15 @@ def useful(config: Config, at: int, entry: int) -> bool:
 def found(state: State, prefix: Prefix, choice: Choice) -> Hit:
     """Return the longest hit of a prefix: which duplicate serves each entry is open (HIT-1, HIT-2)."""
     config, published = state.config, frozenset(content for _, content in state.keys)
-    length = longest(config.added, enumerate(config.groups), published, prefix, config.eagle)
+    lengths = hit_lengths(config, len(prefix[1]))
+    length = longest(config.added, enumerate(config.groups), published, prefix, config.eagle, lengths)
 
     def table(at: int) -> Table:
         kind, size, added = config.groups[at].kind, config.groups[at].block_size, config.added
         return tuple(
             NULL if dead(kind, size, length, entry) else choice.serve(holding(state, named(added, at, prefix, end)))
-            for entry, end in enumerate(range(size, length + 1, size))
+            for entry in range(num_adopted(config, at, length))
+            for end in (min((entry + 1) * size, length),)
         )
 
     tables = tuple(table(at) for at in range(len(config.groups))) if length else ()
@@ -56,19 +57,22 @@ def junction(config: Config, published: frozenset[Content], prefix: Prefix, leng
     The prompt left what others have sent there, so that others may leave it there again.
     """
     full = tuple((at, group) for at, group in enumerate(config.groups) if isinstance(group.kind, Full))
-    step, known = lcm(*(group.block_size for group in config.groups)), len(prefix[1])
+    known = len(prefix[1])
 
     def holds(end: int) -> bool:
         ends = ((at, each) for at, group in full for each in hit_ends(group, end, config.eagle))
         return all(is_published(config.added, published, at, prefix, each) for at, each in ends)
 
-    return next((end for end in reversed(range(0, known, step)) if full and end > length and holds(end)), 0)
+    return next((end for end in reversed(hit_lengths(config, known)) if full and end > length and holds(end)), 0)
 
 
 def served(hit: Hit, prefix: Prefix, state: State) -> tuple[tuple[int, Content], ...]:
     """Return the blocks of a hit, each with the content that it must have."""
     return tuple(
-        (block, named(state.config.added, at, prefix, (entry + 1) * state.config.groups[at].block_size))
+        (
+            block,
+            named(state.config.added, at, prefix, min((entry + 1) * state.config.groups[at].block_size, hit.length)),
+        )
         for at, table in enumerate(hit.tables)
         for entry, block in enumerate(table)
         if block != NULL
@@ -79,7 +83,7 @@ def sound(state: State, prefix: Prefix, hit: Hit) -> bool:
     """Return whether each block of a hit carries this prefix now, null entries are dead and a token is left (HIT-1)."""
     return (
         hit.length <= max(0, min(len(prefix[1]) - 1, keyed(state.config.added, prefix)))
-        and all(key(state, block) == content for block, content in served(hit, prefix, state))
+        and all(content in keys_of(state, block) for block, content in served(hit, prefix, state))
         and all(
             dead(group.kind, group.block_size, hit.length, entry)
             for group, table in zip(state.config.groups, heads(state.config, hit), strict=True)

@@ -1,4 +1,4 @@
-"""Part one, chapter 8: keeping: which blocks the next turn will need, and which go before them.
+"""Part one, chapter 9: keeping: which blocks the next turn will need, and which go before them.
 
 For a second reading, and only where layers forget: windows and recurrent states. A request of 20,000 tokens fills
 1,250 blocks of 16 tokens in each window of 1,024, and its next turn needs the last 64 of them. The others stay
@@ -12,11 +12,17 @@ of its output, from which no request has gone on since. Then this is the next tu
 here. If the tip was the end of a prompt, the engine has left the output of the last turn out (as with reasoning), and
 is likely to do so again: then a request that ends does not want its output.
 
+An engine may ask that hits of every multiple of some number of tokens be wanted as well, for prompts that part
+anywhere. Layers of chunked local attention are left out of that, as in vLLM.
+
 A block is *passing* if its last request has let go of it and none of the hits that this request wanted needs it. A copy
 or a connector that holds it longer changes nothing. All other blocks are *ordinary*, and those of layers that read
 everything always are. Passing blocks go first, in the order in which they were let go of, except the last `spares` of
 them: they go as ordinary ones do (POLICY-4). Prompts also part at points that no request could foresee, and the spared
-blocks may serve those.
+blocks may serve those. How many are of use depends on the prompts: none where sessions take turns, and much of the pool
+where prompts part anywhere. So an engine may leave the number to be learned (POLICY-6). The share of the pool that is
+spared follows the share of hits that passing blocks have served. A junction says that passing blocks would have served
+a longer hit, had they been there, and counts half as much. At most a quarter of the pool is spared.
 
 What follows for a user (KEEP-1): a request's next turn hits all that this one has left (`left`) if no other request has
 gone on from there, and if the blocks that are held meanwhile, the spared ones, and the ordinary ones of this request
@@ -29,10 +35,10 @@ from dataclasses import replace
 from math import lcm
 
 from ..hints import Leaving, Tip
-from ..reads import Cross, Full, hit_ends, margin
+from ..reads import Chunked, Cross, Full, Group, hit_ends, margin
 from .added import Wants
 from .retention import put
-from .state import NULL, Config, Running, State, Table, Waiting, key, sharers
+from .state import NULL, Config, Hit, Running, State, Table, Waiting, key, sharers
 
 
 def within(config: Config, length: int) -> int:
@@ -72,7 +78,14 @@ def is_wanted(config: Config, at: int, entry: int, lengths: Iterable[int]) -> bo
     """Return whether a hit of one of some lengths needs an entry of a group's table."""
     group = config.groups[at]
     end = (entry + 1) * group.block_size
-    return isinstance(group.kind, Full) or any(end in hit_ends(group, length, config.eagle) for length in lengths)
+    wanted = (*lengths, *multiples(config, group))
+    return isinstance(group.kind, Full) or any(end in hit_ends(group, length, config.eagle) for length in wanted)
+
+
+def multiples(config: Config, group: Group) -> Iterable[int]:
+    """Return the lengths of which a hit is wanted in a group whatever the request, up to that of the longest."""
+    every = 0 if isinstance(group.kind, Chunked) else config.added.every
+    return range(every, config.max_model_len + every, every) if every else ()
 
 
 def leaving(
@@ -133,6 +146,42 @@ def holds_hit(config: Config, request: Running, length: int) -> bool:
     )
 
 
+def spares_of(state: State) -> int:
+    """Return how many of the last passing blocks go as ordinary ones do now (POLICY-4, POLICY-6)."""
+    added, blocks = state.config.added, state.config.num_blocks
+    if added.retains:
+        return 0
+    if added.learns is None:
+        return added.spares
+    whole = added.learns[0]
+    return blocks * min(state.share, whole // 4) // whole
+
+
+def learned(state: State, slot: int, hit: Hit) -> State:
+    """Learn from an admission with a hit how many passing blocks to spare (POLICY-6)."""
+    added, request = state.config.added, state.requests[slot]
+    if added.learns is None or added.retains or not isinstance(request, Waiting):
+        return state
+    (whole, slow), old = added.learns, state.share
+    up, down = (whole - old >> slow, 0) if serve_passing(state, hit.tables) else (0, old >> slow)
+    used = old + up - down if hit.length else old
+    share = used + (whole - used >> slow + 1) if request.hit.junction else used
+    spared = tuple(block for block in state.queue if state.marks[block].spared)
+    return sparing(replace(state, share=share), spared)
+
+
+def serve_passing(state: State, tables: tuple[Table, ...]) -> bool:
+    """Return whether a hit ends with a passing candidate in some group."""
+    return any(table[-1] in state.queue and state.marks[table[-1]].passing for table in tables if table)
+
+
+def sparing(state: State, blocks: Table) -> State:
+    """Spare the last of some passing blocks, first to be let go of first, as many as are spared now."""
+    count = spares_of(state)
+    last = blocks[-count:] if count else ()
+    return put(state, {block: replace(state.marks[block], spared=block in last) for block in blocks})
+
+
 def passed(state: State, released: Table, ending: Leaving | None) -> State:
     """Mark blocks that were let go of as passing or not; the last `spares` go as ordinary ones do (POLICY-4).
 
@@ -148,9 +197,7 @@ def passed(state: State, released: Table, ending: Leaving | None) -> State:
     tips = {block: tip_at(said, block) if block in candidates else Tip.NONE for block in now}
     state = put(state, {block: replace(state.marks[block], passing=now[block], tip=tips[block]) for block in now})
     fresh = tuple(block for block in released if block in state.queue and state.marks[block].passing)
-    spared = tuple(block for block in state.queue if state.marks[block].spared or block in fresh)
-    last = spared[-added.spares :] if added.spares and not added.retains else ()
-    return put(state, {block: replace(state.marks[block], spared=block in last) for block in spared})
+    return sparing(state, tuple(block for block in state.queue if state.marks[block].spared or block in fresh))
 
 
 def tip_at(said: Leaving, block: int) -> Tip:

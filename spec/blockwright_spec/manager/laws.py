@@ -1,8 +1,8 @@
-"""Part one, chapter 26: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 28: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
-from . import events, metrics, pool_laws, retention_laws, step_laws, table_laws
+from . import events, metrics, pool_laws, retention_laws, step_laws, table_laws, unit_laws
 from .in_time import explain, forgetting, outside, time_laws
 
 BLOCK_LAWS = (
@@ -52,6 +52,8 @@ LAWS = (
     listed(time_laws.law_load_is_hidden, "chapter `in_time.in_flight`; known bugs B47, B59"),
     listed(time_laws.law_head_is_served, "chapter `plans`: admission; known bugs B34, B35"),
     listed(time_laws.law_waiting_returns, "chapter `plans`: refusals; vLLM issue 49674"),
+    listed(unit_laws.law_tail_comes_in_time, "vLLM RFC #45702: partial cache hits for hybrid models"),
+    listed(unit_laws.law_part_found_has_run, "vLLM 0.32: a part copied in the step that writes it; known bug E32"),
 )
 """Every law of states."""
 
@@ -67,6 +69,12 @@ STEP_LAWS = (
     listed(forgetting.law_forgotten_is_not_found, "SGLang #27058; vLLM #42125; known bugs D93, D94"),
     listed(forgetting.law_nothing_else_is_lost, "vLLM reset_prefix_cache, which takes all or nothing; known bug D95"),
     listed(step_laws.law_newcomer_leaves_the_watermark, "vLLM KVCacheManager.allocate_slots; known bug B34"),
+    listed(
+        unit_laws.law_copied_has_run, "vLLM 0.32 MambaManager.cached_blocks_this_step guards states only; known bug E32"
+    ),
+    listed(unit_laws.law_tail_is_found, "vLLM RFC #45702: partial cache hits for hybrid models"),
+    listed(unit_laws.law_resend_hits, "vLLM RFC #45702: partial cache hits for hybrid models"),
+    listed(unit_laws.law_parts_are_near, "ours: what large blocks lose of a system prompt; known bug E35"),
 )
 """Every law of steps."""
 
@@ -105,6 +113,7 @@ POLICY_STEP_LAWS = (
     listed(retention_laws.law_share_is_left, "LMCache: quotas per salt; known bug D40"),
     listed(retention_laws.law_contentless_go_first, "vLLM FreeKVCacheBlockQueue; chapter `lru`"),
     listed(retention_laws.law_passing_go_first, "vLLM #48435: freed windows push out what the next turn needs"),
+    listed(retention_laws.law_spares_are_learned, "ARC (FAST 2003): what is hit tells which of two lists is too short"),
 )
 """Every law of steps of the same."""
 

@@ -1,4 +1,4 @@
-"""Part one, chapter 6: the demand of a step and how it ends.
+"""Part one, chapter 7: the demand of a step and how it ends.
 
 Refusal is total: a step that cannot happen says when it could (not now, never, or that the call is wrong) and why, and
 there is no new state. Demand is counted as if the dead entries were already trimmed.
@@ -25,7 +25,7 @@ class Reason(Enum):
     NO_FREE_BLOCKS = (When.NOT_NOW, "the demand exceeds the free blocks")
     BLOCKS_HELD = (When.NOT_NOW, "some block is held, so the cache cannot be reset")
     POOL_TOO_SMALL = (When.NEVER, "the request alone would hold more blocks than there are")
-    NO_TOKENS = (When.INVALID, "no token to compute and no hit to adopt")
+    NO_TOKENS = (When.INVALID, "no token to compute, and no hit to adopt or one that ends inside a block")
     NEGATIVE = (When.INVALID, "a count is negative")
     TOO_LONG = (When.NEVER, "the tokens exceed the model's maximum length")
     STATE_DRAFTED = (When.INVALID, "a recurrent layer is given more drafts than it has states to go back to")
@@ -42,7 +42,7 @@ class Reason(Enum):
     UNSETTLED = (When.INVALID, "tokens are said to be done that a step in flight computes")
     NOT_A_FORK = (When.INVALID, "the tokens or extra keys of a fork are not those that its parent has computed")
     STATE_ELSEWHERE = (When.INVALID, "the state after the computed tokens is an accepted draft's, which is not shared")
-    UNCOPIED = (When.INVALID, "a copy to a block of the request is still to come: what it computed needs it")
+    UNCOPIED = (When.INVALID, "a copy to a block of the request, or of its hit, is still to come: its data needs it")
     UNWRITTEN = (When.INVALID, "more tokens are said to be computed than slots were given")
     NOT_WAITING = (When.INVALID, "the request holds a block table or does not exist")
     REPEATED = (When.INVALID, "the request stands twice in one batch or step")

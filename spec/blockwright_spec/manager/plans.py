@@ -1,4 +1,4 @@
-"""Part one, chapter 10: planning a step: whether it fits, and the blocks it takes.
+"""Part one, chapter 11: planning a step: whether it fits, and the blocks it takes.
 
 A plan changes nothing. It counts the blocks that the step then takes (PLAN-1), as if dead entries were already trimmed.
 A request that joins others leaves a watermark and a reserve free; alone it need not, and so is served (LIVE-1).
@@ -7,7 +7,20 @@ A request that joins others leaves a watermark and a reserve free; alone it need
 from ..reads import Ahead, Cross, Full, Group, Mamba, dead, drafts_beside, entries, filled, hit_entries, writes
 from .outcomes import Fits, Plan, Reason, Refusal, Step
 from .preconditions import going, starting
-from .state import NULL, Config, Hit, Running, State, Table, covers, entries_of_states, holders, sharers, span
+from .state import (
+    NULL,
+    Config,
+    Hit,
+    Running,
+    State,
+    Table,
+    covers,
+    entries_of_states,
+    holders,
+    keys_of,
+    sharers,
+    span,
+)
 
 
 def trimmed(config: Config, group: Group, table: Table, settled: int) -> Table:
@@ -59,13 +72,20 @@ def wanted(config: Config, group: Group, held: int, start: Running, begin: int, 
     return tuple(entry in kept for entry in range(held, covers(config, group, end)))
 
 
-def rewritten(state: State, group: Group, table: Table, begin: int, step: Step) -> int | None:
-    """Return the entry that a step from token `begin` on writes to though others hold its block too (WRITE-2)."""
+def rewritten(state: State, group: Group, table: Table, begin: int, step: Step, is_new: bool) -> int | None:
+    """Return the entry that a step from token `begin` on writes to though its block must stay as it is (WRITE-2).
+
+    Others hold it, or it is published as more than the request has computed: a newcomer may have adopted a part of it.
+    A recurrent layer writes over the whole of it.
+    """
     size, end = span(state.config, group), begin + step.added.external + step.new - step.added.drafts
     place = next(iter(writes(group.kind, begin, end)), None)
     if place is None or place // size >= len(table):
         return None
-    return place // size if sharers(state, table[place // size]) > 1 else None
+    block, kept = table[place // size], 0 if isinstance(group.kind, Mamba) else begin
+    is_read = any(len(content[1][1]) > kept for content in keys_of(state, block))
+    is_held = holders(state, block) > 0 if is_new else sharers(state, block) > 1
+    return place // size if is_read or is_held else None
 
 
 def planned(state: State, start: Running, begin: int, step: Step, is_new: bool) -> Plan:
@@ -85,16 +105,16 @@ def planned(state: State, start: Running, begin: int, step: Step, is_new: bool) 
     groups = tuple(zip(config.groups, tables, strict=True))
     wants = tuple(wanted(config, group, len(table), start, begin, step) for group, table in groups)
     states = tuple(drafts_beside(group.kind) if is_new else 0 for group in config.groups)
-    copied = tuple(rewritten(state, group, table, begin, step) for group, table in groups)
+    copied = tuple(rewritten(state, group, table, begin, step, is_new) for group, table in groups)
     num_new = sum(sum(takes) for takes in wants) + sum(states)
     num_copies = sum(entry is not None for entry in copied)
     num_adopted = sum(block in state.queue for table in tables for block in table)
     demand = num_new + num_copies + num_adopted
     whole = whole_demand(state, start, begin, step) if is_new and step.whole else 0
-    if max(num_kept(config, start, begin) + num_new, whole) > config.num_blocks - 1:
+    if max(num_kept(config, start, begin) + num_new + num_copies * is_new, whole) > config.num_blocks - 1:
         return Refusal(Reason.POOL_TOO_SMALL)
     num_freed = sum(holders(state, block) == 1 for blocks in let_go(start.tables, gone) for block in blocks)
-    needed = max(demand, whole - shared(state, tables)) + spare(state, step, is_new)
+    needed = max(demand, whole - shared(state, tables, copied)) + spare(state, step, is_new)
     missing = needed - len(state.queue) - num_freed
     if missing > 0:
         return Refusal(Reason.NO_FREE_BLOCKS, missing, num_waiting(state))
@@ -153,13 +173,13 @@ def held_in_step(config: Config, group: Group, start: Running, at: int, stop: in
     return len(hit_entries(group.kind, size, at) | filled(group.kind, size, at, slots))
 
 
-def shared(state: State, tables: tuple[Table, ...]) -> int:
+def shared(state: State, tables: tuple[Table, ...], copied: tuple[int | None, ...]) -> int:
     """Count the blocks of a hit that others hold, in groups that keep all: the request never takes blocks for them."""
     return sum(
         block not in state.queue
-        for group, table in zip(state.config.groups, tables, strict=True)
+        for group, table, own in zip(state.config.groups, tables, copied, strict=True)
         if isinstance(group.kind, Full)
-        for block in table
+        for block in table[:own]
     )
 
 

@@ -1,12 +1,11 @@
-"""Part one, chapter 14: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
+"""Part one, chapter 15: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
 
-from math import lcm
-
-from ..reads import Prefix, cut, margin, needed, shows
+from ..reads import Mamba, Prefix, cut, margin, needed, shows
 from .added import continues, keyed
 from .hits import found
 from .lru import LRU
 from .state import NULL, Running, State, Waiting, heads, holders, key
+from .units import aligned, hit_lengths, upto
 
 
 def law_queue_holds_the_unheld(state: State) -> bool:
@@ -26,19 +25,37 @@ def law_null_is_nothing(state: State) -> bool:
 
 
 def law_key_is_single(state: State) -> bool:
-    """KEY-1: a block is published as one thing at most, and as nothing where nothing is cached."""
-    blocks = tuple(block for block, _ in state.keys)
-    return len(set(blocks)) == len(blocks) and (state.config.caching or not blocks)
+    """KEY-1: a block is published as one thing at most, with units as each length once, without caching as nothing."""
+    unit = state.config.added.unit
+    as_what = tuple((block, len(prefix[1]) if unit else 0) for block, (_, prefix) in state.keys)
+    return len(set(as_what)) == len(as_what) and (state.config.caching or not as_what)
 
 
 def law_key_is_content(state: State) -> bool:
-    """PUB-1: a published block holds exactly what it is published as: a prefix that ends where the block ends."""
-    groups, lookahead = state.config.groups, state.config.added.key_lookahead
+    """PUB-1: a published block holds exactly what it is published as: a prefix that ends where the block ends.
+
+    With units the prefix may end at one of them, and the block may hold more behind that, except in recurrent layers.
+    """
+    added, groups = state.config.added, state.config.groups
     return all(
-        state.contents[block] == (at, cut(prefix, end)) and end % groups[at].block_size == 0 < end
+        upto(state.contents[block], part(state, at, end)) == (at, cut(prefix, end))
+        and end % (added.unit or groups[at].block_size) == 0 < end
+        and (end - 1) // groups[at].block_size == (length_in(state, block) - 1) // groups[at].block_size
         for block, (at, prefix) in state.keys
-        for end in (len(prefix[1]) - lookahead,)
+        for end in (len(prefix[1]) - added.key_lookahead,)
     )
+
+
+def length_in(state: State, block: int) -> int:
+    """Count the tokens of the prefix that a block holds the end of."""
+    content = state.contents[block]
+    return len(content[1][1]) if content else 0
+
+
+def part(state: State, at: int, length: int) -> int:
+    """Return how much of what a block of a group holds is read where it serves `length` tokens: a state is whole."""
+    is_state = isinstance(state.config.groups[at].kind, Mamba)
+    return state.config.max_model_len if is_state or not state.config.added.unit else length
 
 
 def law_free_is_findable_or_empty(state: State) -> bool:
@@ -52,20 +69,35 @@ def asked(state: State) -> frozenset[Prefix]:
     return frozenset((*known, *((extra, (*tokens, 0)) for _, (_, (extra, tokens)) in state.keys)))
 
 
-def readable(state: State, at: int, prefix: Prefix, position: int) -> bool:
-    """Return whether the content of some published block, whatever its key, serves a group's read of a position."""
-    group, keys = state.config.groups[at], state.keys
-    blocks = (block for block, (_, content) in keys if continues(state.config.added, prefix, content))
-    return any(shows(group, at, state.contents[block], prefix, position) for block in blocks)
+def readable(state: State, at: int, prefix: Prefix, position: int, length: int) -> bool:
+    """Return whether some block, as it is published, serves a group's read of a position for a hit of some length.
+
+    That is a whole block, or one that is published as exactly that length.
+    """
+    group, added = state.config.groups[at], state.config.added
+    whole = (position // group.block_size + 1) * group.block_size
+    end = min(whole, length) if position < length else whole
+    blocks = (
+        block
+        for block, (_, content) in state.keys
+        if len(content[1]) - added.key_lookahead == end and continues(added, prefix, content)
+    )
+    return any(
+        shows(group, at, upto(state.contents[block], part(state, at, end)), prefix, position) for block in blocks
+    )
 
 
 def law_hit_is_sound(state: State) -> bool:
-    """HIT-1: a hit gives, for every position that a later token reads, a block with exactly that prefix."""
+    """HIT-1: a hit gives, for every position that a later token reads, a block with exactly that prefix.
+
+    Of a block in which the hit ends, that is the part before its end.
+    """
     return all(
-        shows(group, at, state.contents[heads(state.config, hit)[at][position // group.block_size]], prefix, position)
+        shows(group, at, upto(state.contents[block], part(state, at, hit.length)), prefix, position)
         for prefix, hit in ((prefix, found(state, prefix, LRU)) for prefix in asked(state))
         for at, group in enumerate(state.config.groups)
         for position in needed(group.kind, hit.length)
+        for block in (heads(state.config, hit)[at][position // group.block_size],)
     )
 
 
@@ -73,28 +105,26 @@ def suits(state: State, prefix: Prefix, length: int) -> bool:
     """Return whether every group could read what the token at `length` reads, and its margin, and keys are known."""
     extra = tuple(margin(group, state.config.eagle) for group in state.config.groups)
     return max(extra) + length <= keyed(state.config.added, prefix) and all(
-        readable(state, at, prefix, position)
+        readable(state, at, prefix, position, length)
         for at, group in enumerate(state.config.groups)
         for position in (*needed(group.kind, length), *range(length, length + extra[at]))
     )
 
 
 def law_hit_is_longest(state: State) -> bool:
-    """HIT-2: no longer length, aligned in every group, could be read, with its draft margin and a token left."""
-    step = lcm(*(group.block_size for group in state.config.groups))
+    """HIT-2: no longer length, aligned in every group or to a unit, could be read, with its margin and a token left."""
     return not any(
         suits(state, prefix, length)
         for prefix in asked(state)
-        for length in range(found(state, prefix, LRU).length + step, len(prefix[1]), step)
+        for hit in (found(state, prefix, LRU).length,)
+        for length in hit_lengths(state.config, len(prefix[1]))
+        if length > hit
     )
 
 
 def law_hit_leaves_a_token(state: State) -> bool:
-    """HIT-3: a hit is aligned in every group, and leaves a token to compute and its draft margin."""
+    """HIT-3: a hit is aligned in every group or to a unit, and leaves a token to compute and its draft margin."""
     margins = (margin(group, state.config.eagle) for group in state.config.groups)
     extra = max(1, state.config.added.key_lookahead, *margins)
     lengths = ((len(prefix[1]), found(state, prefix, LRU).length) for prefix in asked(state))
-    return all(
-        length <= max(0, known - extra) and not any(length % group.block_size for group in state.config.groups)
-        for known, length in lengths
-    )
+    return all(length <= max(0, known - extra) and length % aligned(state.config) == 0 for known, length in lengths)

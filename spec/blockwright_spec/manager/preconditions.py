@@ -1,4 +1,4 @@
-"""Part one, chapter 9: what may be asked of a step, whatever the pool holds, and the request as the step finds it."""
+"""Part one, chapter 10: what may be asked of a step, whatever the pool holds, and the request as the step finds it."""
 
 from dataclasses import replace
 
@@ -23,6 +23,7 @@ from .state import (
     runs_ahead,
     span,
 )
+from .units import aligned, ends_in, num_adopted, tail_lengths
 
 
 def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step) -> Refusal | None:
@@ -30,7 +31,7 @@ def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step)
     first, known, added = begin + step.added.external, len(prefix[1]), step.added
     if min(step.new, step.lookahead, added.drafts, added.external, added.encoder, step.reserve) < 0:
         return Refusal(Reason.NEGATIVE)
-    if step.new + added.external + adopted == 0:
+    if step.new == 0 and (added.external + adopted == 0 or any(adopted % each.block_size for each in config.groups)):
         return Refusal(Reason.NO_TOKENS)
     if added.external > 0 and (step.new > 0 or first > known or (recurrent(config) and first == known)):
         return Refusal(Reason.LOAD_ALONE)
@@ -70,21 +71,32 @@ def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
         return Refusal(Reason.NO_STEP)
     if step.added.external > 0 and is_loading(state, slot):
         return Refusal(Reason.LOADING)
+    if refusal := wrong_hit(state, request.prefix, hit):
+        return refusal
     tables = heads(config, hit)
-    sized = zip(config.groups, tables, strict=True)
-    if any(hit.length != len(table) * group.block_size for group, table in sized):
-        return Refusal(Reason.HIT_LENGTH)
-    if not sound(state, request.prefix, hit):
-        return Refusal(Reason.HIT_STALE)
-    looked, length = tuple(len(table) for table in tables), hit.length
+    looked, length = tuple(hit.length // group.block_size for group in config.groups), hit.length
     end = resumed(request.prefix, length + step.added.external) if step.added.external else length
     kept = tuple(
         tuple(NULL if dead(group.kind, span(config, group), end, entry) else block for entry, block in enumerate(table))
         for group, table in zip(config.groups, tables, strict=True)
     )
     wants = wants_of(state, request, tables, step.added.external)
-    added = RunningAdded(encoder=step.added.encoder, saved=length if runs_ahead(config) else 0, wants=wants)
+    tails = tail_lengths(config, len(request.prefix[1]), length, request.hit.junction)
+    saved = length if runs_ahead(config) else 0
+    added = RunningAdded(encoder=step.added.encoder, saved=saved, wants=wants, tails=tails)
     return Running(request.prefix, length, length, length, kept, looked, trimmed=end, added=added)
+
+
+def wrong_hit(state: State, prefix: Prefix, hit: Hit) -> Refusal | None:
+    """Refuse a hit that is none, or is none any more, or has a part that is still to be copied."""
+    config, tables = state.config, heads(state.config, hit)
+    counts = tuple(num_adopted(config, at, hit.length) for at in range(len(tables)))
+    if hit.length % aligned(config) or counts != tuple(map(len, tables)):
+        return Refusal(Reason.HIT_LENGTH)
+    if not sound(state, prefix, hit):
+        return Refusal(Reason.HIT_STALE)
+    parts = {table[-1] for at, table in enumerate(tables) if ends_in(config, at, hit.length)}
+    return Refusal(Reason.UNCOPIED) if any(target in parts for _, _, target in state.copies) else None
 
 
 def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:

@@ -1,4 +1,4 @@
-"""Part one, chapter 11: publication: which blocks become findable, as what, and when.
+"""Part one, chapter 12: publication: which blocks become findable, as what, and when.
 
 Blocks are published with the step that fills them, for engines that run steps in order: whoever hits them computes
 later, or in the same step, in which every layer writes what all tokens need before any of them reads it. A recurrent
@@ -8,11 +8,12 @@ layer does not: one request would read a state while another writes it. So a sta
 
 from dataclasses import replace
 
-from ..reads import Ahead, Group, Mamba, saved_end
+from ..reads import Ahead, Group, Mamba, cut, saved_end
 from .added import keyed, named
 from .hits import useful
 from .retention import doubled, undoubled
-from .state import NULL, Config, Request, Running, State, certain, key, runs_ahead
+from .state import NULL, Config, Request, Running, State, certain, keys_of, runs_ahead
+from .units import ends_in
 
 
 def replaced(state: State, slot: int, request: Request) -> State:
@@ -41,18 +42,30 @@ def publishable(request: Running, group: Group, at: int, count: int, stop: int |
 def published(state: State, slot: int, count: int, stop: int | None) -> State:
     """Publish what `count` tokens filled in each group, after a step that ended at `stop`, group by group (PUB-1).
 
-    Blocks that no hit can need are passed over: as candidates they would only outlive useful ones (PUB-2).
+    Blocks that no hit can need are passed over: as candidates they would only outlive useful ones (PUB-2). Tails are
+    published if the step has run.
     """
-    request, config = state.requests[slot], state.config
-    if not isinstance(request, Running) or not config.caching:
+    request = state.requests[slot]
+    if not isinstance(request, Running) or not state.config.caching:
         return state
-    most = keyed(config.added, request.prefix)
-    full = tuple(publishable(request, group, at, count, stop, most) for at, group in enumerate(config.groups))
+    after = filled_published(state, slot, request, count, stop)
+    return after if stop is None else tails_published(after, slot, count, stop)
+
+
+def filled_published(
+    state: State, slot: int, request: Running, count: int, stop: int | None, kinds: tuple[type, ...] = (object,)
+) -> State:
+    """Publish whole blocks, or the states at their ends, in layers of some kinds."""
+    config, most = state.config, keyed(state.config.added, request.prefix)
+    full = tuple(
+        publishable(request, group, at, count if isinstance(group.kind, kinds) else 0, stop, most)
+        for at, group in enumerate(config.groups)
+    )
     keys = tuple(
         (request.tables[at][entry], named(config.added, at, request.prefix, (entry + 1) * group.block_size))
         for at, group in enumerate(config.groups)
         for entry in full[at]
-        if request.tables[at][entry] != NULL and key(state, request.tables[at][entry]) is None
+        if request.tables[at][entry] != NULL and not is_whole(state, request.tables[at][entry])
         if useful(config, at, entry)
     )
     looked = tuple(max(was, entries.stop) for was, entries in zip(request.published, full, strict=True))
@@ -62,6 +75,62 @@ def published(state: State, slot: int, count: int, stop: int | None) -> State:
     for block, _ in keys:
         after = alone(after, block)
     return after
+
+
+def is_whole(state: State, block: int) -> bool:
+    """Return whether a block is published as a whole."""
+    sizes = tuple(group.block_size for group in state.config.groups)
+    ends = ((at, len(prefix[1]) - state.config.added.key_lookahead) for at, prefix in keys_of(state, block))
+    return any(end % sizes[at] == 0 for at, end in ends)
+
+
+def tails_published(state: State, slot: int, count: int, stop: int) -> State:
+    """Publish the parts of a request's blocks up to its tails within `count` tokens (UNIT-2).
+
+    Of a recurrent layer, that is the state where the step stopped. What its request does not hold is passed over.
+    """
+    request, config = state.requests[slot], state.config
+    if not isinstance(request, Running) or not due_tails(request, count):
+        return state
+    parts = (
+        (request.tables[at][end // group.block_size], (at, cut(request.prefix, end)))
+        for end in due_tails(request, count)
+        for at, group in enumerate(config.groups)
+        if ends_in(config, at, end)
+        if not isinstance(group.kind, Mamba) or end == count == stop
+    )
+    keys = tuple(part for part in dict.fromkeys(parts) if part[0] != NULL and part not in state.keys)
+    left = tuple(end for end in request.added.tails if end > count)
+    kept = replace(request, added=replace(request.added, tails=left))
+    return replaced(replace(state, keys=state.keys + keys), slot, kept)
+
+
+def due_published(state: State, slot: int, stop: int) -> State:
+    """Publish what a step that ended at `stop` left to be published once it has run: states, and tails.
+
+    Whole blocks of other layers were published with the step, as far as its tokens were known then.
+    """
+    request = state.requests[slot]
+    if not isinstance(request, Running):
+        return state
+    count = min(stop, len(request.prefix[1]))
+    return tails_published(filled_published(state, slot, request, count, stop, (Mamba,)), slot, count, stop)
+
+
+def due_tails(request: Running, count: int) -> tuple[int, ...]:
+    """Return the tails within `count` tokens that are still to be published."""
+    return tuple(end for end in request.added.tails if end <= count)
+
+
+def last_tail(state: State, slot: int) -> State:
+    """Publish all that a request has computed, as it lets go of its blocks, and what the same tokens would hit."""
+    request, unit = state.requests[slot], state.config.added.unit
+    if not isinstance(request, Running) or request.added.is_delayed or not unit:
+        return state
+    count = min(request.computed, max(certain(request), request.settled))
+    tails = tuple(end // unit * unit for end in (count, min(count, len(request.prefix[1]) - 1)))
+    last = replaced(state, slot, replace(request, added=replace(request.added, tails=tails)))
+    return tails_published(last, slot, count, count)
 
 
 def alone(state: State, block: int) -> State:
@@ -87,8 +156,13 @@ def is_open(state: State, slot: int) -> bool:
 
 
 def stops(config: Config, request: Running) -> bool:
-    """Return whether the last step leaves a publishable state: at a block's end, after known tokens (PUB-1)."""
+    """Return whether the last step leaves what is publishable once it has run: a tail, or a state (PUB-1).
+
+    That is a state at a block's end, after known tokens.
+    """
     end, states = certain(request), tuple(group for group in config.groups if isinstance(group.kind, Mamba))
+    if due_tails(request, request.computed):
+        return True
     if runs_ahead(config) and request.added.drafts:
         return False  # which states they leave is not known before they are settled
     is_known = config.caching and end <= len(request.prefix[1])
@@ -112,7 +186,7 @@ def ripened(state: State, slot: int) -> State:
     stop = certain(request)
     done = request.settled if state.config.added.overlaps else max(request.settled, stop)
     run = replaced(replace(state, due=without(state.due, slot)), slot, replace(request, settled=done))
-    return published(run, slot, stop, stop)
+    return due_published(run, slot, stop)
 
 
 def stepped_on(state: State, slot: int, before: int, publishes: bool) -> State:
@@ -123,8 +197,17 @@ def stepped_on(state: State, slot: int, before: int, publishes: bool) -> State:
     request, due = state.requests[slot], without(state.due, slot)
     if not isinstance(request, Running):
         return state
-    after = published(state, slot, before, before) if slot in state.due else state
+    after = due_published(state, slot, before) if slot in state.due else state
+    delayed = delaying(replace(after, due=due), slot, not publishes)
     if not publishes:
-        return replace(after, due=due)
-    due = (*due, slot) if stops(state.config, request) else due
-    return published(replace(after, due=due), slot, request.computed, None)
+        return delayed
+    ready = replace(delayed, due=(*due, slot)) if stops(state.config, request) else delayed
+    return published(ready, slot, request.computed, None)
+
+
+def delaying(state: State, slot: int, is_delayed: bool) -> State:
+    """Note whether a request puts off the publication of what it has computed: then it ends without it."""
+    request = state.requests[slot]
+    if not isinstance(request, Running) or not state.config.added.unit:
+        return state
+    return replaced(state, slot, replace(request, added=replace(request.added, is_delayed=is_delayed)))

@@ -1,4 +1,4 @@
-"""Part one, chapter 7: retention: in which order candidates go, by what was said of them and by whose they are.
+"""Part one, chapter 8: retention: in which order candidates go, by what was said of them and by whose they are.
 
 For a second reading: without hints and shares, candidates go as they were released. Which free block is taken is open
 (chapter `choices`), so all of this is about one free choice: the queue stands as blocks were released, and a policy is

@@ -1,4 +1,4 @@
-"""Part one, chapter 24: what retention promises: to those who hint, to tenants, and whatever the policy.
+"""Part one, chapter 25: what retention promises: to those who hint, to tenants, and whatever the policy.
 
 Laws of policies are judged where candidates are told apart, and of any policy that takes free blocks: they are about a
 choice that every other law leaves open. Two promises are about hits, and so about whole histories: `SHARE-2`, a
@@ -16,6 +16,7 @@ from dataclasses import replace
 from ..hints import PLAIN, Mark, Wish, rank
 from ..reads import Full, Prefix, cut
 from .hits import found
+from .keeping import serve_passing, spares_of
 from .lru import LRU
 from .outcomes import Done, Step
 from .plans import plan_growth
@@ -122,7 +123,22 @@ def law_passing_go_first(before: State, done: Done) -> bool:
         return True
     left = frozenset(block for block in after.queue if is_free_to_pass(after, block))
     is_oldest = not any(is_free_to_pass(before, block) and block in left for block in before.queue[: max(gone)])
-    return is_oldest and len(left) <= added.spares
+    return is_oldest and len(left) <= spares_of(after)
+
+
+def law_spares_are_learned(before: State, done: Done) -> bool:
+    """POLICY-6: more is spared only after an admission whose hit passing blocks serve, or would have made longer.
+
+    It is at most a quarter of the pool, and no more passing blocks than that are spared.
+    """
+    after, begun = done.state, zip(before.requests, done.state.requests, strict=True)
+    if after.config.added.learns is None:
+        return after.share == before.share
+    admitted = tuple((old, new) for old, new in begun if isinstance(new, Running) and not isinstance(old, Running))
+    hits = tuple(old.hit if isinstance(old, Waiting) else found(before, new.prefix, LRU) for old, new in admitted)
+    shows = any(hit.junction or serve_passing(before, hit.tables) for hit in hits)
+    is_small = sum(mark.spared for mark in after.marks) <= spares_of(after) <= after.config.num_blocks // 4
+    return is_small and (shows or after.share == before.share or (bool(hits) and after.share < before.share))
 
 
 def is_ordinary(state: State, block: int) -> bool:

@@ -1,18 +1,19 @@
-"""Part one, chapter 16: the laws of steps, given the state before a step that happened and its outcome."""
+"""Part one, chapter 17: the laws of steps, given the state before a step that happened and its outcome."""
 
 from ..reads import writes
 from .effects import target
 from .outcomes import Done
-from .state import NULL, Copy, Request, Running, State, Table, holders, key, running, sharers, span
+from .state import NULL, Copy, Request, Running, State, Table, holders, keys_of, running, sharers, span
 from .table_laws import held
 
 
 def law_table_is_append_only(before: State, done: Done) -> bool:
     """STEP-1: entries of a table become null, are copied, or stay, new ones are appended, and the outcome says so."""
     pairs = zip(before.requests, done.state.requests, strict=True)
-    both = ((old, new) for old, new in pairs if isinstance(old, Running) and isinstance(new, Running))
-    changed = tuple((old, new) for old, new in both if old.tables != new.tables)
-    return bool(changed or not copies(done)) and all(
+    both = tuple((old, new) for old, new in pairs if isinstance(new, Running))
+    changed = tuple((old, new) for old, new in both if isinstance(old, Running) and old.tables != new.tables)
+    is_joined = any(not isinstance(old, Running) for old, _ in both)
+    return bool(changed or is_joined or not copies(done)) and all(
         table == table_after(old.tables[at], done, at) for old, new in changed for at, table in enumerate(new.tables)
     )
 
@@ -71,9 +72,9 @@ def law_demand_is_taken(before: State, done: Done) -> bool:
 def law_evicted_is_lost(before: State, done: Done) -> bool:
     """STEP-4: a step reports each content of which it took every published block, with the last one, in that order."""
     gone = taken_at_most(done)
-    left = {None, *(content for block, content in before.keys if block not in gone)}
-    last = {key(before, block): block for block in gone}
-    lost = ((block, key(before, block)) for block in gone if last[key(before, block)] == block)
+    left = {content for block, content in before.keys if block not in gone}
+    last = {content: block for block in gone for content in keys_of(before, block)}
+    lost = ((block, content) for block in gone for content in keys_of(before, block) if last[content] == block)
     return done.evicted == tuple((block, content) for block, content in lost if content not in left)
 
 

@@ -1,4 +1,4 @@
-"""Part one, chapter 15: the laws of block tables: what they must hold for the next token, and what they must not."""
+"""Part one, chapter 16: the laws of block tables: what they must hold for the next token, and what they must not."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from ..reads import Ahead, Cross, Full, Group, Mamba, cut, dead, drafts_beside, 
 from .added import named
 from .hits import useful
 from .publication import is_private
-from .state import NULL, Running, State, Table, covers, key, owned, resumed, running, sharers, span
+from .state import NULL, Running, State, Table, covers, key, keys_of, owned, resumed, running, sharers, span
 
 
 def tables(state: State) -> Iterator[tuple[Running, int, Group, Table]]:
@@ -93,13 +93,14 @@ def law_written_is_unshared(state: State) -> bool:
     """WRITE-1: a block with slots still to be written is unpublished; if others hold it, it is just as it is for them.
 
     A fork shares a partial block with its parent: it holds exactly what both have written, until one of them goes on.
+    With units such a block may be published as a part that is written.
     """
     size = spans(state)
     own = tuple(not isinstance(group.kind, Cross) for group in state.config.groups)
     unwritten = (each for each in held(state) if own[each[1]] and (each[2] + 1) * size[each[1]] > each[0].computed)
     states = (block for request in running(state) for blocks in request.added.states for block in blocks)
     return all(sharers(state, block) == 1 and key(state, block) is None for block in states) and all(
-        key(state, block) is None
+        all(len(prefix[1]) <= request.computed for _, prefix in keys_of(state, block))
         and (sharers(state, block) == 1 or state.contents[block] == (at, cut(request.prefix, request.computed)))
         for request, at, _, block in unwritten
     )
@@ -110,7 +111,8 @@ def law_full_is_published(state: State) -> bool:
     config, size = state.config, tuple(group.block_size for group in state.config.groups)
     recurrent = tuple(isinstance(group.kind, Mamba) for group in config.groups)
     return all(
-        key(state, block) == (named(config.added, at, request.prefix, end) if useful(config, at, entry) else None)
+        tuple(each for each in keys_of(state, block) if len(each[1][1]) - config.added.key_lookahead == end)
+        == ((named(config.added, at, request.prefix, end),) if useful(config, at, entry) else ())
         for request, at, entry, block in held(state)
         for end in ((entry + 1) * size[at],)
         if not is_private(config, request)
@@ -216,7 +218,7 @@ def law_state_found_has_run(state: State) -> bool:
     """MAMBA-5: a recurrent state is not found while the step that writes it has still to run, or is the open one."""
     groups, size = state.config.groups, spans(state)
     return not any(
-        isinstance(groups[at].kind, Mamba) and key(state, block) is not None and (entry + 1) * size[at] > run
+        isinstance(groups[at].kind, Mamba) and (entry + 1) * size[at] > run and is_found(state, block, run)
         for slot, request in enumerate(state.requests)
         if isinstance(request, Running)
         for run in (has_run(state, slot, request),)
@@ -224,6 +226,11 @@ def law_state_found_has_run(state: State) -> bool:
         for entry, block in enumerate(table)
         if block != NULL
     )
+
+
+def is_found(state: State, block: int, run: int) -> bool:
+    """Return whether a block is published as more than `run` tokens."""
+    return any(len(prefix[1]) - state.config.added.key_lookahead > run for _, prefix in keys_of(state, block))
 
 
 def has_run(state: State, slot: int, request: Running) -> int:

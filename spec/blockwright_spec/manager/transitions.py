@@ -1,4 +1,4 @@
-"""Part one, chapter 13: the transitions, one for each call that an engine makes.
+"""Part one, chapter 14: the transitions, one for each call that an engine makes.
 
 All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what changes, SAME what stays. The steps of
 the model run in the order of the calls, so that tokens count as written by the call that gives them slots.
@@ -11,11 +11,11 @@ from ..reads import Prefix
 from .choices import Choice, legal_order, legal_serving
 from .effects import requeued, serve, vacated, written
 from .hits import found, holding, served
-from .keeping import leaving
+from .keeping import learned, leaving
 from .outcomes import Done, Outcome, Reason, Refusal, Step
 from .plans import let_go, nulled, trimmed_tables
 from .preconditions import going, starting, wrong
-from .publication import is_open, published, replaced, stops, without
+from .publication import delaying, is_open, published, replaced, stops, without
 from .state import NULL, Absent, Hit, Running, State, Waiting, certain, held_tables
 
 Ask = tuple[int, int, Step]
@@ -54,7 +54,7 @@ def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outc
     if isinstance(start, Refusal):
         return start
     # CHOOSE, EFFECT
-    return serve(state, slot, start, hit.length, step, choice)
+    return serve(learned(state, slot, hit), slot, start, hit.length, step, choice)
     # SAME: as in `serve`.
 
 
@@ -148,6 +148,8 @@ def publish(state: State, slot: int, count: int) -> Outcome:
     # EFFECT
     settled = request.settled if state.config.added.overlaps else max(request.settled, count)
     said = believed(state, slot, replace(request, settled=settled))
+    put_off = count < min(max(certain(request), request.settled), len(request.prefix[1]))
+    said = said if put_off else delaying(said, slot, False)
     if is_open(state, slot):  # what the open step computes has not run, whatever the engine's count says
         is_due = count == certain(request) and stops(state.config, request)
         due = (*without(said.due, slot), slot) if is_due else said.due

@@ -59,6 +59,7 @@ ALTERED: dict[str, Any] = {
     "outside": (4,),
     "passing": (3,),
     "tips": ((3, 1),),
+    "spares": 1,
 }
 
 

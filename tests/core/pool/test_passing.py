@@ -7,6 +7,7 @@ the scopes named "keeping". Not covered: the hits of long traces, which `benchma
 from typing import Any
 
 import pytest
+from tests.core.support import pure_only
 
 from blockwright import (
     Candidate,
@@ -21,7 +22,7 @@ from blockwright import (
     Sha256Hasher,
     SlidingWindowSpec,
 )
-from blockwright.errors import InvalidArgumentError, UnknownRequestError
+from blockwright.errors import InvalidArgumentError, InvariantError, UnknownRequestError
 
 SIZES: Any = {"block_size": 1, "num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
 FULL, WINDOW = FullAttentionSpec(**SIZES), SlidingWindowSpec(**SIZES, sliding_window=2)
@@ -70,6 +71,9 @@ def test_where_it_is_on(specs: list[KVCacheSpec], asked: bool | None, keeps: boo
         ([FULL, WINDOW], {"keep_wanted": True, "enable_caching": False}, "keep_wanted"),
         ([FULL, WINDOW], {"passing_spares": -1}, "passing_spares"),
         ([FULL, WINDOW], {"passing_spares": 41}, "passing_spares"),
+        ([FULL, SlidingWindowSpec(2, 1, 1, "float32", sliding_window=2)], {"wanted_interval": 3}, "wanted_interval"),
+        ([FULL, WINDOW], {"wanted_interval": -1}, "wanted_interval"),
+        ([FULL], {"wanted_interval": 2}, "wanted_interval"),
     ],
 )
 def test_wrong_options(specs: list[KVCacheSpec], options: dict[str, Any], name: str) -> None:
@@ -163,3 +167,37 @@ def test_what_may_be_wanted_is_told_while_a_request_runs() -> None:
     for group, stop in ((2, 1), (1, 2**64)):
         with pytest.raises(InvalidArgumentError, match=f"^group, start, stop: {group},"):
             manager.may_be_wanted(request, group, 0, stop)
+
+
+@pure_only
+@pytest.mark.parametrize(
+    ("which", "noted", "law"),
+    [("held", -1, "POLICY-4"), ("bare", -1, "POLICY-4"), ("wanted", -1, "POLICY-4"), ("full", -3, "POLICY-5")],
+)
+def test_the_self_check_notices_a_wrong_class(which: str, noted: int, law: str) -> None:
+    manager = manager_of([FULL, WINDOW], 40)
+    serve(manager, "first", list(range(9)))
+    assert manager.allocate_slots(Request("running", [50, 51], 1, hasher=Sha256Hasher(b"")), 2)
+    manager.check()
+    pool = manager.block_pool
+    groups, passing = pool.block_groups(), pool.passing_block_ids()
+    candidates = [block for block in pool.free_block_ids() if groups[block] is not None and block not in passing]
+    blocks = {
+        "held": manager.get_block_ids("running")[1][0],
+        "bare": next(block for block in pool.free_block_ids() if groups[block] is None),
+        "full": next(block for block in candidates if groups[block] == 0),
+        "wanted": next(block for block in candidates if groups[block] == 1),
+    }
+    assert pool._passing is not None
+    pool._passing._set(blocks[which], noted)
+    with pytest.raises(InvariantError) as raised:
+        manager.check()
+    assert raised.value.law == law
+
+
+def test_nothing_is_kept_for_each_block_that_is_never_spared() -> None:
+    """But a quarter of a byte: which of four classes it is of."""
+    manager = manager_of([FULL, WINDOW], 4000, passing_spares=0)
+    passing = manager.block_pool._passing
+    assert passing is not None
+    assert (len(passing._newer), len(passing._older), len(passing._bits)) == (1, 1, 1001)

@@ -536,7 +536,7 @@ def test_what_cannot_be_connected() -> None:
         OffloadingConnector(manager_of(full()), chain, worker, store_on="evict")
     with pytest.raises(UnsupportedError, match="one by one"):
         OffloadingConnector(manager_of(full(), track_evictions=True), wide, worker, store_on="evict")
-    for option in ("verify_tokens", "use_eagle"):
+    for option in ("verify_tokens", "use_eagle", "prefix_match_unit"):
         with pytest.raises(UnsupportedError, match=option):
             OffloadingConnector(manager_of(full(), **{option: True}), chain, worker)
 

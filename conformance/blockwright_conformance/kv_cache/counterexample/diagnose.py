@@ -41,6 +41,7 @@ from blockwright_spec.manager.state import (
     span,
 )
 from blockwright_spec.manager.step_laws import table_after
+from blockwright_spec.manager.units import aligned, upto
 from blockwright_spec.reads import Prefix, cut, margin, needed, shows, writes
 
 from ...checker.diagnose import Broken
@@ -85,8 +86,9 @@ def of_hit(state: State, prefix: Prefix, hit: Found) -> Broken:
     groups, wants = state.config.groups, found(state, prefix, LRU)
     text = f"lookup of {prefix}: expected {wants.length} tokens in {wants.tables}, found {hit}"
     tables = heads(state.config, Hit(hit.length, hit.tables))
+    end = hit.length if state.config.added.unit else state.config.max_model_len
     if len(tables) != len(groups) or not all(
-        shows(group, at, content_at(state, tables[at], position // group.block_size), prefix, position)
+        shows(group, at, upto(content_at(state, tables[at], position // group.block_size), end), prefix, position)
         for at, group in enumerate(groups)
         for position in needed(group.kind, hit.length)
     ):
@@ -94,7 +96,7 @@ def of_hit(state: State, prefix: Prefix, hit: Found) -> Broken:
     if hit.length < wants.length:
         yield "HIT-2", text
     extra = max(margin(group, state.config.eagle) for group in groups)
-    if hit.length > max(0, len(prefix[1]) - 1 - extra) or any(hit.length % group.block_size for group in groups):
+    if hit.length > max(0, len(prefix[1]) - 1 - extra) or hit.length % aligned(state.config):
         yield "HIT-3", text
 
 
@@ -152,9 +154,9 @@ def shown_state(before: State, action: Any, reply: Reply, outcome: ManagerOutcom
     happened = outcome.state if reply.served or not (reply.refused or reply.error) else before
     keys = outcome.state.keys
     if shown.keys is not None:
-        kept = tuple(key for key in before.keys if shown.keys[key[0]] == key[1])
-        fresh = ((block, content) for block, content in enumerate(shown.keys) if content is not None)
-        keys = (*kept, *(key for key in fresh if key not in kept))
+        seen = tuple(shown_keys(shown.keys, shown.tails))
+        kept = tuple(key for key in before.keys if key in seen)
+        keys = (*kept, *(key for key in seen if key not in kept))
     contents = list(before.contents)
     for block in (block for served in reply.served for table in served.new for block in table):
         contents[block] = None
@@ -173,6 +175,16 @@ def shown_state(before: State, action: Any, reply: Reply, outcome: ManagerOutcom
     for block in set(queue) - published_blocks - {NULL}:
         contents[block] = None
     return replace(happened, queue=queue, contents=tuple(contents), keys=keys, requests=requests, copies=copies)
+
+
+def shown_keys(
+    keys: tuple[Content | None, ...], tails: tuple[tuple[int, ...], ...] | None
+) -> Iterator[tuple[int, Content]]:
+    """Yield all that blocks are published as: the longest content of each, and the other lengths of it."""
+    for block, content in enumerate(keys):
+        if content is not None:
+            yield from ((block, (content[0], cut(content[1], end))) for end in (tails[block] if tails else ()))
+            yield block, content
 
 
 def shown_request(before: State, happened: State, action: Any, reply: Reply, shown: Observation, slot: int) -> Request:

@@ -114,6 +114,29 @@ def every_block_end_of_drafts() -> str:
     return f"of a step from 3 to 8 tokens, states after {ends} are published" if len(ends) > 1 else ""
 
 
+def copy_before_it_is_written() -> str:
+    """Show that the block of attention that a hit ends in is copied before the step that writes it has run."""
+    kv, request = vllm(VERSION, "full, block 4 + mamba, block 4", 40, hash_block_size=2)
+    first = request("first", range(7))
+    for new in (6, 1):  # with the second step, the state after 6 tokens has a block of its own
+        kv.new_step_starts()
+        kv.allocate_slots(first, new)
+        first.num_computed_tokens += new
+    kv.evict_blocks({kv.get_blocks("first").blocks[0][1].block_id})  # as a full pool would
+    again = request("again", range(7))
+    again.append_output_token_ids([0] * 5)  # it was preempted, so that its prefill does not stop after 6 tokens
+    other = request("other", [*range(6), *range(20, 27)])
+    kv.take_kv_cache_block_copies()
+    kv.new_step_starts()
+    kv.allocate_slots(again, 8)
+    hit, length, _ = kv.get_computed_blocks(other)
+    kv.allocate_slots(other, other.num_tokens - length, length, hit)
+    written = {block.block_id for block in kv.get_blocks("again").blocks[0]}
+    copied = written & {copy.src_block_id for copy in kv.take_kv_cache_block_copies()[0]}
+    # The worker copies first, and then runs the step.
+    return f"{length} tokens are a hit on block {copied.pop()}, which is copied before it is written" if copied else ""
+
+
 def stored_event_tokens() -> str:
     """Show that the event of a range, of which some blocks are not published, names fewer hashes than tokens."""
     kv, request = vllm(VERSION, "full, block 4 + sliding 2, block 1", 20)

@@ -165,6 +165,8 @@ class BlockPool(BlockStore):
         if isinstance(order, RetentionOrder):
             order.hear(self._index)
             return order
+        if self._tails is not None:
+            raise UnsupportedError("prefix_match_unit: hints know whole blocks only; leave one of the two out")
         if order is not None:
             raise UnsupportedError("eviction_policy: candidates go as it chooses, which hints would not change")
         self.require_whole()
@@ -186,11 +188,26 @@ class BlockPool(BlockStore):
                 self._empty_double(made, candidate)
         return made
 
-    def _keep_wanted(self, spares: i64) -> None:
-        """Have passing blocks go first, except the last `spares` of them, in a pool that nothing was taken from."""
+    def _keep_wanted(self, spares: i64, whole: i64, every: i64) -> None:
+        """Have passing blocks go first, except the last `spares` of them, in a pool that nothing was taken from.
+
+        With `whole`, how many are spared is learned, in parts of that. Of `every` so many tokens a hit is wanted.
+        """
         if self._order is not None:
-            spares = 0
-        self._passing = PassingBlocks(self._count, spares)
+            spares = whole = 0
+        self._passing = PassingBlocks(self._count, spares, whole, every)
+
+    @property
+    def passing_spares(self) -> int:
+        """How many of the last passing blocks are evicted by age now (``keep_wanted``); 0 without that. O(1)."""
+        return 0 if self._passing is None else int(self._passing.spares)
+
+    def _learn(self, hits: bool, is_used: bool, falls_short: bool) -> None:
+        """Learn from an admission how many passing blocks to spare. O(blocks spared no more). law: POLICY-6."""
+        passing = self._passing
+        if passing is not None and passing.whole > 0:
+            passing.learn(hits, is_used, falls_short)
+            self._spare_fewer(passing)
 
     def passing_block_ids(self) -> list[int]:
         """Return the blocks that no hit needs that their last request wanted (``keep_wanted``). O(num_blocks).

@@ -40,6 +40,7 @@ from blockwright.core.pool.index import PrefixIndex
 from blockwright.core.pool.journal import EVICTED, TRIMMED, Journal
 from blockwright.core.pool.order.order import CandidateOrder
 from blockwright.core.pool.order.passing import PassingBlocks
+from blockwright.core.pool.tails import TailIndex
 from blockwright.errors import InterruptedCallError, StaleHitError
 from blockwright.events import BlockStored
 
@@ -80,6 +81,7 @@ class BlockStore:
         self._num_external: i64 = 0
         self._order: CandidateOrder | None = order
         self._passing: PassingBlocks | None = None  # where what no wanted hit needs goes first
+        self._tails: TailIndex | None = None  # where hits may end inside blocks
         # Changes whenever a block is taken, held, released or forgotten, so that a stale plan is noticed.
         self._version: i64 = 0
         # Per block, once a request has had one: the marks of the salt and of the adapter of its published content.
@@ -105,6 +107,7 @@ class BlockStore:
         twin._num_external = self._num_external
         twin._order = None if self._order is None else self._order.copy()
         twin._passing = None if self._passing is None else self._passing.copy()
+        twin._tails = None if self._tails is None else self._tails.copy()
         twin._version = self._version
         twin._salt_marks = self._salt_marks[:]
         twin._adapter_marks = self._adapter_marks[:]
@@ -293,6 +296,8 @@ class BlockStore:
         """
         # law: STEP-2
         index = self._index
+        if self._tails is not None:
+            self._forget_tails(self._tails, block, count)
         journal, facts = self._journal, self._facts
         if journal is None and facts is None:
             # All keys of the run are dropped at the first of its candidates, while the slots that were read ahead are
@@ -315,6 +320,13 @@ class BlockStore:
                     journal.forgot(block, low, high, group, was_last, passes)
                 if passing is not None and block == passing.last:
                     goes_first = False
+            block = i64(self._next[block])
+            count -= 1
+
+    def _forget_tails(self, tails: TailIndex, block: i64, count: i64) -> None:
+        """Forget the tails of `count` blocks from one on, as the queue has them."""
+        while count > 0:
+            tails.forget(block)
             block = i64(self._next[block])
             count -= 1
 
@@ -368,7 +380,11 @@ class BlockStore:
             return
         if self._passing is not None:
             self._let_go_passing(self._passing, ids, start, stop)
-            return
+        else:
+            self._let_go_by_age(ids, start, stop)
+
+    def _let_go_by_age(self, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Give up one holder of each entry in a range, where candidates are evicted in the order of their release."""
         ref = self._ref
         following = self._next
         before = self._prev
@@ -410,8 +426,16 @@ class BlockStore:
 
     def _let_go_passing(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
         """Release a range of a table where passing blocks are evicted first. law: POLICY-4."""
-        if passing.spares > 0 and passing.wants_none() and self._are_candidates(ids, start, stop):
-            self._spare_all(passing, ids, start, stop)
+        if start == stop:
+            return
+        if passing.is_of_one_class() and self._are_candidates(ids, start, stop):
+            if not passing.wants_none():
+                self._let_go_by_age(ids, start, stop)
+                passing.note_all(ids, start, stop, False)
+            elif passing.spares > 0:
+                self._spare_all(passing, ids, start, stop)
+            else:
+                self._pass_all(passing, ids, start, stop)
             return
         ref = self._ref
         following = self._next
@@ -483,6 +507,36 @@ class BlockStore:
         self._version += 1
         self._spare_fewer(passing)
 
+    def _pass_all(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Put passing blocks in front of the ordinary ones, last entry first, as their last holder. O(entries)."""
+        ref = self._ref
+        following = self._next
+        before = self._prev
+        after = self._last_to_pass(passing)
+        behind: i64 = i64(following[after])
+        i = stop
+        while i > start:
+            i -= 1
+            block: i64 = i64(ids[i])
+            ref[block] = 0
+            following[after] = i32(block)
+            before[block] = i32(after)
+            after = block
+        following[after] = i32(behind)
+        before[behind] = i32(after)
+        passing.note_all(ids, start, stop, True)
+        passing.last = after
+        self._num_free += stop - start
+        self._version += 1
+
+    def _last_to_pass(self, passing: PassingBlocks) -> i64:
+        """Return the last block in front of the ordinary ones, 0 if there is none. O(1)."""
+        after = passing.last
+        if after == 0:
+            first: i64 = i64(self._next[0])
+            after = passing.last_bare if first != 0 and self._index.marks[first] == 0 else 0
+        return after
+
     def _spare_fewer(self, passing: PassingBlocks) -> None:
         """Put the first spared blocks in front of the ordinary ones until no more than `spares` are left."""
         following = self._next
@@ -502,11 +556,7 @@ class BlockStore:
 
     def _put_last_to_pass(self, passing: PassingBlocks, block: i64) -> None:
         """Put a passing block behind all others in front of the ordinary ones. O(1)."""
-        after = passing.last
-        if after == 0:
-            first: i64 = i64(self._next[0])
-            after = passing.last_bare if first != 0 and self._index.marks[first] == 0 else 0
-        self._put_after(block, after)
+        self._put_after(block, self._last_to_pass(passing))
         passing.note(block, True)
         passing.last = block
 
@@ -658,7 +708,7 @@ class BlockStore:
         Both are also held by the copy until it is taken, so that neither is handed out before the copy has been run.
         The caller has checked that a block is free. law: COPY-1, COPY-2.
         """
-        assert self._ref[block] > 1, "only a shared block is copied"
+        assert self._ref[block] > 1 or self._index.has_key(block), "only what others read is copied"
         self._reserve_copies(1)
         new = self._take_one()
         # One holder is the writer, the other the copy: neither end may be handed out before the engine has run the
@@ -834,6 +884,8 @@ class BlockStore:
         index = self._index
         words = request._words
         journal = self._journal
+        if self._tails is not None:
+            self._promote(self._tails, ids, start, stop)
         order = self._order
         before = index.num_keyed
         if len(self._salt_marks) > 0 or request._salt_mark != 0 or request._adapter_mark != 0:
@@ -856,6 +908,57 @@ class BlockStore:
             # What was just published may stand twice: a candidate with the same content gives up its key for the held
             # block.
             self._leave_alone(order, ids, start, stop)
+
+    def _promote(self, tails: TailIndex, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Make way for the keys of whole blocks, where these are published as parts. law: PUB-2."""
+        while start < stop:
+            if ids[start] != 0:
+                tails.promote(self._index, i64(ids[start]))
+            start += 1
+
+    def _keep_tails(self) -> None:
+        """Let blocks be published as parts too, in a pool that nothing was taken from."""
+        self._tails = TailIndex(self._count)
+
+    def _reserve_tails(self, count: i64) -> None:
+        """Take the memory for `count` more tails."""
+        if self._tails is not None:
+            self._tails.reserve(count)
+
+    def _publish_tail(self, block: i64, low: i64, high: i64, group: i64, units: i64) -> None:
+        """Make a part of a held block findable; takes no memory. law: PUB-1, UNIT-2."""
+        tails = self._tails
+        assert tails is not None, "tails are kept where hits may end inside blocks"
+        tails.publish(self._index, block, low, high, group, units)
+
+    def num_tails(self) -> i64:
+        """Return how many parts of blocks can be found. O(1)."""
+        return 0 if self._tails is None else self._tails.num_tails
+
+    def find_tail(self, low: i64, high: i64, group: i64) -> i64:
+        """Return a block that is published as a part with this key, or 0. O(1)."""
+        return 0 if self._tails is None else self._tails.find(low, high, group)
+
+    def carries_tail(self, block: i64, low: i64, high: i64, group: i64) -> bool:
+        """Return whether a block is published as a part with this key. O(tails of the block)."""
+        return self._tails is not None and self._tails.matches(block, low, high, group)
+
+    def is_beyond(self, block: i64, units: i64) -> bool:
+        """Return whether a block is published as more than its first units. O(tails of the block)."""
+        tails = self._tails
+        if tails is None or not self._index.has_key(block):
+            return False
+        return tails.is_part[block] == 0 or tails.longest(block) > units
+
+    def tail_keys(self) -> list[list[bytes]]:
+        """Return, by block id, the 16-byte keys of the parts that it is published as. O(num_blocks + tails)."""
+        tails = self._tails
+        return [[] if tails is None else tails.keys_of(i64(block)) for block in range(self._count)]
+
+    def published_whole(self) -> list[bool]:
+        """Return for each block, by id, whether it is published as a whole. O(num_blocks)."""
+        keyed, tails = self.published(), self._tails
+        return [is_keyed and (tails is None or tails.is_part[block] == 0) for block, is_keyed in enumerate(keyed)]
 
     def _publish_told(self, block: i64, event: BlockStored) -> None:
         """Make a held block findable under the key of an event of another process. O(1). law: PUB-1."""
@@ -973,6 +1076,8 @@ class BlockStore:
                 self._line_up(order.clear())
             if self._passing is not None:
                 self._passing.clear(i64(self._prev[0]))
+            if self._tails is not None:
+                self._tails.clear()
             self._version += 1
         except BaseException:
             self._tear()
@@ -1001,6 +1106,8 @@ class BlockStore:
         keyed = self.published()
         check_queue(int(self._num_free), self.free_block_ids(), self._backwards(), self.ref_counts(), keyed)
         check_index(self._index, keyed)
+        if self._tails is not None:
+            self._tails.check(keyed)
         order = self._order
         if order is not None:
             demand("QUEUE-1", "what is remembered of candidates agrees with itself", True, order.is_sound())

@@ -25,7 +25,7 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
     pool = state.pool
     pool.check()
     # Laws are recomputed from the tables and the pool's arrays alone, never from the counters that they judge.
-    keyed = pool.published()
+    keyed, whole = pool.published(), pool.published_whole()
     holders = zeros32(len(keyed))
     for number, group in enumerate(state.groups):
         tables = group.all_tables()
@@ -40,7 +40,7 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
                 table,
                 group.is_row(),
                 group.most_states(state.config.overlaps),
-                keyed,
+                whole,
                 useful,
                 int(group.sinks),
             )
@@ -70,6 +70,7 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
         ("REF-1", "how often each block is held through the pool's names", elsewhere, pinned),
         ("REF-1", "holders of each block in the tables, and its counter", counts, pool.ref_counts()),
     ]
+    facts += of_classes(state, keyed, sharers)
     alone = [block for block in range(1, len(keyed)) if sharers[block] > 1 and not keyed[block]]
     for name, running in state.running.items():
         for group, table in zip(state.groups, running.by_group):
@@ -128,6 +129,20 @@ def of_table(
             ("PUB-2", f"published blocks of request {name!r}, of {full}", wanted, shown),
         ]
     return facts
+
+
+def of_classes(state: State, keyed: list[bool], sharers: list[int]) -> list[Fact]:
+    """Return what must be so of the classes of blocks, whatever noted them: POLICY-4 and POLICY-5."""
+    classes, groups = state.pool._classes(), state.pool.block_groups()
+    reads_all = {at for at, group in enumerate(state.groups) if group.keeps_all}
+    bare = [block for block in classes if not keyed[block]]
+    held = [block for block in classes if sharers[block] > 0]
+    needed = [block for block in classes if groups[block] in reads_all]
+    return [
+        ("POLICY-4", "unpublished blocks that are passing, or where something ended", [], bare),
+        ("POLICY-4", "blocks that requests hold that are passing, or where something ended", [], held),
+        ("POLICY-5", "passing blocks of layers that read everything, or where something ended", [], needed),
+    ]
 
 
 def count_blocks(batch: list[vec[i32]], holders: vec[i32]) -> None:

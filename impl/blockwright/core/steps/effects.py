@@ -21,15 +21,19 @@ from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import ADMIT, EXTERNAL, FREE, GROW, HIT, NUM_HELD, NUM_NEW, PREEMPT, Journal
 from blockwright.core.pool.order.order import Wish
 from blockwright.core.steps.keeping import (
+    NONE,
+    SOME,
     all_wanted,
     begin_wanted,
     end_wanted,
+    learn,
     trim_group,
+    wanted_dead,
     wanted_lengths,
-    wants_none,
 )
 from blockwright.core.steps.publication import publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State
+from blockwright.core.steps.units import last_count, own_parts, publish_last, reserve_tails, tail_lengths
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.changes import StepScratch
 from blockwright.core.tables.table import NO_WANTS, GroupTable, RequestTables, held_blocks
@@ -131,6 +135,8 @@ def prepare(
     Appends null entries for the blocks to come, and to `changes`, which the caller has begun with these tables, the
     entries that trimming will null. `undo` takes all of it back.
     """
+    if state.config.unit > 0:
+        reserve_tails(state, tables)
     if tables is None:
         return open_tables(state, request, ask, changes)
     if ask.settled >= tables.trim_at:
@@ -187,7 +193,7 @@ def open_tables(state: State, request: Request, ask: StepRequest, changes: StepS
     while at < num_groups:
         group = state.groups[at]
         ids = vec[i32]() if hit is None else hit.ids[at]
-        table = group.table_from_hit(ids, ask.resumed, group.slots_after(ask))
+        table = group.table_from_hit(ids, ask.hit_length, ask.resumed, group.slots_after(ask))
         if group.runs_ahead:
             table.first_new = group.first_ahead(ask)
         by_group.append(table)
@@ -200,6 +206,11 @@ def open_tables(state: State, request: Request, ask: StepRequest, changes: StepS
     tables.trim_at = trim_at
     tables.tenant = state.pool.tenant(request.cache_salt)
     wanted_lengths(state, request, tables, ask)
+    if state.config.unit > 0:
+        tables.tails = tail_lengths(state, request, ask.begin)
+    if ask.hit_length % state.config.whole_alignment != 0:
+        state.pool._reserve_copies(num_groups)
+        changes.replaced = with_room(changes.replaced, 4 * num_groups)
     at = 0
     while at < num_groups:
         state.groups[at].open(request._request_id, by_group[at])
@@ -244,7 +255,10 @@ def act(
     # Shares depend on whom a block is taken for, so the pool is told before the first is taken.
     state.pool._serve(tables.tenant)
     if is_new:
+        learn(state, request, ask)
         adopt(state, request, tables, ask)
+        if ask.hit_length % state.config.whole_alignment != 0:
+            own_parts(state, tables, ask, changes)
     else:
         if ask.settled >= tables.trim_at:
             trim_dead(state, tables, changes)
@@ -268,7 +282,7 @@ def act(
     count_step(state, request, tables, ask.stop - ask.external, ask.new, ask.drafts)
     journal = state.journal
     if journal is not None and is_new:
-        note_admission(state, journal, request, tables, ask, changes)
+        note_admission(state, journal, request, tables, ask, changes, num_replaced)
     elif journal is not None and (changes.grown > 0 or i64(len(changes.replaced)) > num_replaced):
         base = note_blocks(state, journal, GROW, request, tables, ask.new, changes)
         while num_replaced < i64(len(changes.replaced)):  # four numbers for each copy, the last is the new block
@@ -343,14 +357,30 @@ def note_blocks(
 
 
 def note_admission(
-    state: State, journal: Journal, request: Request, tables: RequestTables, ask: StepRequest, changes: StepScratch
+    state: State,
+    journal: Journal,
+    request: Request,
+    tables: RequestTables,
+    ask: StepRequest,
+    changes: StepScratch,
+    num_replaced: i64,
 ) -> None:
     """Write the fact that a request was admitted; where its tokens come from only once a load has ended. law: MET-1."""
     is_resumed = request._was_admitted
     base = note_blocks(state, journal, ADMIT, request, tables, ask.new, changes)
+    copied = num_replaced
+    while copied < i64(len(changes.replaced)):
+        journal._add_blocks(base, NUM_NEW, changes.replaced, copied + 3, copied + 4)
+        copied += 4
     at: i64 = 0
     while at < state.config.num_groups:
-        journal._add_blocks(base, NUM_HELD, tables.by_group[at].blocks, 0, changes.held_in(at))
+        # What was copied is no block of the hit any more.
+        held = changes.held_in(at)
+        copied = num_replaced
+        while copied < i64(len(changes.replaced)):
+            held -= 1 if i64(changes.replaced[copied + 1]) == at else 0
+            copied += 4
+        journal._add_blocks(base, NUM_HELD, tables.by_group[at].blocks, 0, held)
         at += 1
     journal._say(base, HIT, ask.hit_length)
     journal._say(base, EXTERNAL, ask.external)
@@ -433,10 +463,14 @@ def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None
     """
     passing = state.pool._passing
     if passing is not None:
-        if not wants_none(state, tables, changes):
+        needed = wanted_dead(state, tables, changes)
+        if needed == SOME:
             trim_passing(state, tables, changes)
             return
-        passing.begin()
+        if needed == NONE:
+            passing.begin()
+        else:
+            passing.begin_plain()
     nulled, ends, trimmed, dead = changes.nulled, changes.nulled_ends, changes.trimmed, changes.blocks
     count: i64 = i64(len(nulled)) - changes.num_nulled
     first = count  # where the entries of a group begin; the pool releases from the end on
@@ -491,6 +525,9 @@ def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) ->
     has_begun = False
     wish = tables.wish
     step = state.steps[int(tables.last_step - state.steps[0].number)] if in_flight else None
+    if state.config.unit > 0 and not in_flight:
+        tables.request.hash_filled(last_count(tables, tables.request))
+        reserve_tails(state, tables)
     try:
         if step is not None:
             step.wishes.append(wish)
@@ -502,9 +539,12 @@ def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) ->
             state.load_wants[tables.request_id] = all_wanted(state, tables, resumes)
             state.loads[tables.request_id] = batch
         has_begun = True
-        if not in_flight and computed >= tables.num_written - tables.num_drafts:
+        run = tables.num_written - tables.num_drafts if state.config.unit == 0 else tables.num_certain
+        if not in_flight and computed >= run:
             # The state was computed and is worth finding, though the request that left it is gone.
             publish_due(state, tables, tables.request)
+        if state.config.unit > 0 and not in_flight:
+            publish_last(state, tables, tables.request, computed)
         state.due.remove(tables)
         wants = NO_WANTS if waits else all_wanted(state, tables, resumes)
         for group, table in zip(state.groups, tables.by_group):

@@ -15,6 +15,7 @@ from blockwright.core.steps.effects import undo
 from blockwright.core.steps.preconditions import check_keys, tables_of, tables_running
 from blockwright.core.steps.publication import publish_due
 from blockwright.core.steps.state import State
+from blockwright.core.steps.units import reserve_tails
 from blockwright.core.tables.table import GroupTable, RequestTables
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError, UnknownStepError, UnsupportedError
 
@@ -29,6 +30,7 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
     if demand > state.pool._num_free:
         return None
     has_begun = False
+    reserve_tails(state, tables)
     journal = state.journal
     if journal is not None:
         journal._stamp()
@@ -43,6 +45,8 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         new.wants = tables.wants
         new.wants_end = tables.wants_end
         new.wants_output = tables.wants_output
+        new.tails = tables.tails
+        new.is_delayed = tables.is_delayed
         state.running[child._request_id] = new
         given = KVCacheBlocks(state.pool, [table.blocks[:] for table in by_group])
         has_begun = True
@@ -56,6 +60,7 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         for table, twin in zip(tables.by_group, by_group):
             # Copied after the due state was published, or the child would publish it again.
             twin.num_published = table.num_published
+        new.num_tails = tables.num_tails
         state.num_forks += 1
         tables.num_written = computed
         tables.num_certain = computed

@@ -20,6 +20,7 @@ from blockwright.core.steps.effects import know_sources, release_batch, vacate
 from blockwright.core.steps.preconditions import tables_of
 from blockwright.core.steps.publication import make_keys, publish_all_due, publish_due, publish_filled
 from blockwright.core.steps.state import State, StepInFlight
+from blockwright.core.steps.units import publish_tails, reserve_all_tails, reserve_tails
 from blockwright.core.tables.table import RequestTables
 from blockwright.errors import InvalidArgumentError, UnknownStepError, UnsupportedError
 
@@ -29,6 +30,8 @@ def start_step(state: State) -> int:
     if not state.config.overlaps:
         raise UnsupportedError("start_step: steps are kept apart only with overlap_steps=True")
     state.pool.require_whole()
+    if state.config.unit > 0:
+        reserve_all_tails(state, state.due.in_order())
     step = StepInFlight(state.num_steps + 1)
     has_begun = False
     journal = state.journal
@@ -55,6 +58,8 @@ def new_step_starts(state: State) -> None:
     if state.config.overlaps:
         raise UnsupportedError("new_step_starts: with overlap_steps=True a step is started by start_step")
     state.pool.require_whole()
+    if state.config.unit > 0:
+        reserve_all_tails(state, state.due.in_order())
     try:
         publish_all_due(state)
     except BaseException:
@@ -74,6 +79,7 @@ def settle_step(state: State, step: int, num_rejected_tokens: Mapping[str, int] 
     if state.config.settles:
         for tables, new in zip(done.tables, done.news):  # of requests that are gone too: it does no harm
             make_keys(state, tables.request, tables.num_settled + new)
+    reserve_all_tails(state, done.tables)
     journal = state.journal
     if journal is not None:
         journal._stamp()
@@ -132,6 +138,8 @@ def settle_request(state: State, tables: RequestTables, new: i64, drafts: i64, b
         request = tables.request
         count = min(tables.num_settled, request._num_prompt + i64(len(request._output)))
         publish_filled(state, tables, request, count, stopped)
+        if state.config.unit > 0 and request._block_size > 0:
+            publish_tails(state, tables, request, count)
     elif len(state.steps) == 0 or tables.last_step < state.steps[0].number:
         publish_due(state, tables, tables.request)
 
@@ -165,6 +173,7 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
     is_whole = count == tables.num_loading
     # One token is left to compute: a model gives no logits for tokens that were loaded.
     stop = min(tables.num_written + count, i64(request.num_tokens) - 1)
+    reserve_tails(state, tables, stop)
     make_keys(state, request, stop)
     hit = tables.num_written
     try:
@@ -174,6 +183,8 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
         tables.num_settled = stop
         if state.config.caching:
             publish_filled(state, tables, request, stop, stop)
+            if state.config.unit > 0 and request._block_size > 0:
+                publish_tails(state, tables, request, stop)
         # Layers may lack what the next token reads. Starting again finds the longest prefix that all have.
         if not is_whole:
             vacate(state, tables, stop, True)

@@ -27,6 +27,10 @@ _HIT: Final = 2
 _JUNCTION: Final = 3
 _OUTPUT: Final = 4
 """Where these lengths are in what a request wants, after its prompt with and without the last token; 0: not wanted."""
+NONE: Final = 0
+ALL: Final = 1
+SOME: Final = 2
+"""What `wanted_dead` returns."""
 
 
 def wanted_lengths(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> None:
@@ -48,6 +52,26 @@ def wanted_lengths(state: State, request: Request, tables: RequestTables, ask: S
     tables.wants = vec[i64]([prompt, resend, hit if tip == NO_TIP else 0, junction])
     tables.wants_end = max(prompt, hit, junction)
     tables.wants_output = tip != AT_PROMPT
+
+
+def learn(state: State, request: Request, ask: StepRequest) -> None:
+    """Let the pool learn from an admission how many passing blocks to spare. O(groups); takes no memory.
+
+    law: POLICY-6.
+    """
+    pool, hit = state.pool, ask.hit
+    passing = pool._passing
+    if passing is None or passing.whole == 0:
+        return
+    is_used = False
+    at: i64 = 0
+    while hit is not None and at < state.config.num_groups:
+        ids = hit.ids[at]
+        if not state.groups[at].keeps_all and len(ids) > 0:
+            block: i64 = i64(ids[-1])
+            is_used = is_used or (block != 0 and pool.ref_count(block) == 0 and passing.is_noted(block))
+        at += 1
+    pool._learn(ask.hit_length > 0, is_used, request._num_looked_up > 0 and request._junction > 0)
 
 
 def tip_of(state: State, ask: StepRequest) -> i64:
@@ -89,12 +113,16 @@ def begin_wanted(state: State, group: GroupTables, wants: vec[i64]) -> None:
     law: POLICY-5.
     """
     passing = state.pool._passing
-    if passing is not None and not group.keeps_all:
+    if passing is not None and group.keeps_all:
+        passing.begin_plain()
+    elif passing is not None:
         passing.begin()
         i: i64 = 0
         while i < i64(len(wants)):
             group.want(passing, wants[i])
             i += 1
+        if passing.every > 0:
+            group.want_each(passing, passing.every)
         note_ends(passing, group, wants)
 
 
@@ -134,28 +162,41 @@ def end_wanted(state: State) -> None:
         state.pool._passing.end()
 
 
-def wants_none(state: State, tables: RequestTables, changes: StepScratch) -> bool:
-    """Return whether no wanted hit needs one of the entries that die, as while a request decodes. O(groups)."""
-    wants = tables.wants
+def wanted_dead(state: State, tables: RequestTables, changes: StepScratch) -> i64:
+    """Return which of the entries that die a wanted hit needs: `NONE`, `ALL`, where nothing ends at one, or `SOME`.
+
+    Most steps that decode are of the first two, and let go of the blocks of all groups at once. O(groups).
+    """
+    wants, passing = tables.wants, state.pool._passing
+    if passing is not None and passing.every > 0:
+        return SOME
+    found: i64 = SOME
     i: i64 = changes.num_nulled
     at: i64 = 0
     while at < state.config.num_groups:
         stop: i64 = i64(changes.nulled_ends[at])
         if i < stop:
             group = state.groups[at]
+            needed = NONE
             size = group._block_size
             start = i64(changes.nulled[i]) * size
-            if start <= tables.wants_end:
-                end = (i64(changes.nulled[stop - 1]) + 1) * size
-                k: i64 = 0
-                while k < i64(len(wants)):
-                    length: i64 = wants[k]
-                    if length > 0 and start <= length and group.rule.first_needed(length) < end:
-                        return False
-                    k += 1
+            end = (i64(changes.nulled[stop - 1]) + 1) * size
+            k: i64 = i64(len(wants)) if start > tables.wants_end else 0
+            while k < i64(len(wants)):
+                length: i64 = wants[k]
+                if length > 0 and start <= length:
+                    first = group.rule.first_needed(length)
+                    if first < end:
+                        if first >= start + size or end >= length:
+                            return SOME
+                        needed = ALL
+                k += 1
+            if found != SOME and found != needed:
+                return SOME
+            found = needed
         i = stop
         at += 1
-    return True
+    return found
 
 
 def trim_group(state: State, tables: RequestTables, at: i64, stop: i64) -> None:
@@ -164,15 +205,6 @@ def trim_group(state: State, tables: RequestTables, at: i64, stop: i64) -> None:
     start = max(table.num_trimmed, group.sinks)
     if stop <= start:
         return
-    passing = state.pool._passing
-    wants = tables.wants
-    if passing is not None:
-        passing.begin()
-        if start * group._block_size <= tables.wants_end:
-            i: i64 = 0
-            while i < i64(len(wants)):
-                group.want(passing, wants[i])
-                i += 1
-            note_ends(passing, group, wants)
+    begin_wanted(state, group, tables.wants)
     group.trim_until(table, stop)
     end_wanted(state)

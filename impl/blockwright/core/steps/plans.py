@@ -15,6 +15,7 @@ from blockwright.core.keys.request import MAX_LENGTH, Request, count_of
 from blockwright.core.pool.pool import BlockPool
 from blockwright.core.steps.outcomes import Fits, Never, NotNow, Plan
 from blockwright.core.steps.state import State
+from blockwright.core.steps.units import check_part_copied, num_parts_to_copy, num_replaced_shares
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.group import LAST_STATE, GroupTables, layout_for
 from blockwright.core.tables.table import RequestTables
@@ -63,19 +64,25 @@ def count_new(state: State, request: Request, ask: StepRequest) -> None:
         live: i64 = 0
         kept = group.first_kept(ask.resumed)
         if ask.hit_length > 0:
-            held = ask.hit_length // group._block_size
+            held = group.num_adopted(ask.hit_length)
             live = held - group.num_dead(0, min(held, kept))
             own += live
         if state.config.caching and request._block_size > 0:
             units = group._block_size // request._block_size  # `check_keys` has checked that it divides
             if hit is not None:
                 if not hit.is_fresh(request):
-                    group.check_hit(hit.ids[at], request.keys(units))
+                    group.check_hit(hit.ids[at], request.keys(units), ask.hit_length)
                 # A hit that is free leaves the free blocks when it is adopted, so it is demand as much as a new block.
                 free = pool.num_candidates(hit.ids[at]) - group.dead_hits(hit.ids[at], kept)
                 ask.demand += free
                 if group.keeps_all:
                     shared += live - free
+                if ask.hit_length % group._block_size != 0:
+                    check_part_copied(state, ask, at)
+                    copies = num_parts_to_copy(state, ask, at, False)
+                    ask.demand += copies
+                    own += copies
+                    shared -= num_replaced_shares(state, ask, at) if copies > 0 else 0
         # law: READ-1
         missing = group.missing_in(held + group.num_dead(held, kept), ask) + group.num_states
         ask.demand += missing

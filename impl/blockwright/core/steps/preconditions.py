@@ -11,6 +11,7 @@ from blockwright.core.keys.request import Request, no_request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.steps.publication import publishes_now
 from blockwright.core.steps.state import State
+from blockwright.core.steps.units import check_unit
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.table import RequestTables
 from blockwright.errors import (
@@ -87,6 +88,8 @@ def check_keys(state: State, request: Request) -> None:
     if state.config.caching and request._block_size > 0:
         for group in state.groups:
             state.pool._units_for(request, group._block_size)
+        if state.config.unit > 0:
+            check_unit(state, request)
 
 
 # ---------------------------------------------------------------------- what a step asks for
@@ -101,7 +104,14 @@ def is_in_place(state: State, request: Request, tables: RequestTables, new: i64,
     begin = request._num_computed
     if not tables.num_certain <= begin <= tables.num_written or new == 0 or begin + new + ahead > tables.in_place:
         return False
+    if state.config.most_drafts >= 0 and not keeps_up(state, request, begin + new, ahead):
+        return False
     return not state.config.overlaps or (len(state.steps) > 0 and tables.last_step != state.num_steps)
+
+
+def keeps_up(state: State, request: Request, stop: i64, ahead: i64) -> bool:
+    """Return whether a step without drafts, in place, is right for recurrent layers too (`check_drafts`)."""
+    return ahead == 0 and (state.config.runs_ahead or stop <= request._num_prompt + i64(len(request._output)))
 
 
 def check_ask(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> None:
@@ -119,6 +129,10 @@ def check_ask(state: State, request: Request, tables: RequestTables | None, ask:
     ask.certain = ask.stop - ask.drafts
     if ask.stop == computed:
         raise InvalidArgumentError("num_new_tokens: must be at least 1 (or 0 together with a hit or a load)")
+    if ask.new == 0 and ask.hit_length % state.config.whole_alignment != 0:
+        raise InvalidArgumentError(
+            f"num_new_tokens: a hit of {ask.hit_length} tokens ends inside a block, so it needs a token to compute"
+        )
     if ask.external > 0 or ask.encoder > 0:
         check_admission(state, request, tables, ask)
     # A plan answers this by `Never`, since the question was whether the step can happen.
@@ -236,6 +250,24 @@ def check_overlap(state: State, request: Request, tables: RequestTables) -> None
         )
 
 
+def length_of_hit(state: State, num_new_computed_tokens: int, blocks: KVCacheBlocks) -> i64:
+    """Return the length of a hit that may end inside a block, whose blocks show it only up to a unit.
+
+    Raises:
+        StaleHitError: no hit of that length has as many blocks.
+    """
+    if not 0 <= num_new_computed_tokens <= int(state.config.max_len):
+        raise StaleHitError(f"num_new_computed_tokens: no hit has {num_new_computed_tokens} tokens")
+    length: i64 = num_new_computed_tokens
+    counts = [int(group.num_adopted(length)) for group in state.groups]
+    if length % state.config.unit != 0 or counts != [len(ids) for ids in blocks.ids]:
+        raise StaleHitError(
+            f"num_new_computed_tokens: the hit's blocks are not those of {num_new_computed_tokens} tokens; "
+            "pass both as get_computed_blocks returned them"
+        )
+    return length
+
+
 def check_hit(
     state: State,
     request: Request,
@@ -253,6 +285,8 @@ def check_hit(
                 raise StaleHitError("new_computed_blocks: the hit is another manager's")
         elif len(blocks.ids) != len(state.groups):
             raise StaleHitError(f"new_computed_blocks: {len(blocks.ids)} groups, the group has {len(state.groups)}")
+        elif state.config.unit > 0:
+            expected = length_of_hit(state, num_new_computed_tokens, blocks)
         elif len(blocks.ids) > 0:
             expected = i64(len(blocks.ids[0])) * state.groups[0]._block_size
             for group, ids in zip(state.groups, blocks.ids):

@@ -13,6 +13,7 @@ from mypy_extensions import i64
 
 from blockwright.core.keys.request import Request
 from blockwright.core.steps.state import State
+from blockwright.core.steps.units import next_tail, publish_tails
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.group import GroupTables
 from blockwright.core.tables.table import GroupTable, RequestTables
@@ -54,6 +55,8 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
     is_due = False
     in_place = state.config.max_len
     publishes = publishes_now(state, ask)
+    # A load may bring less, and states inside blocks are left at more places than block ends.
+    certain: i64 = max(ask.begin, min(ask.stop, known)) if ask.external == 0 and state.config.unit == 0 else -1
     at: i64 = 0
     while at < state.config.num_groups:
         table = tables.by_group[at]
@@ -63,9 +66,14 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
                 publish_to(group, table, request, min(ask.stop, known), NOT_RUN)
                 end = ask.stop if group.runs_ahead else ask.certain
                 is_due = is_due or (ask.new > 0 and end <= known and group.leaves_state(end))
-            table.in_place = group.in_place_slots(table, state.config.caching)
+            table.in_place = group.in_place_slots(table, state.config.caching, certain)
         in_place = min(in_place, table.in_place)
         at += 1
+    if state.config.unit > 0:
+        is_due = publishes and ask.new > 0 and next_tail(tables) <= min(ask.stop, known)
+        tables.is_delayed = not publishes or ask.new == 0
+        # A step that reaches a tail, or follows one that has, takes the careful way. law: UNIT-3.
+        in_place = 0 if is_due or tables.is_delayed else min(in_place, next_tail(tables) - 1)
     # The state before this step's is published now: a step that follows shows that it has run.
     if tables.is_due:
         publish_due(state, tables, request)
@@ -120,7 +128,8 @@ def publish_due(state: State, tables: RequestTables, request: Request) -> None:
     """Publish the state that a request's last step left, if any, now that the step has run. law: MAMBA-5.
 
     Not before: a request that hit it in the same step would read it while it is written. Other layers may be hit at
-    once, since each writes the step's data before it reads.
+    once, since each writes the step's data before it reads; except parts of blocks, which are copied before the step
+    (law: UNIT-5).
     """
     if not state.due.remove(tables):
         return
@@ -128,6 +137,9 @@ def publish_due(state: State, tables: RequestTables, request: Request) -> None:
     for group, table in zip(state.groups, tables.by_group):
         if not group.is_row():
             publish_to(group, table, request, stopped, stopped)
+    if state.config.unit > 0:
+        known: i64 = request._num_prompt + i64(len(request._output))
+        publish_tails(state, tables, request, min(tables.num_certain, known))
 
 
 def publish_all_due(state: State) -> None:

@@ -146,6 +146,7 @@ class Config:
         num_groups: groups of layers.
         max_len: tokens that a request may have at most.
         alignment: tokens that every hit is a multiple of; least_size: tokens of the smallest block.
+        unit: the same where hits may end inside blocks, else 0; whole_alignment: that of hits of whole blocks.
         hash_size: tokens per hashed block of requests that were made without a size.
         most_drafts: drafts that every recurrent layer can take back, -1 where there is no such layer.
         runs_ahead, drafts_within: steps of recurrent layers may run beyond the known tokens, with so many entries of a
@@ -172,14 +173,18 @@ class Config:
         raises_never: bool,
         runs_ahead: bool,
         drafts_within: i64,
+        unit: i64,
     ) -> None:
         """Take the fields as they are; `sizes` are the tokens per block of each group."""
         self.kv_cache_config = kv_cache_config
         self.num_groups: i64 = len(sizes)
         self.max_len: i64 = max_len
-        self.alignment: i64 = alignment
+        self.alignment: i64 = unit if unit > 0 else alignment
+        self.unit: i64 = unit
+        self.whole_alignment: i64 = alignment
         self.least_size: i64 = min(sizes, default=1)
-        self.hash_size: i64 = math.gcd(*sizes)
+        self.most_size: i64 = max(sizes, default=1)
+        self.hash_size: i64 = unit if unit > 0 else math.gcd(*sizes)
         self.most_drafts: i64 = most_drafts
         self.caching = caching
         self.eagle = eagle
@@ -250,7 +255,8 @@ class State:
         self.groups = groups
         for group in groups:
             group.align(config.alignment, config.eagle)
-        self.uniform_groups = len(groups) > 0 and all([group.grows_like(groups[0]) for group in groups])
+        grows_alike = len(groups) > 0 and all([group.grows_like(groups[0]) for group in groups])
+        self.uniform_groups = grows_alike and config.unit == 0
         self.owner: i64 = _owners[0]
         self.running: dict[str, RequestTables] = {}
         self.num_batches: i64 = 0

@@ -21,6 +21,7 @@ from blockwright.core.steps.plans import request_version
 from blockwright.core.steps.preconditions import tables_of, tables_running
 from blockwright.core.steps.publication import NOT_RUN, make_keys, publish_filled, publishes_now
 from blockwright.core.steps.state import State
+from blockwright.core.steps.units import check_unit, last_count, longest_inside, publish_tails, reserve_tails, with_tail
 from blockwright.core.tables.table import RequestTables
 from blockwright.core.tables.window import common_hit, longest_of_all
 from blockwright.errors import InvalidArgumentError, StalePlanError
@@ -32,6 +33,8 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
     if not config.caching or request.prompt_logprobs or request._block_size == 0:
         return state.nothing, 0
     state.pool.require_whole()
+    if config.unit > 0:
+        check_unit(state, request)
     # law: HIT-3
     max_length: i64 = min(request.num_tokens - 1, request.num_keyed())
     probes = [
@@ -39,8 +42,10 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
         for group in state.groups
     ]
     rules = [group.rule for group in state.groups]
-    num_computed = common_hit(rules, probes, config.alignment, max_length)
-    junction = longest_of_all(rules, probes, config.alignment, max_length)
+    num_computed = common_hit(rules, probes, config.whole_alignment, max_length)
+    junction = longest_of_all(rules, probes, config.whole_alignment, max_length)
+    if config.unit > 0:
+        num_computed = longest_inside(state, request, state.groups, probes, num_computed, max_length)
     journal = state.journal
     if journal is not None:
         journal._stamp()
@@ -55,6 +60,8 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
         probe.entries(num_computed, group.sinks, group.first_kept(num_computed))
         for probe, group in zip(probes, state.groups)
     ]
+    if num_computed % config.whole_alignment != 0:
+        ids = [with_tail(state, request, group, each, num_computed) for each, group in zip(ids, state.groups)]
     hit = KVCacheBlocks(state.pool, ids)
     # An admission right after the lookup then need not compare the blocks with their keys again.
     hit.stamp(request)
@@ -90,11 +97,14 @@ def publish(state: State, request: Request, num_computed_tokens: int) -> None:
             f"{request.request_id!r}, not {num_computed_tokens}"
         )
     make_keys(state, request, count)
+    reserve_tails(state, tables)
+    is_delayed = tables.is_delayed and count < last_count(tables, request)
     journal = state.journal
     if journal is not None:
         journal._stamp()
     try:
         tables.num_certain = max(tables.num_certain, count)
+        tables.is_delayed = is_delayed
         if config.caching:
             stopped = tables.num_written - tables.num_drafts
             if config.overlaps and len(state.steps) > 0 and tables.last_step == state.num_steps:  # it has not run
@@ -103,6 +113,8 @@ def publish(state: State, request: Request, num_computed_tokens: int) -> None:
                 # The step is still to run: its state is due with the next step, and its blocks are published now.
                 stopped = NOT_RUN
             publish_filled(state, tables, request, count, stopped)
+            if config.unit > 0 and stopped != NOT_RUN and request._block_size > 0:
+                publish_tails(state, tables, request, count)
             if journal is not None and journal.published > 0:
                 journal._add(PUBLISH, tables.request_id, count, state.pool._num_free)
     except BaseException:
@@ -140,6 +152,8 @@ def release(state: State, request: Request, was_preempted: bool) -> None:
     if tables is not None:
         if state.journal is not None:
             state.journal._stamp()
+        if state.config.unit > 0:
+            tables.request = request  # its last tokens are published
         vacate(state, tables, request._num_computed, was_preempted)
         request._held = None
         note_release(state, tables, request, was_preempted)
@@ -185,6 +199,8 @@ def make_private(state: State, tables: RequestTables) -> None:
     """Let a running request publish nothing more: publication has passed more entries than there are."""
     for table in tables.by_group:
         table.num_published = state.config.max_len + 1
+    tables.num_tails = i64(len(tables.tails))
+    tables.is_delayed = True
 
 
 def is_meant(tables: RequestTables, request: Request | None, salt: i64, adapter: i64, gone: set[int]) -> bool:

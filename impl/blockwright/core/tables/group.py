@@ -24,7 +24,7 @@ from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.changes import StepScratch
 from blockwright.core.tables.table import GroupTable, RequestTables
 from blockwright.core.tables.window import FOR_EVER, ChunkedRule, MambaRule, Probe, SlidingRule, WindowRule
-from blockwright.errors import InvalidArgumentError, UnsupportedError
+from blockwright.errors import InvalidArgumentError, StaleHitError, UnsupportedError
 from blockwright.kinds import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -84,7 +84,7 @@ class GroupTables:
         self._has_margin = use_eagle and self._layout == ROW and not isinstance(self.rule, ChunkedRule)
         # Where a chunk ends with the block, the next token reads nothing of it, and no hit ever needs it.
         reads_back = not isinstance(self.rule, ChunkedRule) and self.rule.first_needed(size) < size
-        self._publishes_all = self.keeps_all or (alignment == size and reads_back)
+        self._publishes_all = self.keeps_all or (size % alignment == 0 and reads_back)
 
     def is_useful(self, entry: i64) -> bool:
         """Return whether some hit can need an entry: the shortest that ends behind it, or one that it follows. O(1).
@@ -100,6 +100,41 @@ class GroupTables:
         ):
             return True
         return self.rule.first_needed((end + self._alignment - 1) // self._alignment * self._alignment) < end
+
+    def ends_in(self, length: i64) -> bool:
+        """Return whether a hit that ends inside a block needs what is before its end there. O(1)."""
+        return self.rule.first_needed(length) < length or length // self._block_size < self.sinks
+
+    def num_adopted(self, length: i64) -> i64:
+        """Return the entries that a hit of `length` tokens gives a table. O(1)."""
+        count = length // self._block_size
+        return count + 1 if length % self._block_size != 0 and self.ends_in(length) else count
+
+    def has_blocks(self, probe: Probe, length: i64) -> bool:
+        """Return whether the whole blocks that a hit of `length` tokens needs are cached. O(blocks that it needs)."""
+        stop = length // self._block_size
+        if self.keeps_all:
+            return probe.run_end >= stop
+        i: i64 = 0
+        kept = self.first_kept(length)
+        while i < stop:
+            if i == self.sinks:
+                i = max(i, kept)
+                if i >= stop:
+                    break
+            if not probe.cached(i):
+                return False
+            i += 1
+        return True
+
+    def is_read(self, block: i64, length: i64, unit: i64, is_held: bool) -> bool:
+        """Return whether others hold the block in which a hit of `length` tokens ends, or may find more of it.
+
+        A new request then gets its part as a copy. It counts among the holders if `is_held`. law: WRITE-2.
+        """
+        pool = self.block_pool
+        holders: i64 = 1 if is_held else 0
+        return pool.ref_count(block) > holders or pool.is_beyond(block, length % self._block_size // unit)
 
     def margin(self) -> int:
         """Return the tokens after a hit that must be cached too, and are computed again (EAGLE). O(1)."""
@@ -237,13 +272,20 @@ class GroupTables:
             return FOR_EVER
         return self.rule.last_needing((max(num_trimmed, self.sinks) + 1) * self._block_size) + 1
 
-    def in_place_slots(self, table: GroupTable, caching: bool) -> i64:
+    def in_place_slots(self, table: GroupTable, caching: bool, certain: i64) -> i64:
         """Return up to how many slots growth changes nothing: covered, and no block becomes full. O(1).
 
-        A recurrent layer rewrites its state with every token, so it is never served in place.
+        A recurrent layer rewrites the state in its last entry up to the entry's end. A step that may begin before that
+        entry changes more, and so does one that keeps states of drafts. `certain` tokens cannot go back.
         """
         if self._layout != ROW:
-            return 0
+            if self.num_states > 0 or self.num_within > 0 or self._layout == ONE_STATE:
+                return 0
+            end: i64 = i64(len(table.blocks)) * self._block_size
+            # A step that runs ahead notes which ends it jumps over: none, once all before the entry are published.
+            if certain < end - self._block_size or (self.runs_ahead and self.publishes(table, end - self._block_size)):
+                return 0
+            return end - 1  # the step that reaches the end leaves a state
         if self.is_encoder:
             return MAX_LENGTH
         size = self._block_size
@@ -323,6 +365,16 @@ class GroupTables:
             if self.sinks > 0:
                 passing.want(0, min(self.sinks, end))
             passing.want(self.first_kept(length), end + 1 if self._has_margin else end)
+
+    def want_each(self, passing: PassingBlocks, every: i64) -> None:
+        """Want the entries that a hit of some multiple of `every` tokens needs, of a table that is let go of. O(1)."""
+        if isinstance(self.rule, ChunkedRule):
+            return
+        if self.sinks > 0:
+            passing.want(0, self.sinks)
+        margin: i64 = 1 if self._has_margin else 0
+        far = every << 20  # beyond the first window, each multiple needs as many entries
+        passing.want_each(every // self._block_size, far // self._block_size + margin - self.first_kept(far), margin)
 
     def widen(self, table: GroupTable, num_tokens: i64) -> None:
         """Append null entries up to `num_tokens` slots, for `fill`."""
@@ -448,18 +500,38 @@ class GroupTables:
         # The block after a hit is computed again, so it may hold the last token, which a hit may not.
         return Probe(self.block_pool, keys, self._group, self._block_size, max_length + margin, margin)
 
-    def check_hit(self, ids: vec[i32], keys: BlockKeys) -> None:
-        """Check that every entry of a hit still holds. O(entries).
+    def check_hit(self, ids: vec[i32], keys: BlockKeys, length: i64) -> None:
+        """Check that every entry of a hit of `length` tokens still holds. O(entries).
 
         Raises:
             StaleHitError: an entry does not.
         """
-        first = self.first_kept(i64(len(ids)) * self._block_size)
+        first = self.first_kept(length)
+        if length % self._block_size != 0:
+            ids = self._check_part(ids, keys, length)
+            first = min(first, i64(len(ids)))
         pool, sinks = self.block_pool, min(self.sinks, first)
         if sinks > 0:
             # Sinks are checked on their own: behind them the entries up to the window must be null.
             pool.check_hits(ids[:sinks], keys, self._group, self._block_size, 0, 0)
         pool.check_hits(ids, keys, self._group, self._block_size, sinks, first)
+
+    def _check_part(self, ids: vec[i32], keys: BlockKeys, length: i64) -> vec[i32]:
+        """Check the part in which a hit ends inside a block; return the entries of whole blocks."""
+        stop = length // self._block_size
+        request = keys.request
+        if i64(len(ids)) > stop and request is not None:
+            count = length // request._block_size
+            request.hash_until(count)
+            block = i64(ids[stop])
+            low, high = request._words[2 * count - 2], request._words[2 * count - 1]
+            pool = self.block_pool
+            if not 0 < block < pool._count or not pool.carries_tail(block, low, high, self._group):
+                raise StaleHitError(
+                    f"new_computed_blocks: block {block} at entry {stop} no longer holds this request's prefix up to "
+                    f"{length} tokens; look the hit up again"
+                )
+        return ids[:stop]
 
     def dead_hits(self, ids: vec[i32], first_kept: i64) -> i64:
         """Return how many free blocks of a checked hit lie before an entry, except sinks. O(entries)."""
@@ -471,7 +543,7 @@ class GroupTables:
             i += 1
         return free
 
-    def table_from_hit(self, ids: vec[i32], resumed: i64, num_slots: i64) -> GroupTable:
+    def table_from_hit(self, ids: vec[i32], length: i64, resumed: i64, num_slots: i64) -> GroupTable:
         """Return a table of a checked hit and null entries up to `num_slots` slots; it holds no block yet. O(entries).
 
         Entries that no token from `resumed` on reads are null as well. `adopt` and `fill` hold and take the blocks.
@@ -484,7 +556,7 @@ class GroupTables:
             blocks[i] = 0
             i += 1
         slots = size * self._block_size
-        table = GroupTable(blocks, size, trimmed, slots, self._null_states())
+        table = GroupTable(blocks, length // self._block_size, trimmed, slots, self._null_states())
         table.saved = slots
         self.widen(table, num_slots)
         return table

@@ -79,6 +79,8 @@ class RequestTables(ManagerTables):
         wants: the lengths of hits that it wants kept, where passing blocks are evicted first; it never changes.
         wants_end: the longest of them.
         wants_output: as it ends, it also wants all that it has published.
+        tails, num_tails: the lengths inside blocks that it is to publish, and how many of them it has.
+        is_delayed: its last step put publication off. Kept only where hits may end inside blocks.
         tenant, wish: the number of the tenant for which it takes blocks, and the hint for them. A wish never changes,
             so copies share it.
         by_group: the tables, one per group.
@@ -111,6 +113,9 @@ class RequestTables(ManagerTables):
         self.wants: vec[i64] = NO_WANTS
         self.wants_end: i64 = 0
         self.wants_output = True
+        self.tails: vec[i64] = NO_WANTS
+        self.num_tails: i64 = 0
+        self.is_delayed = False
         self.by_group = by_group
 
     def copy_for(self, owner: i64, by_group: list[GroupTable]) -> RequestTables:
@@ -132,6 +137,9 @@ class RequestTables(ManagerTables):
         twin.wants = self.wants
         twin.wants_end = self.wants_end
         twin.wants_output = self.wants_output
+        twin.tails = self.tails
+        twin.num_tails = self.num_tails
+        twin.is_delayed = self.is_delayed
         return twin
 
 

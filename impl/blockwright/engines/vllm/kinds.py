@@ -35,8 +35,9 @@ WORKERS_OWN = frozenset(
 """Fields of vLLM's declarations that decide how a block is laid out, or that reach the manager in another way."""
 
 _READ = frozenset(
-    "attention_chunk_size block_size dcp_sharded host_resident kv_cache_specs mamba_cache_mode "
-    "num_prefill_checkpoint_blocks num_speculative_blocks prefix_cache_retention_interval role sliding_window".split()
+    "attention_chunk_size block_size dcp_sharded extra_retained_tokens host_resident kv_cache_specs mamba_cache_mode "
+    "num_prefill_checkpoint_blocks num_speculative_blocks prefix_cache_retention_interval role rswa_window "
+    "sliding_window".split()
 )
 """Fields that are read here, and served or refused by their value."""
 
@@ -48,7 +49,6 @@ _ON_THE_HOST = "blocks on the host", "Start vLLM without HiSparse"
 
 _ONLY: dict[str, tuple[Any, tuple[str, str]]] = {
     "bounded_replay": (False, _REPLAYED),
-    "extra_retained_tokens": (0, ("drafts of several modules", "Start vLLM with num_speculative_tokens=1")),
     "hisparse_host_block_stride": (None, _ON_THE_HOST),
     "hisparse_host_num_blocks": (None, _ON_THE_HOST),
     "hisparse_shared_host_pool": (False, _ON_THE_HOST),
@@ -78,8 +78,13 @@ def require_known(place: str, declared: Any) -> None:
                 )
 
 
+def _full(spec: Any) -> KVCacheSpec:
+    return FullAttentionSpec(spec.block_size, **_LAYER)
+
+
 def _window(spec: Any) -> KVCacheSpec:
-    return SlidingWindowSpec(spec.block_size, sliding_window=spec.sliding_window, **_LAYER)
+    window = spec.sliding_window + getattr(spec, "extra_retained_tokens", 0)
+    return SlidingWindowSpec(spec.block_size, sliding_window=window, **_LAYER)
 
 
 def _state(spec: Any) -> KVCacheSpec:
@@ -89,8 +94,10 @@ def _state(spec: Any) -> KVCacheSpec:
 
 
 _KINDS: dict[str, Callable[[Any], KVCacheSpec]] = {
-    "FullAttentionSpec": lambda spec: FullAttentionSpec(spec.block_size, **_LAYER),
-    "MLAAttentionSpec": lambda spec: FullAttentionSpec(spec.block_size, **_LAYER),
+    "FullAttentionSpec": _full,
+    "MLAAttentionSpec": _full,
+    "HiddenStateCacheSpec": _full,
+    "RSWASpec": _full,  # a window over outputs behind a prompt that is read whole: what vLLM gives up early is kept
     "SlidingWindowSpec": _window,
     "SlidingWindowMLASpec": _window,
     "ChunkedLocalAttentionSpec": lambda spec: ChunkedLocalAttentionSpec(
@@ -138,12 +145,6 @@ def translated(config: Any, dcp_world_size: int) -> KVCacheConfig:
         UnsupportedError: a kind or an option that the manager does not serve; names it.
     """
     require_known("KVCacheConfig", config)
-    interval = getattr(config, "prefix_cache_retention_interval", None)
-    if interval:
-        raise UnsupportedError(
-            f"prefix_cache_retention_interval={interval} is not supported under Blockwright, which publishes every "
-            "block that a hit can need: start vLLM without --prefix-cache-retention-interval"
-        )
     groups: list[KVCacheGroupSpec] = []
     for number, group in enumerate(config.kv_cache_groups):
         spec = layer_spec(group.kv_cache_spec)

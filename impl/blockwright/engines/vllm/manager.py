@@ -13,6 +13,7 @@ back are never counted as certain.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,12 +29,16 @@ from blockwright.engines.vllm.kinds import UNSET, layer_spec, next_trim, require
 from blockwright.engines.vllm.pool import Pool
 from blockwright.engines.vllm.requests import FOR_EVER, NEVER, Twin
 from blockwright.errors import UnsupportedError
-from blockwright.kinds import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec, SlidingWindowSpec
+from blockwright.kinds import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "pcp_world_size": ((1,), "start vLLM with --prefill-context-parallel-size 1"),
-    "metrics_collector": ((None,), "start vLLM without --kv-cache-metrics"),
-    "num_prefill_lookahead": ((0, 1), "start vLLM without drafts of several modules (num_speculative_tokens=1)"),
     "enable_mamba_shared_prefix_checkpoint": ((False, True), "start vLLM without it"),
 }
 """Options of vLLM's constructor that the manager serves with these values alone, and the remedy."""
@@ -42,27 +47,34 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
 def _keeps_wanted(kv_cache_config: Any, specs: list[Any]) -> bool | None:
     """Return whether blocks that no likely hit needs are evicted first, as the retention interval asks for.
 
-    None is dense: by age alone. 0 is vLLM's default; others are refused (`translated`), since the checkpoints between
-    are published anyway. vLLM's scheduler ends prefill steps at the junction and at the prompt's last whole block.
+    None is dense: by age alone. 0 is vLLM's default; above it, hits of each multiple are wanted as well (`_interval`).
+    vLLM's scheduler ends prefill steps at the junction and at the prompt's last whole block.
     """
-    forgets = any(isinstance(spec, MambaSpec | SlidingWindowSpec | ChunkedLocalAttentionSpec) for spec in specs)
-    return forgets and getattr(kv_cache_config, "prefix_cache_retention_interval", 0) is not None
+    return _forgets(specs) and getattr(kv_cache_config, "prefix_cache_retention_interval", 0) is not None
+
+
+def _forgets(specs: list[Any]) -> bool:
+    return any(isinstance(spec, MambaSpec | SlidingWindowSpec | ChunkedLocalAttentionSpec) for spec in specs)
+
+
+def _interval(kv_cache_config: Any, specs: list[Any]) -> int:
+    """Return the tokens at each multiple of which hits are wanted, 0 for none.
+
+    Raises:
+        UnsupportedError: no layer forgets, so there is nothing to keep, as vLLM's own manager says.
+    """
+    interval = getattr(kv_cache_config, "prefix_cache_retention_interval", 0) or 0
+    if interval and not _forgets(specs):
+        raise UnsupportedError(
+            f"prefix_cache_retention_interval={interval}: without windows and recurrent states it would have no "
+            "effect: start vLLM without --prefix-cache-retention-interval"
+        )
+    return int(interval)
 
 
 @HybridKVCacheCoordinator.register
 class _Coordinator(SimpleNamespace):
     """What vLLM and its connectors read of vLLM's coordinator; some ask whether it is one of several groups."""
-
-    @property
-    def full_attention_group_id(self) -> int:
-        """Refuse what reads the tables behind vLLM's manager, when the scheduler is made.
-
-        Raises:
-            UnsupportedError: always.
-        """
-        raise UnsupportedError(
-            "auxiliary outputs are not supported under Blockwright: start vLLM without --enable-return-routed-experts"
-        )
 
 
 class _NoBlocks:
@@ -125,6 +137,8 @@ class KVCacheManager:
         dcp_world_size: int = 1,
         watermark: float = 0.0,
         num_hash_lookahead_tokens: int = 0,
+        num_prefill_lookahead: int = 0,
+        metrics_collector: Any = None,
         **options: Any,
     ) -> None:
         """Take vLLM's configuration.
@@ -150,6 +164,13 @@ class KVCacheManager:
                 "--mamba-cache-mode align or --no-enable-prefix-caching"
             )
         self._lookahead = num_hash_lookahead_tokens
+        # With drafts of several modules, the next step writes a draft head's last tokens once more.
+        self._again = max(0, num_prefill_lookahead - 1)
+        if self._again and self._has_states:
+            raise UnsupportedError(
+                f"num_prefill_lookahead={num_prefill_lookahead}: drafts of several modules beside recurrent layers "
+                "are not supported under Blockwright with prefix caching: start vLLM with num_speculative_tokens=1"
+            )
         # Hashes that look ahead leave no block to be computed again, though the groups stay flagged.
         is_flagged = any(getattr(group, "is_eagle_group", False) for group in groups)
         self.use_eagle = use_eagle or (is_flagged and not self._lookahead)
@@ -162,6 +183,8 @@ class KVCacheManager:
             use_eagle=self.use_eagle and enable_caching,
             enable_kv_cache_events=enable_kv_cache_events and enable_caching,
             keep_wanted=_keeps_wanted(kv_cache_config, self._specs) if enable_caching else None,
+            wanted_interval=_interval(kv_cache_config, self._specs) if enable_caching else 0,
+            track_evictions=metrics_collector is not None and enable_caching,
             raise_never_fits=False,
         )
         self.kv_cache_config = kv_cache_config
@@ -177,12 +200,14 @@ class KVCacheManager:
         self.empty_kv_cache_blocks: Any = _NoBlocks(len(groups))
         self._sizes = [manager.block_size for manager in self.core.managers][: len(groups)]
         self._unit = min(self._sizes, default=1)
-        self.block_pool = Pool(self.core.block_pool, self._sizes, self._publish_for_readers)
+        self._hash_block_size = (hash_block_size or self._unit) if enable_caching else None
+        self.block_pool = Pool(
+            self.core.block_pool, self._sizes, self._hash_block_size, self._publish_for_readers, metrics_collector
+        )
         self._state_sizes = [
             size for spec, size in zip(self._specs, self._sizes, strict=True) if isinstance(spec, MambaSpec)
         ]
         self._num_drafts = max([getattr(spec, "num_speculative_blocks", 0) for spec in self._specs], default=0)
-        self._hash_block_size = (hash_block_size or self._unit) if enable_caching else None
         layouts = dict.fromkeys(zip(self._specs, self._sizes, strict=True))
         trims = [found for spec, size in layouts if (found := next_trim(spec, size)) is not None]
         self._trims = bool(trims)
@@ -221,6 +246,9 @@ class KVCacheManager:
             ),
             block_pool=self.block_pool,
             enable_partial_hash_hits=False,
+            full_attention_group_id=next(
+                (number for number, spec in enumerate(self._specs) if isinstance(spec, FullAttentionSpec)), None
+            ),
             get_num_blocks_to_allocate=self._num_blocks_to_allocate,
             find_longest_cache_hit_per_group=self._hits_per_group,
         )
@@ -243,6 +271,11 @@ class KVCacheManager:
                 "Blockwright: start vLLM without --prefix-match-unit"
             )
         if connector is not None:
+            if self._again:
+                raise UnsupportedError(
+                    "drafts of several modules beside a connector are not supported under Blockwright: what is loaded "
+                    "would be found before they have written its last tokens. Start vLLM with num_speculative_tokens=1"
+                )
             connectors.require_served(connector)
             self.block_pool.keep_hashes()
 
@@ -395,8 +428,12 @@ class KVCacheManager:
             )
         if delay_cache_blocks and num_new_tokens and blocks is not None:
             self._hold(request)
-        if self._zeroes and blocks is not None:
-            self._note_new(blocks, skip_zeroing_group_ids)
+        if blocks is not None:
+            if self._zeroes:
+                self._note_new(blocks, skip_zeroing_group_ids)
+            if self.block_pool.metrics_collector is not None:
+                hits = new_computed_blocks.ids if num_new_computed_tokens and new_computed_blocks is not None else ()
+                self.block_pool.count(chain.from_iterable(blocks.ids), chain.from_iterable(hits))
         return blocks
 
     @staticmethod
@@ -446,6 +483,7 @@ class KVCacheManager:
                 twin.due <= begin <= twin.written
                 and sure <= begin
                 and begin - twin.published // self._unit * self._unit < self._unread
+                and not self._again
             ):
                 is_later = False  # one call trims, publishes what is settled, and gives slots
             else:
@@ -474,7 +512,7 @@ class KVCacheManager:
         due: int = min(twin.due, request.num_computed_tokens)
         settled: int = max(twin.certain, request.num_computed_tokens - request.num_in_flight_tokens)
         is_more = settled > twin.written
-        if is_more and due <= settled and not self._has_states:  # one call publishes too
+        if is_more and due <= settled and not self._has_states and not self._again:  # one call publishes too
             known = twin.learn(request, settled)
             self._catch_up(twin, settled, False)
             twin.published = max(twin.published, min(settled, known) // self._unit * self._unit)
@@ -530,7 +568,7 @@ class KVCacheManager:
 
     def _note_filled(self, request: Any, twin: Twin, stop: int, table: int) -> None:
         """Note that tokens up to `stop` have slots, and set the bounds of steps that change nothing."""
-        sure = max(0, min(stop, request.num_tokens - twin.lookahead))
+        sure = max(0, min(stop - self._again, request.num_tokens - max(self._again, twin.lookahead)))
         if sure >= twin.fill and self._caches and sure > twin.published:
             twin.due = sure
             self._due[request.request_id] = request
@@ -584,7 +622,7 @@ class KVCacheManager:
                 length,
                 hit,
                 ahead,
-                is_delayed or bool(external),
+                is_delayed or bool(external) or self._again > 0,
                 num_encoder_tokens=encoder,
                 full_sequence_must_fit=is_whole,
                 reserved_blocks=reserve,
@@ -596,7 +634,8 @@ class KVCacheManager:
             twin.loading = (length, external)
             return blocks
         is_held = is_delayed or (bool(external) and not self._trims)
-        twin.published = length if is_held else max(length, min(stop, own.num_tokens - twin.lookahead))
+        is_published = not is_held and not self._again
+        twin.published = max(length, min(stop, own.num_tokens - twin.lookahead)) if is_published else length
         twin.offered = dict.fromkeys(range(len(self._sizes)), length + external)
         self._note_step(request, twin, length if is_held else length + external, stop, ahead)
         if is_held:
@@ -673,6 +712,9 @@ class KVCacheManager:
         """Publish what a lookup or a connector may find; a recurrent state only once the step that left it has run."""
         if not self._has_states:
             self._publish_due()
+            return
+        for request in [each for each in self._due.values() if each.is_finished()]:
+            self._publish(request, request._blockwright.due)
 
     def _publish(self, request: Any, count: int) -> None:
         """Publish the first tokens of a running request, which are known and were given slots."""
@@ -835,6 +877,8 @@ class KVCacheManager:
         """Forget all prefixes; False, and nothing happens, while a block is held."""
         if not self.core.reset_prefix_cache():
             return False
+        if self.block_pool.metrics_collector is not None:
+            self.block_pool.metrics_collector.reset()
         if self.prefix_cache_stats is not None:
             self.prefix_cache_stats.reset = True
         return True

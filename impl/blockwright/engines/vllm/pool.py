@@ -114,15 +114,25 @@ class Pool:
     Attributes:
         core: the pool itself.
         sizes: tokens per block of each group.
+        hash_block_size: tokens of a hash, None without prefix caching.
         publish: publishes what vLLM would have published by now.
         blocks: all blocks, by id.
         free_block_queue: the free ones.
         cached_block_hashes_by_block: further hashes of a block by its id: none, since hits end on whole blocks.
+        metrics_collector: what vLLM samples the lives of blocks with (``--kv-cache-metrics``), or None.
     """
 
-    def __init__(self, core: BlockPool, sizes: Sequence[int], publish: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        core: BlockPool,
+        sizes: Sequence[int],
+        hash_block_size: int | None,
+        publish: Callable[[], None],
+        metrics_collector: Any,
+    ) -> None:
         """Stand in front of a pool; nothing is kept before `keep_hashes`."""
-        self.core, self.sizes, self.publish = core, sizes, publish
+        self.core, self.sizes, self.hash_block_size, self.publish = core, sizes, hash_block_size, publish
+        self.metrics_collector = metrics_collector
         self.blocks = _Blocks(self)
         self.free_block_queue = _FreeQueue(self)
         self.cached_block_hashes_by_block: Mapping[int, tuple[bytes, ...]] = MappingProxyType({})
@@ -207,7 +217,28 @@ class Pool:
 
     def touch(self, blocks: Iterable[Any]) -> None:
         """Hold each block once more."""
-        self.core.touch([block.block_id for block in blocks])
+        ids = [block.block_id for block in blocks]
+        self.core.touch(ids)
+        if self.metrics_collector is not None:
+            self.count(hits=ids)
+
+    def count(self, new: Iterable[int] = (), hits: Iterable[int] = ()) -> None:
+        """Tell the collector of blocks that were just taken, and of those hit.
+
+        vLLM counts any block that is taken again as evicted. Here only those are that were cached.
+        """
+        collector = self.metrics_collector
+        evicted = {each.block_id for each in self.core.take_evictions()}
+        for block_id in new:
+            if block_id in evicted:
+                collector.on_block_evicted(Block(self, block_id))
+            elif block_id:
+                collector.block_metrics.pop(block_id, None)
+            if block_id:
+                collector.on_block_allocated(Block(self, block_id))
+        for block_id in hits:
+            if block_id:
+                collector.on_block_accessed(Block(self, block_id))
 
     def free_blocks(self, ordered_blocks: Iterable[Any]) -> None:
         """Let go of each block once; the first one let go is evicted first."""

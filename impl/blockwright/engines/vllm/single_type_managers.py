@@ -79,7 +79,7 @@ class SingleTypeKVCacheManager(GroupReader):
                 )
             return
         self._require_hit(ids)
-        table = self._group.table_from_hit(ids, len(ids) * self.block_size, 0)
+        table = self._group.table_from_hit(ids, len(ids) * self.block_size, len(ids) * self.block_size, 0)
         has_begun = False
         try:
             self._group.open(request_id, table)
@@ -126,7 +126,7 @@ class SingleTypeKVCacheManager(GroupReader):
                 f"num_tokens: request {request_id!r} needs {missing} more blocks, "
                 f"{self.block_pool.get_num_free_blocks()} are free"
             )
-        grown = group.table_from_hit(vec[i32](), 0, 0) if table is None else table
+        grown = group.table_from_hit(vec[i32](), 0, 0, 0) if table is None else table
         has_begun = False
         try:
             group.widen(grown, slots)

@@ -1,18 +1,18 @@
-"""Part one, chapter 20: why a hit is as long as it is.
+"""Part one, chapter 21: why a hit is as long as it is.
 
 An explanation names a *candidate*, a longer aligned length, and, per group, what that lacks. The candidate is what the
 hit would be had nothing been lost that the manager still remembers, if that is longer; else the next aligned length.
 """
 
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from math import lcm
 
 from ...reads import Prefix, hit_ends, margin, needed
 from ..added import keyed, longest, named
 from ..pool_laws import asked, readable
 from ..state import Config, Content, State
+from ..units import aligned, hit_lengths
 
 
 class Limit(Enum):
@@ -52,11 +52,13 @@ def explained(state: State, prefix: Prefix, lost: Set[Content] = frozenset()) ->
     config, published = state.config, frozenset(content for _, content in state.keys)
     if not config.caching:
         return Explanation(0, None, (Part(0, (), Limit.NOT_ASKED),) * len(config.groups))
+    lengths = hit_lengths(config, len(prefix[1]))
     length, before = (
-        longest(config.added, enumerate(config.groups), contents, prefix, config.eagle)
+        longest(config.added, enumerate(config.groups), contents, prefix, config.eagle, lengths)
         for contents in (published, published | lost)
     )
-    candidate = before if before > length else length + lcm(*(group.block_size for group in config.groups))
+    longer = next((each for each in lengths if each > length), length + aligned(config))
+    candidate = before if before > length else longer
     parts = tuple(explained_part(state, prefix, at, length, candidate) for at in range(len(config.groups)))
     return Explanation(length, candidate if candidate <= most_hit(config, prefix) else None, parts)
 
@@ -70,7 +72,8 @@ def explained_part(state: State, prefix: Prefix, at: int, length: int, candidate
     """Explain a group's part of a hit of `length` tokens that might have been one of `candidate` tokens."""
     config, group, eagle = state.config, state.config.groups[at], state.config.eagle
     published = frozenset(content for _, content in state.keys)
-    alone = longest(config.added, ((at, group),), published, prefix, eagle)
+    lengths = hit_lengths(replace(config, groups=(group,)), len(prefix[1]))
+    alone = longest(config.added, ((at, group),), published, prefix, eagle, lengths)
     if candidate > most_hit(config, prefix):
         return Part(alone, (), Limit.NOT_ALIGNED if alone > length else Limit.NOTHING)
     if (end := candidate + margin(group, eagle)) > keyed(config.added, prefix):
@@ -89,8 +92,9 @@ def unread(state: State, prefix: Prefix, at: int, length: int) -> tuple[int, ...
     if length + extra > keyed(state.config.added, prefix):
         return (length + extra,)
     places = (*needed(group.kind, length), *range(length, length + extra))
-    unserved = {place // group.block_size for place in places if not readable(state, at, prefix, place)}
-    return tuple(sorted((block + 1) * group.block_size for block in unserved))
+    unserved = (place for place in places if not readable(state, at, prefix, place, length))
+    ends = ((place, (place // group.block_size + 1) * group.block_size) for place in unserved)
+    return tuple(sorted({min(end, length) if place < length else end for place, end in ends}))
 
 
 def law_explanation_is_exact(state: State) -> bool:

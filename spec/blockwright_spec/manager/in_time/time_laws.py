@@ -1,4 +1,4 @@
-"""Part one, chapter 21: laws of time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
+"""Part one, chapter 22: laws of time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
 
 from ...reads import Ahead, Cross, Group, Mamba, cut, dead, entries, writes
 from ...reads import drafts_beside as beside
@@ -20,6 +20,7 @@ from ..state import (
     heads,
     is_loading,
     key,
+    keys_of,
     running,
     sharers,
     span,
@@ -67,14 +68,20 @@ def law_fence_has_its_step(state: State) -> bool:
 
 
 def law_found_is_settled(state: State) -> bool:
-    """PUB-3: where publication waits for settlement, nothing that a step in flight still writes can be found."""
+    """PUB-3: where publication waits for settlement, nothing that a step in flight still writes can be found.
+
+    With units, the part of a block before what the step writes may be.
+    """
+    unit = state.config.added.unit
     return not state.config.added.settles or not any(
-        block != NULL and key(state, block) is not None
+        len(prefix[1]) > (flight.start if unit and not isinstance(group.kind, Mamba) else 0)
         for step in state.flights
         for flight in step
         for group, table in zip(state.config.groups, flight.tables, strict=True)
         for place in writes(group.kind, flight.start, flight.stop - drafts_beside(group, flight))
         for block in (table[place // span(state.config, group)],)
+        if block != NULL
+        for _, prefix in keys_of(state, block)
     )
 
 
@@ -143,9 +150,10 @@ def law_copies_are_apart(state: State) -> bool:
 
 
 def law_copy_is_of_its_entry(before: State, done: Done) -> bool:
-    """COPY-2: a copy is made from a block that another request keeps, and leaves it as it was."""
+    """COPY-2: a copy is made from a block that another request keeps, or that is published, and leaves it as it was."""
     return all(
-        sharers(done.state, source) > 0 and done.state.contents[source] == before.contents[source]
+        (sharers(done.state, source) > 0 or key(done.state, source) is not None)
+        and done.state.contents[source] == before.contents[source]
         for _, source, _ in copies(done)
     )
 
@@ -203,9 +211,10 @@ def law_key_looks_ahead(state: State) -> bool:
     """PUB-4: a key covers the tokens behind its block that its data depends on: no hit is continued by other tokens."""
     lookahead = state.config.added.key_lookahead
     return all(
-        key(state, block) == (at, cut(prefix, (entry + 1) * group.block_size + lookahead))
+        (at, cut(prefix, min((entry + 1) * group.block_size, hit.length) + lookahead)) in keys_of(state, block)
         for prefix in asked(state)
+        for hit in (found(state, prefix, LRU),)
         for at, group in enumerate(state.config.groups)
-        for entry, block in enumerate(heads(state.config, found(state, prefix, LRU))[at])
+        for entry, block in enumerate(heads(state.config, hit)[at])
         if block != NULL
     )

@@ -13,13 +13,15 @@ from __future__ import annotations
 from typing import Final, final
 
 from librt.vecs import vec
-from mypy_extensions import i32, i64
+from mypy_extensions import i32, i64, u8
 
 from blockwright.core.keys.packed import zeros32
 
-SHARE: Final = 32
-"""One block of so many is a passing one that is spared, unless an engine says otherwise."""
-
+WHOLE: Final = 1 << 16
+"""The whole pool, in the parts that the learned share of passing blocks is counted in."""
+SLOW: Final = 5
+"""One admission moves the learned share by one part in 2 ** SLOW of the way to what it shows."""
+_MOST_SHARED: Final = 4  # one part of so many of the pool is the most that is spared
 # Instead of a neighbour in the ring of spared blocks:
 _PASSING: Final = -1  # passing: in front of the others, or left so by its last request and held by a connector
 _ORDINARY: Final = -2  # not passing, as far as is known
@@ -30,7 +32,9 @@ AT_PROMPT: Final = 1
 AT_OUTPUT: Final = 2
 """What ended with a free block that no request has gone on from since."""
 _MOST: Final = 12  # ranges of entries: of five lengths, of each a window and sinks
-_ALL: Final = -1  # instead of a number of ranges: every block is ordinary
+# Instead of a number of ranges:
+_NOTED: Final = -1  # no request lets go of the blocks: each is what is noted of it
+_PLAIN: Final = -2  # all blocks are ordinary, and nothing ended with them
 
 
 @final
@@ -39,25 +43,42 @@ class PassingBlocks:
 
     Attributes:
         spares: how many of the last passing blocks go as ordinary ones do.
+        whole, slow: what `learn` counts shares in, and how slowly it does; `whole` is 0 where `spares` is fixed.
+        share: the part of `whole` that passing blocks are worth, as learned.
+        every: hits of each multiple of so many tokens are wanted; 0: none are for that alone.
         last: the last passing block in front of the ordinary ones, 0: there is none.
         last_bare: the last block without content, if the queue begins with one.
         num_spared: passing blocks that are spared now.
     """
 
-    def __init__(self, count: i64, spares: i64) -> None:
-        """Start with every block without content. O(count): 8 bytes for each block, 4 without `spares`."""
+    def __init__(self, count: i64, spares: i64, whole: i64 = 0, every: i64 = 0) -> None:
+        """Start with every block without content. O(count).
+
+        Takes 8 bytes for each block, a quarter of one if no block is ever spared.
+        """
+        self._count: i64 = count
         self.spares: i64 = spares
+        self.whole: i64 = whole
+        self.slow: i64 = SLOW
+        self.share: i64 = 0
+        self.every: i64 = every
         self.last: i64 = 0
         self.last_bare: i64 = count - 1
         self.num_spared: i64 = 0
-        # A ring of the spared blocks, first to be let go of first, from block 0.
-        self._newer: vec[i32] = vec[i32]([_ORDINARY] * count)
-        if spares == 0:
-            count = 1
-        self._older: vec[i32] = zeros32(count)
+        # A ring of the spared blocks, first to be let go of first, from block 0; without it, two bits for each block.
+        self._has_ring: bool = spares > 0 or whole > 0
+        ringed: i64 = count if self._has_ring else 1
+        packed: i64 = 0 if self._has_ring else (count + 3) // 4
+        self._newer: vec[i32] = vec[i32]([_ORDINARY] * ringed)
+        self._older: vec[i32] = zeros32(ringed)
+        self._bits: vec[u8] = vec[u8]([0] * packed)
         self._newer[0] = 0
         self._ranges: vec[i32] = zeros32(2 * _MOST)
-        self._num_ranges: i64 = _ALL
+        self._num_ranges: i64 = _NOTED
+        # Of each so many entries the last are wanted, counted from an entry; 0: none are.
+        self._period: i64 = 0
+        self._num_last: i64 = 0
+        self._counted_from: i64 = 0
         # Entries with which the prompt ends, with and without its last token, and all that is published; -1: none.
         self._prompt: i64 = -1
         self._resend: i64 = -1
@@ -65,19 +86,55 @@ class PassingBlocks:
 
     def copy(self) -> PassingBlocks:
         """Return an independent copy. O(count)."""
-        twin = PassingBlocks(1, self.spares)
+        twin = PassingBlocks(1, self.spares, self.whole, self.every)
+        twin._count = self._count
+        twin.slow = self.slow
+        twin.share = self.share
         twin.last = self.last
         twin.last_bare = self.last_bare
         twin.num_spared = self.num_spared
         twin._newer = self._newer[:]
         twin._older = self._older[:]
+        twin._bits = self._bits[:]
         return twin
+
+    def _noted(self, block: i64) -> i64:
+        """Return what is noted of a block: its neighbour in the ring of spared ones, or one of the constants above."""
+        if self._has_ring:
+            return i64(self._newer[block])
+        return -1 - (((i64(self._bits[block >> 2]) >> 2 * (block & 3)) + 1) & 3)
+
+    def _set(self, block: i64, noted: i64) -> None:
+        """Note one of the constants above of a block."""
+        if self._has_ring:
+            self._newer[block] = i32(noted)
+        else:
+            at = 2 * (block & 3)
+            others = i64(self._bits[block >> 2]) & (255 - (3 << at))
+            self._bits[block >> 2] = u8(others | ((-2 - noted) & 3) << at)
+
+    # ------------------------------------------------------------------ what is learned
+
+    def learn(self, hits: bool, is_used: bool, falls_short: bool) -> None:
+        """Learn from an admission how many passing blocks to spare. O(1). law: POLICY-6.
+
+        Args:
+            hits: whether it has a hit.
+            is_used: whether passing blocks serve that.
+            falls_short: whether the layers that read everything would have had a longer one.
+        """
+        if hits:
+            self.share += (self.whole - self.share) >> self.slow if is_used else -(self.share >> self.slow)
+        if falls_short:
+            self.share += (self.whole - self.share) >> (self.slow + 1)
+        self.spares = self._count * min(self.share, self.whole // _MOST_SHARED) // self.whole
 
     # ------------------------------------------------------------------ what is wanted of a table
 
     def begin(self) -> None:
         """Start with a table of which no entry is wanted. Takes no memory."""
         self._num_ranges = 0
+        self._period = 0
         self._prompt = self._resend = self._output = -1
 
     def want(self, start: i64, stop: i64) -> None:
@@ -88,6 +145,12 @@ class PassingBlocks:
             self._ranges[at + 1] = i32(stop)
             self._num_ranges += 1
 
+    def want_each(self, period: i64, num_last: i64, first: i64) -> None:
+        """Want the last entries of each `period` from `first` on, and those before it if that is a whole one. O(1)."""
+        self._period = period
+        self._num_last = num_last
+        self._counted_from = first
+
     def end_at(self, prompt: i64, resend: i64, output: i64) -> None:
         """Note the entries with which the prompt ends, with and without its last token, and the output; -1: none."""
         self._prompt = prompt
@@ -95,59 +158,73 @@ class PassingBlocks:
         self._output = output
 
     def end(self) -> None:
-        """Take every block that is let go of as ordinary from now on."""
-        self._num_ranges = _ALL
+        """Have the class of every block that is let go of be the noted one from now on."""
+        self._num_ranges = _NOTED
+
+    def begin_plain(self) -> None:
+        """Start with a table of which all entries are wanted, and nothing ended at one. O(1)."""
+        self.begin()
+        self._num_ranges = _PLAIN
 
     def is_passing(self, entry: i64, block: i64) -> bool:
         """Return whether no wanted hit needs an entry or, where no request lets go of it, the block is noted. O(1)."""
-        if self._num_ranges == _ALL:
-            return self._newer[block] == _PASSING
+        if self._num_ranges == _NOTED:
+            return self._noted(block) == _PASSING
+        if self._num_ranges == _PLAIN:
+            return False
         at: i64 = 0
         stop = 2 * self._num_ranges
         while at < stop:
             if i64(self._ranges[at]) <= entry and entry < i64(self._ranges[at + 1]):
                 return False
             at += 2
-        return True
+        if self._period == 0:
+            return True
+        at = entry - self._counted_from
+        return at % self._period < self._period - self._num_last if at >= 0 else self._num_last < self._period - at
 
     def note_ordinary(self, entry: i64, block: i64) -> None:
         """Note that a candidate is ordinary, and what ended at its entry of the table that is let go of. O(1)."""
         noted: i64 = _ORDINARY
-        if self._num_ranges != _ALL:
+        if self._num_ranges != _NOTED:
             if entry == self._output:
                 noted = _OUTPUT
             elif entry == self._prompt or entry == self._resend:
                 noted = _PROMPT
-        self._newer[block] = i32(noted)
+        self._set(block, noted)
 
     def note_tip(self, block: i64, tip: i64) -> None:
         """Note what ended with a free block that is ordinary. O(1)."""
-        self._newer[block] = _PROMPT if tip == AT_PROMPT else _OUTPUT
+        self._set(block, _PROMPT if tip == AT_PROMPT else _OUTPUT)
 
     def tip(self, block: i64) -> i64:
         """Return what ended with a free block that no request has gone on from since. O(1)."""
-        noted = self._newer[block]
+        noted = self._noted(block)
         if noted == _PROMPT:
             return AT_PROMPT
         return AT_OUTPUT if noted == _OUTPUT else NO_TIP
 
     def note(self, block: i64, is_passing: bool) -> None:
         """Note whether a block is passing that the last of its requests has left, or that is in front. O(1)."""
-        self._newer[block] = _PASSING if is_passing else _ORDINARY
+        self._set(block, _PASSING if is_passing else _ORDINARY)
 
     # ------------------------------------------------------------------ what is spared
 
     def is_spared(self, block: i64) -> bool:
         """Return whether a free block is one of the last passing ones. O(1)."""
-        return self._newer[block] >= 0
+        return self._noted(block) >= 0
 
     def is_noted(self, block: i64) -> bool:
         """Return whether a block is passing, as far as is noted here. O(1)."""
-        return self._newer[block] >= _PASSING
+        return self._noted(block) >= _PASSING
+
+    def is_of_one_class(self) -> bool:
+        """Return whether all is passing, or all ordinary, of what is let go of. O(1)."""
+        return (self._num_ranges == 0 or self._num_ranges == _PLAIN) and self._period == 0
 
     def wants_none(self) -> bool:
         """Return whether no entry is wanted of the table that is being let go of. O(1)."""
-        return self._num_ranges == 0
+        return self._num_ranges == 0 and self._period == 0
 
     def spare(self, block: i64) -> None:
         """Spare a passing block, the last to be let go of. O(1)."""
@@ -173,6 +250,18 @@ class PassingBlocks:
         newer[newest] = 0
         older[0] = i32(newest)
 
+    def note_all(self, ids: vec[i32], start: i64, stop: i64, is_passing: bool) -> None:
+        """Note of the blocks of a range that all are passing, or none. O(entries)."""
+        noted: i32 = _PASSING if is_passing else _ORDINARY
+        if self._has_ring:
+            newer = self._newer
+            while start < stop:
+                newer[i64(ids[start])] = noted
+                start += 1
+        while start < stop:
+            self._set(i64(ids[start]), i64(noted))
+            start += 1
+
     def spare_no_more(self) -> i64:
         """Return the first of the spared blocks, which is not spared any more. O(1)."""
         oldest: i64 = i64(self._newer[0])
@@ -194,24 +283,29 @@ class PassingBlocks:
         """Note that the first blocks of the queue are taken, those of a range. O(blocks)."""
         if self.last == 0 and self.num_spared == 0:
             return
+        newer = self._newer
         while start < stop:
-            self.taken_one(i64(ids[start]))
+            block: i64 = i64(ids[start])
             start += 1
+            # Most blocks are in front: nothing but the note is theirs.
+            if not self._has_ring or newer[block] >= 0 or block == self.last:
+                self.taken_one(block)
+            elif newer[block] == _PASSING:
+                newer[block] = _ORDINARY
 
     def taken_one(self, block: i64) -> None:
         """Note that the first block of the queue is taken. O(1)."""
-        newer = self._newer
-        noted: i64 = i64(newer[block])
+        noted = self._noted(block)
         if noted < _PASSING:
             return
         if noted >= 0:
             # The first of the queue is the first of the spared ones too: both stand in the order of their release.
-            newer[0] = i32(noted)
+            self._newer[0] = i32(noted)
             self._older[noted] = 0
             self.num_spared -= 1
         elif block == self.last:
             self.last = 0
-        newer[block] = _ORDINARY
+        self._set(block, _ORDINARY)
 
     def held(self, block: i64, before: i64, is_bare: bool, keeps: bool) -> None:
         """Note that a candidate is held again. O(1).
@@ -222,18 +316,19 @@ class PassingBlocks:
             is_bare: whether that has no content, or there is none.
             keeps: whether it stays as it is, since no request holds it.
         """
-        is_passing = self._newer[block] >= _PASSING
+        is_passing = self.is_noted(block)
         if block == self.last:
             self.last = 0 if is_bare else before
-        if self._newer[block] >= 0:
+        if self.is_spared(block):
             self._drop(block)
         self.note(block, keeps and is_passing)
 
     def leave(self, candidates: list[int]) -> None:
         """Note that no candidate stands in the queue any more, given those that are passing. O(candidates)."""
         for block in candidates:
-            self._newer[block] = _ORDINARY
+            self._set(block, _ORDINARY)
         self.last = 0
+        self.spares = self.whole = 0
         self.num_spared = 0
         self._newer[0] = 0
         self._older[0] = 0
@@ -244,8 +339,8 @@ class PassingBlocks:
         self.last_bare = last
         self.num_spared = 0
         block: i64 = 1
-        while block < i64(len(self._newer)):
-            self._newer[block] = _ORDINARY
+        while block < self._count:
+            self._set(block, _ORDINARY)
             block += 1
         self._newer[0] = 0
         self._older[0] = 0

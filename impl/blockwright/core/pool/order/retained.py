@@ -278,9 +278,7 @@ class RetentionOrder(CandidateOrder):
 
     def _place(self, block: i64, owner: i64, age: i64) -> None:
         """Put a candidate of an age where its rank is."""
-        rank = self._unkept_rank(block)
-        if self.hears and self._priority[block] > 0 and self._until[block] > self.now:
-            rank = _PLAIN + i64(self._priority[block])
+        rank = self._open_rank(block)
         if rank == _PLAIN:
             head: i64 = self._count + owner
             # Only the first candidate of a list is in the tournament, so that most additions change nothing there.
@@ -298,6 +296,16 @@ class RetentionOrder(CandidateOrder):
         if first != root:
             self._roots[owner] = i32(first)
             self._update(owner)
+
+    def _rank(self, block: i64) -> i64:
+        """Return the rank of a candidate. O(1)."""
+        return _RECENT if self._where[block] == _GUARDED else self._open_rank(block)
+
+    def _open_rank(self, block: i64) -> i64:
+        """Return the rank that a candidate has unless it is guarded. O(1)."""
+        if self.hears and self._priority[block] > 0 and self._until[block] > self.now:
+            return _PLAIN + i64(self._priority[block])
+        return self._unkept_rank(block)
 
     def _unkept_rank(self, block: i64) -> i64:
         """Return the rank that a candidate has if nobody asked to keep it. O(1)."""
@@ -594,6 +602,8 @@ class RetentionOrder(CandidateOrder):
             heaped = self._heaps.members(i64(self._roots[tenant]))
             rings = self._ring(self._count + tenant) + self._ring(self._count + len(self._floors) + tenant)
             if any([self._owner[block] != tenant for block in heaped + rings]):
+                return False
+            if any([keys[block] >> _AGE != self._rank(block) for block in heaped + rings]):
                 return False
             # Found by looking at every candidate, while `_first_key` looks at the heads of the lists alone.
             least = min([int(keys[block]) for block in heaped + rings], default=int(_NONE))

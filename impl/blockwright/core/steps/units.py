@@ -1,0 +1,233 @@
+"""Hits that end inside a block, and the parts of blocks that are published for them.
+
+With a *unit*, a number of tokens that divides every block, a hit may end at each multiple of it. Beside whole blocks,
+the parts of a request's blocks up to its *tails* are published: its prompt, its prompt less one token, and all that it
+has computed as it lets go. They are found once the step that writes them has run, because a request that hits one gets
+it as a copy, and copies run before the step (law: UNIT-1).
+"""
+
+from __future__ import annotations
+
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.keys.request import Request
+from blockwright.core.steps.state import State
+from blockwright.core.tables.ask import StepRequest
+from blockwright.core.tables.changes import StepScratch
+from blockwright.core.tables.group import GroupTables
+from blockwright.core.tables.table import NO_WANTS, RequestTables
+from blockwright.core.tables.window import FOR_EVER, Probe
+from blockwright.errors import InvalidArgumentError, UnsupportedError
+
+
+def check_unit(state: State, request: Request) -> None:
+    """Check that a request has a key at each unit.
+
+    Raises:
+        InvalidArgumentError: it was made with a block size that does not divide the unit.
+        UnsupportedError: its keys cover tokens behind their blocks.
+    """
+    state.pool._units_for(request, state.config.unit)
+    if request._lookahead > 0:
+        raise UnsupportedError("prefix_match_unit: no keys that look ahead; leave key_lookahead out of the hasher")
+
+
+def longest_inside(
+    state: State, request: Request, groups: list[GroupTables], probes: list[Probe], length: i64, max_length: i64
+) -> i64:
+    """Return the longest hit of at most `max_length` tokens that ends inside a block, or `length` if none is longer.
+
+    `length` is the longest hit of whole blocks. O(block / unit) beside layers that read everything; without them, and
+    where windows lack what those have, O(tokens / unit). law: HIT-2.
+    """
+    unit = state.config.unit
+    if state.pool.num_tails() == 0:
+        return length
+    stop = max_length
+    for group, probe in zip(groups, probes):
+        if group.keeps_all:
+            # Nothing is read behind the first whole block that is missing.
+            stop = min(stop, probe.run_end * probe.block_size + probe.block_size - unit)
+    if stop // unit * unit <= length:
+        return length
+    end = stop // unit * unit
+    request.hash_until(end // request._block_size)
+    while end > length:
+        if is_hit(state, request, groups, probes, end) and has_room(state, request.num_tokens, end):
+            return end
+        end -= unit
+    return length
+
+
+def is_hit(state: State, request: Request, groups: list[GroupTables], probes: list[Probe], length: i64) -> bool:
+    """Return whether each group has all that a hit needs which ends inside a block."""
+    # Parts are asked for first: there are few, and each is asked for once.
+    for group in groups:
+        needs = length % group._block_size != 0 and group.ends_in(length)
+        if needs and find_tail(state, request, group, length) == 0:
+            return False
+    return all([group.has_blocks(probe, length) for group, probe in zip(groups, probes)])
+
+
+def find_tail(state: State, request: Request, group: GroupTables, length: i64) -> i64:
+    """Return a block that is published as a part which ends after `length` tokens of a request, or 0. O(1)."""
+    at = 2 * (length // request._block_size - 1)
+    return state.pool.find_tail(request._words[at], request._words[at + 1], group._group)
+
+
+def has_room(state: State, known: i64, length: i64) -> bool:
+    """Return whether a request alone, in one step from a hit to its last token, has a block to spare in each group.
+
+    Otherwise its copies might wait for ever for room that it does not need. O(groups). law: LIVE-1.
+    """
+    blocks = state.config.num_groups
+    for group in state.groups:
+        blocks += group.entries_for(known) - group.num_dead(0, group.first_kept(length))
+    return blocks < state.pool._count
+
+
+def with_tail(state: State, request: Request, group: GroupTables, ids: vec[i32], length: i64) -> vec[i32]:
+    """Return the blocks of a hit with that of the part in which it ends, if the group reads of it."""
+    if length % group._block_size == 0 or not group.ends_in(length):
+        return ids
+    return append(ids, i32(find_tail(state, request, group, length)))
+
+
+def tail_lengths(state: State, request: Request, begin: i64) -> vec[i64]:
+    """Return the tails that an admitted request is to publish, ascending: none that it has hit.
+
+    Beside its ends these are 1, 2, 4, ... units behind its hit, and behind the start of each block that follows.
+    O(tokens / block x log2(block / unit)). law: UNIT-6.
+    """
+    unit, size = state.config.unit, state.config.most_size
+    if unit == 0 or request._block_size <= 0:
+        return NO_WANTS
+    known: i64 = request._num_prompt + i64(len(request._output))
+    tails = vec[i64]()
+    first, last = (known - 1) // unit * unit, known // unit * unit
+    start = begin
+    while start < first:
+        stop = start // size * size + size
+        end = start + unit
+        while end < min(stop, first):
+            tails = append(tails, end)
+            end += end - start
+        start = stop
+    if first > begin:
+        tails = append(tails, first)
+    if last > begin and last != first:
+        tails = append(tails, last)
+    return tails
+
+
+def next_tail(tables: RequestTables) -> i64:
+    """Return the next tail that a request is to publish. O(1)."""
+    at = tables.num_tails
+    return tables.tails[at] if at < i64(len(tables.tails)) else FOR_EVER
+
+
+def reserve_tails(state: State, tables: RequestTables | None, count: i64 = 0) -> None:
+    """Take the memory to publish the tails of a request within its written or `count` tokens, and its last two."""
+    if state.config.unit > 0:
+        state.pool._reserve_tails((2 + num_due(tables, count)) * state.config.num_groups)
+
+
+def reserve_all_tails(state: State, those: list[RequestTables]) -> None:
+    """Take the memory to publish the tails of some requests that are written. O(requests and tails)."""
+    if state.config.unit > 0:
+        count: i64 = 0
+        for tables in those:
+            count += num_due(tables, 0)
+        state.pool._reserve_tails(count * state.config.num_groups)
+
+
+def num_due(tables: RequestTables | None, count: i64) -> i64:
+    """Return how many of a request's tails are written, or lie within `count` tokens, and are not published."""
+    if tables is None:
+        return 0
+    count = max(count, tables.num_written)
+    at = tables.num_tails
+    while at < i64(len(tables.tails)) and tables.tails[at] <= count:
+        at += 1
+    return at - tables.num_tails
+
+
+def publish_tails(state: State, tables: RequestTables, request: Request, count: i64) -> None:
+    """Publish the tails of a request within `count` tokens, all of them written by steps that have run. law: UNIT-2.
+
+    The caller has made room and keys; takes no memory.
+    """
+    while next_tail(tables) <= count:
+        publish_tail(state, tables, request, next_tail(tables))
+        tables.num_tails += 1
+
+
+def publish_tail(state: State, tables: RequestTables, request: Request, length: i64) -> None:
+    """Publish the parts that end after `length` tokens, in each group that reads of them."""
+    at = 2 * (length // request._block_size - 1)
+    for group, table in zip(state.groups, tables.by_group):
+        size = group._block_size
+        entry = length // size
+        if length % size != 0 and group.ends_in(length) and table.blocks[entry] != 0:
+            units = length % size // state.config.unit
+            words = request._words
+            state.pool._publish_tail(i64(table.blocks[entry]), words[at], words[at + 1], group._group, units)
+
+
+def publish_last(state: State, tables: RequestTables, request: Request, computed: i64) -> None:
+    """Publish all that a request has computed as it lets go of its blocks, and what the same tokens would hit.
+
+    Not where the engine's count does not cover its last step, which then has not run. law: UNIT-4.
+    """
+    unit = state.config.unit
+    if tables.is_delayed or request._block_size <= 0 or computed < tables.num_certain:
+        return
+    count = last_count(tables, request)
+    first = min(count, request.num_tokens - 1) // unit * unit
+    if first > 0:
+        publish_tail(state, tables, request, first)
+    if count // unit * unit != first:
+        publish_tail(state, tables, request, count // unit * unit)
+
+
+def last_count(tables: RequestTables, request: Request) -> i64:
+    """Return the known tokens that a request has computed."""
+    return min(tables.num_certain, i64(request.num_tokens))
+
+
+def num_parts_to_copy(state: State, ask: StepRequest, at: i64, is_held: bool) -> i64:
+    """Return 1 if a group gets the part in which a hit ends as a copy, else 0. See `GroupTables.is_read`."""
+    group, hit = state.groups[at], ask.hit
+    if hit is None or not group.ends_in(ask.hit_length) or ask.hit_length % group._block_size == 0:
+        return 0
+    return 1 if group.is_read(i64(hit.ids[at][-1]), ask.hit_length, state.config.unit, is_held) else 0
+
+
+def num_replaced_shares(state: State, ask: StepRequest, at: i64) -> i64:
+    """Return 1 if a group that keeps all takes a block in place of the last of its hit, which others hold, else 0."""
+    group, hit = state.groups[at], ask.hit
+    return 1 if hit is not None and group.keeps_all and state.pool.ref_count(i64(hit.ids[at][-1])) > 0 else 0
+
+
+def check_part_copied(state: State, ask: StepRequest, at: i64) -> None:
+    """Check that the block in which a hit ends is not the destination of a copy to come. law: COPY-1."""
+    group, hit = state.groups[at], ask.hit
+    if hit is not None and group.ends_in(ask.hit_length) and state.pool.is_destination(i64(hit.ids[at][-1])):
+        raise InvalidArgumentError(
+            f"new_computed_blocks: block {hit.ids[at][-1]} is the destination of a copy to come; "
+            "run those of take_copies first"
+        )
+
+
+def own_parts(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
+    """Copy the parts in which a hit ends, where others read their blocks, before any group grows. law: COPY-1."""
+    at: i64 = 0
+    while at < state.config.num_groups:
+        if num_parts_to_copy(state, ask, at, True) > 0:
+            table = tables.by_group[at]
+            entry = ask.hit_length // state.groups[at]._block_size
+            block = state.groups[at].unshare(table, entry)
+            replaced = append(append(changes.replaced, changes.request), i32(at))
+            changes.replaced = append(append(replaced, i32(entry)), i32(block))
+        at += 1

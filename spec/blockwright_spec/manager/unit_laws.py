@@ -1,0 +1,137 @@
+"""Part one, chapter 27: what hits that end inside blocks need: laws of tails, and of the copies made of them."""
+
+from ..reads import cut, hit_ends
+from .hits import found
+from .lru import LRU
+from .outcomes import Done
+from .publication import due_tails
+from .state import NULL, Config, Content, Request, Running, State, Waiting, certain, keys_of
+from .step_laws import begun, copies
+from .table_laws import has_run
+from .units import aligned, ends_in, hit_lengths, widest
+
+
+def law_copied_has_run(before: State, done: Done) -> bool:
+    """UNIT-1: what a step copies was written by a step that has run, in every group."""
+    overlaps = before.config.added.overlaps
+    starts = {
+        (at, block): begun(old, new, overlaps)
+        for old, new in zip(before.requests, done.state.requests, strict=True)
+        if isinstance(new, Running)
+        for at, table in enumerate(new.tables)
+        for block in table
+    }
+    return all(
+        has_run(done.state, slot, request) >= starts[at, target]
+        for at, source, target in copies(done)
+        for slot, request in enumerate(done.state.requests)
+        if isinstance(request, Running) and source in request.tables[at]
+    )
+
+
+def law_tail_is_found(before: State, done: Done) -> bool:
+    """UNIT-2: once a tail is published no more, every block that its request holds is found under that length."""
+    pairs = zip(before.requests, done.state.requests, strict=True)
+    return all(
+        content in contents
+        for old, new in pairs
+        if isinstance(old, Running) and isinstance(new, Running)
+        for contents in (tuple(one for _, one in done.state.keys),)
+        for content in tail_contents(done.state, new, set(old.added.tails) - set(new.added.tails))
+    )
+
+
+def tail_contents(state: State, request: Running, lengths: set[int]) -> tuple[Content, ...]:
+    """Return what the blocks of a request that some lengths end in are to be published as."""
+    sizes = tuple(group.block_size for group in state.config.groups)
+    return tuple(
+        (at, cut(request.prefix, length))
+        for at, size in enumerate(sizes)
+        for length in lengths
+        if ends_in(state.config, at, length)
+        if request.tables[at][length // size] != NULL
+    )
+
+
+def law_tail_comes_in_time(state: State) -> bool:
+    """UNIT-3: a tail that has run is published, or is due, or its request puts publication off."""
+    return all(
+        not due_tails(request, min(request.settled, request.computed)) or slot in state.due or request.added.is_delayed
+        for slot, request in enumerate(state.requests)
+        if isinstance(request, Running)
+    )
+
+
+def law_part_found_has_run(state: State) -> bool:
+    """UNIT-5: no part of a block is found while the step that writes it has still to run."""
+    sizes = tuple(group.block_size for group in state.config.groups)
+    return not state.config.added.unit or not any(
+        len(prefix[1]) % sizes[at] and len(prefix[1]) > has_run(state, slot, request)
+        for slot, request in enumerate(state.requests)
+        if isinstance(request, Running)
+        for at, table in enumerate(request.tables)
+        for block in table
+        if block != NULL
+        for _, prefix in keys_of(state, block)
+    )
+
+
+def law_resend_hits(before: State, done: Done) -> bool:
+    """UNIT-4: when a request lets go of its blocks, the same tokens hit each unit that it has computed.
+
+    That is, unless a whole block is gone that such a hit needs, or the request did not publish it. Drafts that were
+    accepted last are not certain yet.
+    """
+    return all(
+        found(done.state, old.prefix, LRU).length >= length
+        for old, new in zip(before.requests, done.state.requests, strict=True)
+        if isinstance(old, Running) and ended(before, done.state, old, new) and not old.added.is_delayed
+        for length in longest_units(done.state, old)
+        if has_blocks(done.state, old, length)
+    )
+
+
+def ended(before: State, after: State, old: Running, new: Request) -> bool:
+    """Return whether a request has let go of its blocks, and no step in flight or load holds them."""
+    return bool(before.config.added.unit) and new is not old and not isinstance(new, Running) and not after.fences
+
+
+def longest_units(state: State, request: Running) -> tuple[int, ...]:
+    """Return the longest length that the tokens of a request could hit, among those that it computed for certain."""
+    lengths, most = hit_lengths(state.config, len(request.prefix[1])), max(certain(request), request.settled)
+    return tuple(length for length in lengths if length <= min(request.computed, most))[-1:]
+
+
+def has_blocks(state: State, request: Running, length: int) -> bool:
+    """Return whether all whole blocks that a hit needs can be found, and the last part's block was held."""
+    contents, groups = frozenset(content for _, content in state.keys), tuple(enumerate(state.config.groups))
+    return all(
+        (at, cut(request.prefix, end)) in contents
+        for at, group in groups
+        for end in hit_ends(group, length, state.config.eagle)
+        if end % group.block_size == 0
+    ) and all(
+        request.tables[at][length // group.block_size] != NULL
+        for at, group in groups
+        if ends_in(state.config, at, length)
+    )
+
+
+def law_parts_are_near(before: State, done: Done) -> bool:
+    """UNIT-6: wherever a prompt parts from an admitted one, a tail or block covers half of what they share of a block.
+
+    That is of what the admitted one computes of it.
+    """
+    return not before.config.added.unit or all(
+        any(2 * (end - start) >= length - start for end in ends if start < end <= length)
+        for old, new in zip(before.requests, done.state.requests, strict=True)
+        if isinstance(new, Running) and isinstance(old, Waiting)
+        for hit, ends in ((begun(old, new, before.config.added.overlaps), parting_ends(before.config, new)),)
+        for length in range(aligned(before.config) + hit, len(new.prefix[1]), aligned(before.config))
+        for start in (max(hit, (length - 1) // widest(before.config) * widest(before.config)),)
+    )
+
+
+def parting_ends(config: Config, request: Running) -> tuple[int, ...]:
+    """Return the tails that a request is to publish, and the ends of the widest blocks that it fills."""
+    return (*request.added.tails, *range(0, len(request.prefix[1]) + 1, widest(config)))

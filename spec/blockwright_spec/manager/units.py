@@ -1,0 +1,101 @@
+"""Part one, chapter 5: units: hits that end inside a block.
+
+For a second reading. Where blocks are large, whole blocks make short hits: a prompt that is shorter than a block hits
+nothing, and each turn computes up to a block again. With a *unit*, a number of tokens that divides every block, a hit
+may end at each multiple of it.
+
+The index would grow with the tokens if each unit were published. So a block is published when it is full, as without
+units, and beside that only the parts of it that end at a *tail*: a length at which a prompt is likely to part from
+this one (chapter `keeping`). These are the prompt, the prompt less one token, which the same prompt would hit, and the
+tokens that a request has computed when it lets go of its blocks. One block may be published as several lengths. Each
+names a part that is written already, so the block goes on while they are found, and all of them go with it (KEY-1).
+
+Prompts also part where no request could foresee it, as behind a system prompt that is no whole number of blocks. So
+tails also stand in each block of a prompt, 1, 2, 4, 8, ... units behind its start, and in the first block behind the
+hit. Then the next prompt hits at least half of what it shares of that block, the one after it at least half of the
+rest, and so on, with a few keys for each block (UNIT-6).
+
+A request that hits a tail writes behind it, in the same block. So it takes the block itself only if nothing holds it
+and it is published as no more than this part: a next turn goes on where its last one ended. Otherwise the request
+gets that part as a copy, as a fork does: a new block takes the entry, and the engine runs the copy before its step
+(COPY-1). As copies run before the step, a tail is published only once the step that writes it has run (UNIT-1), as a
+recurrent state is (MAMBA-5). A hit inside a block comes with tokens to compute, so that it is settled at once which of
+the two it is.
+
+A copy takes one block more than the request goes on to hold, until the engine has run it. So a prompt that would fill
+the whole pool hits whole blocks only; otherwise it might wait for ever for room that it does not need (LIVE-1).
+
+Draft heads (EAGLE), events, hints and shares know whole blocks only: they stand in no configuration with a unit.
+"""
+
+from collections.abc import Sequence
+from math import lcm
+
+from ..reads import cut, drafts_beside, filled, hit_ends, hit_entries
+from .state import Config, Content, span
+
+
+def aligned(config: Config) -> int:
+    """Return the tokens that the length of every hit is a multiple of: a unit, or the blocks of every group."""
+    return config.added.unit or lcm(*(group.block_size for group in config.groups))
+
+
+def hit_lengths(config: Config, known: int) -> Sequence[int]:
+    """Return the lengths that a hit of a prompt of `known` tokens may have, ascending."""
+    lengths = range(0, known, aligned(config))
+    return tuple(length for length in lengths if not is_inside(config, length) or has_room(config, known, length))
+
+
+def is_inside(config: Config, length: int) -> bool:
+    """Return whether a length ends inside a block of some group."""
+    return any(length % group.block_size for group in config.groups)
+
+
+def has_room(config: Config, known: int, length: int) -> bool:
+    """Return whether a request alone, in one step from a hit to its last token, has a block to spare in each group."""
+    blocks = (
+        hit_entries(group.kind, span(config, group), length) | filled(group.kind, span(config, group), length, known)
+        for group in config.groups
+    )
+    beside = sum(1 + drafts_beside(group.kind) for group in config.groups)
+    return sum(map(len, blocks)) + beside < config.num_blocks
+
+
+def tail_lengths(config: Config, known: int, hit: int, junction: int) -> tuple[int, ...]:
+    """Return the tails of a request of `known` tokens that it is to publish, ascending: none that it has hit."""
+    unit = config.added.unit
+    lengths = {known // unit * unit, (known - 1) // unit * unit, junction, *halves(config, known, hit)} if unit else ()
+    return tuple(sorted(length for length in lengths if length > hit and is_inside(config, length)))
+
+
+def halves(config: Config, known: int, hit: int) -> tuple[int, ...]:
+    """Return the lengths 1, 2, 4, ... units behind a hit, and behind the start of each block that follows it."""
+    unit, size = config.added.unit, widest(config)
+    starts = (hit, *range(hit // size * size + size, known, size))
+    return tuple(
+        start + unit * 2**power
+        for start in starts
+        for power in range((size // unit).bit_length())
+        if start + unit * 2**power < min(start // size * size + size, known)
+    )
+
+
+def widest(config: Config) -> int:
+    """Return the tokens per block of the group that has most."""
+    return max(group.block_size for group in config.groups)
+
+
+def num_adopted(config: Config, at: int, length: int) -> int:
+    """Count the entries that a hit gives a group: of a block in which it ends only if some part of that is read."""
+    return length // config.groups[at].block_size + ends_in(config, at, length)
+
+
+def ends_in(config: Config, at: int, length: int) -> bool:
+    """Return whether a tail ends inside a block of a group, and a hit of that length needs that part."""
+    group = config.groups[at]
+    return length % group.block_size > 0 and length in hit_ends(group, length, config.eagle)
+
+
+def upto(content: Content | None, end: int) -> Content | None:
+    """Return the part of a content up to a token."""
+    return content and (content[0], cut(content[1], end))
