@@ -80,7 +80,7 @@ class BlockStore:
         self._num_external: i64 = 0
         self._order: CandidateOrder | None = order
         self._passing: PassingBlocks | None = None  # where what no wanted hit needs goes first
-        # StepScratch whenever a block is taken, held, released or forgotten, so that a stale plan is noticed.
+        # Changes whenever a block is taken, held, released or forgotten, so that a stale plan is noticed.
         self._version: i64 = 0
         # Per block, once a request has had one: the marks of the salt and of the adapter of its published content.
         self._salt_marks: vec[i64] = vec[i64]()
