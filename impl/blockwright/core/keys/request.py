@@ -347,7 +347,7 @@ class Request:
             raise
 
     def _start_chain(self, block_size: i64) -> None:
-        """StepRequest the hasher for a chain of blocks."""
+        """Have the hasher start a chain of blocks of this size."""
         chain = self.hasher.start(self._root, block_size)
         self._is_eager = not chain.may_wait()
         self._chain = chain

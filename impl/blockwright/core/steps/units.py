@@ -25,7 +25,7 @@ def check_unit(state: State, request: Request) -> None:
     """Check that a request has a key at each unit.
 
     Raises:
-        InvalidArgumentError: it was made with a block size that does not divide the unit.
+        InvalidArgumentError: its block size does not divide the unit.
         UnsupportedError: its keys cover tokens behind their blocks.
     """
     state.pool._units_for(request, state.config.unit)

@@ -88,6 +88,7 @@ class PassingBlocks:
         """Return an independent copy. O(count)."""
         twin = PassingBlocks(1, self.spares, self.whole, self.every)
         twin._count = self._count
+        twin._has_ring = self._has_ring  # though nothing is spared any more: see `leave`
         twin.slow = self.slow
         twin.share = self.share
         twin.last = self.last
