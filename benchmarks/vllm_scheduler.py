@@ -2,14 +2,16 @@
 
 Run inside an environment with vLLM (``make bench-engines``). All sides run the same requests, step by step in turn, so
 that what else the machine does meets all of them, and in every order equally often, since a step finds the processor's
-caches as the side before it left them: after one of vLLM's, the other two take a third longer. What is printed are
-medians per step of each order, their mean, and ratios of those. A manager that does nothing is the bound: what vLLM's
-scheduler takes by itself.
+caches as the side before it left them. Each side has a process of its own, as in an engine: in one interpreter, CPython
+specializes the scheduler's code for the classes of two sides, and the third, a subclass, pays for that. What is printed
+are medians per step of each order, their mean, and ratios of those. A manager that does nothing is the bound: what
+vLLM's scheduler takes by itself.
 """
 
 import argparse
 import gc
 import itertools
+import multiprocessing
 import random
 import statistics
 import sys
@@ -20,10 +22,19 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.engines import stub
-from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched import scheduler as home
 from vllm.v1.metrics.stats import PrefixCacheStats
 from vllm.v1.outputs import ModelRunnerOutput
+
+
+class _NoBlocks:
+    """An answer without blocks, which costs the scheduler as little as one can."""
+
+    def __init__(self, groups: int) -> None:
+        self.blocks: tuple[list[Any], ...] = tuple([] for _ in range(groups))
+
+    def get_block_ids(self, allow_none: bool = False) -> Any:
+        return None if allow_none else self.blocks
 
 
 class _Nothing:
@@ -31,7 +42,7 @@ class _Nothing:
 
     def __init__(self, kv_cache_config: Any, **options: Any) -> None:
         groups = len(kv_cache_config.kv_cache_groups)
-        self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in range(groups)))
+        self.empty_kv_cache_blocks = _NoBlocks(groups)
         self.coordinator = type("Coordinator", (), {"single_type_managers": (), "enable_partial_hash_hits": False})
         self.usage = 0.0
 
@@ -104,26 +115,43 @@ class Side:
         self.step()
 
 
-def decode(folder: Path, kinds: list[Any], is_async: bool, requests: int, steps: int) -> dict[str, float]:
-    """Return the median time of a decode step of each side, in microseconds."""
+def _decode(pipe: Any, name: str, folder: Path, kinds: list[Any], is_async: bool, requests: int, steps: int) -> None:
+    """Run one side: a decode step for each message."""
     draw = random.Random(1)
     prompts = [[draw.randrange(3, 400) for _ in range(draw.randrange(200, 280))] for _ in range(requests)]
-    sides = [Side(name, folder, kinds, 60000, is_async) for name in ("vllm", "blockwright", "nothing")]
-    for side in sides:
-        for number, prompt in enumerate(prompts):
-            side.scheduler.add_request(stub.request(f"r{number}", prompt, side.scheduler.hash_block_size, 4 * steps))
-        while side.scheduler.waiting or any(request.is_prefill_chunk for request in side.scheduler.running):
-            side.step()
-        side.times.clear()
+    side = Side(name, folder, kinds, 60000, is_async)
+    for number, prompt in enumerate(prompts):
+        side.scheduler.add_request(stub.request(f"r{number}", prompt, side.scheduler.hash_block_size, 4 * steps))
+    while side.scheduler.waiting or any(request.is_prefill_chunk for request in side.scheduler.running):
+        side.step()
+    side.times.clear()
     gc.collect()
     gc.freeze()
-    orders = list(itertools.permutations(sides))
+    pipe.send(0.0)
+    for _ in range(steps):
+        pipe.recv()
+        side.step()
+        pipe.send(side.times[-1])
+
+
+def decode(folder: Path, kinds: list[Any], is_async: bool, requests: int, steps: int) -> dict[str, float]:
+    """Return the median time of a decode step of each side, in microseconds."""
+    context = multiprocessing.get_context("fork")
+    pipes: dict[str, Any] = {}
+    for name in ("vllm", "blockwright", "nothing"):
+        pipes[name], far = context.Pipe()
+        context.Process(target=_decode, args=(far, name, folder, kinds, is_async, requests, steps), daemon=True).start()
+        far.close()  # so that a side that fails ends this process too
+        pipes[name].recv()
+    times: dict[str, list[float]] = {name: [] for name in pipes}
+    orders = list(itertools.permutations(pipes))
     for number in range(steps):
-        for side in orders[number % len(orders)]:
-            side.step()
+        for name in orders[number % len(orders)]:
+            pipes[name].send(None)
+            times[name].append(pipes[name].recv())
     return {
-        side.name: statistics.fmean(statistics.median(side.times[at :: len(orders)]) for at in range(len(orders)))
-        for side in sides
+        name: statistics.fmean(statistics.median(each[at :: len(orders)]) for at in range(len(orders)))
+        for name, each in times.items()
     }
 
 

@@ -30,10 +30,10 @@ class Capabilities:
     shows: frozenset[str] = frozenset()
     absent: Mapping[str, str] = field(default_factory=dict)
 
-    def lacks(self, needs: "Needs") -> list[str]:
+    def lacks(self, needs: "Capabilities") -> list[str]:
         """Name the abilities that a scope needs and this manager lacks, with the reason if one is given.
 
-        >>> Capabilities(kinds=frozenset({"full"})).lacks(Needs(kinds=frozenset({"full", "mamba"})))
+        >>> Capabilities(kinds=frozenset({"full"})).lacks(Capabilities(kinds=frozenset({"full", "mamba"})))
         ['kind mamba']
         """
         return [
@@ -43,18 +43,7 @@ class Capabilities:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """The abilities that a scope needs, in the words of `Capabilities`."""
-
-    kinds: frozenset[str] = frozenset()
-    calls: frozenset[str] = frozenset()
-    features: frozenset[str] = frozenset()
-
-
 class Standing(Enum):
-    """The kind of a known deviation."""
-
     BUG = "wrong by the engine's own word, and confirmed by a script over its own API"
     DOCUMENTED = "the engine says that it does so"
     CHOICE = "left open by what an engine promises; the specification decides otherwise"
@@ -72,7 +61,6 @@ class Finding:
     """The shortest way to it, as calls of the engine's own API."""
     steps: int = 0
     count: int = 1
-    """Transitions of the scope that show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +98,6 @@ class Deviation:
 
 
 class Verdict(NamedTuple):
-    """The findings, judged."""
-
     known: tuple[tuple[Deviation, tuple[Finding, ...]], ...]
     """Each deviation that showed, with the findings that show it."""
     unlisted: tuple[Finding, ...]

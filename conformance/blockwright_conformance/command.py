@@ -36,7 +36,6 @@ from .rows import cells as summary
 _COLUMNS: Final = ("gate", "manager", "scope", "states", "transitions", "violations", "seconds", "law")
 
 DISTRIBUTIONS: Final = {"crosshair": "crosshair-tool"}
-"""What to install for a module, where the names differ."""
 
 MANY: Final = 20
 """Of more rows than this, those that hold and need no word are only counted."""

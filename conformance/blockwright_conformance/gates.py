@@ -1,8 +1,7 @@
 """The gates of the kit: one list, and what each of them reports.
 
-A gate is a module with a function ``run(profile, progress)`` that returns a list of `GateResult`. It may have another,
-``size(profile)``, that returns how often ``progress(1, what)`` will be called. Or both are methods of its ``GATE``
-(`rows.Exploration`, `rows.Listed`). Each is imported when it is run. Other
+A gate is a module with a function ``run(profile, progress)`` that returns a list of `GateResult`, and perhaps
+``size(profile)``, how often ``progress(1, what)`` will be called; or both are methods of its ``GATE`` (`rows`). Other
 packages add gates of theirs by an entry point of the group ``blockwright.gates`` that names a sequence of `Gate`.
 """
 
@@ -33,10 +32,7 @@ class Profile:
     name: str = "pr"
     jobs: int = 2
     implementation: str = OURS
-    """``module:factory`` of the manager under test; the factory takes a `Config` and returns a `ManagerAdapter`.
-
-    Or ``exec:COMMAND``: a process that speaks the protocol of ``docs/reference/vectors.md``.
-    """
+    """The manager under test, as `factory_of` takes it."""
     scope: str = ""
     policy: str = ""
     """The policy that gate `policies` is about: a name that replay knows, or ``module:factory``; all that it knows."""
@@ -51,8 +47,6 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """One row of the report."""
-
     kind: str
     scope: str
     manager: str
@@ -98,11 +92,7 @@ class Gate:
     needs: tuple[str, ...] = ()
     """Packages; a gate may also say in rows of its own what it leaves out for want of one."""
     first: str = "pr"
-    """The shortest profile that runs it. A gate that is asked for by name runs in every profile.
-
-    ``quick`` shows in a minute, without torch, whether something is badly wrong; ``pr`` has every gate that can find a
-    bug of the product; ``nightly`` also has the gates that check the checks.
-    """
+    """The shortest profile that runs it: all that can find a bug are in ``pr``, the checks of checks in ``nightly``."""
 
     def is_in(self, profile: str) -> bool:
         return ORDER.index(self.first) <= ORDER.index(profile)
@@ -129,10 +119,7 @@ def gates() -> dict[str, Gate]:
 
 
 def lacking(names: list[str], profile: Profile) -> dict[str, list[str]]:
-    """Return the gates that cannot run here, each with the packages that are not installed.
-
-    Managers of other makes are seen by the lock-step and by state machines only.
-    """
+    """Return the gates that cannot run here, each with the packages that are not installed."""
     able = names if profile.is_ours else [name for name in names if name == "machine"]
     found = {name: [each for each in gates()[name].needs if find_spec(each) is None] for name in able}
     return {name: packages for name, packages in found.items() if packages}

@@ -63,7 +63,6 @@ class Met(NamedTuple):
     """How often the scopes that were run met one declared ability of a manager."""
 
     name: str
-    """Kind, call or feature, with its name."""
     scopes: int
     how: str = ""
     """Of a kind: its block sizes, its lengths beside them, and whether it was alone or beside other groups."""

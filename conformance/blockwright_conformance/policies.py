@@ -54,8 +54,6 @@ class Watched:
 
 
 class PolicyAdapter(BlockwrightAdapter):
-    """Blockwright's manager, under a policy."""
-
     follows_policy = False
 
     def __init__(self, config: Config, policy: Watched) -> None:

@@ -51,11 +51,9 @@ def ran(
     once: Callable[[str], bool] = lambda name: True,
     text_of: Callable[[Sequence[Any], str], str] = lambda actions, fault: "",
 ) -> GateResult:
-    """Do the long histories of a scope until one fails, and return the row of them all.
+    """Return the row of long histories, up to one that fails: an error that names a law breaks it, others REF-0.
 
     `once` defines a call, `text_of` makes the text of a counterexample from its actions and the fault.
-
-    An error that names a law breaks it; any other is one that the implementation should not have raised.
     """
     started, law, detail, way, fired = time.perf_counter(), "", "", "", Counter[str]()
     try:
@@ -104,10 +102,8 @@ class Exploration:
     about: str
     """What is explored, for the row that tells of what never happened."""
     profiles: Callable[[str], Sequence[Any]]
-    """The scopes of a profile."""
     world: Callable[[Any], World[Any, Any]]
     everything: frozenset[str]
-    """What must happen in some scope."""
     weight: Callable[[Any], Any] = lambda scope: 0
     """How large a scope is, more or less: the largest start first."""
 

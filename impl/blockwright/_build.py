@@ -134,13 +134,11 @@ def read_record(package: Path) -> dict[str, Any]:
 
 
 def _source_only() -> bool:
-    """Whether this process runs, or would run, the core from source: decided when the core is first imported."""
     core = sys.modules.get("blockwright.core")
     return bool(getattr(core, "SOURCE_ONLY", os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"))
 
 
 def _difference(record: dict[str, Any], package: Path, libraries: list[str]) -> str | None:
-    """Return how the record differs from the sources and libraries in the package, or None."""
     if not record:
         return "the libraries have no record of their sources"
     if record.get("libraries") != libraries:

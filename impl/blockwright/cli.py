@@ -67,7 +67,6 @@ def _line(message: str) -> str:
 
 
 def _parser(arguments: Sequence[str]) -> CommandParser:
-    """Build the parser with the sub-command that is asked for, or with all of them where none is."""
     parser = CommandParser(prog="blockwright", description="A verified KV-cache manager for LLM serving.")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and the build, and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

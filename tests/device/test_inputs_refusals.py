@@ -217,8 +217,8 @@ WRONG: dict[str, tuple[Callable[[Running], object], type[Exception], str]] = {
     ),
     "slots of a group by name": (lambda run: run.batch.slots("r0", "a", 0, 1), InvalidArgumentError, "group: must be"),
     "slots without end": (lambda run: run.batch.slots("r0", 0, 0, 2**31 - 1), BlockError, "position 8 of 'r0'"),
-    "padding below": (lambda run: run.last.padded(0, 3), InvalidArgumentError, "num_requests: must be within"),
-    "padding beyond": (lambda run: run.last.padded(4, 65), InvalidArgumentError, "num_tokens: must be within"),
+    "padding below": (lambda run: run.last.padded(0, 3), InvalidArgumentError, "num_requests: must be"),
+    "padding beyond": (lambda run: run.last.padded(4, 65), InvalidArgumentError, "num_tokens: must be"),
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from blockwright.offload import (
     CPUBackend,
     CPULoadStoreSpec,
     GPULoadStoreSpec,
+    LoadResult,
     LRUOffloadingManager,
     OffloadChain,
     OffloadingConnector,
@@ -55,6 +56,7 @@ class ConnectorWorld:
 
     def __init__(self, given: Given = AS_THEY_ARE, *, store_on: str = "publish") -> None:
         self.extra: Any = None
+        self.told: list[LoadResult] = []
         self.manager = manager = manager_over([full(2)], 40, 100, track_evictions=True)
         self.handler, self.worker = LaterHandler(), OffloadingWorker()
         self.worker.register_handler(GPULoadStoreSpec, CPULoadStoreSpec, self.handler)
@@ -100,7 +102,7 @@ class ConnectorWorld:
         found = {name: (each.num_computed, each.num_external) for name, each in connector._found.items()}
         books = stores._next, stores._touched, stores._held, list(stores._late), sorted(stores.copies)
         under_way = desk._waiting, sorted(desk._under_way), sorted(self.worker._jobs), self.handler.begun[:]
-        said = connector.stats(), connector.is_idle, list(connector._told), sorted(connector._recompute)
+        said = connector.stats(), connector._is_quiet(), self.told + connector._told, sorted(connector._recompute)
         chain = self.chain.tiers[0].idle_blocks(99), self.chain.pins(), sorted(self.chain._moves._jobs.under_way)
         return repr((manager[:-1], loads, found, books, under_way, said, chain))
 
@@ -129,6 +131,10 @@ def _loads(world: ConnectorWorld) -> None:
     world.handler.end()
 
 
+def _polls(world: ConnectorWorld) -> None:
+    world.told += world.connector.poll()
+
+
 CONNECTOR: dict[str, tuple[Callable[[ConnectorWorld], object], Callable[[ConnectorWorld], object] | None]] = {
     "look up": (lambda w: w.connector.get_num_new_matched_tokens(w.new, 0), None),
     "load": (lambda w: w.connector.update_state_after_alloc(w.loading, w.external), None),
@@ -138,7 +144,7 @@ CONNECTOR: dict[str, tuple[Callable[[ConnectorWorld], object], Callable[[Connect
     ),
     "finish a step": (lambda w: w.connector.finish_step([w.filled]), None),
     "request finished": (lambda w: w.connector.request_finished(w.loading), None),
-    "poll": (lambda w: w.connector.poll(), _loads),
+    "poll": (_polls, _loads),
 }
 
 

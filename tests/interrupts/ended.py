@@ -114,6 +114,9 @@ def became(call: Call, ending: Ending, at: int, given: Given = AS_THEY_ARE) -> s
         # it has no memory for as an error without one. Both leave the state to be judged.
         if not isinstance(error.__cause__, MemoryError) and "without exception set" not in str(error):
             raise
+    except RuntimeError as error:
+        if str(error) != "can't allocate lock":  # as CPython reports that allocation
+            raise
     try:
         found = call.dump(world)
     except InterruptedCallError:
@@ -188,6 +191,15 @@ def give(left: int) -> None:
 an_object_of_the_caller = Ending(lambda at: give(at - 1), lambda: give(10**9))
 
 
+def _comes_with_the_line_before(frame: FrameType) -> bool:
+    """Whether no interrupt comes at a line: at the end of a block with a lock, and where nothing calls anything.
+
+    CPython looks for interrupts at calls and backward jumps alone.
+    """
+    before, line = (getline(frame.f_code.co_filename, frame.f_lineno - back).strip() for back in (1, 0))
+    return line.startswith("with ") or (line.startswith("return ") and "(" not in before + line)
+
+
 def trace_from(at: int) -> None:
     """Raise at the k-th line of uncompiled code of the package that runs."""
     count = 0
@@ -196,8 +208,8 @@ def trace_from(at: int) -> None:
         nonlocal count
         if not frame.f_code.co_filename.startswith(TRACED):
             return None
-        if event == "line" and not getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
-            count += 1  # no interrupt comes between the end of a block and the release of its lock
+        if event == "line" and not _comes_with_the_line_before(frame):
+            count += 1
             if count == at:
                 sys.settrace(None)
                 raise Stop

@@ -192,7 +192,7 @@ def test_what_is_admitted_while_it_loads_counts_when_that_has_ended() -> None:
         manager = KVCacheManager(config, max_model_len=256)
         totals = manager.start_journal().totals
         request = Request("r", [1] * 9, SIZE)
-        manager.found_outside(request, 9, 8)
+        manager.found_outside(request, 9, 9)
         assert manager.allocate_slots(request, 0, num_external_computed_tokens=8) is not None
         assert totals()["local_compute"] == totals()["external_kv_transfer"] == 0
         manager.free(request) if came is None else manager.finish_load(request, came)

@@ -1,19 +1,16 @@
-"""The actions of users of block tables: each with its guard, its meaning, its calls and its line of Python.
+"""The calls of users of block tables: which of them a scope allows in a state, what they mean, and how they are made.
 
-Tables are named by slot; blocks are not named at all.
+Tables are named by slot; blocks only where an access of them is noted.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blockwright_spec.block_tables import marks
 from blockwright_spec.block_tables import transitions as calls
-from blockwright_spec.block_tables.outcomes import Choice, PagedDone, PagedOutcome, PagedRefusal, lowest
+from blockwright_spec.block_tables.outcomes import Choice, PagedDone, PagedRefusal, lowest
 from blockwright_spec.block_tables.state import Device, Paged, PagedTable, Pair, blocks_of
-from blockwright_spec.manager.outcomes import When
-from blockwright_spec.reads import Prefix
 
 from ..checker.world import Outcome
 from .scopes import PagedScope
@@ -24,25 +21,10 @@ if TYPE_CHECKING:
 CHOOSING = ("allocate", "append", "ensure", "swap")
 """The calls that take free blocks, which one is open."""
 
-
-MADE = {
-    "Allocate": ("allocate", ""),
-    "AppendTokens": ("", "t{slot}.append_token_ids({tokens}, {ahead}, {computed})"),
-    "Ensure": ("ensure", "t{slot}.ensure_num_empty_slots({slots})"),
-    "Fork": ("fork", "t{child} = t{parent}.fork()"),
-    "FreeTable": ("free", "t{slot}.free()"),
-    "Swap": ("swap", ""),
-    "ClearCopies": ("clear_copies", "allocator.clear_copy_on_writes()"),
-    "MarkComputed": ("mark_computed", "allocator.mark_blocks_as_computed([])"),
-    "MarkTable": ("mark_table", "t{slot}.mark_computed({tokens})"),
-    "ResetCache": ("reset", "allocator.reset_prefix_cache({device})"),
-}
-"""The call of each kind of action with its fields as arguments, and its line in a counterexample."""
+Arguments = Iterator[tuple[Any, ...]]
 
 
 class TablesReply(NamedTuple):
-    """An allocator's answer to an action."""
-
     refused: bool = False
     """It said that the cache could not be reset."""
     error: Exception | None = None
@@ -51,59 +33,43 @@ class TablesReply(NamedTuple):
     """The free blocks before it, in the order in which they would have been taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableAction:
-    """The base of all actions: each is one call, with the same name (`MADE`) for allocators and the specification."""
+class TableCall(NamedTuple):
+    """One call, with the same name and arguments for allocators and the specification (`KINDS`).
 
-    def given(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+    After tokens are appended the copies are taken at once, unless a fifth argument says that they are not.
+    """
 
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return MADE[type(self).__name__][0], *self.given().values()
+    kind: str
+    arguments: tuple[Any, ...] = ()
 
-    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
-        name, *arguments = self.asked(state)
-        outcome: PagedOutcome = getattr(marks if hasattr(marks, name) else calls, name)(
-            state, *arguments, *((choice,) if name in CHOOSING else ())
-        )
-        return outcome
-
-    def call(self, model: "BlockwrightTables", state: Paged) -> Any:
-        name, *arguments = self.asked(state)
-        return getattr(model, name)(*arguments)
-
-    def line(self, state: Paged) -> str:
-        shown = {name: list(value) if isinstance(value, tuple) else value for name, value in self.given().items()}
-        return MADE[type(self).__name__][1].format(**shown)
+    @property
+    def clears(self) -> bool:
+        return self.kind == "AppendTokens" and not self.arguments[4]
 
     def meaning(self, state: Paged, choice: Choice | None = None) -> Outcome[Paged]:
-        outcome = self.outcome(state, choice or lowest)
+        name = KINDS[self.kind][0]
+        call = getattr(marks if hasattr(marks, name) else calls, name)
+        outcome = call(state, *self.arguments[:4], *((choice or lowest,) if name in CHOOSING else ()))
         if isinstance(outcome, PagedRefusal):
             return Outcome(state, ((state, outcome),), outcome)
-        return Outcome(outcome.state, ((state, outcome),))
+        if not self.clears:
+            return Outcome(outcome.state, ((state, outcome),))
+        cleared = TableCall("ClearCopies").meaning(outcome.state)
+        return Outcome(cleared.state, ((state, outcome), *cleared.steps))
 
     def perform(self, model: "BlockwrightTables", state: Paged) -> TablesReply:
         order = model.order()
         try:
-            answer = self.call(model, state)
+            answer = getattr(model, KINDS[self.kind][0])(*self.arguments[:4])
+            answer = model.clear_copies() if self.clears else answer
         except model.errors as error:
             return TablesReply(error=error, order=order)
         return TablesReply(answer is False, None, answer if isinstance(answer, tuple) else (), order)
 
-    def lines(self, state: Paged, outcome: Outcome[Paged]) -> list[str]:
-        return [f"{self.line(state)}{expects(outcome)}"]
 
-
-def expects(outcome: Outcome[Paged]) -> str:
-    if outcome.refusal is None:
-        return ""
-    when, words = outcome.refusal.reason.value
-    return f"  # {'an error' if when is When.INVALID else 'refused'}: {words}"
-
-
-def absent(state: Paged) -> int | None:
-    """Return the first empty slot: empty slots are alike."""
-    return next((slot for slot, table in enumerate(state.tables) if table is None), None)
+def absent(state: Paged) -> list[int]:
+    """Return the first empty slot, if there is one: empty slots are alike."""
+    return [slot for slot, table in enumerate(state.tables) if table is None][:1]
 
 
 def there(state: Paged) -> list[tuple[int, PagedTable]]:
@@ -114,275 +80,130 @@ def on_gpu(state: Paged) -> list[tuple[int, PagedTable]]:
     return [(slot, table) for slot, table in there(state) if table.device is Device.GPU]
 
 
-@dataclass(frozen=True, slots=True)
-class Allocate(TableAction):
-    """Make a table of tokens."""
-
-    slot: int
-    prefix: Prefix
-    device: Device = Device.GPU
-
-    @classmethod
-    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        devices = scope.devices if "host" in scope.calls else (Device.GPU,)
-        if (slot := absent(state)) is not None:
-            yield from (cls(slot, prefix, device) for prefix in scope.prompts for device in devices)
-        if "misuse" in scope.calls:
-            yield from (cls(other, scope.prompts[0]) for other, _ in there(state))
-            yield from () if slot is None else (cls(slot, (0, ())),)
-
-    def line(self, state: Paged) -> str:
-        extra, tokens = self.prefix
-        return f"t{self.slot}.allocate({list(tokens)}, {self.device}, {extra or None})"
+def allocate(scope: PagedScope, state: Paged) -> Arguments:
+    devices = scope.devices if "host" in scope.calls else (Device.GPU,)
+    for slot in absent(state):
+        yield from ((slot, prefix, device) for prefix in scope.prompts for device in devices)
+    if "misuse" in scope.calls:
+        yield from ((other, scope.prompts[0], Device.GPU) for other, _ in there(state))
+        yield from ((slot, (0, ()), Device.GPU) for slot in absent(state))
 
 
-@dataclass(frozen=True, slots=True)
-class AppendTokens(TableAction):
-    """Append tokens with lookahead slots after them, and take the copies unless `delayed`."""
+def append(scope: PagedScope, state: Paged) -> Arguments:
+    """Yield tokens to append, with lookahead slots after them; with a window, how many are known to be computed."""
+    window, size = scope.config.window, scope.config.block_size
+    for slot, table in on_gpu(state):
+        length = len(table.prefix[1])
+        computed: tuple[int | None, ...] = (None,) if window is None else (length,)
+        if window is not None and "late" in scope.calls:
+            computed = (max(0, length - size), length)
+        for tokens in scope.outputs:
+            for ahead in scope.lookaheads if length + len(tokens) <= scope.max_tokens else ():
+                for counted in computed:
+                    yield slot, tokens, ahead, counted, False
+                    if "delay" in scope.calls:
+                        yield slot, tokens, ahead, counted, True
+    if "misuse" in scope.calls:
+        yield from append_wrongly(state, None if window is None else 0)
 
-    slot: int
-    tokens: tuple[int, ...]
-    ahead: int = 0
-    computed: int | None = None
-    delayed: bool = False
 
-    @classmethod
-    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        window, size = scope.config.window, scope.config.block_size
-        for slot, table in on_gpu(state):
-            length = len(table.prefix[1])
-            computed: tuple[int | None, ...] = (None,) if window is None else (length,)
-            if window is not None and "late" in scope.calls:
-                computed = (max(0, length - size), length)
-            for tokens in scope.outputs:
-                for ahead in scope.lookaheads if length + len(tokens) <= scope.max_tokens else ():
-                    for counted in computed:
-                        yield cls(slot, tokens, ahead, counted)
-                        if "delay" in scope.calls:
-                            yield cls(slot, tokens, ahead, counted, True)
-        if "misuse" in scope.calls:
-            yield from cls.wrong(state, None if window is None else 0)
+def append_wrongly(state: Paged, counted: int | None) -> Arguments:
+    for slot, table in there(state):
+        yield slot, (0,), -1, counted, False
+        if counted is not None:
+            yield slot, (0,), 0, None, False
+            yield slot, (0,), 0, -1, False
+            yield slot, (0,), 0, len(table.prefix[1]) + 1, False
+        if table.device is Device.CPU:
+            yield slot, (0,), 0, counted, False
+    yield from ((slot, (0,), 0, counted, False) for slot in absent(state))
 
-    @classmethod
-    def wrong(cls, state: Paged, counted: int | None) -> Iterator[Self]:
+
+def ensure(scope: PagedScope, state: Paged) -> Arguments:
+    for slot, _ in on_gpu(state) if "ensure" in scope.calls else ():
+        yield from ((slot, slots) for slots in (0, *scope.lookaheads[1:], scope.config.block_size + 1))
+    if "misuse" in scope.calls:
         for slot, table in there(state):
-            yield cls(slot, (0,), -1, counted)
-            if counted is not None:
-                yield cls(slot, (0,))
-                yield cls(slot, (0,), 0, -1)
-                yield cls(slot, (0,), 0, len(table.prefix[1]) + 1)
-            if table.device is Device.CPU:
-                yield cls(slot, (0,), 0, counted)
-        if (slot_absent := absent(state)) is not None:
-            yield cls(slot_absent, (0,), 0, counted)
-
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return "append", self.slot, self.tokens, self.ahead, self.computed
-
-    def meaning(self, state: Paged, choice: Choice | None = None) -> Outcome[Paged]:
-        grown = TableAction.meaning(self, state, choice)
-        if self.delayed or grown.refusal is not None:
-            return grown
-        cleared = ClearCopies().meaning(grown.state)
-        return Outcome(cleared.state, grown.steps + cleared.steps)
-
-    def call(self, model: "BlockwrightTables", state: Paged) -> tuple[Pair, ...]:
-        model.append(self.slot, self.tokens, self.ahead, self.computed)
-        return () if self.delayed else model.clear_copies()
-
-    def lines(self, state: Paged, outcome: Outcome[Paged]) -> list[str]:
-        first = TableAction.lines(self, state, outcome)
-        return first if self.delayed else [*first, "allocator.clear_copy_on_writes()"]
+            yield slot, -1
+            yield from () if table.device is Device.GPU else ((slot, 1),)
+        yield from ((slot, 1) for slot in absent(state))
 
 
-@dataclass(frozen=True, slots=True)
-class Ensure(TableAction):
-    """Ask for empty slots."""
-
-    slot: int
-    slots: int
-
-    @classmethod
-    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        for slot, _ in on_gpu(state) if "ensure" in scope.calls else ():
-            yield from (cls(slot, slots) for slots in (0, *scope.lookaheads[1:], scope.config.block_size + 1))
-        if "misuse" in scope.calls:
-            for slot, table in there(state):
-                yield cls(slot, -1)
-                yield from () if table.device is Device.GPU else (cls(slot, 1),)
-            yield from () if (free := absent(state)) is None else (cls(free, 1),)
+def fork(scope: PagedScope, state: Paged) -> Arguments:
+    for slot in absent(state):
+        yield from ((parent, slot) for parent, _ in there(state))
+        yield from ((slot, slot),) if "misuse" in scope.calls else ()
 
 
-@dataclass(frozen=True, slots=True)
-class Fork(TableAction):
-    """Share a table's blocks with a new one."""
-
-    parent: int
-    child: int
-
-    @classmethod
-    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        if (slot := absent(state)) is not None:
-            yield from (cls(parent, slot) for parent, _ in there(state))
-            yield from (cls(slot, slot),) if "misuse" in scope.calls else ()
+def free(scope: PagedScope, state: Paged) -> Arguments:
+    yield from ((slot,) for slot, _ in there(state))
+    yield from ((slot,) for slot in absent(state) if "misuse" in scope.calls)
 
 
-@dataclass(frozen=True, slots=True)
-class FreeTable(TableAction):
-    """Give up a table's blocks."""
-
-    slot: int
-
-    @classmethod
-    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        yield from (cls(slot) for slot, _ in there(state))
-        if "misuse" in scope.calls and (slot_absent := absent(state)) is not None:
-            yield cls(slot_absent)
+def swap(scope: PagedScope, state: Paged) -> Arguments:
+    for source, to in ((Device.GPU, Device.CPU), (Device.CPU, Device.GPU)) if "swap" in scope.calls else ():
+        own = [slot for slot, table in there(state) if table.device is source]
+        for count in range(1, len(own) + 1):
+            yield from ((slots, to) for slots in combinations(own, count))
+    if "misuse" in scope.calls and scope.config.num_cpu:
+        yield from (((slot,), table.device) for slot, table in there(state))
 
 
-@dataclass(frozen=True, slots=True)
-class Swap(TableAction):
-    """Move tables to a device."""
-
-    slots: tuple[int, ...]
-    to: Device
-
-    @classmethod
-    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        for source, to in ((Device.GPU, Device.CPU), (Device.CPU, Device.GPU)) if "swap" in scope.calls else ():
-            own = [slot for slot, table in there(state) if table.device is source]
-            for count in range(1, len(own) + 1):
-                yield from (cls(slots, to) for slots in combinations(own, count))
-        if "misuse" in scope.calls and scope.config.num_cpu:
-            yield from (cls((slot,), table.device) for slot, table in there(state))
-
-    def line(self, state: Paged) -> str:
-        source = Device.CPU if self.to is Device.GPU else Device.GPU
-        return f"allocator.swap([{', '.join(f'*t{slot}.blocks' for slot in self.slots)}], {source}, {self.to})"
+def access(scope: PagedScope, state: Paged) -> Arguments:
+    """Yield the blocks of tables, at the time of the last access and later."""
+    last = max(state.times)
+    for slot, _ in there(state) if "access" in scope.calls else ():
+        yield touched(state, slot), last + 1
+        yield touched(state, slot), last + (last == 0)
 
 
-@dataclass(frozen=True, slots=True)
-class ClearCopies(TableAction):
-    """Take the pending copies."""
-
-    @classmethod
-    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        yield from (cls(),) if "delay" in scope.calls else ()
+def touched(state: Paged, slot: int) -> tuple[int, ...]:
+    table = state.tables[slot]
+    return () if table is None else tuple(block for block in table.entries if block != state.null)
 
 
-@dataclass(frozen=True, slots=True)
-class AnyAccess(TableAction):
-    """An access of blocks at a time."""
-
-    def blocks(self, state: Paged) -> tuple[int, ...]:
-        raise NotImplementedError
-
-    def time(self, state: Paged) -> int:
-        return max(state.times) + 1
-
-    def asked(self, state: Paged) -> tuple[Any, ...]:
-        return "access", self.blocks(state), self.time(state)
-
-    def line(self, state: Paged) -> str:
-        return f"allocator.mark_blocks_as_accessed({list(self.blocks(state))}, {self.time(state)})"
+def access_found(scope: PagedScope, state: Paged) -> Arguments:
+    for block, key in enumerate(state.keys) if "access" in scope.calls else ():
+        if key is not None and block in state.free:
+            device = Device.GPU if block < state.config.num_gpu else Device.CPU
+            same = tuple(each for each in blocks_of(state.config, device) if state.keys[each] == key)
+            yield same, max(state.times) + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Access(AnyAccess):
-    """Note an access of a table's blocks: at the time of the last one, or `later`."""
-
-    slot: int
-    later: bool = True
-
-    @classmethod
-    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        for slot, _ in there(state) if "access" in scope.calls else ():
-            yield from (cls(slot), cls(slot, later=False))
-
-    def blocks(self, state: Paged) -> tuple[int, ...]:
-        table = state.tables[self.slot]
-        return () if table is None else tuple(block for block in table.entries if block != state.null)
-
-    def time(self, state: Paged) -> int:
-        last = max(state.times)
-        return last + (self.later or last == 0)
+def access_unknown(scope: PagedScope, state: Paged) -> Arguments:
+    """Yield a free block without content of each device: a wrong call."""
+    for device in scope.devices if "misuse" in scope.calls else ():
+        own = blocks_of(state.config, device)
+        unknown = tuple(block for block in own if block in state.free and not state.keys[block])
+        yield from ((unknown[:1], max(state.times) + 1),) if unknown else ()
 
 
-@dataclass(frozen=True, slots=True)
-class AccessFound(AnyAccess):
-    """Note an access of the block that is found by some content, free or not."""
-
-    prefix: Prefix
-    device: Device
-
-    @classmethod
-    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        for block, key in enumerate(state.keys) if "access" in scope.calls else ():
-            if key is not None and block in state.free:
-                yield cls(key, Device.GPU if block < state.config.num_gpu else Device.CPU)
-
-    def blocks(self, state: Paged) -> tuple[int, ...]:
-        return tuple(block for block in blocks_of(state.config, self.device) if state.keys[block] == self.prefix)
+def mark_table(scope: PagedScope, state: Paged) -> Arguments:
+    for slot, table in on_gpu(state) if "chunks" in scope.calls else ():
+        yield from ((slot, tokens) for tokens in range(table.ready + 1, len(table.prefix[1]) + 1))
+    if "misuse" in scope.calls:
+        for slot, table in there(state):
+            yield from ((slot, -1), (slot, len(table.prefix[1]) + 1))
+            yield from () if table.device is Device.GPU else ((slot, 1),)
+        yield from ((slot, 0) for slot in absent(state))
 
 
-@dataclass(frozen=True, slots=True)
-class AccessUnknown(AnyAccess):
-    """Note an access of a free block without content: a wrong call."""
-
-    device: Device
-
-    @classmethod
-    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        if "misuse" in scope.calls:
-            yield from (each for each in map(cls, scope.devices) if each.blocks(state))
-
-    def blocks(self, state: Paged) -> tuple[int, ...]:
-        own = blocks_of(state.config, self.device)
-        return tuple(block for block in own if block in state.free and not state.keys[block])[:1]
-
-
-@dataclass(frozen=True, slots=True)
-class MarkComputed(TableAction):
-    """Mark what can be found as computed."""
-
-    @classmethod
-    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        yield from (cls(),) if "mark" in scope.calls else ()
-
-
-@dataclass(frozen=True, slots=True)
-class MarkTable(TableAction):
-    """Mark the first tokens of a table as computed."""
-
-    slot: int
-    tokens: int
-
-    @classmethod
-    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        for slot, table in on_gpu(state) if "chunks" in scope.calls else ():
-            yield from (cls(slot, tokens) for tokens in range(table.ready + 1, len(table.prefix[1]) + 1))
-        if "misuse" in scope.calls:
-            for slot, table in there(state):
-                yield from (cls(slot, -1), cls(slot, len(table.prefix[1]) + 1))
-                yield from () if table.device is Device.GPU else (cls(slot, 1),)
-            yield from () if (free := absent(state)) is None else (cls(free, 0),)
-
-
-@dataclass(frozen=True, slots=True)
-class ResetCache(TableAction):
-    """Reset the prefix cache of a device."""
-
-    device: Device
-
-    @classmethod
-    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        yield from map(cls, scope.devices) if "reset" in scope.calls else ()
-
-
-ACTIONS: tuple[type[Any], ...] = (
-    Allocate, Fork, FreeTable, AppendTokens, Ensure, MarkTable, Swap, ClearCopies, MarkComputed, ResetCache, Access,
-    AccessFound, AccessUnknown,
-)  # fmt: skip
+KINDS: dict[str, tuple[str, Callable[[PagedScope, Paged], Arguments]]] = {
+    "Allocate": ("allocate", allocate),
+    "Fork": ("fork", fork),
+    "FreeTable": ("free", free),
+    "AppendTokens": ("append", append),
+    "Ensure": ("ensure", ensure),
+    "MarkTable": ("mark_table", mark_table),
+    "Swap": ("swap", swap),
+    "ClearCopies": ("clear_copies", lambda scope, state: iter([()] * ("delay" in scope.calls))),
+    "MarkComputed": ("mark_computed", lambda scope, state: iter([()] * ("mark" in scope.calls))),
+    "ResetCache": ("reset", lambda scope, state: iter([(each,) for each in scope.devices if "reset" in scope.calls])),
+    "Access": ("access", access),
+    "AccessFound": ("access", access_found),
+    "AccessUnknown": ("access", access_unknown),
+}
+"""The kinds of calls in the order in which they are tried: the call, and with which arguments a scope allows it."""
 
 
 def pairs_of(outcome: Outcome[Paged]) -> tuple[Pair, ...]:

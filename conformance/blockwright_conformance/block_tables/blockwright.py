@@ -15,6 +15,7 @@ from blockwright.paging import Block, BlockTable, CpuGpuBlockAllocator
 from blockwright_spec.block_tables.state import Device, PagedConfig, Pair
 from blockwright_spec.reads import Prefix
 
+from ..checker.world import twin_of
 from .abstraction import PagedObservation, TableShown, ranked
 
 Hash = Callable[[bytes | None, list[int], int | None], bytes]
@@ -71,11 +72,9 @@ class BlockwrightTables:
         self.digests = Digests(config.block_size, paging.PrefixCachingBlock.hash_block_tokens)
 
     def copy(self) -> Self:
-        twin = object.__new__(type(self))
-        twin.config, twin.digests = self.config, self.digests
-        twin.allocator = self.allocator.copy()
-        twin.tables = {slot: (prefix, table.copy_onto(twin.allocator)) for slot, (prefix, table) in self.tables.items()}
-        return twin
+        allocator = self.allocator.copy()
+        tables = {slot: (prefix, table.copy_onto(allocator)) for slot, (prefix, table) in self.tables.items()}
+        return twin_of(self, allocator=allocator, tables=tables)
 
     def new_table(self) -> BlockTable:
         size, window = self.config.block_size, self.config.window

@@ -14,11 +14,11 @@ from blockwright_spec.block_tables.state import Device, Paged, PagedConfig, page
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 
 from ..checker.lockstep import differing
-from ..checker.world import Outcome, World
+from ..checker.world import CallsWorld, Outcome
 from ..kv_cache.symmetry import Names
 from ..rows import Exploration
 from .abstraction import PagedObservation, expected, likely, refused_wrong
-from .actions import ACTIONS, TableAction, TablesReply, pairs_of
+from .actions import KINDS, TableCall, TablesReply, pairs_of
 from .blockwright import BlockwrightTables
 from .scopes import PAGED_PROFILES, PagedScope
 from .symmetry import paged_form
@@ -28,10 +28,10 @@ TRIES = 150
 """Choices that are tried before an allocator is said to differ from all."""
 
 
-class TablesWorld(World[Paged, BlockwrightTables]):
+class TablesWorld(CallsWorld[Paged, BlockwrightTables]):
     """One scope of block tables; `factory` makes the allocator under test, with the tables on it."""
 
-    actions = ACTIONS
+    table, action = KINDS, TableCall
     laws = PAGED_LAWS
     step_laws = PAGED_STEP_LAWS
     scope: PagedScope
@@ -45,17 +45,17 @@ class TablesWorld(World[Paged, BlockwrightTables]):
     def initial(self) -> Paged:
         return paged(self.scope.config, self.scope.slots)
 
-    def model(self) -> BlockwrightTables:
-        return self.factory(self.scope.config)
+    def made(self) -> tuple[Any, ...]:
+        return self.factory, self.scope.config
 
     def digest(self, state: Paged) -> bytes:
         return self.names.digest(state)
 
-    def happened(self, state: Paged, action: TableAction, outcome: Outcome[Paged]) -> Iterator[str]:
-        yield outcome.refusal.reason.name if outcome.refusal else type(action).__name__
+    def happened(self, state: Paged, action: TableCall, outcome: Outcome[Paged]) -> Iterator[str]:
+        yield outcome.refusal.reason.name if outcome.refusal else action.kind
 
     def choices(
-        self, model: BlockwrightTables, state: Paged, action: TableAction, reply: TablesReply, shown: PagedObservation
+        self, model: BlockwrightTables, state: Paged, action: TableCall, reply: TablesReply, shown: PagedObservation
     ) -> Iterator[Choice]:
         return islice(likely(state, shown, reply), TRIES)
 
@@ -95,20 +95,9 @@ class TablesWorld(World[Paged, BlockwrightTables]):
             compare(f"PAGE-13 full blocks of {slot}", taking(state, to, full), model.full_touched((slot,), to))
         return faults
 
-    def opening(self) -> list[str]:
-        config, kind = self.scope.config, "prefix_caching" if self.scope.config.caching else "naive"
-        made = f'CpuGpuBlockAllocator.create("{kind}", {config.num_gpu}, {config.num_cpu}, {config.block_size})'
-        tables = range(self.scope.slots)
-        return [
-            "from blockwright.paging import BlockTable, CpuGpuBlockAllocator, Device",
-            f"allocator = {made}",
-            f"new = lambda: BlockTable({config.block_size}, allocator, max_block_sliding_window={config.window})",
-            f"{', '.join(f't{slot}' for slot in tables)} = {', '.join(['new()' for _ in tables])}",
-        ]
-
 
 EVERYTHING = frozenset(reason.name for reason in PagedReason) | frozenset(
-    action.__name__ for action in ACTIONS if action.__name__ != "AccessUnknown"
+    kind for kind in KINDS if kind != "AccessUnknown"
 )
 """What must happen in some scope of a profile: every action, and every refusal."""
 

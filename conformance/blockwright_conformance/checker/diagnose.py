@@ -1,9 +1,8 @@
 """Diagnosis: which laws a fault breaks.
 
-Lock-step reports that a model differs from the specification; a reader wants to know the fault. The actions of a
-counterexample are performed again; after the last one a state of the specification is made from the model's
-*observation* (ghost contents follow its own tables), and every law is asked about that state and the step to it. To
-these are added what the self-check names, what a world adds of its own (`World.symptoms`), and
+The actions of a counterexample are performed again; after the last one a state of the specification is made from the
+model's *observation* (ghost contents follow its own tables), and every law is asked about that state and the step to
+it. To these are added what the self-check names, what a world adds of its own (`World.symptoms`), and
 
     REF-0 <field>  lock-step: the model differs from the specification in this field of an answer or of its state
     REFUSE-1       a call that is refused changes nothing

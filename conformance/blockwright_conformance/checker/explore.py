@@ -28,8 +28,6 @@ class Violation:
 
 @dataclass(slots=True)
 class Result:
-    """The result of the exploration of a scope."""
-
     scope: Any
     states: int = 0
     transitions: int = 0
@@ -58,14 +56,7 @@ class Explorer(Generic[S, M]):
     def __init__(
         self, world: World[S, M], *, alone: bool = False, laws: bool = True, max_transitions: int | None = None
     ) -> None:
-        """Prepare the exploration.
-
-        Args:
-            world: the world to explore.
-            alone: whether the specification is explored without a model.
-            laws: whether the laws of states are checked, which only depend on the specification.
-            max_transitions: after how many transitions it ends, if not before.
-        """
+        """Explore the specification `alone`, without a model, or without asking the `laws` of states."""
         self.world, self.alone, self.laws, self.max_transitions = world, alone, laws, max_transitions
         self.result = Result(world.scope)
         self.seen: set[bytes] = set()

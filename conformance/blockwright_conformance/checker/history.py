@@ -19,12 +19,9 @@ from .world import M, S, World
 Run = Callable[[], Counter[str]]
 """Goes through histories, and returns how often what happened."""
 LAWS_EVERY = 16
-"""Actions between two checks of the laws of states."""
 
 
 class HistoryError(AssertionError):
-    """A history that shows a violation."""
-
     def __init__(self, scope: Any, violation: Violation) -> None:
         super().__init__(f"{scope.name}: {violation.law}: {violation.detail}")
         self.scope, self.violation = scope, violation

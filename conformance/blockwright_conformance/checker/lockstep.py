@@ -6,8 +6,6 @@ from .world import M, Outcome, S, World
 
 
 class Compared(NamedTuple):
-    """The outcome of an action on both sides."""
-
     outcome: Outcome[Any]
     faults: list[str]
     """What differs, in words; `law: ...` first where an error names a law."""

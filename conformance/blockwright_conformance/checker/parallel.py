@@ -22,7 +22,7 @@ def in_parallel(
 ) -> Iterator[tuple[int, R]]:
     """Yield the results of the calls as they come, each with the index of its call; one job runs them right here.
 
-    With an `explorer` (a folder of `native`) they run in separate processes, which import the kit from there.
+    With a folder of `compiled` as `explorer` they run in separate processes, which import the kit from there.
     """
     if jobs == 1 and explorer is None:
         for index, call in enumerate(calls):
@@ -62,11 +62,7 @@ def in_order(
 
 @contextmanager
 def interrupts() -> Iterator[list[int]]:
-    """Return a list that remembers interrupts.
-
-    One that comes while the collector calls back, or an object is finalised, is raised where exceptions are ignored,
-    and would be lost.
-    """
+    """Return a list that remembers interrupts: one that comes while an object is finalised would be lost."""
     came: list[int] = []
 
     def remember(number: int, _frame: FrameType | None) -> None:

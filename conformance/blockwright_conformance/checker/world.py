@@ -9,7 +9,7 @@ counterexamples. The four parts of the specification are four worlds. Three word
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -24,7 +24,15 @@ class Copied(Protocol):
 
 
 S = TypeVar("S")
+T = TypeVar("T")
 M = TypeVar("M", bound=Copied)
+
+
+def twin_of(model: T, **changed: Any) -> T:
+    """Return another model with the same attributes, except those that are given."""
+    twin = object.__new__(type(model))
+    twin.__dict__.update(vars(model) | changed)
+    return twin
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +55,11 @@ class Reply(NamedTuple):
 
 
 Action = Any
-"""One thing that users do, in one class: guard, meaning, performance, and its lines in a counterexample.
+"""One thing that users do, in one class: guard, meaning, performance.
 
-A world makes these four as it needs them, with its own types: ``allowed(scope, state)``, a method of the class, yields
+A world makes these three as it needs them, with its own types: ``allowed(scope, state)``, a method of the class, yields
 every action of its kind that a scope allows in a state; ``meaning(state, choice)`` returns the `Outcome`, by a choice
-where the specification leaves one open; ``perform(model, state)`` returns what a model in that state answers; and
-``lines(state, outcome)`` are Python over public names, to be pasted at a prompt.
+where the specification leaves one open; and ``perform(model, state)`` returns what a model in that state answers.
 """
 
 
@@ -114,8 +121,14 @@ class World(ABC, Generic[S, M]):
     # ---- the implementation's side
 
     @abstractmethod
+    def made(self) -> tuple[Any, ...]:
+        """Return what makes a model, and its arguments."""
+
     def model(self) -> M:
         """Return a new model in the initial state."""
+        factory, *arguments = self.made()
+        model: M = factory(*arguments)
+        return model
 
     def perform(self, model: M, action: Any, state: S) -> Any:
         return action.perform(model, state)
@@ -142,20 +155,11 @@ class World(ABC, Generic[S, M]):
 
     # ---- for readers
 
-    def opening(self) -> list[str]:
-        return []
-
-    def lines(self, state: S, action: Any, outcome: Outcome[S]) -> list[str]:
-        found: list[str] = action.lines(state, outcome)
-        return found
-
     def script(self, actions: Sequence[Any], fault: str = "") -> str:
-        lines, state = self.opening(), self.initial()
-        for action in actions:
-            outcome = self.meaning(state, action)
-            lines += self.lines(state, action, outcome)
-            state = outcome.state
-        return "\n".join([*lines, *(f"# {line}" for line in fault.split("; ") if line)])
+        """Return a history as Python: a test that makes its calls on a new model and fails on the fault."""
+        from .recorded import Written  # which performs it in lock-step, and so imports this module
+
+        return Written(self).way(actions, fault)
 
     def symptoms(self, model: M, state: S, action: Any, compared: Any) -> Iterator[tuple[str, str]]:
         """Yield the faults of an action, for diagnosis: a law's id and the fault that shows it.
@@ -164,3 +168,24 @@ class World(ABC, Generic[S, M]):
         law about it; `compared` is a `lockstep.Compared`.
         """
         return iter(())
+
+
+class CallsWorld(World[S, M]):
+    """A world whose actions are calls that a table describes: by kind its name, and the arguments a scope allows."""
+
+    table: ClassVar[Mapping[str, tuple[str, Callable[[Any, Any], Iterable[tuple[Any, ...]]]]]]
+    action: ClassVar[type[Any]]
+    """The class of actions, made of a kind and arguments."""
+
+    def enabled(self, state: S) -> Iterator[Any]:
+        for kind, (_, guard) in self.table.items():
+            for arguments in guard(self.scope, state):
+                yield self.action(kind, arguments)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(self.table)
+
+    def kind(self, action: Any) -> str:
+        kind: str = action.kind
+        return kind

@@ -19,6 +19,7 @@ from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Config, Content, Table
 from blockwright_spec.reads import Ahead, Chunked, Cross, Full, Kind, Mamba, Prefix, Sinks, Sliding, cut
 
+from ..checker.world import twin_of
 from .adapter import EXTRAS, Counted, Explained, Found, Observation, Planned, Served
 
 
@@ -163,13 +164,10 @@ class Account:
         self.admitted: dict[str, Life] = {}  # and what was known when it was last admitted
         self.life = Life(0)
 
-    def copy(self, manager: KVCacheManager) -> Account:
-        twin = object.__new__(Account)
-        journal = manager.journal
-        assert journal is not None
-        twin.journal, twin.reader, twin.before = journal, journal.reader(self.reader.position), self.before
-        twin.lives, twin.admitted, twin.life = self.lives.copy(), self.admitted.copy(), self.life
-        return twin
+    def copy(self, manager: KVCacheManager) -> Self:
+        journal: Any = manager.journal
+        reader = journal.reader(self.reader.position)
+        return twin_of(self, journal=journal, reader=reader, lives=self.lives.copy(), admitted=self.admitted.copy())
 
     def forget(self, name: str) -> None:
         self.lives.pop(name, None)
@@ -241,20 +239,18 @@ class BlockwrightAdapter:
 
     def copy(self) -> Self:
         """Return an independent copy; requests are copied when they are next used."""
-        twin = object.__new__(type(self))
-        twin.manager = self.manager.copy()
-        twin.requests = self.requests.copy()
-        twin.prefixes = self.prefixes.copy()
-        pool = twin.manager.block_pool
-        twin.hits = {name: self.package.KVCacheBlocks(pool, hit.ids) for name, hit in self.hits.items()}
-        twin.plans = {}
-        twin.overlaps = self.overlaps
-        twin.has_tails = self.has_tails
-        twin.stream = None if self.stream is None else self.stream.copy()
-        twin.joined = self.joined[:]
-        twin.account = None if self.account is None else self.account.copy(twin.manager)
-        twin.shared = self.shared
-        return twin
+        manager = self.manager.copy()
+        return twin_of(
+            self,
+            manager=manager,
+            requests=self.requests.copy(),
+            prefixes=self.prefixes.copy(),
+            hits={name: self.package.KVCacheBlocks(manager.block_pool, hit.ids) for name, hit in self.hits.items()},
+            plans={},
+            stream=None if self.stream is None else self.stream.copy(),
+            joined=self.joined[:],
+            account=None if self.account is None else self.account.copy(manager),
+        )
 
     def owned(self, name: str) -> Request:
         """Return a request for a call that may change it: a copy that other copies of the adapter do not share."""

@@ -1,9 +1,7 @@
 """Which scopes a manager can run, by its declared abilities.
 
-A factory may carry its `Capabilities` as an attribute; without one, the manager is taken to do everything. A scope that
-needs a kind of layer or a feature of its configuration that is not declared is left out. Everything else that is not
-declared is left out *of* the scope: the engine does not make the call, drafts no token, sends no salt. So the scopes of
-a manager follow from its declaration, however short it is.
+A scope that needs a kind of layer or a feature of its configuration that is not declared is left out. Everything else
+that is not declared is left out *of* the scope: the engine does not make the call, drafts no token, sends no salt.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +11,7 @@ from typing import Any
 
 from blockwright_spec.reads import Mamba
 
-from ..capabilities import Capabilities, Needs
+from ..capabilities import Capabilities
 from .scopes import FILE, Scope, kind_and_lengths
 
 FEATURES: dict[str, Callable[[Scope], object]] = {
@@ -46,10 +44,10 @@ def keeps_draft_states(scope: Scope) -> bool:
     return any(isinstance(group.kind, Mamba) and group.kind.drafts for group in scope.config.groups)
 
 
-def needs_of(scope: Scope) -> Needs:
+def needs_of(scope: Scope) -> Capabilities:
     kinds = [kind_and_lengths(group.kind)[0] for group in scope.config.groups]
     features = (word for word, is_needed in FEATURES.items() if is_needed(scope))
-    return Needs(frozenset(kinds), frozenset(scope.calls), frozenset(features))
+    return Capabilities(frozenset(kinds), frozenset(scope.calls), frozenset(features))
 
 
 QUESTIONS = frozenset(("plan", "explain", "pin"))

@@ -1,5 +1,6 @@
 """Exhaustive lock-step: every reachable transition of every scope of the profile, several scopes at a time."""
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 from ..checker.diagnose import diagnose
@@ -12,13 +13,17 @@ from .scopes import FOR_OTHERS, PROFILES, Scope
 from .world import EVERYTHING, Factory, KVCacheWorld, explorer
 
 
+def for_manager(scopes: Iterable[Scope], profile: Profile) -> list[Scope]:
+    """Return the scopes that were asked for; of those, what a manager of another make declares that it can do."""
+    asked = [each for each in scopes if profile.scope in each.name]
+    return asked if profile.is_ours else fitting(asked, capabilities_of(factory_of(profile.implementation)))
+
+
 class Lockstep(Exploration):
     """The gate of managers, of other makes too: they run the scopes that they declare."""
 
     def chosen(self, profile: Profile) -> list[Scope]:
-        scopes = (PROFILES if profile.is_ours else FOR_OTHERS)[profile.name]
-        asked = [each for each in scopes if profile.scope in each.name]
-        return asked if profile.is_ours else fitting(asked, capabilities_of(factory_of(profile.implementation)))
+        return for_manager((PROFILES if profile.is_ours else FOR_OTHERS)[profile.name], profile)
 
     def is_whole(self, profile: Profile) -> bool:
         return profile.is_ours and not profile.scope

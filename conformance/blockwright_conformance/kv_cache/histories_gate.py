@@ -1,17 +1,17 @@
 """The state machine over scopes too large to visit whole."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 
 from blockwright._terminal import Advance
 from blockwright_spec.manager.outcomes import Reason
 
 from ..checker.history import Run, run_machine
-from ..checker.parallel import in_order
 from ..gates import GateResult, Profile, factory_of
-from ..rows import ran
+from ..rows import Exploration, ran
 from .actions import ACTIONS
-from .fitting import capabilities_of, fitting
+from .gate import for_manager
 from .scopes import Scope, large_scopes
 from .world import KVCacheWorld
 
@@ -21,25 +21,25 @@ CALLS = frozenset(kind.__name__ for kind in ACTIONS) | frozenset(Reason.__member
 """What happens once in each call (a batch may both serve and refuse); the rest of what is counted is particular."""
 
 
-def size(profile: Profile) -> int:
-    return len(chosen(profile))
-
-
-def chosen(profile: Profile) -> list[Scope]:
-    scopes = [each for each in large_scopes() if profile.scope in each.name]
-    return scopes if profile.is_ours else fitting(scopes, capabilities_of(factory_of(profile.implementation)))
-
-
-def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    calls = [(profile, each) for each in chosen(profile)]
-    return in_order(histories, calls, [each.name for _, each in calls], profile.jobs, progress)
-
-
-def histories(profile: Profile, scope: Scope) -> GateResult:
-    world = KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
-    machine = partial(run_machine, world, *LENGTHS[profile.name], profile.name != "nightly")
-    return row(world, [machine])
-
-
 def row(world: KVCacheWorld, runs: Iterable[Run]) -> GateResult:
     return ran("machine", world.scope.name, runs, CALLS.__contains__, world.script)
+
+
+class Histories(Exploration):
+    """The gate of the state machine, of managers of other makes too."""
+
+    def chosen(self, profile: Profile) -> list[Scope]:
+        return for_manager(large_scopes(), profile)
+
+    def is_whole(self, profile: Profile) -> bool:
+        return False
+
+    def run(self, profile: Profile, progress: Advance) -> list[GateResult]:
+        return super().run(replace(profile, explorer=None), progress)  # the specification as it reads
+
+    def row(self, scope: Scope, profile: Profile) -> GateResult:
+        world = KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
+        return row(world, [partial(run_machine, world, *LENGTHS[profile.name], profile.name != "nightly")])
+
+
+GATE = Histories(__name__, "machine", "", lambda profile: large_scopes(), KVCacheWorld, frozenset())

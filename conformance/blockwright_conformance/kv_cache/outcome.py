@@ -10,8 +10,6 @@ from ..checker.world import Outcome
 
 @dataclass(frozen=True, slots=True)
 class ManagerOutcome(Outcome[State]):
-    """The specification's outcome of an action."""
-
     hit: Hit | None = None
 
     @property

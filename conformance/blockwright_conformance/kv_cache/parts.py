@@ -16,8 +16,6 @@ from .scopes import Scope
 
 
 class Reply(NamedTuple):
-    """A manager's answer to an action."""
-
     refused: bool = False
     """It said "not now": None, or False for a reset."""
     error: Exception | None = None

@@ -33,7 +33,6 @@ class Scope:
     encoder: int = 0
     outside: int = 0
     calls: frozenset[str] = field(default_factory=frozenset)
-    """What else the engine does: see `CALLS`."""
 
 
 def rows_of(module: str) -> dict[str, Any]:
@@ -88,7 +87,6 @@ def options(rest: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 Layers = tuple[tuple[Kind, int], ...]
-"""Kinds of layers, each with its block size."""
 
 LAYERS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "full": (Full, ()),

@@ -20,8 +20,6 @@ from .scopes import Scope
 
 
 class Reset(NamedTuple):
-    """Reset the prefix cache."""
-
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
         if "reset" in scope.calls:
@@ -58,8 +56,6 @@ class Forget(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Start a step."""
-
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
         if "start" in scope.calls:
@@ -177,8 +173,6 @@ class Fork(NamedTuple):
 
 
 class TakeCopies(NamedTuple):
-    """Ask for the copies to run."""
-
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
         if state.copies and ("fork" in scope.calls or scope.config.added.unit):
@@ -252,8 +246,6 @@ class ReleasePrefix(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Say what time it is."""
-
     now: int
 
     @classmethod
@@ -300,8 +292,6 @@ class Hold(NamedTuple):
 
 
 class Take(NamedTuple):
-    """Take a free block."""
-
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
         if may_hold(scope, state):

@@ -25,7 +25,6 @@ Form = tuple[list[int], list[int], list[Any], list[list[int]], list[Any]]
 
 
 ABSENT = (0,)
-"""The signature of a request that is not there."""
 
 
 class Names:

@@ -16,17 +16,15 @@ from .actions import ACTIONS, GrowEach, call_of, enabled, meaning, perform
 from .adapter import ManagerAdapter, Observation
 from .blockwright import BlockwrightAdapter
 from .counterexample import diagnose
-from .counterexample.adapter_calls import way
+from .counterexample.adapter_calls import AdapterCalls
 from .outcome import ManagerOutcome
 from .parts import Reply, names_of
 from .scopes import Scope
 from .symmetry import Form, Names, form
 
 Factory = Callable[[Config], ManagerAdapter]
-"""Makes a manager under test."""
 
 LOOKUP_LAWS = frozenset(("HIT-1", "HIT-2", "HIT-3", "EXPLAIN-1"))
-"""Laws about what a lookup finds."""
 
 WEIGHTS = {"Append": 20, "Grow": 8, "GrowEach": 8, "Admit": 6, "Start": 8, "Settle": 8, "Fork": 2}
 """How often a walk takes an action, others counting 1: requests must grow for blocks to run short."""
@@ -99,8 +97,8 @@ class KVCacheWorld(World[State, ManagerAdapter]):
             hits = self.lookups[seen] = [law for law in self.laws if law.id in LOOKUP_LAWS and not law.holds(state)]
         return [law for law in self.laws if law.id not in LOOKUP_LAWS and not law.holds(state)] + hits
 
-    def model(self) -> ManagerAdapter:
-        return self.factory(self.scope.config)
+    def made(self) -> tuple[Any, ...]:
+        return self.factory, self.scope.config
 
     def perform(self, model: ManagerAdapter, action: Any, state: State) -> Reply:
         return perform(model, action, state)
@@ -127,7 +125,7 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         return lockstep.examine(model, state, self.scope.prompts, self.scope.calls)
 
     def script(self, actions: Sequence[Any], fault: str = "") -> str:
-        return way(self, actions, fault)
+        return AdapterCalls(self).way(actions, fault)
 
     def symptoms(
         self, model: ManagerAdapter, state: State, action: Any, compared: Compared

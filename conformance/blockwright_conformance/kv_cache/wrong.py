@@ -124,8 +124,6 @@ class WrongHit(NamedTuple):
 
 
 class LateHit(NamedTuple):
-    """Give a running request a hit."""
-
     slot: int
     prefix: Prefix
 

@@ -7,10 +7,10 @@ blocks are the specification's; a history with real bytes moves them (`blockwrig
 
 import marshal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import combinations
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 from blockwright_spec.law import Law
 from blockwright_spec.offload import chain_calls as calls
@@ -23,11 +23,11 @@ from blockwright_spec.offload.tier_laws import TIER_LAWS
 from blockwright_spec.offload.tier_state import Key
 
 from ..checker.lockstep import differing
-from ..checker.world import Outcome, World
-from .chain_adapter import ChainShown, ChainUnderTest, chain_expected, options_of
+from ..checker.world import CallsWorld, Outcome
+from .chain_adapter import ChainShown, ChainUnderTest, chain_expected
 from .scopes import ChainScope, Slice, said_in
-from .tier import HEAD, hints, misfound, misrefused
-from .tier_adapter import TOKENS, shown_by
+from .tier import hints, misfound, misrefused
+from .tier_adapter import shown_by
 
 
 class ChainReply(NamedTuple):
@@ -38,233 +38,125 @@ class ChainReply(NamedTuple):
     jobs: tuple[int | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ChainAction:
-    """The base of all actions: most are one call (`made`), whose meaning (`meant`) takes the same arguments."""
+class ChainCall(NamedTuple):
+    """One thing that an engine does: most kinds are one call (`KINDS`), whose meaning takes the same arguments."""
 
-    made: ClassVar[str]
-    meant: ClassVar[Callable[..., ChainOutcome]]
-
-    def given(self, *_: Any) -> list[Any]:
-        values = [getattr(self, each.name) for each in fields(self)]
-        return [list(each) if isinstance(each, tuple) else each for each in values]
-
-    def outcome(self, state: Chain) -> ChainOutcome:
-        return type(self).meant(state, *[getattr(self, each.name) for each in fields(self)])
-
-    def call(self, model: ChainUnderTest) -> Any:
-        return getattr(model.chain, self.made)(*self.given())
-
-    def line(self, state: Chain) -> str:
-        return f"chain.{self.made}({', '.join(map(repr, self.given()))})"
-
-    def begun(self, answer: Any) -> int | None:
-        """Return the chain's own name of the transfer that the call has begun."""
-        return None
-
-    def answered(self, done: ChainDone, answer: Any) -> Iterator[str]:
-        yield from ("expected success, found False",) if answer is False else ()
-
-
-@dataclass(frozen=True, slots=True)
-class Compute(ChainAction):
-    """The engine writes a part of a key's content into a block of the device, or gives the block up (no key)."""
-
-    block: int
-    key: Key | None
-    part: int = 0
-
-    @classmethod
-    def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        for key, blocks in dict.fromkeys(pair for each in scope.stores for pair in each):
-            for part, block in enumerate(blocks):
-                if state.device[block] != (key, part):
-                    yield cls(block, key, part)
-
-    def outcome(self, state: Chain) -> ChainOutcome:
-        return calls.overwrite(state, self.block, None if self.key is None else (self.key, self.part))
-
-    def call(self, model: ChainUnderTest) -> Any:
-        return self.block not in model.chain.pins()  # what the engine writes is no call
-
-    def line(self, state: Chain) -> str:
-        return f"# the engine writes part {self.part} of {self.key!r} into block {self.block} of the device"
-
-
-@dataclass(frozen=True, slots=True)
-class Store(ChainAction):
-    """Store blocks of the device under keys, perhaps with hints."""
-
-    keys: tuple[Key, ...]
-    device: tuple[int, ...]
-    said: tuple[Any, ...] = ()
-    made = "store"
-
-    @classmethod
-    def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        """Yield the stores of computed blocks; an engine that does not know of a load tries to store under it, too."""
-        if asked(state) < scope.under_way:
-            known = (each for each in scope.stores if is_computed(state, each) or loads(state, each))
-            yield from (cls(*sliced(each), scope.said) for each in known)
-        if scope.misuse:
-            yield from wrongly_named(cls, scope)
-
-    def given(self, model: type[ChainUnderTest] | ChainUnderTest = ChainUnderTest) -> list[Any]:
-        said = hints(said_in(self.said), self.keys, model.package.offload.BlockHint)
-        return [list(self.keys), list(self.device), *([said] if said else [])]
-
-    def outcome(self, state: Chain) -> ChainOutcome:
-        return calls.store(state, self.keys, self.device, said_in(self.said))
-
-    def call(self, model: ChainUnderTest) -> Any:
-        started = model.chain.store(*self.given(model))
-        if started is not None:
-            model.name(self.keys)
-        return started
-
-    def line(self, state: Chain) -> str:
-        return f"stored = {ChainAction.line(self, state)}"
-
-    def begun(self, answer: Any) -> int | None:
-        return None if answer is None else answer.job_id
-
-    def answered(self, done: ChainDone, answer: Any) -> Iterator[str]:
-        want = bool(done.keys), done.keys, tuple(key for at, key in done.evicted if at == 0)
-        found = answer and (answer.job_id is not None, *map(tuple, answer[1:]))
-        yield from () if want == found else (f"store: expected {want}, found {found}",)
-
-
-@dataclass(frozen=True, slots=True)
-class Load(ChainAction):
-    """Load keys into blocks of the device."""
-
-    keys: tuple[Key, ...]
-    device: tuple[int, ...]
-    made, meant = "load", calls.load
-
-    @classmethod
-    def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        if asked(state) < scope.under_way:
-            yield from (cls(*sliced(each)) for each in scope.loads)
-        if scope.misuse:
-            yield from wrongly_named(cls, scope)
-            keys, device = sliced(scope.loads[0])
-            yield cls(keys, device[:1] * len(device))
-
-    def line(self, state: Chain) -> str:
-        return f"loaded = {ChainAction.line(self, state)}"
-
-    def begun(self, answer: Any) -> int | None:
-        return answer  # type: ignore[no-any-return]
-
-
-def wrongly_named(kind: Callable[..., Any], scope: ChainScope) -> Iterator[Any]:
-    keys, device = sliced(scope.loads[0])
-    yield kind(keys[:1] * 2, device[: scope.config.span] * 2)
-    yield kind(keys, device[1:])
-
-
-@dataclass(frozen=True, slots=True)
-class Take(ChainAction):
-    """Take the transfers that may start."""
-
-    meant = calls.hand_out
-
-    @classmethod
-    def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        if not scope.eager:
-            yield cls()
-
-    def call(self, model: ChainUnderTest) -> Any:
-        return model.hand_out()
-
-    def line(self, state: Chain) -> str:
-        return "jobs += chain.take_transfers()"
-
-
-@dataclass(frozen=True, slots=True)
-class OfTransfer(ChainAction):
-    """The base of what is said of a transfer under way, by its number."""
-
-    at: int
-
-    def call(self, model: ChainUnderTest) -> Any:
-        return getattr(model.chain, self.made)(model.job_at(self.at), *self.given()[1:])
-
-    def line(self, state: Chain) -> str:
-        return f"chain.{self.made}({', '.join([job_in(state, self.at), *map(repr, self.given()[1:])])})"
-
-
-@dataclass(frozen=True, slots=True)
-class Land(OfTransfer):
-    """A transfer has ended."""
-
-    success: bool = True
-    made, meant = "finish", calls.finish
+    kind: str
+    arguments: tuple[Any, ...] = ()
 
     @property
     def odds(self) -> float:
-        """How often it is drawn: less often as one that fails."""
-        return 1 if self.success else 0.4
+        return 0.4 if self.kind == "Land" and not self.arguments[1] else 1
 
-    @classmethod
-    def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        for at, transfer in enumerate(state.transfers):
-            if transfer.started or scope.misuse:
-                yield from (cls(at), cls(at, success=False))
-        if scope.misuse:
-            yield cls(len(state.transfers))
+    def outcome(self, state: Chain) -> ChainOutcome:
+        match self:
+            case "Compute", (block, key, part):
+                return calls.overwrite(state, block, (key, part))
+            case "Store", (keys, device, said):
+                return calls.store(state, keys, device, said_in(said))
+        outcome: ChainOutcome = MEANINGS[self.kind](state, *self.arguments)
+        return outcome
 
+    def call(self, model: ChainUnderTest) -> Any:
+        name = KINDS[self.kind][0]
+        match self:
+            case "Compute", (block, *_):  # what the engine writes is no call
+                return block not in model.chain.pins()
+            case "Take", _:
+                return model.hand_out()
+            case "Store", (keys, device, said):
+                told = hints(said_in(said), keys, model.package.offload.BlockHint)
+                started = model.call(name, list(keys), list(device), *([told] if told else []))
+                if started is not None:
+                    model.name(keys)
+                return started
+            case (("Land" | "Cancel"), (at, *rest)):
+                return model.call(name, model.job_at(at), *rest)
+        return model.call(name, *[list(each) if isinstance(each, tuple) else each for each in self.arguments])
 
-@dataclass(frozen=True, slots=True)
-class Cancel(OfTransfer):
-    """Drop a transfer."""
+    def begun(self, answer: Any) -> int | None:
+        """Return the chain's own name of the transfer that the call has begun."""
+        if self.kind == "Store":
+            return None if answer is None else answer.job_id
+        return answer if self.kind == "Load" else None
 
-    made, meant = "cancel", calls.cancel
-
-    @classmethod
-    def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        for at, transfer in enumerate(state.transfers):
-            if not scope.eager or (scope.misuse and transfer.started):
-                yield cls(at)
-        if scope.misuse:
-            yield cls(len(state.transfers))
-
-
-@dataclass(frozen=True, slots=True)
-class Touch(ChainAction):
-    """Count keys as just used."""
-
-    keys: tuple[Key, ...]
-    made, meant = "touch", calls.chain_touch
-
-    @classmethod
-    def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        yield from map(cls, scope.touched)
-
-
-@dataclass(frozen=True, slots=True)
-class MakeRoom(ChainAction):
-    """Send idle blocks down until a number of places of tier 0 are free or will be."""
-
-    count: int
-    made, meant = "make_room", calls.make_room
-
-    @classmethod
-    def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        yield from map(cls, scope.rooms)
+    def answered(self, done: ChainDone, answer: Any) -> Iterator[str]:
+        if self.kind == "Store":
+            want = bool(done.keys), done.keys, tuple(key for at, key in done.evicted if at == 0)
+            found = answer and (answer.job_id is not None, *map(tuple, answer[1:]))
+            yield from () if want == found else (f"store: expected {want}, found {found}",)
+        elif answer is False:
+            yield "expected success, found False"
 
 
-@dataclass(frozen=True, slots=True)
-class Forget(ChainAction):
-    """Forget keys."""
+Arguments = Iterator[tuple[Any, ...]]
 
-    keys: tuple[Key, ...]
-    made, meant = "forget", calls.forget
 
-    @classmethod
-    def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        yield from map(cls, scope.forgets)
+def compute(scope: ChainScope, state: Chain) -> Arguments:
+    """Yield the parts of keys' contents that the engine may write, each into its block of the device."""
+    for key, blocks in dict.fromkeys(pair for each in scope.stores for pair in each):
+        for part, block in enumerate(blocks):
+            if state.device[block] != (key, part):
+                yield block, key, part
+
+
+def store(scope: ChainScope, state: Chain) -> Arguments:
+    """Yield the stores of computed blocks; an engine that does not know of a load tries to store under it, too."""
+    if asked(state) < scope.under_way:
+        known = (each for each in scope.stores if is_computed(state, each) or loads(state, each))
+        yield from ((*sliced(each), scope.said) for each in known)
+    if scope.misuse:
+        yield from ((*each, ()) for each in wrongly_named(scope))
+
+
+def load(scope: ChainScope, state: Chain) -> Arguments:
+    if asked(state) < scope.under_way:
+        yield from map(sliced, scope.loads)
+    if scope.misuse:
+        yield from wrongly_named(scope)
+        keys, device = sliced(scope.loads[0])
+        yield keys, device[:1] * len(device)
+
+
+def wrongly_named(scope: ChainScope) -> Arguments:
+    keys, device = sliced(scope.loads[0])
+    yield keys[:1] * 2, device[: scope.config.span] * 2
+    yield keys, device[1:]
+
+
+def land(scope: ChainScope, state: Chain) -> Arguments:
+    for at, transfer in enumerate(state.transfers):
+        if transfer.started or scope.misuse:
+            yield from ((at, True), (at, False))
+    if scope.misuse:
+        yield len(state.transfers), True
+
+
+def cancel(scope: ChainScope, state: Chain) -> Arguments:
+    for at, transfer in enumerate(state.transfers):
+        if not scope.eager or (scope.misuse and transfer.started):
+            yield (at,)
+    if scope.misuse:
+        yield (len(state.transfers),)
+
+
+KINDS: dict[str, tuple[str, Callable[[ChainScope, Chain], Iterable[tuple[Any, ...]]]]] = {
+    "Compute": ("", compute),
+    "Store": ("store", store),
+    "Load": ("load", load),
+    "Land": ("finish", land),
+    "Cancel": ("cancel", cancel),
+    "Touch": ("touch", lambda scope, state: zip(scope.touched)),
+    "MakeRoom": ("make_room", lambda scope, state: zip(scope.rooms)),
+    "Take": ("", lambda scope, state: () if scope.eager else ((),)),
+    "Forget": ("forget", lambda scope, state: zip(scope.forgets)),
+}
+"""What an engine does, in the order in which it is tried: the call, and with which arguments a scope allows it."""
+
+MEANINGS: dict[str, Callable[..., ChainOutcome]] = {
+    "Load": calls.load, "Land": calls.finish, "Cancel": calls.cancel, "Touch": calls.chain_touch,
+    "MakeRoom": calls.make_room, "Take": calls.hand_out, "Forget": calls.forget,
+}  # fmt: skip
 
 
 def sliced(each: Slice) -> tuple[tuple[Key, ...], tuple[int, ...]]:
@@ -285,21 +177,8 @@ def loads(state: Chain, each: Slice) -> bool:
     return any(other.kind is Kind.LOAD and device & set(other.device) for other in state.transfers)
 
 
-def job_in(state: Chain, at: int) -> str:
-    """Return an expression for the chain's own name of a transfer under way."""
-    if at >= len(state.transfers):
-        return "-1"
-    each = state.transfers[at]
-    if not each.started:
-        return {Kind.STORE: "stored.job_id", Kind.LOAD: "loaded"}.get(each.kind, "-1")
-    alike = f"each.kind == {each.kind.name.lower()!r} and each.block_hashes == {list(each.keys)}"
-    return f"[each.job_id for each in jobs if {alike}][-1]"
-
-
-class ChainWorld(World[Chain, ChainUnderTest]):
-    """A chain; `factory` makes the one under test."""
-
-    actions = (Compute, Store, Load, Land, Cancel, Touch, MakeRoom, Take, Forget)
+class ChainWorld(CallsWorld[Chain, ChainUnderTest]):
+    table, action = KINDS, ChainCall
     laws = CHAIN_LAWS
     step_laws = CHAIN_STEP_LAWS
     weights: ClassVar[dict[str, int]] = {
@@ -307,7 +186,6 @@ class ChainWorld(World[Chain, ChainUnderTest]):
     }  # fmt: skip
     scope: ChainScope
     keys: Sequence[Key]
-    """The keys whose places are compared."""
 
     def __init__(self, scope: ChainScope, factory: Callable[..., ChainUnderTest] = ChainUnderTest) -> None:
         super().__init__(scope)
@@ -319,11 +197,11 @@ class ChainWorld(World[Chain, ChainUnderTest]):
     def initial(self) -> Chain:
         return chain(self.scope.config)
 
-    def model(self) -> ChainUnderTest:
-        scope = self.scope
-        return self.factory(scope.config, scope.media, self.requests) if scope.media else self.factory(scope.config)
+    def made(self) -> tuple[Any, ...]:
+        media = (self.scope.media, self.requests) if self.scope.media else ()
+        return self.factory, self.scope.config, *media
 
-    def meaning(self, state: Chain, action: ChainAction, choice: Any = None) -> Outcome[Chain]:
+    def meaning(self, state: Chain, action: ChainCall, choice: Any = None) -> Outcome[Chain]:
         """Return what comes of an action, and of handing out what may start after it, if that is done at once.
 
         The last one is remembered, since performing the action asks for it, too.
@@ -332,7 +210,7 @@ class ChainWorld(World[Chain, ChainUnderTest]):
             self.last = state, action, self.outcome(state, action)
         return self.last[2]  # type: ignore[no-any-return]
 
-    def outcome(self, state: Chain, action: ChainAction) -> Outcome[Chain]:
+    def outcome(self, state: Chain, action: ChainCall) -> Outcome[Chain]:
         outcome = action.outcome(state)
         if isinstance(outcome, ChainRefusal):
             return Outcome(state, (), outcome)
@@ -350,14 +228,13 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         own = super().broken(state)
         return own + [law for law in TIER_LAWS if not all(law.holds(tier) for tier in state.tiers)]
 
-    def happened(self, state: Chain, action: ChainAction, outcome: Outcome[Chain]) -> Iterator[str]:
-        yield f"chain: {outcome.refusal.reason.name if outcome.refusal else type(action).__name__}"
+    def happened(self, state: Chain, action: ChainCall, outcome: Outcome[Chain]) -> Iterator[str]:
+        yield f"chain: {outcome.refusal.reason.name if outcome.refusal else action.kind}"
         for _, done in outcome.steps:
             yield from ended(done)
 
-    def perform(self, model: ChainUnderTest, action: ChainAction, state: Chain) -> ChainReply:
-        jobs, answer, error = model.jobs, None, None
-        model.handed = ()
+    def perform(self, model: ChainUnderTest, action: ChainCall, state: Chain) -> ChainReply:
+        jobs, answer, error = model.begin(), None, None
         try:
             answer = action.call(model)
         except model.package.errors.BlockwrightError as refused:
@@ -374,7 +251,7 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         return model.shown(self.keys)
 
     def differences(
-        self, model: ChainUnderTest, action: ChainAction, outcome: Outcome[Chain], reply: ChainReply, shown: ChainShown
+        self, model: ChainUnderTest, action: ChainCall, outcome: Outcome[Chain], reply: ChainReply, shown: ChainShown
     ) -> list[str]:
         if faults := list(self.answered(model, action, outcome, reply)):
             return faults
@@ -388,7 +265,7 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         return faults + differing(expected._replace(events=()), shown._replace(events=(), told=None))
 
     def answered(
-        self, model: ChainUnderTest, action: ChainAction, outcome: Outcome[Chain], reply: ChainReply
+        self, model: ChainUnderTest, action: ChainCall, outcome: Outcome[Chain], reply: ChainReply
     ) -> Iterator[str]:
         answer, error, _ = reply
         if (refusal := outcome.refusal) is not None:
@@ -402,18 +279,6 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         model.chain.check()
         wanted = {keys: chain_lookup(state, keys) for keys in self.asked}
         return misfound(model.chain.lookup, wanted, lambda: [shown_by(each, self.keys) for each in model.chain.tiers])
-
-    def opening(self) -> list[str]:
-        config = self.scope.config
-        tier = f"LRUOffloadingManager(CPUBackend({TOKENS}, {{}}), enable_events=True)"
-        tiers = [tier.format(each) for each in config.capacities]
-        options = [f"{name}={value!r}" for name, value in options_of(config).items()]
-        return [HEAD, f"chain = OffloadChain([{', '.join(tiers)}], {', '.join(options)})", "jobs = []"]
-
-    def lines(self, state: Chain, action: ChainAction, outcome: Outcome[Chain]) -> list[str]:
-        if outcome.refusal is not None:
-            return [f"{action.line(state)}  # refused"]
-        return [action.line(state), *(["jobs += chain.take_transfers()"] if self.scope.eager else [])]
 
 
 def alike(scope: ChainScope) -> Iterator[dict[Key, Key]]:
@@ -457,7 +322,7 @@ def ended(outcome: ChainDone) -> Iterator[str]:
 
 CHAIN_EVERYTHING = (
     frozenset(f"chain: {reason.name}" for reason in ChainReason)
-    | frozenset(f"chain: {action.__name__}" for action in ChainWorld.actions)
+    | frozenset(f"chain: {kind}" for kind in KINDS)
     | frozenset(f"chain: {kind.name.lower()} {how}" for kind in Kind for how in ("landed", "failed"))
     | {"chain: store dropped", "chain: load dropped", "chain: block dropped"}
     | {"chain: evicted from tier 0", "chain: evicted from tier 1"}

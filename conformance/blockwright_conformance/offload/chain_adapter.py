@@ -18,6 +18,7 @@ from blockwright_spec.offload.chain_state import Chain, ChainConfig, Kind, Trans
 from blockwright_spec.offload.tier_events import Told
 from blockwright_spec.offload.tier_state import Event, Key
 
+from ..checker.world import twin_of
 from .tier_adapter import TOKENS, TierShown, events_of, expected_of, shown_by
 
 CHAIN_ERRORS: dict[ChainReason, type[errors.BlockwrightError]] = {
@@ -101,18 +102,25 @@ class ChainUnderTest:
         return offload.OffloadChain(managers, **options_of(config))
 
     def copy(self) -> Self:
-        new = type(self).__new__(type(self))
-        new.chain, new.num_tiers = self.chain.copy(), self.num_tiers
-        new.media, new.asked = self.media, self.asked
-        new.names = None if self.names is None else self.names.copy(new.chain.tiers)
-        new.index = None if self.names is None else self.package.observe.PrefixIndex(self.index._blocks.values())
-        new.jobs, new.dropped, new.handed = self.jobs, self.dropped, ()
+        chain = self.chain.copy()
+        new = twin_of(self, chain=chain, handed=())
+        if self.names is not None:
+            new.names = self.names.copy(chain.tiers)
+            new.index = self.package.observe.PrefixIndex(self.index._blocks.values())
         return new
 
     def job_at(self, at: int) -> int:
         """Return the chain's own name of a transfer under way; of others one that it never gave."""
         job = self.jobs[at] if at < len(self.jobs) else None
         return -1 if job is None else job
+
+    def begin(self) -> tuple[int | None, ...]:
+        """Forget what was handed out before, and return the names of the transfers under way."""
+        self.handed = ()
+        return self.jobs
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        return getattr(self.chain, name)(*arguments)
 
     def hand_out(self) -> None:
         self.handed = tuple(self.chain.take_transfers())
@@ -138,6 +146,7 @@ class ChainUnderTest:
     def told(self) -> Told | None:
         if self.names is None:
             return None
+        self.names.collect()
         self.index.apply([each for event in self.names.take() for each in event.told])
         known = frozenset([(medium, block_hash) for block_hash, _, medium in self.index.known_keys()])
         media = dict.fromkeys(self.media)

@@ -102,20 +102,15 @@ def slices(texts: Iterable[str], span: int = 1) -> tuple[Slice, ...]:
 FIRST, SECOND = slices(("p0 q1", "p0 r1"))
 
 
-def chain_scope(name: str, capacities: tuple[int, ...], num_device: int = 2, **rest: Any) -> ChainScope:
-    """Return a scope in which two requests with a common first key share the blocks of the device."""
-    own = {key: rest.pop(key) for key in ("span", "reserve", "through", "frees", "most") if key in rest}
-    config = ChainConfig(capacities, num_device, **own)
-    options: dict[str, Any] = {"stores": (FIRST[:1], FIRST[1:], SECOND[1:]), "loads": (FIRST, SECOND), **rest}
-    return ChainScope(name, config, **options)
-
-
 def chain_of_row(name: str, capacities: list[int], *rest: Any) -> ChainScope:
-    own = options(rest[-1:] if isinstance(rest[-1], dict) else ())
-    own |= {each: slices(own[each], own.get("span", 1)) for each in ("stores", "loads") if each in own}
-    own |= {each: tuple(map(keys_of, own[each])) for each in ("touched", "forgets") if each in own}
-    own |= {each: tuple(own[each]) for each in ("rooms", "media") if each in own}
-    return chain_scope(name, tuple(capacities), *(each for each in rest if isinstance(each, int)), **own)
+    """Return a scope in which, unless its row says otherwise, two requests with a common first key share the device."""
+    num_device = next((each for each in rest if isinstance(each, int)), 2)
+    own = {"stores": (FIRST[:1], FIRST[1:], SECOND[1:]), "loads": (FIRST, SECOND)}
+    given = options(each for each in rest if isinstance(each, dict))
+    given |= {each: slices(given[each], given.get("span", 1)) for each in ("stores", "loads") if each in given}
+    given |= {each: tuple(map(keys_of, given[each])) for each in ("touched", "forgets") if each in given}
+    of_chain = {key: given.pop(key) for key in ("span", "reserve", "through", "frees", "most") if key in given}
+    return ChainScope(name, ChainConfig(tuple(capacities), num_device, **of_chain), **own | given)
 
 
 ROWS = rows_of(__file__)

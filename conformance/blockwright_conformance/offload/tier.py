@@ -21,9 +21,7 @@ from blockwright_spec.offload.tier_state import Event, Key, Phase, Tier, entry_o
 from ..checker.lockstep import differing
 from ..checker.world import Outcome, Reply, World
 from .scopes import TierScope, said_in
-from .tier_adapter import TOKENS, Stored, TierShown, TierUnderTest, expected_of, shares_of, shown_by
-
-HEAD = "from blockwright.offload import ARCOffloadingManager, BlockHint, CPUBackend, LRUOffloadingManager, OffloadChain"
+from .tier_adapter import Stored, TierShown, TierUnderTest, expected_of, shares_of, shown_by
 
 
 class TierNow(NamedTuple):
@@ -57,7 +55,6 @@ class TierCall(NamedTuple):
 
     @property
     def odds(self) -> float:
-        """How often it is drawn: less often as one that fails."""
         return 1 if self.success else 0.25
 
     def crowds(self, readers: int, state: Tier) -> bool:
@@ -87,10 +84,6 @@ class TierCall(NamedTuple):
             return Reply(model.call(name, *arguments))
         except tuple(model.errors.values()) as error:
             return Reply(error=error)
-
-    def lines(self, now: TierNow, outcome: Outcome[TierNow]) -> list[str]:
-        name, *arguments = self.made(now)
-        return [f"manager.{name}({', '.join(map(repr, arguments))})"]
 
     def made(self, now: TierNow, hint: Callable[..., Any] = BlockHint) -> tuple[Any, ...]:
         if self.name == "prepare_store" and now.said:
@@ -126,8 +119,6 @@ def stored(answer: Any) -> Stored:
 
 
 class TierWorld(World[TierNow, TierUnderTest]):
-    """One tier; `factory` makes the manager under test."""
-
     actions = (TierCall,)
     laws = TIER_LAWS
     step_laws = TIER_STEP_LAWS
@@ -160,8 +151,8 @@ class TierWorld(World[TierNow, TierUnderTest]):
         made = tier(self.scope.capacity, self.scope.recovered, shares_of(self.scope.manager))
         return TierNow(made, self.model().policy(), said_in(self.scope.said))
 
-    def model(self) -> TierUnderTest:
-        return self.factory(self.scope.manager, self.scope.capacity, self.scope.recovered)
+    def made(self) -> tuple[Any, ...]:
+        return self.factory, self.scope.manager, self.scope.capacity, self.scope.recovered
 
     def digest(self, state: TierNow) -> bytes:
         """Return a name of a state: all of it, except contents and announcements, which laws derive from the rest."""
@@ -217,16 +208,6 @@ class TierWorld(World[TierNow, TierUnderTest]):
         model.check()
         wanted = {keys: calls.lookup(state.tier, keys) for keys in self.scope.named}
         return misfound(model.manager.lookup, wanted, lambda: shown_by(model.manager, self.keys, model.ordered))
-
-    def opening(self) -> list[str]:
-        scope = self.scope
-        kind, events = "ARC" if scope.manager.startswith("ARC") else "LRU", "silent" not in scope.manager
-        more = f", shares={shares}" if (shares := dict(shares_of(scope.manager))) else ""
-        made = f"{kind}OffloadingManager(CPUBackend({TOKENS}, {scope.capacity}), enable_events={events}{more})"
-        lines, found = [HEAD, f"manager = {made}"], list(scope.recovered)
-        if found:
-            lines += [f"manager.prepare_store({found})", f"manager.complete_store({found})", "manager.take_events()"]
-        return lines
 
 
 TIER_EVERYTHING = frozenset(f"tier: {reason.name}" for reason in TierReason) | frozenset(

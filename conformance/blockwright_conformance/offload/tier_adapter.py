@@ -13,6 +13,8 @@ from blockwright_spec.hints import Said
 from blockwright_spec.offload.tier_calls import TierReason
 from blockwright_spec.offload.tier_state import Event, Key, Phase, Tier, entry_of, idle, num_free, said_of
 
+from ..checker.world import twin_of
+
 ERRORS: dict[TierReason, type[BlockwrightError]] = {
     TierReason.NOT_PRESENT: UnknownBlockHashError,
     TierReason.NOT_READY: BlockNotReadyError,
@@ -66,8 +68,6 @@ def foreign_backend(offload: Any) -> Any:
 
 
 class Stored(NamedTuple):
-    """What prepared a store."""
-
     keys: tuple[Key, ...]
     places: tuple[int, ...]
     evicted: tuple[Key, ...]
@@ -157,10 +157,7 @@ class TierUnderTest:
                 new.call(name, *arguments)
                 new.manager.take_events()
             return new
-        new = type(self).__new__(type(self))
-        new.made, new.silent, new.ordered, new.foreign, new.log = self.made, self.silent, self.ordered, False, []
-        new.manager = self.manager.copy()
-        return new
+        return twin_of(self, manager=self.manager.copy(), log=[])
 
     def call(self, name: str, *arguments: Any) -> Any:
         answer = getattr(self.manager, name)(*arguments)

@@ -77,12 +77,10 @@ class Answer(NamedTuple):
     word: str
     length: int = 0
     tables: Tables = ()
-    """Tables of a hit, or of new entries."""
     served: tuple[Tables, ...] = ()
     """New entries of each request that was served."""
     whole: bool = True
     copies: tuple[tuple[tuple[int, int], ...], ...] = ()
-    """Pairs of blocks per group."""
     counts: tuple[int, ...] = ()
     reason: str = ""
 

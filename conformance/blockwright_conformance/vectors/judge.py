@@ -38,12 +38,9 @@ class Matching:
 
     def __init__(self, num_blocks: int, state: Observation) -> None:
         self.block_of = list(range(num_blocks))
-        """The manager's block for each of the vector's."""
         self.name_of = list(range(num_blocks))
         self.state = state
-        """The vector's state before the call."""
         self.hits: dict[str, Tables] = {}
-        """The hit of each lookup."""
 
     def exchange(self, one: int, other: int) -> None:
         blocks = self.block_of

@@ -29,13 +29,11 @@ from .calls import Answer, ByCalls, Call
 from .records import Vector, VectorStep
 
 LENGTH = 30
-"""Actions after which a path ends."""
 
 OPTIONS = ("lookahead", "later", "drafts", "external", "whole", "reserve", "accepted")
 """What an action may ask for; one that does is of another sort than one that does not."""
 
 Place = bytes
-"""A state up to names."""
 
 
 class Move(NamedTuple):
@@ -75,7 +73,6 @@ class Graph:
         self.known: dict[State, list[tuple[Move, Action, ManagerOutcome]]] = {}
         """The transitions from states passed before."""
         self.samples: dict[tuple[str, ...], Move] = {}
-        """The first move found of each sort."""
         self.explore()
 
     def moves(self, state: State) -> list[tuple[Move, Action, ManagerOutcome]]:

@@ -18,6 +18,7 @@ from typing import Any, NoReturn, Self
 from blockwright_spec.manager.state import Config
 
 from ..capabilities import Capabilities
+from ..checker.world import twin_of
 from ..kv_cache.adapter import Observation
 from ..kv_cache.fitting import check_names
 from .calls import STALE, Answer, ByCalls, Call
@@ -192,10 +193,7 @@ class ProcessAdapter(ByCalls):
 
     def copy(self) -> Self:
         """Return an independent copy: it repeats the calls on a new manager before its next one."""
-        twin = object.__new__(type(self))
-        twin.connection, twin.config, twin.follows_policy = self.connection, self.config, self.follows_policy
-        twin.history, twin.number = self.history.copy(), 0
-        return twin
+        return twin_of(self, history=self.history.copy(), number=0)
 
     def lines_answered(self, lines: list[str]) -> list[str]:
         connection, before = self.connection, []

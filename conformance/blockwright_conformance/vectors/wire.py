@@ -20,8 +20,6 @@ NOTHING, NO_TABLE = "-", "none"
 
 
 class WireError(ValueError):
-    """A line that is not one of the protocol; of a long one the message shows the beginning."""
-
     def __init__(self, text: str) -> None:
         super().__init__(text if len(text) <= 400 else f"{text[:400]}...")
 

@@ -26,7 +26,7 @@ from blockwright_spec.worker.rows import Row, RowRefusal, Rows, RowsOutcome, gap
 from ..checker.world import Outcome
 from ..kv_cache import actions as engine
 from ..kv_cache.lockstep import replaced
-from ..kv_cache.parts import computed_of, name_of, wanted
+from ..kv_cache.parts import computed_of, wanted
 from .scopes import WorkerScope
 
 if TYPE_CHECKING:
@@ -36,9 +36,10 @@ Places = tuple[int | None, ...]
 """The slot of the request in each row; None where a row is free."""
 BatchResult = tuple[tuple[int, Done], ...]
 """What a batch tells: the slots of the requests that it served, each with its step."""
+Told = tuple[tuple[int, Any, Any, Any], ...]
+"""The same without the specification's states."""
 
 STRANGER = 99
-"""The slot of a request that no worker knows."""
 
 
 class Part(NamedTuple):
@@ -63,8 +64,6 @@ class Serving:
 
 
 class Refused(NamedTuple):
-    """Why a worker refuses a call."""
-
     reason: RowRefusal
 
 
@@ -108,18 +107,9 @@ class WorkerAction:
     def perform(self, model: "BlockwrightWorker", state: Serving) -> Any:
         return self.call(model, state)
 
-    def lines(self, state: Serving, outcome: Served) -> list[str]:
-        refused = "" if outcome.refusal is None else f"  # an error: {outcome.refusal.reason.value}"
-        return [f"{self.line()}{refused}"]
-
-    def line(self) -> str:
-        return f"batch.{type(self).__name__.lower()}({', '.join(map(str, self.arguments()))})"
-
 
 @dataclass(frozen=True, slots=True)
 class Add(WorkerAction):
-    """Take a request's tables as they are."""
-
     row: Row
 
     def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
@@ -130,22 +120,13 @@ class Add(WorkerAction):
     def named(self) -> frozenset[int]:
         return frozenset((self.row.slot,))
 
-    def line(self) -> str:
-        row = self.row
-        return f'batch.add_request("{name_of(row.slot)}", {row.tables}, {row.states}, {row.encoder})'
-
 
 @dataclass(frozen=True, slots=True)
 class Remove(WorkerAction):
-    """Forget a request."""
-
     slot: int
 
     def named(self) -> frozenset[int]:
         return frozenset((self.slot,))
-
-    def line(self) -> str:
-        return f'batch.remove_request("{name_of(self.slot)}")'
 
 
 def place_in(places: Places, slot: int) -> int | None:
@@ -214,10 +195,6 @@ class Serve(WorkerAction):
         for each in changes(state.manager, outcome.state) if outcome.refusal is None else ():
             each.call(model, state)
 
-    def lines(self, state: Serving, outcome: Served) -> list[str]:
-        after = self.action.meaning(state.manager)
-        return [f"# {self.action}", *(each.line() for each in changes(state.manager, after.state))]
-
 
 def tables_of(state: State, slot: int) -> tuple[Any, ...]:
     request = state.requests[slot]
@@ -274,14 +251,9 @@ class Batch(WorkerAction):
     def perform(self, model: "BlockwrightWorker", state: Serving) -> None:
         return None
 
-    def line(self) -> str:
-        return f"# the manager serves {self.asks} in one call"
-
 
 @dataclass(frozen=True, slots=True)
 class Apply(WorkerAction):
-    """Follow the report of the last batch."""
-
     result: BatchResult
 
     @classmethod
@@ -291,18 +263,17 @@ class Apply(WorkerAction):
     def named(self) -> frozenset[int]:
         return frozenset(slot for slot, _ in self.result)
 
+    def call(self, model: "BlockwrightWorker", state: Serving) -> None:
+        model.apply(told(self.result))
+
     def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
         done = WorkerAction.meaning(self, state, choice)
         return done if done.refusal else Served(replace(done.state, result=()), done.steps)
 
-    def line(self) -> str:
-        names = ", ".join(name_of(slot) for slot, _ in self.result)
-        return f"batch.apply([{names}], {allocation(self.result)})"
 
-
-def allocation(result: BatchResult) -> str:
-    """Return an expression for the report of a batch, as an engine's manager gives it."""
-    return f"batch_result({[(name_of(slot), done.new, done.nulled, replaced(done)) for slot, done in result]})"
+def told(result: BatchResult) -> Told:
+    """Return what a manager reports of a batch: for each slot new and nulled entries per group, and replaced ones."""
+    return tuple((slot, done.new, done.nulled, replaced(done)) for slot, done in result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,16 +321,7 @@ class HandOut(WorkerAction):
         return Served(served, steps, None, tuple(events))
 
     def call(self, model: "BlockwrightWorker", state: Serving) -> Any:
-        return model.step(self.works, state.manager.copies, state.result if state.parts else ())
-
-    def lines(self, state: Serving, outcome: Served) -> list[str]:
-        names, copies = [name_of(work.slot) for work in self.works], range(len(state.manager.config.groups))
-        pairs = [[copy[1:] for copy in state.manager.copies if copy[0] == at] for at in copies]
-        result = allocation(state.result) if state.result and state.parts else "None"
-        news, drafts = [work.new for work in self.works], [work.drafts for work in self.works]
-        begins = [f"{name_of(work.slot)}.num_computed_tokens = {work.begin}" for work in self.works]
-        call = f"given = batch.step([{', '.join(names)}], {news}, {result}, {pairs}, num_draft_tokens={drafts})"
-        return [*begins, call + ("" if outcome.refusal is None else f"  # an error: {outcome.refusal.reason.value}")]
+        return model.step(self.works, state.manager.copies, told(state.result) if state.parts else ())
 
 
 def order_of(rows: Rows, slots: tuple[int, ...], choice: Choice | None) -> tuple[int, ...]:
@@ -373,8 +335,6 @@ def order_of(rows: Rows, slots: tuple[int, ...], choice: Choice | None) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class Compact(WorkerAction):
-    """Close the gaps between rows."""
-
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
         yield cls()
@@ -403,8 +363,6 @@ class Swap(WorkerAction):
 
 @dataclass(frozen=True, slots=True)
 class Move(WorkerAction):
-    """Move a request's row to a free place."""
-
     slot: int
     place: int
 
@@ -412,9 +370,6 @@ class Move(WorkerAction):
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
         free = [place for place, row in enumerate(state.rows) if row is None]
         yield from (cls(row.slot, place) for row in state.rows if row for place in free)
-
-    def line(self) -> str:
-        return f'batch.move_request("{name_of(self.slot)}", {self.place})'
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,10 +391,6 @@ class Misuse(WorkerAction):
 
     def call(self, model: "BlockwrightWorker", state: Serving) -> Any:
         return self.wrong.call(model, state)
-
-    def lines(self, state: Serving, outcome: Served) -> list[str]:
-        lines: list[str] = self.wrong.lines(state, outcome)
-        return lines
 
 
 def wrong_calls(state: Serving) -> Iterator[Any]:

@@ -14,14 +14,13 @@ from blockwright import BatchAllocation, Request
 from blockwright.device.inputs import InputBatch, StepInputs
 from blockwright.errors import BlockwrightError
 from blockwright_spec.manager.state import Copy
-from blockwright_spec.reads import Kind, Mamba
+from blockwright_spec.reads import Mamba
 from blockwright_spec.worker.inputs import GroupInputs, Inputs, Work
 from blockwright_spec.worker.rows import Row
 
-from ..kv_cache.blockwright import declared, kv_cache_config
-from ..kv_cache.lockstep import replaced
+from ..kv_cache.blockwright import kv_cache_config
 from ..kv_cache.parts import name_of
-from .actions import BatchResult, Places
+from .actions import Places, Told
 from .scopes import WorkerScope
 
 
@@ -90,8 +89,8 @@ class BlockwrightWorker:
         self.batch.remove_request(name_of(slot))
 
     @remembered
-    def apply(self, result: BatchResult) -> None:
-        self.batch.apply([self.request(slot) for slot, _ in result], self.allocation(result))
+    def apply(self, result: Told) -> None:
+        self.batch.apply([self.request(slot) for slot, *_ in result], self.allocation(result))
 
     @remembered
     def swap(self, one: int, other: int) -> None:
@@ -106,7 +105,7 @@ class BlockwrightWorker:
         return tuple(self.batch.compact())
 
     @remembered
-    def step(self, works: tuple[Work, ...], copies: tuple[Copy, ...], result: BatchResult) -> Inputs:
+    def step(self, works: tuple[Work, ...], copies: tuple[Copy, ...], result: Told) -> Inputs:
         requests = [self.request(work.slot, work.begin) for work in works]
         pairs = [[copy[1:] for copy in copies if copy[0] == at] for at in range(len(self.config.groups))]
         news, drafts = (in_short([getattr(work, name) for work in works]) for name in ("new", "drafts"))
@@ -129,13 +128,26 @@ class BlockwrightWorker:
         shown = [None if each is None else slots[each] for each in self.batch.request_ids]
         return (*shown, *[None] * (self.scope.rows - len(shown)))
 
-    def allocation(self, result: BatchResult) -> BatchAllocation:
+    def allocation(self, result: Told) -> BatchAllocation:
+        """Return the report of a batch as a manager makes it; a request of which only counts changed has no name."""
         self.batches += 1
-        return allocation_of(
-            [(name_of(slot), done.new, done.nulled, replaced(done)) for slot, done in result],
-            len(self.config.groups),
-            self.batches,
-        )
+        groups = len(self.config.groups)
+        parts = [[tables or ((),) * groups for tables in (new, nulled)] for _, new, nulled, _ in result]
+        flat: list[list[int]] = []
+        for at in (0, 1):
+            cuts = [part for each in parts for part in each[at]]
+            flat += [
+                [entry for part in cuts for entry in part],
+                [sum(map(len, cuts[:end])) for end in range(len(cuts) + 1)],
+            ]
+        entries = [number for at, (*_, each) in enumerate(result) for entry in each for number in (at, *entry)]
+        names = [
+            name_of(slot) if any(map(any, (map(len, new), map(len, nulled), each))) else ""
+            for slot, new, nulled, each in result
+        ]
+        new, new_ends, nulled, nulled_ends = (vec[i32](each) for each in flat)
+        buffers = new, new_ends, nulled, nulled_ends, vec[i32](entries)
+        return BatchAllocation(len(result), None, *buffers, self.batches, names)
 
     def read(self, given: StepInputs, works: tuple[Work, ...]) -> Inputs:
         groups = []
@@ -198,48 +210,3 @@ def options_of(scope: WorkerScope) -> dict[str, Any]:
 
 def in_short(counts: list[int]) -> int | list[int]:
     return counts[0] if len(set(counts)) == 1 else counts
-
-
-def allocation_of(result: list[tuple[str, Any, Any, Any]], groups: int, number: int = 0) -> BatchAllocation:
-    """Return a manager's report of a batch: per request its id, new and nulled entries per group, and replaced ones.
-
-    A request of which only counts changed has no name.
-    """
-    parts = [[tables or ((),) * groups for tables in (new, nulled)] for _, new, nulled, _ in result]
-    flat: list[list[int]] = []
-    for at in (0, 1):
-        cuts = [part for each in parts for part in each[at]]
-        flat += [
-            [entry for part in cuts for entry in part],
-            [sum(map(len, cuts[:end])) for end in range(len(cuts) + 1)],
-        ]
-    entries = [number for at, (*_, each) in enumerate(result) for entry in each for number in (at, *entry)]
-    names = [
-        name if any(map(any, (map(len, new), map(len, nulled), each))) else "" for name, new, nulled, each in result
-    ]
-    new, new_ends, nulled, nulled_ends = (vec[i32](each) for each in flat)
-    buffers = new, new_ends, nulled, nulled_ends, vec[i32](entries)
-    return BatchAllocation(len(result), None, *buffers, number, names)
-
-
-def declaration(kind: Kind, block_size: int) -> str:
-    name, arguments = declared(kind, block_size)
-    words = ", ".join(f"{word}={value!r}" for word, value in arguments.items())
-    return f"{name}({words})".replace("'", '"')
-
-
-def opening(scope: WorkerScope) -> list[str]:
-    engine, config = scope.engine, scope.engine.config
-    specs = ", ".join(declaration(group.kind, group.block_size) for group in config.groups)
-    options = ", ".join(f"{name}={value}" for name, value in options_of(scope).items())
-    names = [name_of(slot) for slot in range(engine.slots)]
-    return [
-        "from types import SimpleNamespace",
-        "from blockwright import *",
-        "from blockwright.device import InputBatch",
-        "from blockwright_conformance.worker.blockwright import allocation_of",
-        f"batch_result = lambda batch: allocation_of(batch, {len(config.groups)})",
-        f'groups = [KVCacheGroupSpec([f"layer{{at}}"], spec) for at, spec in enumerate([{specs}])]',
-        f"batch = InputBatch(KVCacheConfig({config.num_blocks}, groups), {options})",
-        *(f'{name} = SimpleNamespace(request_id="{name}", num_computed_tokens=0)' for name in names),
-    ]

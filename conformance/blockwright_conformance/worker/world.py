@@ -38,8 +38,6 @@ LAW_OF = {
 
 
 class WorkerWorld(World[Serving, "BlockwrightWorker"]):
-    """One scope, with Blockwright's own worker."""
-
     actions = ACTIONS
     weights: ClassVar[dict[str, int]] = {
         "HandOut": 6, "Batch": 8, "Apply": 3, "Misuse": 4, "Append": 8, "Admit": 6, "Grow": 3, "Start": 12, "Settle": 6,
@@ -87,10 +85,10 @@ class WorkerWorld(World[Serving, "BlockwrightWorker"]):
         yield outcome.refusal.reason.name if outcome.refusal else self.kind(action)
         yield from outcome.events
 
-    def model(self) -> "BlockwrightWorker":
+    def made(self) -> tuple[Any, ...]:
         from .blockwright import BlockwrightWorker  # it imports torch
 
-        return BlockwrightWorker(self.scope)
+        return BlockwrightWorker, self.scope
 
     def perform(self, model: "BlockwrightWorker", action: Any, state: Serving) -> Reply:
         try:
@@ -143,11 +141,6 @@ class WorkerWorld(World[Serving, "BlockwrightWorker"]):
             if first:
                 with suppress(*model.errors):
                     yield f"SLOT-1: {first - 1} has no block: {model.slots(row.slot, at, 0, first)}"
-
-    def opening(self) -> list[str]:
-        from .blockwright import opening
-
-        return opening(self.scope)
 
 
 def content_of(content: Content | None) -> tuple[Any, ...]:

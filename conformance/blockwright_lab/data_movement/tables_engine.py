@@ -14,8 +14,8 @@ from typing import Any
 
 import blockwright
 from blockwright.paging import SelfAttnBlockSpaceManager, SequenceStatus, SimpleSequence, SimpleSequenceGroup
-from blockwright_conformance.block_tables import actions as tables
 from blockwright_conformance.block_tables.abstraction import PagedObservation
+from blockwright_conformance.block_tables.actions import TableCall, TablesReply, touched
 from blockwright_conformance.block_tables.blockwright import BlockwrightTables
 from blockwright_conformance.block_tables.scopes import PagedScope
 from blockwright_conformance.block_tables.world import TablesWorld
@@ -65,11 +65,11 @@ class ManagerTables(BlockwrightTables):
 
 
 @dataclass(frozen=True)
-class Call(tables.TableAction):
+class Call:
     """A call of the manager that was made, and its actions; all of them are refused with the first."""
 
-    actions: Sequence[tables.TableAction]
-    reply: tables.TablesReply
+    actions: Sequence[TableCall]
+    reply: TablesReply
 
     def meaning(self, state: Paged, choice: Choice | None = None) -> Outcome[Paged]:
         done = self.actions[0].meaning(state, choice)
@@ -78,7 +78,7 @@ class Call(tables.TableAction):
             done = Outcome(after.state, done.steps + after.steps)
         return done
 
-    def perform(self, model: Any, state: Paged) -> tables.TablesReply:
+    def perform(self, model: Any, state: Paged) -> TablesReply:
         return self.reply
 
 
@@ -133,9 +133,9 @@ class PagedEngine:
             self.fired[answer.name] += 1
             return
         known = self.cached(seqs[0], prefix)
-        actions: list[tables.TableAction] = [
-            tables.Allocate(slots[0], prefix),
-            *(tables.Fork(slots[0], slot) for slot in slots[1:]),
+        actions = [
+            TableCall("Allocate", (slots[0], prefix, Device.GPU)),
+            *(TableCall("Fork", (slots[0], slot)) for slot in slots[1:]),
         ]
         self.shown.owners |= {slot: seq.seq_id for slot, seq in zip(slots, seqs, strict=True)}
         if self.call(lambda: self.manager.allocate(group), actions, self.world.window is None) is None:
@@ -177,7 +177,7 @@ class PagedEngine:
     def append(self, member: Member, ahead: int, must: bool) -> bool:
         seq, placed = member.seq, member.placed
         reported = seq.num_computed_tokens if self.world.window is not None else None
-        action = tables.AppendTokens(member.slot, tuple(seq.token_ids[placed:]), ahead, reported)
+        action = TableCall("AppendTokens", (member.slot, tuple(seq.token_ids[placed:]), ahead, reported, False))
         pairs = self.call(lambda: self.manager.append_slots(seq, ahead), [action], must)
         if pairs is None:
             return False
@@ -197,7 +197,7 @@ class PagedEngine:
             if start < stop:
                 tokens, codes = member.seq.token_ids[start:stop], member.codes[start:stop]
                 self.caches.write(self.table(member), start, codes, tokens)
-        actions = [tables.MarkTable(member.slot, stop) for member, stop in zip(members, stops, strict=True)]
+        actions = [TableCall("MarkTable", (member.slot, stop)) for member, stop in zip(members, stops, strict=True)]
         self.call(lambda: self.manager.mark_blocks_as_computed(group, count), actions, True)
         for member, stop in zip(members, stops, strict=True):
             member.seq.num_computed_tokens = stop
@@ -213,7 +213,9 @@ class PagedEngine:
         child.reported, child.placed, child.found = parent.reported, parent.placed, parent.found
         self.count += 1
         self.shown.owners[child.slot] = child.seq.seq_id
-        self.call(lambda: self.manager.fork(parent.seq, child.seq), [tables.Fork(parent.slot, child.slot)], True)
+        self.call(
+            lambda: self.manager.fork(parent.seq, child.seq), [TableCall("Fork", (parent.slot, child.slot))], True
+        )
         group.seqs.append(child.seq)
         members.append(child)
         self.done()
@@ -221,7 +223,7 @@ class PagedEngine:
     def free(self, index: int, which: int) -> None:
         group, members = self.groups[index]
         member = members[which % len(members)]
-        self.call(lambda: self.manager.free(member.seq), [tables.FreeTable(member.slot)], True)
+        self.call(lambda: self.manager.free(member.seq), [TableCall("FreeTable", (member.slot,))], True)
         self.manager.remove_seq_from_computed_blocks_tracker(member.seq)
         members.remove(member)
         group.seqs.remove(member.seq)
@@ -247,7 +249,7 @@ class PagedEngine:
 
     def swap(self, index: int, to: Device, must: bool) -> None:
         group, members = self.groups[index]
-        action = tables.Swap(tuple(member.slot for member in members), to)
+        action = TableCall("Swap", (tuple(member.slot for member in members), to))
         move = self.manager.swap_out if to is Device.CPU else self.manager.swap_in
         pairs = self.call(lambda: move(group), [action], must)
         if pairs is None:
@@ -259,8 +261,8 @@ class PagedEngine:
 
     def access(self, index: int) -> None:
         for member in self.groups[index][1]:
-            action = tables.Access(member.slot)
-            self.clock = action.time(self.state) if self.reference else self.clock + 1
+            self.clock = max(self.state.times) + 1 if self.reference else self.clock + 1
+            action = TableCall("Access", (touched(self.state, member.slot), self.clock))
             seq, now = member.seq, float(self.clock)
             self.call(lambda seq=seq, now=now: self.manager.access_all_blocks_in_seq(seq, now), [action], True)  # type: ignore[misc]
 
@@ -274,13 +276,13 @@ class PagedEngine:
         return [blocks[0] for blocks in takewhile(lambda blocks: len(set(blocks)) == 1, zip(*heads, strict=False))]
 
     def reset(self) -> None:
-        actions: list[tables.TableAction] = [tables.ResetCache(device) for device in Device]
+        actions = [TableCall("ResetCache", (device,)) for device in Device]
         idle = not self.groups or not self.world.caching
         if self.manager.reset_prefix_cache() != idle:
             raise BrokenError("REF-0", f"reset_prefix_cache: expected {idle}")
         self.say("reset_prefix_cache()")
         if idle:
-            self.follow(actions, tables.TablesReply())
+            self.follow(actions, TablesReply())
 
     # ---- what operations share
 
@@ -291,11 +293,11 @@ class PagedEngine:
         self.lines.append(line)
 
     def call(
-        self, call: Callable[[], list[Pair] | None], actions: Sequence[tables.TableAction], must: bool
+        self, call: Callable[[], list[Pair] | None], actions: Sequence[TableCall], must: bool
     ) -> list[Pair] | None:
         """Make a call of the manager, in lock-step; return its pairs, or None where blocks were short."""
         self.say(f"{actions}")
-        name, order = type(actions[0]).__name__, self.shown.order() if self.reference else ()
+        name, order = actions[0].kind, self.shown.order() if self.reference else ()
         try:
             pairs, error = call() or [], None
         except self.errors.NoFreeBlocksError as short:
@@ -305,13 +307,13 @@ class PagedEngine:
         self.fired[name] += 1
         shift = self.world.num_gpu
         absolute = pairs
-        if isinstance(actions[0], tables.Swap):
-            out = actions[0].to is Device.CPU
+        if actions[0].kind == "Swap":
+            out = actions[0].arguments[1] is Device.CPU
             absolute = [(one, two + shift) if out else (one + shift, two) for one, two in pairs]
-        self.follow(actions, tables.TablesReply(False, error, tuple(absolute), order))
+        self.follow(actions, TablesReply(False, error, tuple(absolute), order))
         return None if error else pairs
 
-    def follow(self, actions: Sequence[tables.TableAction], reply: tables.TablesReply) -> None:
+    def follow(self, actions: Sequence[TableCall], reply: TablesReply) -> None:
         if not self.reference:
             return
         self.learn(actions)
@@ -326,12 +328,13 @@ class PagedEngine:
         if self.operations % LAWS_EVERY == 0:
             self.judge()
 
-    def learn(self, actions: Sequence[tables.TableAction]) -> None:
+    def learn(self, actions: Sequence[TableCall]) -> None:
         for action in actions:
-            if isinstance(action, tables.Allocate):
-                self.shown.digests.chain(action.prefix)
-            elif isinstance(action, tables.AppendTokens) and (table := self.state.tables[action.slot]) is not None:
-                self.shown.digests.chain((table.prefix[0], table.prefix[1] + action.tokens))
+            slot, *rest = action.arguments
+            if action.kind == "Allocate":
+                self.shown.digests.chain(rest[0])
+            elif action.kind == "AppendTokens" and (table := self.state.tables[slot]) is not None:
+                self.shown.digests.chain((table.prefix[0], table.prefix[1] + rest[0]))
 
     def compare(self, what: str, wanted: Callable[[], Any], found: Any) -> None:
         if self.reference and (want := wanted()) != found:

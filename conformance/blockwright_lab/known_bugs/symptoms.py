@@ -13,7 +13,7 @@ from blockwright_conformance.block_tables.abstraction import expected
 from blockwright_conformance.block_tables.world import TablesWorld
 from blockwright_conformance.checker.diagnose import Broken
 from blockwright_conformance.checker.lockstep import Compared
-from blockwright_conformance.offload.chain import ChainWorld, Compute, Load, Store, as_one
+from blockwright_conformance.offload.chain import ChainWorld, as_one
 from blockwright_conformance.offload.chain_adapter import ChainUnderTest, chain_expected
 from blockwright_conformance.offload.tier import TierCall, TierNow, TierWorld
 from blockwright_conformance.offload.tier_adapter import TierUnderTest, expected_of, said_by
@@ -77,10 +77,10 @@ class Tiers(ChainWorld):
         reply, shown, outcome = compared.reply, compared.shown, compared.outcome
         wanted = chain_expected(state, ChainDone(state), [None] * len(state.transfers), self.keys)
         changed = reply.error is not None and (wanted.tiers, wanted.pins) != (shown.tiers, shown.pins)
-        yield from misdone(type(action).__name__, compared, model.errors, changed)
+        yield from misdone(action.kind, compared, model.errors, changed)
         after = shown_chain(state, action, compared, model.chain)
-        if isinstance(action, Store) and reply.answer is not None:
-            yield from missing(action.keys, after.tiers[0])
+        if action.kind == "Store" and reply.answer is not None:
+            yield from missing(action.arguments[0], after.tiers[0])
         yield from of_laws(self.laws, after)
         yield from of_laws(TOLD_LAWS, after, shown.told) if shown.told is not None else ()
         for each in after.tiers:
@@ -143,11 +143,11 @@ def shown_chain(before: Chain, action: Any, compared: Compared, under_test: Any)
     device, transfers = outcome.state.device, outcome.state.transfers
     if outcome.refusal is not None and reply.answer and reply.error is None:
         match action:
-            case Compute(block, key, part):
-                device = (*device[:block], None if key is None else (key, part), *device[block + 1 :])
-            case Store(keys, blocks):
+            case "Compute", (block, key, part):
+                device = (*device[:block], (key, part), *device[block + 1 :])
+            case "Store", (keys, blocks, _):
                 transfers = (*transfers, Transfer(Kind.STORE, keys, None, 0, blocks))
-            case Load(keys, blocks):
+            case "Load", (keys, blocks):
                 transfers = (*transfers, Transfer(Kind.LOAD, keys, 0, None, blocks))
     handed = [(each.kind, each.keys) for each in shown.handed]
     old = [replace(each, started=True) for each in before.transfers if each.started]

@@ -153,11 +153,12 @@ class Part(NamedTuple):
 
 
 def followed(profile: str) -> tuple[Any, ...]:
-    """Return the manager's scopes whose tables go on and never back.
+    """Return the manager's scopes of which the block machine has all steps.
 
-    Those of layers that run ahead do go back, when drafts are rejected, which the block machine has no step for.
+    It has none for tables that go back, as those of layers that run ahead when drafts are rejected; and it has one key
+    for each block, which has several where hits end inside blocks.
     """
-    return tuple(each for each in PROFILES[profile] if not runs_ahead(each.config))
+    return tuple(each for each in PROFILES[profile] if not runs_ahead(each.config) and not each.config.added.unit)
 
 
 PARTS: dict[str, Part] = {

@@ -879,7 +879,8 @@ class KVCacheManager:
     def found_outside(self, request: Request, num_queried: int, num_found: int) -> None:
         """Say how many tokens of a waiting request were looked up beyond the device, and how many were found there.
 
-        They are counted when the request is admitted, as its lookup on the device is; until then the last call counts.
+        They are counted when the request is admitted, as its lookup on the device is, and found tokens as far as they
+        are loaded; until then the last call counts.
         `OffloadingConnector` calls it; an engine with another connector does so itself. O(1).
 
         Raises:

@@ -155,7 +155,6 @@ def _ids(ids: Sequence[int], device: torch.device) -> torch.Tensor:
 
 
 def _move_on_host(couples: Couples, moves: list[tuple[int, int]]) -> None:
-    """Move within the host's memory, each tensor in the way that is faster for it."""
     sources, destinations = [pair[0] for pair in moves], [pair[1] for pair in moves]
     stretches = runs(sources, destinations)
     by_index: Couples = []

@@ -160,7 +160,6 @@ def flex_paged_attention(
 
 
 def _flex() -> Any:
-    """Return torch's module of flex attention."""
     try:
         from torch.nn.attention import flex_attention
     except ImportError as error:

@@ -93,8 +93,7 @@ class StepInputs:
             ("num_requests", num_requests, self.num_requests, views.max_num_requests),
             ("num_tokens", num_tokens, self.num_tokens, views.max_num_tokens),
         ):
-            if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= most:
-                raise InvalidArgumentError(f"{name}: must be within {least}..{most}, not {given!r}")
+            integer(name, given, least, most)
         views.pad(self.num_requests, num_requests, self.num_tokens, num_tokens)
         positions, slot_mapping = views.of_tokens(num_tokens)
         starts, computed, lens, encoder, reads, writes = views.of_requests(num_requests)
@@ -174,16 +173,10 @@ class InputBatch:
         integer("max_num_requests", max_num_requests, 1)
         integer("max_num_tokens", max_num_tokens, 1)
         integer("max_model_len", max_model_len, 1)
-        if not isinstance(config, KVCacheConfig):
-            raise InvalidArgumentError(f"config: must be a KVCacheConfig, the manager's, not {config!r}")
         if any(isinstance(group.kv_cache_spec, CrossAttentionSpec) for group in config.kv_cache_groups):
             integer("max_encoder_len", max_encoder_len, 1)
         else:
             integer("max_encoder_len", max_encoder_len)
-        if not isinstance(enable_caching, bool):
-            raise InvalidArgumentError(f"enable_caching: must be a bool, as the manager's, not {enable_caching!r}")
-        if staged is not None and not isinstance(staged, bool):
-            raise InvalidArgumentError(f"staged: must be a bool or None, not {staged!r}")
         self.device = _device_of(device)
         if staged is False and self.device.type != "cpu":
             raise InvalidArgumentError(f"staged: inputs for {self.device} are staged; leave it out")
@@ -457,7 +450,6 @@ class InputBatch:
 
 
 def _device_of(given: Any) -> torch.device:
-    """Return a device that tensors can be sent to."""
     try:
         device = torch.device(given)
     except (TypeError, RuntimeError) as error:

@@ -143,7 +143,6 @@ def check_apart(src: list[Blocks], dst: list[Blocks]) -> None:
 
 
 def addresses(view: torch.Tensor) -> tuple[int, int]:
-    """Return the address of the first byte, and of the one after the last."""
     elements = 1 + sum((size - 1) * stride for size, stride in zip(view.shape, view.stride(), strict=True))
     return int(view.data_ptr()), int(view.data_ptr()) + elements * int(view.element_size())
 
@@ -159,7 +158,6 @@ def is_injective(shape: list[int], strides: list[int]) -> bool:
 
 
 def _are_ranges_of_one(one: Blocks, other: Blocks) -> bool:
-    """Return True if both are ranges of blocks, apart from each other, of one injective tensor."""
     low, high = sorted((one, other), key=lambda blocks: int(blocks.view.data_ptr()))
     if low.view.stride() != high.view.stride() or low.view.shape[1:] != high.view.shape[1:]:
         return False

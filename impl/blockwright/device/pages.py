@@ -78,7 +78,6 @@ class Family:
 
     @cached_property
     def pages(self) -> tuple[int, ...]:
-        """Bytes of each layer's own page, descending."""
         return tuple(self.specs[name].page_size_bytes for name in self.names)
 
     def grown(self, factor: int) -> Family:

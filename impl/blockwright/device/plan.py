@@ -173,7 +173,6 @@ class _Memory:
         )
 
     def requests(self, layout: Layout, limits: RequestLimits) -> float:
-        """Return how many of the longest requests fit at once."""
         return (self.blocks(layout) - 1) / self.need(layout, limits)
 
 
@@ -197,8 +196,6 @@ def _note(
     max_loss: float,
     group_cost: float,
 ) -> str:
-    """Return the warning about a choice between memory and time; empty if neither is much worse than it could be."""
-
     def told(other: Layout) -> str:
         return (
             f"{len(other.groups)} groups (layers_per_group={len(other.page_sizes)}) would hold "
@@ -336,7 +333,6 @@ def _check_limits(limits: RequestLimits) -> None:
 
 
 def _check_layers(layers: Mapping[str, KVCacheSpec], limits: RequestLimits) -> None:
-    """Check that each layer's kind has a manager, and takes memory."""
     if not layers:
         raise InvalidArgumentError("layers: name one at least")
     for name, spec in layers.items():

@@ -160,7 +160,6 @@ def gathered(
 def check_blocks(
     name: str, entries: torch.Tensor, first: torch.Tensor, read: torch.Tensor, cache: torch.Tensor
 ) -> None:
-    """Check that `entries` (requests, n), which begin with entry `first` of each row, are blocks where `read`."""
     wrong = read & ((entries <= 0) | (entries >= cache.shape[0]))
     if not bool(wrong.any()):
         return

@@ -119,7 +119,6 @@ class Staging:
             self._spread.record(torch.cuda.current_stream(self.device))
 
     def _make_buffers(self, num_bytes: int) -> None:
-        """Make the buffers anew, after the last reads of the old ones."""
         for event in (*self._events, self._spread):
             if event is not None:
                 event.synchronize()

@@ -96,7 +96,6 @@ def require_out(out: torch.Tensor, step: Step) -> None:
 
 
 def _check_lengths(step: Step, max_query_len: int | None, max_seq_len: int | None) -> None:
-    """Check that each request's tokens are some of `query` and the last of its sequence, within the bounds."""
     starts = step.starts.tolist()
     counts = [stop - start for start, stop in pairwise(starts)]
     if starts[0] != 0 or min(counts, default=0) < 0 or starts[-1] > step.query.shape[0]:

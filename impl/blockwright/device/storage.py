@@ -198,7 +198,6 @@ def dtypes_of(spec: KVCacheSpec) -> tuple[object, ...]:
 
 
 def _view(tensor: torch.Tensor, offset: int, shape: Sequence[int], dtype: object) -> torch.Tensor:
-    """Return the elements that begin `offset` bytes into each page."""
     kind = torch_dtype(dtype)
     first = offset // kind.itemsize
     return tensor.view(kind)[:, first : first + math.prod(shape)].view(-1, *shape)

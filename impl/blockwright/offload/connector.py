@@ -445,7 +445,7 @@ class OffloadingConnector:
         """
         with self._changing():
             self._look()
-            told, self._told = self._told, []
+        told, self._told = self._told, []  # last, lest an interrupt on the way out loses them
         return told
 
     def _look(self) -> bool:
@@ -585,7 +585,8 @@ class OffloadingConnector:
             JournalGapError: a store that engines share has lost events. The next call returns the others.
         """
         with self._changing():
-            return self._names.take()
+            self._names.collect()
+        return self._names.take()
 
     def stats(self) -> ConnectorStats:
         """Return the counts."""

@@ -86,7 +86,7 @@ class BlockNames:
 
     def forget(self, keys: Iterable[bytes]) -> None:
         """Drop the contents of keys, once all events up to now have them. O(keys + events)."""
-        self._collect()
+        self.collect()
         for key in keys:
             self._stored.pop(key, None)
             self.unknown.discard(key)
@@ -104,17 +104,16 @@ class BlockNames:
     # ------------------------------------------------------------------ events
 
     def take(self) -> list[OffloadingEvent]:
-        """Return the events of all tiers since the last call, with their meaning for routers. O(events).
-
-        Raises:
-            JournalGapError: a tier has lost events. The next call returns the others.
-        """
-        self._collect()
+        """Return the events that were collected since the last call."""
         due, self._due = self._due, []
         return due
 
-    def _collect(self) -> None:
-        """Take the events of the tiers, with their meaning now."""
+    def collect(self) -> None:
+        """Take the events of the tiers, with their meaning for routers now. O(events).
+
+        Raises:
+            JournalGapError: a tier has lost events. The next call collects the others.
+        """
         for at, tier in enumerate(self._tiers):
             for event in tier.take_events():
                 change = self._gone if event.removed else self._came

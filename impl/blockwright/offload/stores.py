@@ -282,8 +282,8 @@ class Stores:
             if block.stored is not None:
                 self._names.note(block.key, block.stored)
         self.num_known += count - len(start.block_hashes_to_store)
-        if start.job_id is None:
-            return count
+        if start.job_id is None:  # tier 0 has them; if that was all the room, what is below as well makes more
+            return count + (self._store(blocks[count:]) if len(self._chain.tiers) > 1 else 0)
         if not self._is_early:
             self.copies.add(start.job_id)
             return count

@@ -200,7 +200,6 @@ class SelfAttnBlockSpaceManager:
         return table
 
     def _require_both(self, both: list[tuple[int, list[int]]]) -> None:
-        """Check what both tables of an encoder-decoder request need before either is allocated."""
         need = 0
         for seq_id, token_ids in both:
             if not token_ids:
@@ -536,7 +535,6 @@ class SelfAttnBlockSpaceManager:
         return seq_id
 
     def _refuse_encoder(self, seq_group: SequenceGroup) -> None:
-        """Raise `UnsupportedError` for an encoder where blocks may be found by content or left behind."""
         if seq_group.is_encoder_decoder():
             if self.sliding_window is not None:
                 raise UnsupportedError(ENCODER_AND_WINDOW)
@@ -545,7 +543,6 @@ class SelfAttnBlockSpaceManager:
 
 
 def waiting(seq_group: SequenceGroup) -> list[Sequence]:
-    """Return the waiting sequences of a group, of which there must be one."""
     seqs = seq_group.get_seqs(SequenceStatus.WAITING)
     if not seqs:
         raise InvalidArgumentError(f"seq_group: no sequence of {seq_group.request_id!r} is waiting")

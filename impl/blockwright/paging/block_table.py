@@ -462,7 +462,6 @@ class BlockTable:
         return max(self._num_null, min(dead, self._num_full // self._size, i64(len(self._blocks)) - 1))
 
     def _require_room(self, dead: i64, missing: i64, written: list[Block]) -> None:
-        """Raise `NoFreeBlocksError` unless there are blocks for the null block, the new entries and the copies."""
         allocator = self._allocator
         free = allocator.get_num_free_blocks(Device.GPU)
         needed = int(missing)
@@ -501,7 +500,6 @@ class BlockTable:
             raise InvalidArgumentError("table: it holds no blocks: never allocated, or freed")
 
     def _require_growing(self, num_slots: int) -> None:
-        """Raise `InvalidArgumentError` unless the table can grow by that many slots."""
         self._require_allocated()
         count_of("num_lookahead_slots", num_slots)
         # law: PAGE-10

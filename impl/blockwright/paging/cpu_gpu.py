@@ -216,7 +216,6 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
                 self._of(block).pool.access(block._mark, now)
 
     def mark_blocks_as_computed(self, block_ids: list[int]) -> None:
-        """Note that all blocks of the GPU filled until now are computed, whatever the argument. O(1)."""
         self._gpu.mark_blocks_as_computed(block_ids)
 
     def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:

@@ -79,7 +79,6 @@ class DevicePool(BlockStore):
         return int(self.null + self.first_id - 1)
 
     def is_held(self, mark: i64) -> bool:
-        """Return whether a mark is that of a held block here, the null block left out. O(1)."""
         block: i64 = mark - self.first_id
         return 0 < block < self._count and block != self.null and self._ref[block] > 0
 
@@ -97,7 +96,6 @@ class DevicePool(BlockStore):
         return self.is_destination(mark - self.first_id)
 
     def take_pairs(self) -> list[tuple[int, int]]:
-        """Return the copies to come as absolute ids, (source, destination), and let go of both ends. O(copies)."""
         pairs: list[tuple[int, int]] = []
         copies = self._copies
         shift = self.first_id - 1
@@ -118,7 +116,6 @@ class DevicePool(BlockStore):
     # ------------------------------------------------------------------ content
 
     def find_words(self, low: i64, high: i64) -> i64:
-        """Return the mark of the block that is found by a hash, or 0. O(1)."""
         block = self._index.find(low, high, 0)
         return 0 if block == 0 else block + self.first_id
 

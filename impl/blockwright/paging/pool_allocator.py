@@ -287,7 +287,6 @@ class PoolAllocator(BlockAllocator):
     """
 
     def __init__(self, num_blocks: int, block_size: int, first_id: int, by_access: bool) -> None:
-        """Make an allocator with every block free. O(num_blocks)."""
         integer("num_blocks", num_blocks, 0, MAX_BLOCKS)
         integer("first_id", first_id, 0, MAX_BLOCKS)
         integer("block_size", block_size, 1)
@@ -376,7 +375,6 @@ class PoolAllocator(BlockAllocator):
         return made
 
     def _num_to_take(self, blocks: list[PoolBlock]) -> i64:
-        """Return how many free blocks these full ones take: all except those known and held. O(blocks)."""
         count: i64 = 0
         for block in blocks:
             if self.takes_one(block):
@@ -458,7 +456,6 @@ class PoolAllocator(BlockAllocator):
         return int(own._mark - 1)
 
     def make_writable(self, block: PoolBlock) -> None:
-        """Give a shared block a new place, with a copy to come. O(1)."""
         own = self.own(block)
         pool = self.pool
         if pool.sharers(own._mark) > 1:

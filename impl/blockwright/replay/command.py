@@ -22,7 +22,7 @@ from blockwright.replay.groups import groups_of, layer_spec
 from blockwright.replay.keeping import MAX_TENANTS, Keeping, dealt, shares_of, told_by
 from blockwright.replay.layouts import FORMATS
 from blockwright.replay.offloaded import OffloadOptions
-from blockwright.replay.pool_sizes import MAX_BLOCKS, parse_pool_sizes
+from blockwright.replay.pool_sizes import parse_pool_sizes, whole_number
 from blockwright.replay.pools import Way
 from blockwright.replay.records import Trace
 from blockwright.replay.report import ReplayReport, plot_curve, read_curve, require_plotting
@@ -59,183 +59,6 @@ examples:
 """
 
 
-def register(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Add the sub-command to the command's parser."""
-    parser = subparsers.add_parser(
-        "replay",
-        help="run a serving trace through the manager: hit rate, evictions, occupancy, speed",
-        description="Run a serving trace, or a generated workload, through the manager and report what it cached.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "trace", nargs="?", type=Path, metavar="TRACE", help="trace file (default: generate a workload)"
-    )
-    parser.add_argument("--format", choices=("auto", *FORMATS), default="auto", help="format of TRACE (default: auto)")
-    parser.add_argument("--limit", type=_positive, metavar="N", help="replay only the first N requests")
-    parser.add_argument(
-        "--unit", type=_positive, metavar="TOKENS", help="tokens per id of TRACE (default: by its format and ids)"
-    )
-    parser.add_argument(
-        "--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json, for a TRACE of text; needs tokenizers"
-    )
-    _add_pool_arguments(parser)
-    _add_overlap_arguments(parser)
-    _add_keeping_arguments(parser)
-    _add_host_arguments(parser)
-    _add_output_arguments(parser)
-    _add_workload_arguments(parser)
-    parser.set_defaults(run=run)
-
-
-def _add_pool_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("pool")
-    group.add_argument(
-        "--block-size", type=_positive, default=16, metavar="TOKENS", help="tokens per block (default: 16)"
-    )
-    group.add_argument(
-        "--blocks",
-        type=_positive,
-        metavar="N",
-        help=f"usable blocks; the null block is extra (default: {_DEFAULT_BLOCKS})",
-    )
-    group.add_argument(
-        "--curve",
-        type=parse_pool_sizes,
-        metavar="SIZES",
-        help="sweep the pool size: N1,N2,... or FROM:TO:STEP or FROM:TO:xFACTOR",
-    )
-    group.add_argument("--kind", choices=_KINDS, default="full", help="kind of layer (default: full)")
-    group.add_argument("--window", type=_positive, metavar="TOKENS", help="window of --kind sliding")
-    group.add_argument("--sinks", type=_positive, metavar="TOKENS", help="first tokens that --kind sliding keeps")
-    group.add_argument("--chunk", type=_positive, metavar="TOKENS", help="chunk of --kind chunked, whole blocks")
-    group.add_argument(
-        "--groups", metavar="GROUPS", help="several groups of layers in one pool, instead of --kind: "
-        "full:1,sliding:5:1024 (5 groups with windows of 1,024 tokens), full:1,mamba:3, full:1,chunked:3:8192, or the "
-        "config.json of a model",
-    )  # fmt: skip
-    group.add_argument(
-        "--step-tokens", type=_positive, metavar="TOKENS", help="compute at most so many tokens per step (default: all)"
-    )
-
-
-_OVERLAP: Final = {
-    "concurrency": (int, "N", "serve requests that overlap, N at the same time at most (default: one after another)"),
-    "prefill_speed": (float, "TOKENS", "prompt tokens per second (default: 10000)"),
-    "decode_speed": (float, "TOKENS", "output tokens per second of each request (default: 50)"),
-    "arrivals": (float, "RATE", "requests that arrive per second; 0: all at once (default: the times of TRACE)"),
-    "output_tokens": (int, "N", "tokens of each answer (default: those of TRACE)"),
-}  # fmt: skip
-"""The fields of `Overlap` that are arguments; one of them is also the generated workload's."""
-
-
-def _add_overlap_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("requests that overlap")
-    for name, (kind, metavar, text) in _OVERLAP.items():
-        if name != "output_tokens":
-            group.add_argument("--" + name.replace("_", "-"), type=kind, metavar=metavar, help=text)
-
-
-def _overlap(args: argparse.Namespace) -> Overlap | None:
-    """Return how requests overlap, if they do."""
-    given = {name: getattr(args, name) for name in _OVERLAP if getattr(args, name) is not None}
-    if args.trace is None:
-        given.pop("output_tokens", None)  # a mean of the workload, which its answers already have
-    if args.concurrency is not None:
-        return Overlap(**given)
-    if given:
-        option = next(iter(given)).replace("_", "-")
-        raise InvalidArgumentError(f"--{option}: is of requests that overlap; add --concurrency N, or leave it out")
-    return None
-
-
-def _add_keeping_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what to keep")
-    group.add_argument(
-        "--policy",
-        metavar="NAMES",
-        help=f"{', '.join(POLICIES)}, or module:factory of your own; several, with "
-        "commas between, side by side (default: lru)",
-    )
-    group.add_argument(
-        "--keep",
-        choices=("wanted", "age", "wanted,age"),
-        help="with windows or states: evict first what no likely hit needs, or by age alone, or both side by side "
-        "(default: wanted with windows alone; with recurrent layers, age)",
-    )  # fmt: skip
-    group.add_argument(
-        "--hints", default="none", metavar="HINTS", help="oracle: a client says of each request whether its "
-        "conversation goes on; oracle:0.2: a fifth of that is wrong; oracle:0.2:7: another draw of it (default: none)",
-    )  # fmt: skip
-    group.add_argument(
-        "--hint-guard", type=_part, default=0.0, metavar="PART", help="part of the pool out of their reach"
-    )
-    group.add_argument(
-        "--tenants", metavar="RULE", help="dealt:N: deal conversations out to N tenants; or the column of TRACE with "
-        "the tenant's name; tenants share no prefixes",
-    )  # fmt: skip
-    group.add_argument(
-        "--shares",
-        metavar="SHARES",
-        help="part of the pool that is a tenant's own: NAME=PART,..., or one PART for each",
-    )
-    group.add_argument(
-        "--bound", action="store_true", help="add what no policy can exceed: MIN, and a pool without bounds"
-    )
-
-
-def _add_host_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("host tier")
-    group.add_argument(
-        "--host-blocks",
-        type=parse_pool_sizes,
-        metavar="SIZES",
-        help="keep so many blocks on the host; several, as in --curve, side by side (default: none)",
-    )
-    group.add_argument(
-        "--store-on",
-        choices=("publish", "evict"),
-        help="when blocks go to the host: once computed, or when the device evicts them (default: publish)",
-    )
-    group.add_argument(
-        "--on-load",
-        choices=("keep", "free"),
-        help="what becomes of the host's copy of a loaded block (default: free with --store-on evict, else keep)",
-    )
-
-
-def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("checks and output")
-    group.add_argument("--check", action="store_true", help="let the manager check all its invariants now and then")
-    group.add_argument(
-        "--check-every", type=_positive, metavar="N", help=f"check after every N requests (default: {_CHECK_EVERY})"
-    )
-    group.add_argument("--json", metavar="FILE", help="write the report as JSON (-: to stdout, instead of the table)")
-    group.add_argument(
-        "--timeline", type=Path, metavar="FILE", help="write what happened as a Chrome trace, for Perfetto"
-    )
-    group.add_argument("--plot", type=Path, metavar="FILE", help="draw the curve (.png, .svg, .pdf); extra 'plots'")
-    group.add_argument(
-        "--beside",
-        type=Path,
-        metavar="REPORT",
-        action="append",
-        default=[],
-        help="draw the curve of an earlier --json report, too (may be repeated)",
-    )
-
-
-def _add_workload_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("generated workload (without TRACE)")
-    for field in fields(WorkloadOptions):
-        group.add_argument(
-            "--" + field.name.replace("_", "-"),
-            type=int if field.name == "seed" else _positive,
-            metavar="N",
-            help=f"{_WORKLOAD_HELP[field.name]} (default: {field.default})",
-        )
-
-
 def _part(text: str) -> float:
     try:
         part = float(text)
@@ -247,9 +70,141 @@ def _part(text: str) -> float:
 
 
 def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 12 and 1 <= int(text) <= MAX_BLOCKS):
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {MAX_BLOCKS}, not {text!r}")
-    return int(text)
+    return whole_number(text, 1)
+
+
+_OVERLAP: Final = {
+    "concurrency": (int, "N", "serve requests that overlap, N at the same time at most (default: one after another)"),
+    "prefill_speed": (float, "TOKENS", "prompt tokens per second (default: 10000)"),
+    "decode_speed": (float, "TOKENS", "output tokens per second of each request (default: 50)"),
+    "arrivals": (float, "RATE", "requests that arrive per second; 0: all at once (default: the times of TRACE)"),
+    "output_tokens": (int, "N", "tokens of each answer (default: those of TRACE)"),
+}  # fmt: skip
+"""The fields of `Overlap` that are arguments; one of them is also the generated workload's."""
+
+_COUNT: Final[dict[str, Any]] = {"type": _positive, "metavar": "N"}
+_TOKENS: Final[dict[str, Any]] = {"type": _positive, "metavar": "TOKENS"}
+_SIZES: Final[dict[str, Any]] = {"type": parse_pool_sizes, "metavar": "SIZES"}
+_FILE: Final[dict[str, Any]] = {"type": Path, "metavar": "FILE"}
+_FLAG: Final[dict[str, Any]] = {"action": "store_true"}
+
+_ARGUMENTS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
+    "trace": {
+        "trace": ({"nargs": "?", "type": Path, "metavar": "TRACE"}, "trace file (default: generate a workload)"),
+        "--format": ({"choices": ("auto", *FORMATS), "default": "auto"}, "format of TRACE (default: auto)"),
+        "--limit": (_COUNT, "replay only the first N requests"),
+        "--unit": (_TOKENS, "tokens per id of TRACE (default: by its format and ids)"),
+        "--tokenizer": (_FILE, "a tokenizer.json, for a TRACE of text; needs tokenizers"),
+    },
+    "pool": {
+        "--block-size": (_TOKENS | {"default": 16}, "tokens per block (default: 16)"),
+        "--blocks": (_COUNT, f"usable blocks; the null block is extra (default: {_DEFAULT_BLOCKS})"),
+        "--curve": (_SIZES, "sweep the pool size: N1,N2,... or FROM:TO:STEP or FROM:TO:xFACTOR"),
+        "--kind": ({"choices": _KINDS, "default": "full"}, "kind of layer (default: full)"),
+        "--window": (_TOKENS, "window of --kind sliding"),
+        "--sinks": (_TOKENS, "first tokens that --kind sliding keeps"),
+        "--chunk": (_TOKENS, "chunk of --kind chunked, whole blocks"),
+        "--groups": (
+            {"metavar": "GROUPS"},
+            "several groups of layers in one pool, instead of --kind: full:1,sliding:5:1024 (5 groups with windows of "
+            "1,024 tokens), full:1,mamba:3, full:1,chunked:3:8192, or the config.json of a model",
+        ),
+        "--step-tokens": (_TOKENS, "compute at most so many tokens per step (default: all)"),
+    },
+    "requests that overlap": {
+        "--" + name.replace("_", "-"): ({"type": kind, "metavar": metavar}, text)
+        for name, (kind, metavar, text) in _OVERLAP.items()
+        if name != "output_tokens"
+    },
+    "what to keep": {
+        "--policy": (
+            {"metavar": "NAMES"},
+            f"{', '.join(POLICIES)}, or module:factory of your own; several, with commas between, side by side "
+            "(default: lru)",
+        ),
+        "--keep": (
+            {"choices": ("wanted", "age", "wanted,age")},
+            "with windows or states: evict first what no likely hit needs, or by age alone, or both side by side "
+            "(default: wanted with windows alone; with recurrent layers, age)",
+        ),
+        "--hints": (
+            {"metavar": "HINTS", "default": "none"},
+            "oracle: a client says of each request whether its conversation goes on; oracle:0.2: a fifth of that is "
+            "wrong; oracle:0.2:7: another draw of it (default: none)",
+        ),
+        "--hint-guard": ({"type": _part, "metavar": "PART", "default": 0.0}, "part of the pool out of their reach"),
+        "--tenants": (
+            {"metavar": "RULE"},
+            "dealt:N: deal conversations out to N tenants; or the column of TRACE with the tenant's name; tenants "
+            "share no prefixes",
+        ),
+        "--shares": (
+            {"metavar": "SHARES"},
+            "part of the pool that is a tenant's own: NAME=PART,..., or one PART for each",
+        ),
+        "--bound": (_FLAG, "add what no policy can exceed: MIN, and a pool without bounds"),
+    },
+    "host tier": {
+        "--host-blocks": (
+            _SIZES,
+            "keep so many blocks on the host; several, as in --curve, side by side (default: none)",
+        ),
+        "--store-on": (
+            {"choices": ("publish", "evict")},
+            "when blocks go to the host: once computed, or when the device evicts them (default: publish)",
+        ),
+        "--on-load": (
+            {"choices": ("keep", "free")},
+            "what becomes of the host's copy of a loaded block (default: free with --store-on evict, else keep)",
+        ),
+    },
+    "checks and output": {
+        "--check": (_FLAG, "let the manager check all its invariants now and then"),
+        "--check-every": (_COUNT, f"check after every N requests (default: {_CHECK_EVERY})"),
+        "--json": ({"metavar": "FILE"}, "write the report as JSON (-: to stdout, instead of the table)"),
+        "--timeline": (_FILE, "write what happened as a Chrome trace, for Perfetto"),
+        "--plot": (_FILE, "draw the curve (.png, .svg, .pdf); extra 'plots'"),
+        "--beside": (
+            {"type": Path, "metavar": "REPORT", "action": "append", "default": []},
+            "draw the curve of an earlier --json report, too (may be repeated)",
+        ),
+    },
+    "generated workload (without TRACE)": {
+        "--" + field.name.replace("_", "-"): (
+            {"type": int if field.name == "seed" else _positive, "metavar": "N"},
+            f"{_WORKLOAD_HELP[field.name]} (default: {field.default})",
+        )
+        for field in fields(WorkloadOptions)
+    },
+}
+"""The arguments by the title of their group: how each is parsed, and its help."""
+
+
+def register(subparsers: argparse._SubParsersAction[Any]) -> None:
+    parser = subparsers.add_parser(
+        "replay",
+        help="run a serving trace through the manager: hit rate, evictions, occupancy, speed",
+        description="Run a serving trace, or a generated workload, through the manager and report what it cached.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for title, arguments in _ARGUMENTS.items():
+        group = parser if title == "trace" else parser.add_argument_group(title)
+        for name, (how, text) in arguments.items():
+            group.add_argument(name, **how, help=text)
+    parser.set_defaults(run=run)
+
+
+def _overlap(args: argparse.Namespace) -> Overlap | None:
+    given = {name: getattr(args, name) for name in _OVERLAP if getattr(args, name) is not None}
+    if args.trace is None:
+        given.pop("output_tokens", None)  # a mean of the workload, which its answers already have
+    if args.concurrency is not None:
+        return Overlap(**given)
+    if given:
+        option = next(iter(given)).replace("_", "-")
+        raise InvalidArgumentError(f"--{option}: is of requests that overlap; add --concurrency N, or leave it out")
+    return None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -316,7 +271,6 @@ def _replay(args: argparse.Namespace, start: float, note: Callable[[Fact], objec
 
 
 def _keepings(args: argparse.Namespace, trace: Trace) -> list[Keeping]:
-    """Return the policies or hints that decide which blocks are kept."""
     if args.policy is not None and args.hints != "none":
         raise InvalidArgumentError("--policy: with hints the client decides; leave --policy or --hints out")
     if args.hints != "none" and (args.kind != "full" or args.groups):
@@ -338,7 +292,6 @@ def _dealt(args: argparse.Namespace) -> int:
 
 
 def _tenants(args: argparse.Namespace, trace: Trace) -> Callable[[int], str | None] | None:
-    """Return the tenant of each request by its number, by a rule or by a column of the trace."""
     if args.tenants is None:
         return None
     count = _dealt(args)
@@ -367,7 +320,6 @@ def _bounds(args: argparse.Namespace, trace: Trace, ways: list[Way], is_hybrid: 
 
 
 def _specs(args: argparse.Namespace) -> tuple[str, list[kinds.KVCacheSpec]]:
-    """Return the kind of each group of layers that the arguments declare, and how people write them."""
     if args.groups is not None:
         if args.kind != "full":
             raise InvalidArgumentError("--groups: stands for all groups; leave --kind out")
@@ -384,7 +336,6 @@ def _specs(args: argparse.Namespace) -> tuple[str, list[kinds.KVCacheSpec]]:
 
 
 def _offloads(args: argparse.Namespace) -> list[OffloadOptions | None]:
-    """Return the options of the host tiers to compare; None is none."""
     if args.host_blocks is not None:
         return [OffloadOptions(size, args.store_on or "publish", args.on_load) for size in args.host_blocks]
     for option in ("store_on", "on_load"):

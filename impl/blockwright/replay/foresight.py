@@ -26,7 +26,6 @@ class References:
     tokens: array[int]
 
     def last_uses(self) -> dict[int, int]:
-        """Return the last request that refers to each block."""
         return {block: at for at, blocks in enumerate(self.blocks) for block in blocks}
 
     def going_on(self) -> list[bool]:
@@ -35,7 +34,6 @@ class References:
         return [bool(blocks) and last[blocks[-1]] > at for at, blocks in enumerate(self.blocks)]
 
     def continuing(self) -> list[bool]:
-        """Return for each request whether one of its blocks but the first is the last full block of an earlier one."""
         ends: set[int] = set()
         goes_on = []
         for blocks in self.blocks:

@@ -35,7 +35,6 @@ _EVERY: Final = (
 
 
 def layer_spec(kind: str, block_size: int, size: int | None = None, sinks: int = 0) -> kinds.KVCacheSpec:
-    """Return the declaration of a layer; `size` is of its window or chunk."""
     plain: dict[str, Any] = {"block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "uint8"}
     if kind == "sliding":
         return kinds.SlidingWindowSpec(**plain, sliding_window=size or 0, sink_len=sinks)
@@ -102,7 +101,6 @@ def _size(config: Mapping[str, Any], kind: str) -> int | None:
 
 
 def _layers(config: Mapping[str, Any]) -> Sequence[str]:
-    """Return the kind of each layer, by the first of the fields that say it."""
     named = next((config[name] for name in _LISTS if config.get(name)), None)
     if named is not None:
         if unknown := sorted({str(each) for each in named} - set(_LAYER)):

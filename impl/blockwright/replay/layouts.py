@@ -142,7 +142,6 @@ def layout_of(row: Row, place: Place) -> Layout:
 
 
 def _known(layout: Layout) -> frozenset[str]:
-    """Return the fields that rows of a format may have."""
     named = layout.tokens, layout.output, layout.ids, layout.delay, layout.session, *layout.times, *layout.text
     return frozenset(named).union(*layout.marks) - {""}
 

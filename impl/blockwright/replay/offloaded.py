@@ -40,7 +40,6 @@ class OffloadOptions:
 
     @property
     def frees(self) -> bool:
-        """Whether the host frees loaded blocks."""
         return self.on_load == "free" or (self.on_load is None and self.store_on == "evict")
 
 
@@ -80,7 +79,6 @@ class InstantHandler(OffloadingHandler):
         return True
 
     def get_finished(self) -> list[TransferResult]:
-        """Return the transfers since the last call."""
         finished, self._finished = self._finished, []
         return finished
 
@@ -126,16 +124,13 @@ class HostTier:
         self._connector.finish_step([request])
 
     def end(self, request: Request) -> None:
-        """Let a request go that the manager has freed."""
         self._connector.request_finished(request)
         self._connector.drain()
 
     def check(self) -> None:
-        """Have manager and chain recompute all their invariants."""
         self._connector.check()
 
     def result(self, hit_blocks: int, host_hit_blocks: int, references: int) -> TierResult:
-        """Return the result, given the hits in all and on the host."""
         stats, options = self._connector.stats(), self._options
         return TierResult(
             options.host_blocks,

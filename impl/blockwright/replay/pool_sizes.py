@@ -29,13 +29,13 @@ def parse_pool_sizes(text: str) -> tuple[int, ...]:
 def _sizes(part: str) -> Iterator[int]:
     numbers = part.split(":")
     if len(numbers) == 1:
-        yield _number(numbers[0], 1)
+        yield whole_number(numbers[0], 1)
         return
     if len(numbers) != 3:
         raise ArgumentTypeError(f"needs N, FROM:TO:STEP or FROM:TO:xFACTOR, not {part!r}")
-    size, last = _number(numbers[0], 1), _number(numbers[1], 1)
-    factor = _number(numbers[2][1:], 2) if numbers[2].startswith("x") else 0
-    step = 0 if factor else _number(numbers[2], 1)
+    size, last = whole_number(numbers[0], 1), whole_number(numbers[1], 1)
+    factor = whole_number(numbers[2][1:], 2) if numbers[2].startswith("x") else 0
+    step = 0 if factor else whole_number(numbers[2], 1)
     if size > last:
         raise ArgumentTypeError(f"the range {part!r} ends before it begins")
     while size < last:
@@ -44,7 +44,7 @@ def _sizes(part: str) -> Iterator[int]:
     yield last
 
 
-def _number(text: str, least: int) -> int:
+def whole_number(text: str, least: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 12 and least <= int(text) <= MAX_BLOCKS):
-        raise ArgumentTypeError(f"needs whole numbers from {least} to {MAX_BLOCKS}, not {text!r}")
+        raise ArgumentTypeError(f"must be a whole number from {least} to {MAX_BLOCKS}, not {text!r}")
     return int(text)

@@ -95,7 +95,6 @@ class Way:
 
     @property
     def policy(self) -> str:
-        """Return the name of what decides which blocks are kept."""
         rule = "" if self.keep_wanted is None else ", keep wanted" if self.keep_wanted else ", keep age"
         return self.keeping.name + rule
 
@@ -114,7 +113,6 @@ class Clock:
         self.token_seconds = token_seconds
 
     def __call__(self) -> float:
-        """Return the time in seconds."""
         return self.now
 
 
@@ -209,12 +207,10 @@ class Pool:
         return num_hit, num_external, 0 if new is None else end
 
     def extend(self, request: Request, end: int) -> bool:
-        """Give a running request slots up to a token, if there is room."""
         new = end - request.num_computed_tokens
         return self.manager.allocate_slots(request, new, delay_cache_blocks=self._publishes_late) is not None
 
     def compute(self, request: Request, end: int) -> None:
-        """Count a step as run."""
         if self._publishes_late:
             self.manager.cache_blocks(request, end)
         if self.host:
@@ -242,7 +238,6 @@ class Pool:
             counts[1] += -(-request.num_prompt_tokens // self.block_size)
 
     def finish(self, request: Request, num_hit: int, is_served: bool) -> None:
-        """End a request, which is refused if it was not served."""
         if not is_served:
             self.refused += 1
         elif self._ending is not None:
@@ -250,21 +245,17 @@ class Pool:
         self.release(request)
 
     def release(self, request: Request, preempted: bool = False) -> None:
-        """Take the blocks of a request."""
         self.manager.free(request, preempted=preempted)
         if self.host:
             self.host.end(request)
 
     def num_free(self) -> int:
-        """Return the blocks that no request holds."""
         return self.manager.block_pool.get_num_free_blocks()
 
     def used(self) -> int:
-        """Return the blocks that requests hold."""
         return self.way.blocks - self.num_free()
 
     def check(self) -> None:
-        """Have the manager, and the host tier behind it, recompute all their invariants."""
         if self.host:
             self.host.check()
         else:
@@ -272,7 +263,6 @@ class Pool:
         self._checks += 1
 
     def result(self, trace: Trace, continuing: Sequence[bool], timed: TimedResult | None, used: float) -> PoolResult:
-        """Return the counts."""
         host, references, size = self.host, trace.num_references(self.block_size), self.block_size
         return PoolResult(
             blocks=self.way.blocks,

@@ -194,7 +194,6 @@ class ReplayReport:
         return max(0.0, least - pool.hit_rate), most - least, 1.0 - most
 
     def show(self) -> None:
-        """Print the report as a table, one line per pool."""
         trace, block_size = self.trace, self.spec.block_size
         columns = [column for column in _COLUMNS if column.shown(self)]
         rows = [[column.cell(self, pool) for column in columns] for pool in (self.curve or (self.headline,))]
@@ -233,12 +232,10 @@ def _figures(report: ReplayReport, pool: PoolResult) -> dict[str, object]:
 
 
 def _rate(report: ReplayReport, pool: PoolResult) -> float:
-    """Return the requests per second of the manager's calls alone."""
     return len(report.trace.requests) / pool.seconds if pool.seconds else 0.0
 
 
 def _plain(spec: KVCacheSpec) -> dict[str, object]:
-    """Return those fields of a kind that decide which tokens share a block and which are read."""
     names = ("block_size", "sliding_window", "attention_chunk_size")
     own = {name: getattr(spec, name) for name in names if hasattr(spec, name)}
     return own | ({"sink_len": sinks} if (sinks := getattr(spec, "sink_len", 0)) else {})

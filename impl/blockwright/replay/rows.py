@@ -26,12 +26,10 @@ class Place:
         self.num_requests = 0
 
     def error(self, fault: str, remedy: str) -> TraceError:
-        """Return an error with the place, the fault and the remedy."""
         where = f"{self.path}, line {self.line}" if self.line else f"{self.path}"
         return TraceError(f"{where}: {fault}; {remedy}")
 
     def fault(self, fault: str) -> TraceError:
-        """Return the error for content that is not of the format."""
         if self.num_requests:
             return self.error(fault, f"mend it, or replay only what precedes it with --limit {self.num_requests}")
         return self.error(fault, "mend it, or name another format with --format")
@@ -79,21 +77,18 @@ class Row:
         return value * tick
 
     def names(self, name: str) -> list[int] | list[str]:
-        """Return the ids of the prompt's blocks."""
         value = self.get(name)
         if type(value) is not list or set(map(type, value)) not in ({int}, {str}, set()):
             raise self.wrong(name, "a list of whole numbers or of strings")
         return value
 
     def rows(self, name: str) -> list[Row]:
-        """Return a list of objects."""
         value = self.get(name)
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.wrong(name, "a list of objects")
         return [Row(item, self.place) for item in value]
 
     def wrong(self, name: str, expected: str) -> TraceError:
-        """Return the error for a field that is missing or not as expected."""
         value = self.get(name)
         if value is None and name not in self.fields:
             return self.place.fault(f"{self.place.format}: lacks the field '{name}'")

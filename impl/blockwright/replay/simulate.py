@@ -95,7 +95,6 @@ def replay_ways(
     advance: Callable[[], None] = lambda: None,
     overlap: Overlap | None = None,
 ) -> ReplayResult:
-    """Serve a trace in several ways side by side, for these groups of layers; see `replay`."""
     if note is not None and (len(ways) > 1 or ways[0].offload is not None):
         raise InvalidArgumentError("note: the journal is of one pool without a host tier")
     requests, block_size, whose = trace.requests, specs[0].block_size, ways[0].keeping.tenant

@@ -51,13 +51,7 @@ def prompts_of(row: Row, name: str, all_of_it: bool = False) -> Iterator[tuple[l
     answered = False
     for message in row.rows(name):
         role = message.get("role") or message.get("from")
-        content = (
-            message.get(
-                "content",
-            )
-            if "content" in message.fields
-            else message.get("value")
-        )
+        content = message.get("content" if "content" in message.fields else "value")
         if not isinstance(role, str):
             raise message.wrong("role", "the name of who speaks")
         one = f"{role}\n{content if isinstance(content, str) else json.dumps(content, sort_keys=True)}\n"

@@ -75,7 +75,6 @@ class _Run:
         self.is_resumed = False
 
     def answered(self, count: int) -> None:
-        """Append tokens of the answer."""
         if count > 0:
             self.request.append_output_token_ids(array("i", (self.answer,)) * count)
 
@@ -95,7 +94,6 @@ class _Engine:
         self.held = self.ran = 0.0  # blocks and requests, times seconds
 
     def pass_time(self, now: float) -> None:
-        """Let time pass until an event."""
         clock, used = self.pool.clock, self.pool.used()
         self.held += used * (now - clock.now)
         self.ran += len(self.running) * (now - clock.now)
@@ -103,7 +101,6 @@ class _Engine:
         clock.now = now
 
     def is_open(self) -> bool:
-        """Return whether one more request may be admitted, if it has room."""
         room = self.refused_at < 0 or self.pool.num_free() > self.refused_at
         return self.prompt is None and len(self.running) < self.options.concurrency and room
 
@@ -130,7 +127,6 @@ class _Engine:
         return True
 
     def start(self, run: _Run, begin: int, target: int, speed: float) -> None:
-        """Begin a step of a request from one token to another."""
         now = self.pool.clock.now
         run.target, run.since, run.ticket = target, now, self.tickets
         self.tickets += 1
@@ -199,7 +195,6 @@ class _Engine:
         self.preemptions += 1
 
     def leave(self, run: _Run) -> None:
-        """Take a request out of those that run."""
         del self.running[run.number]
         run.ticket = -1
         self.refused_at = -1

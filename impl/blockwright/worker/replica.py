@@ -14,25 +14,12 @@ from typing import Any, final
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
+from blockwright.arguments import integer
 from blockwright.config import KVCacheConfig
+from blockwright.core.keys.packed import zeros32, zeros64
 from blockwright.core.keys.request import MAX_LENGTH, Request, item_count
-from blockwright.errors import (
-    BlockError,
-    InvalidArgumentError,
-    UnsupportedError,
-)
-from blockwright.worker.rows import (
-    BEGIN,
-    CERTAIN,
-    ENCODER,
-    RECORD,
-    GroupRows,
-    TableRows,
-    listed,
-    whole,
-    zeros32,
-    zeros64,
-)
+from blockwright.errors import BlockError, InvalidArgumentError, UnsupportedError
+from blockwright.worker.rows import BEGIN, CERTAIN, ENCODER, RECORD, GroupRows, TableRows, listed, whole
 
 
 @final
@@ -59,7 +46,6 @@ class TableReplica:
         enable_caching: bool,
         keep_changes: bool,
     ) -> None:
-        """Make rows of null blocks. O(max_num_requests * entries of the longest request)."""
         self.rows = TableRows(config, max_num_requests, max_model_len, max_encoder_len, enable_caching, keep_changes)
         self.groups: list[GroupRows] = self.rows.groups
         self.max_num_requests: i64 = max_num_requests
@@ -230,7 +216,6 @@ class TableReplica:
         )
 
     def _check_states(self, group: GroupRows, news: vec[i64], drafts: vec[i64], size: i64) -> None:
-        """Check that the states to be read and written have blocks. O(requests)."""
         rows = self.rows
         i: i64 = 0
         while i < size:
@@ -305,7 +290,6 @@ class TableReplica:
         self.max_seq_len = farthest
 
     def _fill_slots(self, group: GroupRows) -> None:
-        """Write the slots of one group, as they were found. O(tokens)."""
         found = self._found
         words = self.words
         out = group.slots
@@ -317,7 +301,6 @@ class TableReplica:
             at += 1
 
     def _fill_states(self, group: GroupRows, news: vec[i64], drafts: vec[i64], size: i64) -> None:
-        """Write the blocks of the states that one group reads and writes, all of them checked. O(requests)."""
         rows = self.rows
         counts = self.counts
         width = 1 + group.num_states
@@ -346,10 +329,7 @@ class TableReplica:
     def slots(self, request_id: object, number: object, start: object, stop: object) -> vec[i64]:
         rows = self.rows
         row: i64 = rows.row_of(request_id)
-        at = whole(number)
-        if at is None or not 0 <= at < int(rows._num_groups):
-            raise InvalidArgumentError(f"group: must be within 0..{rows._num_groups - 1}, not {number!r}")
-        group = self.groups[at]
+        group = self.groups[integer("group", number, 0, int(rows._num_groups) - 1)]
         if group.is_recurrent:
             raise UnsupportedError(f"group: the blocks of group {group.number} hold states and have no slots")
         first, last = whole(start), whole(stop)

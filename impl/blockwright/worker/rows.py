@@ -17,8 +17,10 @@ from typing import Any, Final, final
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
+from blockwright.arguments import integer
 from blockwright.arguments import whole as other_whole
 from blockwright.config import KVCacheConfig
+from blockwright.core.keys.packed import zeros32, zeros64
 from blockwright.core.keys.request import MAX_LENGTH, item_count
 from blockwright.core.tables.group import ONE_STATE, ROW, layout_for
 from blockwright.errors import (
@@ -174,7 +176,6 @@ class TableRows:
         self.tables[index] = value
 
     def _begin_run(self, index: i64) -> None:
-        """Begin a run of writes to neighbours from an index on; there is room. O(1)."""
         at = 2 * self._num_runs
         self._runs[at] = index
         self._runs[at + 1] = self.num_changes
@@ -189,12 +190,10 @@ class TableRows:
             self._before, self._runs = room
 
     def _begin_call(self) -> None:
-        """Forget the changes of the call before, unless they are kept."""
         if not self._keeps:
             self.forget_changes()
 
     def _undo(self, mark: i64) -> None:
-        """Undo all changes after the first `mark`, last run first."""
         if self.num_changes > mark:
             self._forget_blocks()
         while self.num_changes > mark:
@@ -236,7 +235,6 @@ class TableRows:
         return i64(self.tables[self._lengths + group * self.max_num_requests + row])
 
     def _set_length(self, group: i64, row: i64, length: i64) -> None:
-        """Set the entries of a row, which has changed."""
         self._forget_block(group, row)
         self._put(self._lengths + group * self.max_num_requests + row, i32(length))
 
@@ -245,7 +243,6 @@ class TableRows:
         self._starts[group * self.max_num_requests + row] = NOWHERE
 
     def _forget_blocks(self) -> None:
-        """Have the next step read all rows. O(rows * groups)."""
         at: i64 = 0
         while at < i64(len(self._starts)):
             self._starts[at] = NOWHERE
@@ -414,7 +411,6 @@ class TableRows:
         self.num_changes = number
 
     def _replace(self, i: i64, number: i64, entry: i64, block: i32, served: i64) -> None:
-        """Put the block of a copy in place of the one that others share."""
         if i < 0 or i >= served or number < 0 or number >= self._num_groups:
             raise InvalidArgumentError(f"allocation: it replaced an entry of request {i}, group {number}")
         group = self.groups[number]
@@ -499,9 +495,7 @@ class TableRows:
                 )
         most = max([0] + [int(group.width * group.block_size) for group in self.groups if group.is_encoder])
         # law: CROSS-2
-        encoder = whole(num_encoder_tokens)
-        if encoder is None or not 0 <= encoder <= MAX_LENGTH:
-            raise InvalidArgumentError(f"num_encoder_tokens: must be 0 or more, not {num_encoder_tokens!r}")
+        encoder = integer("num_encoder_tokens", num_encoder_tokens)
         if encoder > most:
             raise InvalidArgumentError(
                 f"num_encoder_tokens: {encoder} for {request_id!r}, but rows of cross-attention groups "
@@ -571,7 +565,6 @@ class TableRows:
         )
 
     def _set_row(self, group: GroupRows, row: i64, blocks: vec[i32]) -> None:
-        """Make `blocks` the entries of a row, followed by zeros."""
         index = group.first + row * group.width
         length: i64 = len(blocks)
         size = max(length, self._length(group.number, row))
@@ -627,7 +620,6 @@ class TableRows:
         self._shorten()
 
     def _shorten(self) -> None:
-        """Let the rows end behind the last one that is taken."""
         while self._end > 0 and self._ids[self._end - 1] is None:
             self._end -= 1
 
@@ -639,10 +631,7 @@ class TableRows:
         self._shorten()
 
     def _checked_row(self, name: str, given: object) -> i64:
-        row = whole(given)
-        if row is None or not 0 <= row < int(self.max_num_requests):
-            raise InvalidArgumentError(f"{name}: must be within 0..{self.max_num_requests - 1}, not {given!r}")
-        return row
+        return integer(name, given, 0, int(self.max_num_requests) - 1)
 
     def compact(self) -> list[tuple[int, int]]:
         self._begin_call()
@@ -658,7 +647,6 @@ class TableRows:
         return moves
 
     def _swap(self, row: i64, other: i64) -> None:
-        """Exchange two rows. O(entries of both)."""
         if row == other:
             return
         # law: ROW-3
@@ -779,21 +767,3 @@ def _type_of(given: object) -> object:
 
 
 _PACKED: Final[object] = _type_of(vec[i32]())
-
-
-def zeros32(count: i64) -> vec[i32]:
-    """Return a vector of zeros, without a list as long. O(count)."""
-    chunk = vec[i32]([0] * min(count, 4096))
-    made = vec[i32](capacity=count)
-    while i64(len(made)) < count:
-        made = extend(made, chunk[: count - i64(len(made))])
-    return made
-
-
-def zeros64(count: i64) -> vec[i64]:
-    """Return a vector of zeros, without a list as long. O(count)."""
-    chunk = vec[i64]([0] * min(count, 4096))
-    made = vec[i64](capacity=count)
-    while i64(len(made)) < count:
-        made = extend(made, chunk[: count - i64(len(made))])
-    return made

@@ -1,8 +1,7 @@
 """Part one, chapter 2: the state of a manager, with ghosts.
 
 Two fields no manager has: `contents`, the exact prefix that was written to each block, and `settled`, the tokens that
-are done. They are ghosts: no transition decides by them what a manager could not know, and laws are stated with them.
-Reference counts are not stored: the count of a block is the number of table entries that hold it (`holders`).
+are done. They are ghosts: laws are stated with them, and no transition decides by them what a manager could not know.
 """
 
 from collections.abc import Hashable
@@ -132,10 +131,9 @@ class State:
     nothing readable is; `keys` the published blocks with what they are published as, oldest publication first;
     `requests` one entry for each name that the engine uses; `flights` the steps in flight, oldest first; `fences` what
     waits for them; `copies` what the engine must copy before its next step, oldest first; `due` the slots of requests
-    whose last step leaves a recurrent state that is published once the step has run, in the order of their steps;
-    `marks` what is remembered of each block, and `now` the time, where candidates are told apart; `outside` the blocks
-    that are held from outside (`in_time.outside`), each as often as it is held there; `share` how much of the pool
-    passing blocks are worth, as far as is learned (chapter `keeping`).
+    with a recurrent state that is published once their last step has run, oldest step first; `marks` what is remembered
+    of each block, and `now` the time, where candidates are told apart; `outside` the blocks held from outside
+    (`in_time.outside`), as often as they are; `share` the learned worth of passing blocks (chapter `keeping`).
     """
 
     config: Config
@@ -214,7 +212,7 @@ def held_tables(state: State) -> tuple[Table, ...]:
 
 
 def holders(state: State, block: int) -> int:
-    """Count what holds a block: entries of tables, fences and copies, states of drafts, holds from outside (REF-1)."""
+    """Count the entries of tables, fences, copies, states of drafts and holds from outside with a block (REF-1)."""
     return sum(table.count(block) for table in held_tables(state))
 
 

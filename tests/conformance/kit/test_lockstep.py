@@ -60,6 +60,7 @@ ALTERED: dict[str, Any] = {
     "passing": (3,),
     "tips": ((3, 1),),
     "spares": 1,
+    "tails": ((2,),),
 }
 
 

@@ -1,6 +1,5 @@
 """Counterexamples as tests: the calls of a manager's adapter, run as they are printed; they fail on the fault.
 
-The actions are performed once more on a new manager, and every call of the adapter is written down with its answer.
 Where the answer of the last action's calls is not the specification's, the line asserts the right one. The test passes
 once the manager is mended, if it chooses the same blocks up to there.
 """
@@ -8,8 +7,6 @@ once the manager is mended, if it chooses the same blocks up to there.
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
-from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -23,6 +20,7 @@ from blockwright_spec.manager.table_laws import common_prefix_blocks
 
 from ...checker.diagnose import NAMED
 from ...checker.lockstep import act
+from ...checker.recorded import QUIET, Made, Written, first_line
 from ..abstraction import compared as comparable
 from ..abstraction import expected
 from ..adapter import Found
@@ -36,12 +34,6 @@ SENTENCES: Final[dict[str, str]] = {
     },
 }
 
-QUIET = frozenset(("copy", "observe"))
-"""Calls that are not written down, except those of the last action."""
-
-RUN: Final = 'if __name__ == "__main__":', "    test_counterexample()"
-"""The end of a test, for whoever runs it without pytest."""
-
 ANYTHING: Final = object()
 """What is expected of an answer that is not judged."""
 
@@ -51,45 +43,6 @@ class Wrong(NamedTuple):
 
     why: str
     kind: str = "errors"
-
-
-class Made(NamedTuple):
-    """One call of the adapter: how it is written, and what came of it."""
-
-    name: str
-    line: str
-    answer: Any = None
-    error: Exception | None = None
-    prefix: Any = None
-    """Of a request: what was sent under its name."""
-    arguments: tuple[Any, ...] = ()
-
-
-def way(world: Any, actions: Sequence[Any], fault: str) -> str:
-    """Return a test that performs a history on a new manager of a world and asserts the specification's answers."""
-    factory, config = world.factory, world.scope.config
-    written = Written()
-    lines = [f"adapter = {written.maker(factory)}({written.text(config)})"]
-    try:
-        adapter = written.adapter = factory(config)
-    except Exception:  # as it will when the test is run
-        return written.test(world.scope.name, lines, fault)
-    recorder, state = Recorder(adapter, written), world.initial()
-    for action in actions[:-1]:
-        state = act(world, recorder, state, action).outcome.state
-    lines += written.judged(lambda each: ANYTHING)
-    written.is_loud = True
-    if actions:
-        compared = act(world, recorder, state, actions[-1])
-        lines += written.judged(partial(due, world, state, actions[-1], compared.outcome))
-        state = compared.outcome.state
-    if not written.fails:  # what was asked last is what went wrong
-        with suppress(Exception):
-            world.examine(recorder, state)
-        lines += written.judged(partial(asked, state))
-    if not written.fails and fault:
-        lines.append(f"raise AssertionError({fault!r})")
-    return written.test(world.scope.name, lines, fault)
 
 
 def due(world: Any, state: State, action: Any, outcome: Any, call: Made) -> Any:
@@ -115,48 +68,27 @@ def found_as(hit: Hit) -> Found:
     return Found(hit.length, hit.tables)
 
 
-def asked(state: State, call: Made) -> Any:
-    if call.name == "find" and call.prefix is not None:
-        return found_as(found(state, call.prefix, LRU))
-    if call.name == "common_prefix" and call.answer is not None:
-        name, count = call.arguments
-        groups = range(len(state.config.groups))
-        return tuple(common_prefix_blocks(state, int(name.removeprefix("r")), group, count) for group in groups)
-    return ANYTHING
+class AdapterCalls(Written):
+    """Calls of an adapter; those of the last action are judged, and the answers to questions after it."""
 
-
-class Recorder:
-    """An adapter that writes down its calls."""
-
-    def __init__(self, adapter: Any, written: "Written") -> None:
-        self._adapter, self._written = adapter, written
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._adapter, name)
-        return self._written.call(name, found) if callable(found) and name not in ("errors", "stale") else found
-
-
-class Written:
-    """Calls of an adapter, the lines that make them again, and what those import."""
-
-    def __init__(self) -> None:
-        self.adapter: Any = None
-        self.calls: list[Made] = []
+    def __init__(self, world: Any) -> None:
+        super().__init__(world)
         self.prompts: dict[str, Any] = {}
-        self.names: set[tuple[str, str]] = set()
-        self.is_loud, self.fails = False, False
+        self.due: Callable[[Made], Any] = lambda call: ANYTHING
 
-    def test(self, scope: str, lines: list[str], fault: str) -> str:
-        """Return the text of a test; above it the fault, and the sentence of each law that it names."""
-        laws = [name for name in dict.fromkeys(NAMED.findall(fault)) if name in SENTENCES]
-        head = [f"# {scope}: {fault}", *(f"# {name}: {SENTENCES[name]}" for name in laws)] if fault else []
-        body = ["def test_counterexample():", *(f"    {each}" for each in lines)]
-        return "\n".join([*head, *self.imports(), "", "", *body, "", "", *RUN])
-
-    def imports(self) -> list[str]:
-        modules = sorted({module for module, _ in self.names})
-        named = {module: ", ".join(sorted(name for each, name in self.names if each == module)) for module in modules}
-        return [f"from {module} import {names}" for module, names in named.items()]
+    def last(self, recorder: Any, state: State, actions: Sequence[Any]) -> list[str]:
+        lines, self.quiet = list[str](), QUIET - {"check", "observe"}
+        for action in actions:
+            outcome = act(self.world, recorder, state, action).outcome
+            self.due = partial(due, self.world, state, action, outcome)
+            lines += self.taken()
+            state = outcome.state
+        if not self.fails:  # what was asked last is what went wrong
+            with suppress(Exception):
+                self.world.examine(recorder, state)
+            self.due = partial(self.asked, state)
+            lines += self.taken()
+        return lines
 
     def maker(self, factory: Any) -> str:
         if command := getattr(factory, "command", None):
@@ -164,67 +96,37 @@ class Written:
         if policy := getattr(factory, "policy", None):
             made = self.named(factory.__module__, type(factory).__name__)
             return f"{made}({self.named(policy.__module__, policy.__qualname__)})"
-        return self.named(factory.__module__, factory.__qualname__)
+        return super().maker(factory)
 
-    def named(self, module: str, name: str) -> str:
-        """Return a name, which is imported unless it is built in."""
-        if module != "builtins":
-            self.names.add((module, name.partition(".")[0]))
-        return name
+    def laws(self, fault: str) -> list[str]:
+        laws = [name for name in dict.fromkeys(NAMED.findall(fault)) if name in SENTENCES]
+        return [f"# {name}: {SENTENCES[name]}" for name in laws]
 
-    def text(self, value: Any) -> str:
-        """Return the expression that makes a value; of records the fields that are not as by default."""
-        kind = type(value)
-        if isinstance(value, Enum):
-            return f"{self.named(kind.__module__, kind.__name__)}.{value.name}"
-        if is_dataclass(value):
-            values = [(each.name, getattr(value, each.name), each.default) for each in fields(value)]
-            words = [f"{name}={self.text(found)}" for name, found, default in values if found != default]
-            return f"{self.named(kind.__module__, kind.__qualname__)}({', '.join(words)})"
-        if isinstance(value, tuple):
-            words = [self.text(each) for each in value]
-            return f"({', '.join(words)}{',' if len(words) == 1 else ''})"
-        return repr(value)
+    def asked(self, state: State, call: Made) -> Any:
+        if call.name == "find" and call.arguments[0] in self.prompts:
+            return found_as(found(state, self.prompts[call.arguments[0]], LRU))
+        if call.name == "common_prefix" and call.answer is not None:
+            name, count = call.arguments
+            groups = range(len(state.config.groups))
+            return tuple(common_prefix_blocks(state, int(name.removeprefix("r")), group, count) for group in groups)
+        return ANYTHING
 
-    def call(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*arguments: Any) -> Any:
-            if name == "copy" or (name in QUIET and not self.is_loud):
-                return method(*arguments)
-            if name == "send":
-                self.prompts[arguments[0]] = arguments[1]
-            line = f"adapter.{name}({', '.join(map(self.text, arguments))})"
-            made = Made(name, line, prefix=self.prompts.get(arguments[0]) if arguments else None, arguments=arguments)
-            try:
-                answer = method(*arguments)
-            except Exception as error:
-                self.calls.append(made._replace(error=error))
-                raise
-            self.calls.append(made._replace(answer=answer))
-            return answer
-
-        return called
-
-    def judged(self, due: Callable[[Made], Any]) -> list[str]:
-        lines = [line for each in self.calls for line in self.lines(each, due(each))]
-        self.calls = []
-        return lines
-
-    def lines(self, call: Made, wanted: Any) -> list[str]:
-        if isinstance(wanted, Wrong) and not isinstance(call.error, getattr(self.adapter, wanted.kind)):
+    def lines(self, call: Made) -> list[str]:
+        wanted = self.due(call)
+        if call.name == "send":
+            self.prompts[call.arguments[0]] = call.arguments[1]
+        if isinstance(wanted, Wrong) and not isinstance(call.error, getattr(self.model, wanted.kind)):
             self.named("unittest", "TestCase")
             return self.failing(
                 f"with TestCase().assertRaises(adapter.{wanted.kind}):  # {wanted.why}", f"    {call.line}"
             )
         if call.error is not None:
-            kind, said = type(call.error), str(call.error).partition("\n")[0]
-            if isinstance(wanted, Wrong) or (wanted is ANYTHING and isinstance(call.error, self.adapter.errors)):
-                known = self.named(kind.__module__, kind.__name__)
-                self.named("contextlib", "suppress")
-                return [f"with suppress({known}): {call.line}  # {said}"]
+            if isinstance(wanted, Wrong) or (wanted is ANYTHING and isinstance(call.error, self.model.errors)):
+                return self.suppressed(call)
             line = f"assert {call.line} == {wanted}" if isinstance(wanted, tuple | bool) else call.line
             if wanted is None:
                 line = f"assert {call.line} is None"
-            return self.failing(f"{line}  # raises {kind.__name__}: {said}")
+            return self.failing(f"{line}  # raises {type(call.error).__name__}: {first_line(call.error)}")
         if lines := () if wanted is ANYTHING else tuple(self.asserted(call, wanted)):
             return self.failing(*lines)
         if call.name == "observe":
@@ -236,7 +138,7 @@ class Written:
         return list(lines)
 
     def asserted(self, call: Made, wanted: Any) -> Iterator[str]:
-        line, answer, follows = call.line, call.answer, self.adapter.follows_policy
+        line, answer, follows = call.line, call.answer, self.model.follows_policy
         if call.name == "observe":
             yield from self.shown(line, comparable(wanted, follows), comparable(answer, follows))
         elif isinstance(wanted, Found):
@@ -266,6 +168,6 @@ class Written:
             yield f"shown = {line}"
         for name, want, value in wrong:
             field = {"references": "shown.references[1:]"}.get(name, f"shown.{name}")
-            if name == "queue" and not self.adapter.follows_policy:
+            if name == "queue" and not self.model.follows_policy:
                 field = "tuple(sorted(shown.queue))"
             yield f"assert {field} == {want}  # {value}"

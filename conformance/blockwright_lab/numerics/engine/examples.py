@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import blockwright
+from blockwright.errors import InvalidArgumentError
 from blockwright_conformance.gates import GateResult
 
 from .checker import NumericsError
@@ -62,11 +63,18 @@ def shrunk(schedule: Schedule, fails: Callable[[Schedule], bool], seconds: float
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         others = (each for each in simpler(schedule) if each != schedule and time.perf_counter() < until)
-        smaller = next((each for each in others if fails(each)), None)
+        smaller = next((each for each in others if still_fails(each, fails)), None)
         if smaller is None:
             break
         schedule = smaller
     return schedule
+
+
+def still_fails(schedule: Schedule, fails: Callable[[Schedule], bool]) -> bool:
+    try:
+        return fails(schedule)
+    except InvalidArgumentError:  # without one option, the manager may refuse another
+        return False
 
 
 def simpler(schedule: Schedule) -> Iterator[Schedule]:

@@ -142,7 +142,6 @@ def _words(key: bytes) -> tuple[i64, i64]:
 
 
 def word_bytes(low: i64, high: i64) -> bytes:
-    """Return two words as 16 little-endian bytes."""
     writer = BytesWriter()
     write_i64_le(writer, low)
     write_i64_le(writer, high)
@@ -214,7 +213,6 @@ class HashChain:
         """Note the keys of the blocks that `data` begins with; those from `start` to `stop` have just been made."""
 
     def copy(self) -> HashChain:
-        """Return an independent chain in the same state."""
         raise NotImplementedError
 
     def attempt(self) -> HashChain:
@@ -258,7 +256,6 @@ class BlockHasher:
         self.key_lookahead = key_lookahead
 
     def start(self, root: bytes, block_size: i64) -> HashChain:
-        """Return a new chain for a request with this identity encoding."""
         raise NotImplementedError
 
 
@@ -301,7 +298,6 @@ class _Memory:
         self._slots[low & (_SLOTS - 1)] = prompt
 
     def keep(self, prompt: _Prompt) -> None:
-        """Take a prompt, and forget the oldest beyond the limit; only this one if it alone is beyond. O(1)."""
         # One prompt that is larger than the limit would push out all others and then itself.
         if prompt.size > self._limit:
             prompt.forget()
@@ -344,7 +340,6 @@ class _SipChain(HashChain):
     """
 
     def __init__(self, key: _SipKey, memory: _Memory, low: i64, high: i64, block_size: i64) -> None:
-        """Take the key that serves as the parent of a first block."""
         self._key = key
         self._memory = memory
         self._prompt: _Prompt | None = None  # as the memory has it
@@ -423,7 +418,6 @@ class _SipChain(HashChain):
 
 
 def _spread(data: bytes, step: i64, filler: bytes) -> bytes:
-    """Insert `filler` after every `step` bytes."""
     writer = BytesWriter()
     start: i64 = 0
     while start < i64(len(data)):

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from librt.vecs import append, extend, pop, vec
 from mypy_extensions import i32, i64
 
+_CHUNK: Final = 4096
+
 
 def zeros32(count: i64) -> vec[i32]:
-    return vec[i32]([0] * count)
+    # The list that zeros are made from stays short: one for a large pool would take twice the memory of the vector.
+    chunk = vec[i32]([0] * min(count, _CHUNK))
+    made = chunk if count <= _CHUNK else vec[i32](capacity=count)
+    while i64(len(made)) < count:
+        made = extend(made, chunk[: count - i64(len(made))])
+    return made
 
 
 def zeros64(count: i64) -> vec[i64]:
-    return vec[i64]([0] * count)
+    chunk = vec[i64]([0] * min(count, _CHUNK))
+    made = chunk if count <= _CHUNK else vec[i64](capacity=count)
+    while i64(len(made)) < count:
+        made = extend(made, chunk[: count - i64(len(made))])
+    return made
 
 
 def with_zeros(numbers: vec[i32], count: i64) -> vec[i32]:

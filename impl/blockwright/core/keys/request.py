@@ -101,7 +101,6 @@ def pack_tokens(name: str, token_ids: object) -> bytes:
 
 
 def _viewed(token_ids: object) -> memoryview | None:
-    """Return the buffer of an object, or None if it has no buffer."""
     try:
         return memoryview(token_ids)  # type: ignore[arg-type]
     except TypeError:
@@ -214,7 +213,6 @@ class BlockKeys:
         return made // self.units
 
     def content(self, index: i64, block_size: i64) -> bytes:
-        """Return the exact prefix up to the end of a block: identity and tokens. O(prefix)."""
         request = self.request
         if request is None:
             raise InvalidArgumentError("verify_tokens: needs a request; bare hashes cannot be verified")

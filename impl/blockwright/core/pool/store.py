@@ -426,6 +426,8 @@ class BlockStore:
 
     def _let_go_passing(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
         """Release a range of a table where passing blocks are evicted first. law: POLICY-4."""
+        if start == stop:
+            return
         if passing.is_of_one_class() and self._are_candidates(ids, start, stop):
             if not passing.wants_none():
                 self._let_go_by_age(ids, start, stop)

@@ -25,7 +25,7 @@ from blockwright.core.pool.facts import BATCH, REFUSE, STEP, Journal
 from blockwright.core.steps.effects import act, prepare, serve_in_place, undo
 from blockwright.core.steps.outcomes import BatchAllocation
 from blockwright.core.steps.plans import fits, refuse_never
-from blockwright.core.steps.preconditions import check_ask, is_in_place, tables_of
+from blockwright.core.steps.preconditions import check_ask, is_in_place, keeps_up, tables_of
 from blockwright.core.steps.publication import publishes_now
 from blockwright.core.steps.state import State
 from blockwright.core.tables.ask import StepRequest, all_or_each, counts_of
@@ -121,7 +121,7 @@ def count_each(
             begin = own.num_written
             stop = begin + new
             if begin == request._num_computed and new > 0 and own.batch != number and own.num_drafts == 0:
-                if stop + ahead <= own.in_place:
+                if stop + ahead <= own.in_place and (most > 0 or keeps_up(state, request, stop, ahead)):
                     # Kept to be put back: a request later in the batch may be wrong, and then none is served.
                     own.was_certain = own.num_certain
                     own.batch = number

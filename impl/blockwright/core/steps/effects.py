@@ -387,7 +387,8 @@ def note_admission(
     asked, found = request._num_asked_outside, request._num_found_outside
     if asked == 0 and ask.external != 0:  # the engine did not report its lookup, but it has made one
         asked = request._num_prompt + i64(len(request._output)) - ask.hit_length
-        found = min(ask.external, asked)
+        found = asked
+    found = min(found, ask.external)  # a hit counts as far as it is loaded
     journal._admit(base, request._num_looked_up, asked, found, is_resumed)
     if ask.external > 0:
         tables.is_resumed = is_resumed

@@ -104,7 +104,14 @@ def is_in_place(state: State, request: Request, tables: RequestTables, new: i64,
     begin = request._num_computed
     if not tables.num_certain <= begin <= tables.num_written or new == 0 or begin + new + ahead > tables.in_place:
         return False
+    if state.config.most_drafts >= 0 and not keeps_up(state, request, begin + new, ahead):
+        return False
     return not state.config.overlaps or (len(state.steps) > 0 and tables.last_step != state.num_steps)
+
+
+def keeps_up(state: State, request: Request, stop: i64, ahead: i64) -> bool:
+    """Return whether a step without drafts, in place, is right for recurrent layers too (`check_drafts`)."""
+    return ahead == 0 and (state.config.runs_ahead or stop <= request._num_prompt + i64(len(request._output)))
 
 
 def check_ask(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> None:

@@ -55,6 +55,8 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
     is_due = False
     in_place = state.config.max_len
     publishes = publishes_now(state, ask)
+    # A load may bring less, and states inside blocks are left at more places than block ends.
+    certain: i64 = max(ask.begin, min(ask.stop, known)) if ask.external == 0 and state.config.unit == 0 else -1
     at: i64 = 0
     while at < state.config.num_groups:
         table = tables.by_group[at]
@@ -64,7 +66,7 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
                 publish_to(group, table, request, min(ask.stop, known), NOT_RUN)
                 end = ask.stop if group.runs_ahead else ask.certain
                 is_due = is_due or (ask.new > 0 and end <= known and group.leaves_state(end))
-            table.in_place = group.in_place_slots(table, state.config.caching)
+            table.in_place = group.in_place_slots(table, state.config.caching, certain)
         in_place = min(in_place, table.in_place)
         at += 1
     if state.config.unit > 0:

@@ -272,13 +272,20 @@ class GroupTables:
             return FOR_EVER
         return self.rule.last_needing((max(num_trimmed, self.sinks) + 1) * self._block_size) + 1
 
-    def in_place_slots(self, table: GroupTable, caching: bool) -> i64:
+    def in_place_slots(self, table: GroupTable, caching: bool, certain: i64) -> i64:
         """Return up to how many slots growth changes nothing: covered, and no block becomes full. O(1).
 
-        A recurrent layer rewrites its state with every token, so it is never served in place.
+        A recurrent layer rewrites the state in its last entry up to the entry's end. A step that may begin before that
+        entry changes more, and so does one that keeps states of drafts. `certain` tokens cannot go back.
         """
         if self._layout != ROW:
-            return 0
+            if self.num_states > 0 or self.num_within > 0 or self._layout == ONE_STATE:
+                return 0
+            end: i64 = i64(len(table.blocks)) * self._block_size
+            # A step that runs ahead notes which ends it jumps over: none, once all before the entry are published.
+            if certain < end - self._block_size or (self.runs_ahead and self.publishes(table, end - self._block_size)):
+                return 0
+            return end - 1  # the step that reaches the end leaves a state
         if self.is_encoder:
             return MAX_LENGTH
         size = self._block_size

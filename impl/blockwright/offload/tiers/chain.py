@@ -296,14 +296,17 @@ class OffloadChain:
         for at, key in held:
             self.tiers[at].complete_load([key])
         held.clear()
-        for key in block_hashes:
-            for number in range(len(self.tiers) - 1, -1, -1):
+        left = block_hashes
+        for number in range(len(self.tiers) - 1, -1, -1):  # what is held below decides what may go from above
+            above: list[bytes] = []
+            for key in left:
                 status = self.tiers[number].status_of(key)
-                if status is not None and status >= 0:
-                    if status > 0 or self._moves._may_go(number, key):  # a load that ends may free it
-                        self.tiers[number].prepare_load([key])
-                        held.append((number, key))
-                    break
+                if status is None or status < 0:
+                    above.append(key)
+                elif status > 0 or self._moves._may_go(number, key):  # a load that ends may free it
+                    self.tiers[number].prepare_load([key])
+                    held.append((number, key))
+            left = above
         self._moves._whole.done()
 
     def forget(self, block_hashes: Iterable[bytes]) -> None:
