@@ -306,7 +306,7 @@ def is_refused(name: str, kind: Any) -> bool:
         "EncoderOnlyAttentionSpec",
     )  # no layers of a pool
     is_kind = isinstance(kind, type) and issubclass(kind, interface.KVCacheSpec)
-    return is_kind and name not in kinds._KINDS and name not in groups
+    return is_kind and name not in kinds.KINDS and name not in groups
 
 
 def is_served(result: str) -> bool:

@@ -247,7 +247,7 @@ def test_every_field_of_this_release_is_known() -> None:
     from blockwright.engines.vllm import kinds
 
     declared = [interface.KVCacheConfig, interface.KVCacheGroupSpec, interface.UniformTypeKVCacheSpecs]
-    declared += [getattr(interface, name) for name in kinds._KINDS]
+    declared += [getattr(interface, name) for name in kinds.KINDS]
     known = kinds.WORKERS_OWN | kinds._READ | set(kinds._ONLY)
     assert [each.name for kind in declared for each in dataclasses.fields(kind) if each.name not in known] == []
 

@@ -75,7 +75,7 @@ def wanted(config: Config, group: Group, held: int, start: Running, begin: int, 
 def rewritten(state: State, group: Group, table: Table, begin: int, step: Step, is_new: bool) -> int | None:
     """Return the entry that a step from token `begin` on writes to though its block must stay as it is (WRITE-2).
 
-    Others hold it, or it is published as more than the request has computed: a newcomer may have adopted a part of it.
+    Others hold it, or it is published with units as more than is computed: a newcomer may have adopted a part of it.
     A recurrent layer writes over the whole of it.
     """
     size, end = span(state.config, group), begin + step.added.external + step.new - step.added.drafts
@@ -83,7 +83,7 @@ def rewritten(state: State, group: Group, table: Table, begin: int, step: Step, 
     if place is None or place // size >= len(table):
         return None
     block, kept = table[place // size], 0 if isinstance(group.kind, Mamba) else begin
-    is_read = any(len(content[1][1]) > kept for content in keys_of(state, block))
+    is_read = state.config.added.unit and any(len(content[1][1]) > kept for content in keys_of(state, block))
     is_held = holders(state, block) > 0 if is_new else sharers(state, block) > 1
     return place // size if is_read or is_held else None
 

@@ -148,6 +148,7 @@ def failed(rig: Rig) -> Request:
     request = rig.load("r", range(5))
     rig.handler.end(success=False)
     assert [result.num_tokens for result in rig.connector.poll()] == [0]
+    assert rig.connector.stats().load_failures == {"not copied": 1}
     rig.offloaded(range(5))
     return request
 

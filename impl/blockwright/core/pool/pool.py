@@ -247,9 +247,16 @@ class BlockPool(BlockStore):
     def _free_classed(self, blocks: list[int], classes: dict[int, int]) -> None:
         """Let go of blocks held from outside, in this order, as candidates of these classes (`_classes`)."""
         passing = self._passing
+        num_spared: i64 = 0
+        is_behind = False
         for block in blocks if passing is not None else ():
             if passing is not None and classes[block] == 1:
                 passing.note(block, True)
+                num_spared += 1 if is_behind else 0
+            else:
+                is_behind = True
+        if passing is not None:
+            passing.recall(num_spared)
         self.free_blocks(blocks)
         for block in blocks if passing is not None else ():
             if passing is not None and classes[block] > 1:

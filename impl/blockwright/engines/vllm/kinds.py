@@ -93,7 +93,7 @@ def _state(spec: Any) -> KVCacheSpec:
     return MambaSpec(spec.block_size, ((1,),), ("uint8",), spec.num_speculative_blocks, runs_ahead=True)
 
 
-_KINDS: dict[str, Callable[[Any], KVCacheSpec]] = {
+KINDS: dict[str, Callable[[Any], KVCacheSpec]] = {
     "FullAttentionSpec": _full,
     "MLAAttentionSpec": _full,
     "HiddenStateCacheSpec": _full,
@@ -149,10 +149,10 @@ def translated(config: Any, dcp_world_size: int) -> KVCacheConfig:
     for number, group in enumerate(config.kv_cache_groups):
         spec = layer_spec(group.kv_cache_spec)
         name = type(spec).__name__
-        if name not in _KINDS:
+        if name not in KINDS:
             raise UnsupportedError(
                 f"layers {list(group.layer_names)[:2]}... declare {name}, which Blockwright does not manage; it does "
-                f"{', '.join(_KINDS)}. {UNSET}"
+                f"{', '.join(KINDS)}. {UNSET}"
             )
         role = str(getattr(getattr(group, "role", None), "value", "default"))
         if getattr(group, "host_resident", False) or role.lower() != "default":
@@ -160,7 +160,7 @@ def translated(config: Any, dcp_world_size: int) -> KVCacheConfig:
             raise UnsupportedError(f"group {number}: {what} (role {role}): not supported under Blockwright. {remedy}")
         for declared in (group, group.kv_cache_spec, spec):
             require_known(f"group {number}", declared)
-        own = _KINDS[name](spec)
+        own = KINDS[name](spec)
         if dcp_world_size > 1 and getattr(group.kv_cache_spec, "dcp_sharded", not isinstance(own, MambaSpec)):
             if not isinstance(own, FullAttentionSpec):
                 raise UnsupportedError(

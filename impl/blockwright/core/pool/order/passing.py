@@ -130,6 +130,12 @@ class PassingBlocks:
             self.share += (self.whole - self.share) >> (self.slow + 1)
         self.spares = self._count * min(self.share, self.whole // _MOST_SHARED) // self.whole
 
+    def recall(self, num_spared: i64) -> None:
+        """Spare as many blocks as an earlier process had learned to, or none where nothing is learned. O(1)."""
+        if self.whole > 0:
+            self.spares = min(num_spared, self._count // _MOST_SHARED)
+            self.share = (self.spares * self.whole + self._count - 1) // self._count
+
     # ------------------------------------------------------------------ what is wanted of a table
 
     def begin(self) -> None:
