@@ -153,11 +153,9 @@ def is_free_to_pass(state: State, block: int) -> bool:
 
 
 def law_full_is_ordinary(state: State) -> bool:
-    """POLICY-5: no block of a layer that reads all earlier tokens is passing."""
-    return not any(
-        state.marks[block].passing and isinstance(state.config.groups[at].kind, Full)
-        for block, (at, _) in (state.keys if state.marks else ())
-    )
+    """POLICY-5: only published blocks are passing, and none of a layer that reads all earlier tokens."""
+    may = {block for block, (at, _) in state.keys if not isinstance(state.config.groups[at].kind, Full)}
+    return may.issuperset(block for block, mark in enumerate(state.marks) if mark.passing)
 
 
 def law_candidate_is_single(state: State) -> bool:

@@ -1044,6 +1044,8 @@ class BlockStore:
             for each in blocks:
                 low, high, group = index.key(i64(each))
                 was_last = index.drop(i64(each))
+                if self._passing is not None:  # a connector may hold what its last request left as passing
+                    self._passing.note(i64(each), False)
                 if journal is not None:
                     journal.forgotten(i64(each), low, high, group, was_last)
             self._let_go(free, 0, i64(len(free)))

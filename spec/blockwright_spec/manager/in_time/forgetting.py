@@ -8,6 +8,7 @@ it computes from now on comes of what is forgotten. Part three says the like of 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 
+from ...hints import Mark
 from ...reads import Prefix, cut
 from ..outcomes import Done, Outcome, Reason, Refusal
 from ..publication import is_private, made_private, replaced
@@ -43,7 +44,8 @@ def forget_extra(state: State, extras: frozenset[Hashable]) -> Outcome:
 def forgotten(state: State, is_meant: Callable[[Prefix], bool], slots: frozenset[int]) -> Done:
     """Take the keys of some contents away: of held blocks, which stay held, and of free ones, which hold nothing now.
 
-    A request that holds one of them, or is meant itself, publishes nothing more: its blocks are its own.
+    A request that holds one of them, or is meant itself, publishes nothing more: its blocks are its own. Nothing
+    is remembered of when a block without a key goes.
     """
     gone = tuple(each for each in state.keys if is_meant(each[1][1]))
     blocks = frozenset(block for block, _ in gone)
@@ -51,6 +53,7 @@ def forgotten(state: State, is_meant: Callable[[Prefix], bool], slots: frozenset
     contents = tuple(None if block in free else content for block, content in enumerate(state.contents))
     after = replace(
         state,
+        marks=tuple(Mark() if block in blocks else mark for block, mark in enumerate(state.marks)),
         keys=tuple(each for each in state.keys if each not in gone),
         contents=contents,
         queue=(*free, *(block for block in state.queue if block not in blocks)),
