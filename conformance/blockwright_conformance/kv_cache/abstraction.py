@@ -15,7 +15,7 @@ from .adapter import Observation
 def expected(state: State) -> Observation:
     blocks = state.config.num_blocks
     references = [0] * blocks
-    keys = [None] * blocks
+    keys: list[Content | None] = [None] * blocks
     tables: list[tuple[Table, ...] | None] = []
     published: list[tuple[int, ...] | None] = []
     states: list[tuple[Table, ...] | None] = []
@@ -32,7 +32,7 @@ def expected(state: State) -> Observation:
         for block in table:
             references[block] += block != NULL
     for block, content in state.keys:
-        keys[block] = max(keys[block] or content, content, key=length)  # type: ignore[call-overload]
+        keys[block] = max(keys[block] or content, content, key=length)
     added = state.config.added
     tails = tuple([tuple(sorted(map(length, keys_of(state, block)))[:-1]) for block in range(blocks)])
     queue, overlaps = state.queue, added.overlaps
