@@ -188,7 +188,7 @@ def _(size: int, held: int, published: int, length: int, caching: bool) -> None:
     fills = published < length // size
     assert group.publishes(own, length) == fills
     changes = held < book.entries(size, length) or (caching and fills)
-    assert (length <= group.in_place_slots(own, caching)) == (not changes)
+    assert (length <= group.in_place_slots(own, caching, length)) == (not changes)
 
 
 # --- the most blocks held
