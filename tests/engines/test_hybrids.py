@@ -72,6 +72,26 @@ def test_every_step_reads_the_right_states(name: str, depth: int, seed: int, mod
     assert side.audited
 
 
+def test_a_running_step_serves_hits_at_once(models_folder: Path) -> None:
+    """Under EAGLE a hit at a state also needs attention's next block: the step that is being scheduled fills it."""
+    from tests.engines import served as engine
+    from tests.engines import stub
+
+    kinds = stub.drafting([stub.state(64), stub.full(64)], 3)
+    hits = []
+    for ours in (False, True):
+        options = {"interval": 0, "max_num_batched_tokens": 300, "max_num_seqs": 4, **EAGLE}
+        made = stub.scheduler(models_folder, ours, kinds, 200, is_async=True, **options)
+        side = stub.Side(made, kinds, depth=1, drafts=3)
+        for number, prompt in enumerate(engine.prompts(3, 5, 500)):
+            made.add_request(stub.request(f"r{number}", prompt["prompt_token_ids"], made.hash_block_size, 2))
+        while made.requests:
+            side.step()
+            side.check()
+        hits.append(side.hits)
+    assert hits[1] >= hits[0] > 0
+
+
 def _trims_ahead(own: Any) -> dict[str, Any]:
     """Let entries die by counts that drafts may take back."""
     settle = own._settle

@@ -296,10 +296,8 @@ class KVCacheManager:
         hit, length = self.core.get_computed_blocks(own)
         if self._events is not None and length and getattr(request, "kv_cache_report_mode", "") == "full":
             self._events.repeat(request, length)
-        boundary = 0
-        if self._has_states:
-            boundary = own.junction
-        return hit, length, boundary
+        twin.junction = own.junction if self._has_states else 0
+        return hit, length, twin.junction
 
     def get_computed_blocks_for_connector(
         self, request: Any, max_cache_hit_length: int | None = None
@@ -453,7 +451,7 @@ class KVCacheManager:
     def _hold(self, request: Any) -> None:
         """Publish nothing of the step that was just given slots before the next call says so."""
         self._due.pop(request.request_id, None)
-        request._blockwright.due = 0
+        request._blockwright.due = request._blockwright.early = 0
         request._blockwright.fill = request._blockwright_quiet = NEVER
 
     def _continue(self, request: Any, stop: int, ahead: int, reserve: int) -> Any:
@@ -555,6 +553,7 @@ class KVCacheManager:
                 self._left.append((stop, request))
             if self._caches and twin.end > twin.published:
                 self._due[request.request_id] = request
+                twin.early = min(stop, known)
         twin.certain = stop if stop <= known else known if known > begin else begin
         cover = -(-(stop + ahead) // self._unit) * self._unit
         if cover > twin.cover:
@@ -644,11 +643,13 @@ class KVCacheManager:
         return blocks
 
     def _is_left_this_step(self, request: Any, length: int) -> bool:
-        """Return whether this step leaves a recurrent state that lengthens a request's hit: it is found in the next."""
+        """Return whether this step leaves a recurrent state that lengthens a request's hit: it is found in the next.
+
+        Other layers have the prefix of the state, and with a draft head a block more.
+        """
         hashes, unit = request.block_hashes, self._hash_block_size or self._unit
         for count, other in self._left:
-            is_longer = length < count <= request.num_tokens - max(1, self._lookahead)
-            if is_longer and not any(count % size for size in self._state_sizes):
+            if length < count <= request._blockwright.junction and not any(count % size for size in self._state_sizes):
                 at = count // unit - 1
                 if other.block_hashes[at] == hashes[at]:
                     return True
@@ -709,12 +710,21 @@ class KVCacheManager:
             self._due.clear()
 
     def _publish_for_readers(self) -> None:
-        """Publish what a lookup or a connector may find; a recurrent state only once the step that left it has run."""
+        """Publish what a lookup or a connector may find; a recurrent state only once the step that left it has run.
+
+        By then no request can be preempted any more that was given slots in this step.
+        """
         if not self._has_states:
             self._publish_due()
             return
-        for request in [each for each in self._due.values() if each.is_finished()]:
-            self._publish(request, request._blockwright.due)
+        for request in list(self._due.values()):
+            twin = request._blockwright
+            if request.is_finished():
+                self._publish(request, twin.due)
+            elif twin.early > 0:
+                self.core.cache_blocks(twin.request, twin.early, has_run=False)
+                self._tell(request, twin.early)
+                twin.early = 0
 
     def _publish(self, request: Any, count: int) -> None:
         """Publish the first tokens of a running request, which are known and were given slots."""

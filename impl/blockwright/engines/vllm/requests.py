@@ -33,14 +33,16 @@ class Twin:
         loading: tokens of the hit under a load, and of the load; None where none is under way.
         is_exact, end: of the last step that the manager has heard of, whether it ends within the known tokens, and the
             last block end that it may pass; where layers are recurrent.
+        early: its known tokens, whose blocks other layers have yet to publish; where layers are recurrent.
+        junction: up to where other layers had the prefix at the last lookup, if that was beyond the hit.
         noted: hashes that were kept for a connector, by their number.
         offered: of each group with recurrent states, the tokens of the last one that a connector was offered.
         lookahead: tokens behind a block that its hash also covers (0.33); the block is published once they are known.
     """
 
     __slots__ = (
-        "certain", "cover", "due", "end", "fill", "is_exact", "loading", "lookahead", "noted", "offered", "published",
-        "request", "table", "trim", "written",
+        "certain", "cover", "due", "early", "end", "fill", "is_exact", "junction", "loading", "lookahead", "noted",
+        "offered", "published", "request", "table", "trim", "written",
     )  # fmt: skip
 
     def __init__(self, request: Any, hash_block_size: int | None, lookahead: int) -> None:
@@ -63,7 +65,7 @@ class Twin:
         self.table = self.fill = NEVER
         self.trim = FOR_EVER
         self.is_exact = False
-        self.end = 0
+        self.end = self.early = self.junction = 0
         self.cover = self.written = self.certain = self.due = self.published = self.noted = 0
         self.loading: tuple[int, int] | None = None
         self.offered: dict[int, int] = {}
