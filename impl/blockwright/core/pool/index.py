@@ -274,13 +274,21 @@ class PrefixIndex:
     def add_each(self, low: i64, high: i64, blocks: vec[i32], count: i64) -> None:
         """Give the first of some blocks the key in group 0, the next in group 1, ..., except blocks that have a key."""
         slots, own, marks, younger, mask = self._slots, self._words, self.marks, self._younger, self._mask
+        added: i64 = 0
         group: i64 = 0
         while group < count:
             block = i64(blocks[group])
             if block != 0 and marks[block] == 0:
-                _put(slots, own, marks, younger, mask, block, low, high, (low + group * _APART) & _TAG)
-                self.num_keyed += 1
+                tag: i64 = (low + group * _APART) & _TAG
+                if slots[tag & mask] == 0:  # as most often, and then a call would cost as much as the rest
+                    own[2 * block] = low
+                    own[2 * block + 1] = high
+                    slots[tag & mask] = marks[block] = block << 32 | tag
+                else:
+                    _put(slots, own, marks, younger, mask, block, low, high, tag)
+                added += 1
             group += 1
+        self.num_keyed += added
         self._last_group = max(self._last_group, count - 1)
 
     def add_run(self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64, stop: i64) -> None:
