@@ -204,8 +204,10 @@ class PrefixIndex:
             and (mark - low - group * _APART) & _TAG == 0
         )
 
-    def find_run(self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64, stop: i64) -> i64:
-        """Find the blocks of entries start, start + 1, ... below `stop`; write them to `ids`, return the first missing.
+    def find_run(
+        self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64, stop: i64, step: i64 = 1
+    ) -> i64:
+        """Find the blocks of entries start, start + step, ... up to `stop`; write them to `ids`, return the first missing.
 
         Entry i has its key in `words` at ``(i + 1) * stride - 2``. One lookup per entry.
         """
@@ -214,7 +216,7 @@ class PrefixIndex:
         mask = self._mask
         shift = group * _APART
         i = start
-        while i < stop:
+        while i != stop:
             at = (i + 1) * stride - 2
             low: i64 = words[at]
             tag: i64 = (low + shift) & _TAG
@@ -228,7 +230,7 @@ class PrefixIndex:
             if block == 0:
                 return i
             ids[i] = i32(block)
-            i += 1
+            i += step
         return i
 
     def match_run(self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64) -> i64:

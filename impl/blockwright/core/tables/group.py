@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.vecs import append, vec
+from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import with_zeros, zeros32

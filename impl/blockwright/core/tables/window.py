@@ -104,6 +104,10 @@ class Probe:
         """
         end = min(length // self.block_size, self.limit) + margin
         i = end
+        # The row itself is most often cached, and is looked up in one go.
+        start, stop = min(end, self.limit) - 1, max(end - run - margin, 0)
+        if start >= stop and self._served()[start] == 0:
+            self._store.find_back(self._served(), self._keys, self._group, start, stop)
         while i > 0 and end - i < run + margin:
             i -= 1
             # A miss ends every row that contains it: the search goes on for one that ends before it.
