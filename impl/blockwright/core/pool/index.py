@@ -207,7 +207,7 @@ class PrefixIndex:
     def find_run(
         self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64, stop: i64, step: i64 = 1
     ) -> i64:
-        """Find the blocks of entries start, start + step, ... up to `stop`; write them to `ids`, return the first missing.
+        """Write the blocks of entries start, start + step, ... up to `stop` to `ids`; return the first missing.
 
         Entry i has its key in `words` at ``(i + 1) * stride - 2``. One lookup per entry.
         """
