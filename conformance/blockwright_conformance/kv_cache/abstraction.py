@@ -17,8 +17,9 @@ def expected(state: State) -> Observation:
     references = [0] * blocks
     keys: list[Content | None] = [None] * blocks
     running = [each if isinstance(each, Running) else None for each in state.requests]
-    tables, published = tuple([each and each.tables for each in running]), [each and each.published for each in running]
-    states = tuple([each and each.added.states for each in running])
+    tables = tuple([each.tables if each else None for each in running])
+    published = tuple([each.published if each else None for each in running])
+    states = tuple([each.added.states if each else None for each in running])
     for table in held_tables(state):
         for block in table:
             references[block] += block != NULL
@@ -30,7 +31,7 @@ def expected(state: State) -> Observation:
     if added.keeps and not added.retains:  # as they will be taken; with hints, who goes depends on the taker
         queue = in_order(state, None, len(queue))
     settled = tuple([each.settled if each and overlaps else None for each in running])
-    shown = tuple(references), tuple(keys), tuple(published), len(queue), states, settled, state.copies
+    shown = tuple(references), tuple(keys), published, len(queue), states, settled, state.copies
     passing = tuple([block for block, mark in enumerate(state.marks) if mark.passing])
     tips = tuple([(block, int(mark.tip)) for block, mark in enumerate(state.marks) if mark.tip])
     outside = tuple(sorted(state.outside))
