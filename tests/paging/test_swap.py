@@ -2,7 +2,7 @@
 
 How: each rule is played through with a few blocks, on both kinds where it holds for both, first on the allocator, then
 through the manager; after an error everything is compared with what it was before.
-Not covered: room, sharing, null entries and known content (the gate `paged`), the answers to questions about a swap (the
+Not covered: room, sharing, null entries and known content (the gate `paged`), answers to questions about a swap (the
 gate `movement`), moving data (the device package has its tests).
 """
 
