@@ -251,7 +251,7 @@ class PagedEngine:
         pairs = self.call(lambda: move(group), [action], must)
         if pairs is None:
             return
-        (self.caches.swap_out if to is Device.CPU else self.caches.swap_in)(pairs)
+        self.caches.swap(pairs, to is Device.CPU)
         for member in members:
             member.seq.status = self.swapped if to is Device.CPU else self.running
         self.done()
