@@ -243,8 +243,11 @@ class KVCacheManager:
         if _keeps_wanted(keep_wanted, passing_spares, groups, pool):
             _require_interval(wanted_interval, groups)
             pool._keep_wanted(passing_spares or 0, WHOLE if passing_spares is None else 0, wanted_interval)
-        elif wanted_interval != 0:
-            raise InvalidArgumentError("wanted_interval: only with keep_wanted; leave it out, or give keep_wanted=True")
+        elif wanted_interval != 0 or passing_spares is not None:
+            name = "passing_spares" if wanted_interval == 0 else "wanted_interval"
+            raise InvalidArgumentError(
+                f"{name}: only with keep_wanted, where layers forget; leave it out, or give keep_wanted=True"
+            )
         managers = [
             group_tables(group.kv_cache_spec, pool, number, dcp_world_size) for number, group in enumerate(groups)
         ]
@@ -1143,8 +1146,10 @@ def _check_unit(unit: int, refused: list[str], groups: list[KVCacheGroupSpec]) -
 
 def _keeps_wanted(asked: bool | None, spares: int | None, groups: list[KVCacheGroupSpec], pool: BlockPool) -> bool:
     """Return whether passing blocks are evicted first, as asked for, or as the kinds of layers suggest."""
-    if spares is not None and not 0 <= spares < pool.num_blocks:
+    if spares is not None and (isinstance(spares, bool) or not 0 <= spares < pool.num_blocks):
         raise InvalidArgumentError(f"passing_spares: must be within 0..{pool.num_blocks - 1} blocks, not {spares!r}")
+    if spares and pool._order is not None:
+        raise InvalidArgumentError("passing_spares: shares and an eviction_policy spare none; leave it out, or give 0")
     kinds = [type(group.kv_cache_spec) for group in groups]
     forgets = SlidingWindowSpec in kinds or ChunkedLocalAttentionSpec in kinds
     if asked and not (pool.enable_caching and (forgets or MambaSpec in kinds)):
