@@ -172,7 +172,8 @@ class KVCacheManager:
                 evicts the least recently used block, whatever it is for. law: POLICY-4.
             passing_spares: how many of the last blocks that `keep_wanted` would evict first are evicted by age
                 instead, for prompts that part where no earlier one has. None: as many as hits have shown to be of use,
-                at most a quarter of the pool (`BlockPool.passing_spares`). Hints and shares spare none. law: POLICY-6.
+                at most a quarter of the pool (`BlockPool.passing_spares`). Shares and an `eviction_policy` spare none,
+                nor do hints once they come. law: POLICY-6.
             wanted_interval: with `keep_wanted`, hits of each multiple of so many tokens are wanted too, for where
                 prompts part; 0 for none. A multiple of the blocks of every group; not for chunked local attention. With
                 recurrent layers, end prefill steps there.
@@ -1112,7 +1113,10 @@ class KVCacheManager:
         """Recompute every invariant from scratch: counters, queue, index, tables. O(num_blocks + blocks held).
 
         Blocks held from outside (`BlockPool.touch`), for example by a connector, are counted from the pool's own notes.
-        If `held_elsewhere` gives the expected number of such holders per block, the check compares it too.
+        If `held_elsewhere` gives the expected number of such holders per block, the check compares it too. What a
+        request wanted kept is gone with it, so the class of a candidate (``keep_wanted``) is taken as noted: the check
+        compares it with the order of eviction, and with the blocks that may be of no class but the ordinary one, which
+        are those without content, those that requests hold and those of full attention.
 
         Raises:
             InvariantError: names the law and shows both sides.
