@@ -367,6 +367,7 @@ class Worker:
         result = self._sample(steps, lost)
         if self.rows is not None:
             self.rows.begin_step(output.aux_output_connector_metadata)
+        if self.rows is not None and steps:
             result.aux_output_connector_output = self._record(steps, result.sampled_token_ids)
         return result
 
@@ -393,7 +394,7 @@ class Worker:
         self.rows._pending_outputs.append(pending)
         for name in pending.request_ids:
             self.rows._requests[name].pending_outputs += 1
-        return self.rows.process_output(pending) if steps else {}
+        return self.rows.process_output(pending)
 
     def load(self, tokens: Sequence[int], start: int, stop: int, tables: Sequence[Sequence[int]]) -> None:
         """Write what comes from elsewhere: the contents of tokens `start` to `stop`, where there is a block."""
