@@ -177,11 +177,10 @@ class Account:
         self.lives[name] = replace(self.lives.get(name, Life(0)), asked=tokens)
 
     def asked_elsewhere(self, manager: KVCacheManager, request: Request, length: int, external: int) -> None:
-        """Look a request up beyond the device, where it is to be loaded from; of one request nothing is reported."""
+        """Find all of a request beyond the device, of which a part is loaded; of one request nothing is reported."""
         if external > 0 and request.request_id != "r1":
-            tokens = request.num_tokens - length
-            manager.found_outside(request, tokens, min(external, tokens))
-            name = request.request_id
+            tokens, name = request.num_tokens - length, request.request_id
+            manager.found_outside(request, tokens, tokens)
             self.lives[name] = replace(self.lives.get(name, Life(0)), elsewhere=tokens)
 
     def admit(self, request: Request) -> None:
