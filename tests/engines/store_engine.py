@@ -1,7 +1,7 @@
 """A whole vLLM in a process of its own, which lives on: `store_engine.py MODELS CONFIG`, the latter of its connector.
 
-For each line that it reads it serves the same prompts, and writes a JSON object of their tokens and of how many came from
-the tiers. At ``forget`` it first forgets all that it has outside of the shared store.
+For each line that it reads it serves the same prompts, and writes a JSON object of their tokens and of how many came
+from the tiers. At ``forget`` it first forgets all that it has outside of the shared store.
 """
 
 import json
