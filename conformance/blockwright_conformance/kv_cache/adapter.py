@@ -179,6 +179,9 @@ class ManagerAdapter(Protocol):
     def publish(self, name: str, end: int) -> None:
         """Publish the blocks filled by the first `end` tokens (``cache_blocks``)."""
 
+    def publish_before(self, name: str, end: int) -> None:
+        """Do the same before the request's last step has run; only in scopes with "before" among their calls."""
+
     def trim(self, name: str, end: int) -> None:
         """Null the entries dead at `end` tokens (``remove_skipped_blocks``)."""
 

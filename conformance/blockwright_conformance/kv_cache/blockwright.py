@@ -378,6 +378,9 @@ class BlockwrightAdapter:
     def publish(self, name: str, end: int) -> None:
         self.manager.cache_blocks(self.owned(name), end)
 
+    def publish_before(self, name: str, end: int) -> None:
+        self.manager.cache_blocks(self.owned(name), end, has_run=False)
+
     def trim(self, name: str, end: int) -> None:
         self.manager.remove_skipped_blocks(self.owned(name), end)
 

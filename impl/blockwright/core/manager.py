@@ -521,12 +521,18 @@ class KVCacheManager:
 
     # ------------------------------------------------------------------ publish, trim, release
 
-    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
+    def cache_blocks(self, request: Request, num_computed_tokens: int, *, has_run: bool = True) -> None:
         """Publish the blocks that the first `num_computed_tokens` tokens fill and that were delayed.
 
         The call declares that these tokens are computed, accepted drafts included. Other requests may read them from
         now on, so ``request.num_computed_tokens`` cannot go below this count any more. It may still be less when this
         is called.
+
+        Args:
+            request: a request that holds blocks.
+            num_computed_tokens: tokens whose blocks are published.
+            has_run: whether the request's last step has run. If not, the engine is certain to run it, a recurrent state
+                that it leaves is found from the next step on, and other blocks at once (law: MAMBA-5).
 
         Complexity: O(blocks published). law: PUB-1, PUB-2.
 
@@ -534,7 +540,7 @@ class KVCacheManager:
             UnknownRequestError: the request holds no blocks.
             InvalidArgumentError: more tokens than are written or known, or, if publication waits for it, than settled.
         """
-        publish(self._state, request, num_computed_tokens)
+        publish(self._state, request, num_computed_tokens, has_run)
         self._tell()
 
     def remove_skipped_blocks(self, request: Request, num_computed_tokens: int) -> None:
