@@ -16,7 +16,10 @@ def zeros32(count: i64) -> vec[i32]:
     chunk = _ZEROS32
     if count <= i64(len(chunk)):
         return chunk[:count]
-    made = vec[i32](capacity=count)
+    try:
+        made = vec[i32](capacity=count)
+    except SystemError as error:  # by librt, uncompiled, where memory is short
+        raise MemoryError(f"no memory for {count} numbers") from error
     while i64(len(made)) < count:
         left = count - i64(len(made))
         made = extend(made, chunk if left >= i64(len(chunk)) else chunk[:left])
@@ -27,7 +30,10 @@ def zeros64(count: i64) -> vec[i64]:
     chunk = _ZEROS64
     if count <= i64(len(chunk)):
         return chunk[:count]
-    made = vec[i64](capacity=count)
+    try:
+        made = vec[i64](capacity=count)
+    except SystemError as error:  # by librt, uncompiled, where memory is short
+        raise MemoryError(f"no memory for {count} numbers") from error
     while i64(len(made)) < count:
         left = count - i64(len(made))
         made = extend(made, chunk if left >= i64(len(chunk)) else chunk[:left])
