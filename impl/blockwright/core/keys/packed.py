@@ -42,7 +42,9 @@ def zeros64(count: i64) -> vec[i64]:
 
 def with_zeros(numbers: vec[i32], count: i64) -> vec[i32]:
     # Most tables grow by one entry, for which an intermediate vector would take longer than all the rest.
-    return append(numbers, 0) if count == 1 else extend(numbers, zeros32(count))
+    if count == 1:
+        return append(numbers, 0)
+    return extend(numbers, _ZEROS32[:count] if count <= i64(len(_ZEROS32)) else zeros32(count))
 
 
 def with_room(numbers: vec[i32], count: i64) -> vec[i32]:

@@ -95,6 +95,11 @@ class Probe:
             return 0
         return self._store.find_run(self._served(), self._keys, self._group, self.block_size, 0, self.limit)
 
+    def fill_back(self, start: i64, stop: i64) -> None:
+        """Look up the blocks start, start - 1, ... `stop`, up to a missing one, in one go. O(blocks)."""
+        if start >= stop and self._served()[start] == 0:
+            self._store.find_back(self._served(), self._keys, self._group, start, stop)
+
     def last_run(self, length: i64, run: i64, margin: i64) -> i64:
         """Return the longest length of at most `length`, whole blocks, after `run` cached blocks in a row.
 
@@ -104,10 +109,7 @@ class Probe:
         """
         end = min(length // self.block_size, self.limit) + margin
         i = end
-        # The row itself is most often cached, and is looked up in one go.
-        start, stop = min(end, self.limit) - 1, max(end - run - margin, 0)
-        if start >= stop and self._served()[start] == 0:
-            self._store.find_back(self._served(), self._keys, self._group, start, stop)
+        self.fill_back(min(end, self.limit) - 1, max(end - run - margin, 0))
         while i > 0 and end - i < run + margin:
             i -= 1
             # A miss ends every row that contains it: the search goes on for one that ends before it.
