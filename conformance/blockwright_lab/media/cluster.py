@@ -109,6 +109,7 @@ class FakeCluster:
     def __init__(self, folder: Path | None = None, owned: int = 64 << 20) -> None:
         self.objects: dict[str, bytes] = {}
         self.pinned: set[str] = set()
+        self.leased: set[str] = set()  # read, so that they are not removed unless by force
         self.owned = owned
         self.running = {"master", "owner"}
 
@@ -166,6 +167,7 @@ class FakeClient:
         return 0
 
     def get(self, name: str) -> bytes:
+        self._at.leased.add(name)
         return self._at.objects.get(name, b"")
 
     def put(self, name: str, value: bytes) -> int:
@@ -178,7 +180,10 @@ class FakeClient:
     def batch_remove(self, names: list[str], force: bool) -> list[int]:
         if not self._has("master"):
             return [-900] * len(names)
+        if not force:
+            return [-706 if name in self._at.leased else self.batch_remove([name], True)[0] for name in names]
         self._at.pinned.difference_update(names)
+        self._at.leased.difference_update(names)
         return [-704 if self._at.objects.pop(name, None) is None else 0 for name in names]
 
     def batch_put_from_multi_buffers(
@@ -218,6 +223,7 @@ class FakeClient:
                 codes.append(-800)
             else:
                 codes.append(len(value))
+                self._at.leased.add(name)
                 for address, length in zip(where, lengths, strict=True):
                     ctypes.memmove(address, value[:length], length)
                     value = value[length:]
