@@ -222,10 +222,10 @@ def test_engines_in_two_processes_share_a_mooncake_store(models_folder: Path, tm
         assert tokens == plain
         assert external > 0, "nothing of what the first engine has stored was loaded by the second"
         one.kill()
-        for name, stop, resume in (
-            ("owner", cluster.kill, cluster.start),
-            ("master", cluster.stop, cluster.resume),
-            ("master", cluster.kill, cluster.start),
+        for stop, resume, name in (
+            (cluster.kill, cluster.start, "owner"),
+            (cluster.stop, cluster.resume, "master"),
+            (cluster.kill, cluster.start, "master"),
         ):
             stop(name)
             assert other.serve(forget=True)[0] == plain
