@@ -59,9 +59,12 @@ def test_a_wait_looks_again_long_before_its_end(monkeypatch: pytest.MonkeyPatch)
     handler, paused = StillHandler(), list[float]()
     chain, _, desk = desk_of(handler)
     chain.store([b"key"], [1])
-    monkeypatch.setattr(
-        "blockwright.offload.transfers.time.sleep", lambda pause: (paused.append(pause), handler.wait([0]))
-    )
+
+    def sleep(pause: float) -> None:
+        paused.append(pause)
+        handler.wait([0])
+
+    monkeypatch.setattr("blockwright.offload.transfers.time.sleep", sleep)
     assert desk.landed(60.0)
     assert max(paused) < 1.0
 
