@@ -4,10 +4,13 @@ HASH-1    of what leaves the process: another model, data type, layout or rank h
           group another key
 CHAIN-6   of the connector: what a load has brought is what the request's tokens name, whatever became of the blocks
 LIVE-1    of the connector: what is offered to a request could be loaded, were nothing else there
+CHAIN-14  of the connector: of a running request nothing is refused or waits while the tiers have room
+CALL-1    of the connector: results and events that an interrupted call did not return are returned by the next one
 PUB-4     of the connector: it asks for no key that a request does not have yet
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations
 from types import ModuleType
@@ -96,6 +99,7 @@ class Engine:
         lookahead: int = 0,
         kinds: tuple[Any, ...] = KINDS,
         sizes: tuple[int, ...] = (16,),
+        events: bool = False,
         **options: Any,
     ) -> None:
         self.core: Any = package
@@ -111,7 +115,7 @@ class Engine:
             self.contents, fails, len(sizes) > 1
         )
         backends = [offload.CPUBackend(SIZE, sizes[0]), *(shelf(offload, size) for size in sizes[1:])]
-        chain = offload.OffloadChain([offload.LRUOffloadingManager(each) for each in backends], **options)
+        chain = offload.OffloadChain([offload.LRUOffloadingManager(each, events) for each in backends], **options)
         worker = offload.OffloadingWorker()
         worker.register_handler(offload.GPULoadStoreSpec, offload.CPULoadStoreSpec, self.handler)
         worker.register_handler(offload.CPULoadStoreSpec, offload.GPULoadStoreSpec, self.handler)
@@ -254,6 +258,76 @@ def offered(package: ModuleType) -> Iterator[Fault]:
             engine.manager.allocate_slots(request, LENGTH - length, length if hit else 0, hit)
             engine.compute(request)
             engine.end(request)
+
+
+def grown(package: ModuleType) -> Iterator[Fault]:
+    """Serve a request that an earlier one has begun, forget the tiers, and let it grow (CHAIN-14)."""
+    rearm()
+    engine = Engine(package, "publish", 12, kinds=KINDS[:1], sizes=(2, 4), write="through")
+    for lengths in ((2 * SIZE,), (4 * SIZE, 5 * SIZE)):
+        request = engine.core.Request("grows", [1] * lengths[0], SIZE)
+        for length in lengths:
+            engine.connector.reset_prefix_cache() if length == 5 * SIZE else None
+            request.append_output_token_ids([1] * (length - request.num_tokens))
+            engine.manager.allocate_slots(request, length - request.num_computed_tokens)
+            engine.connector.start_step()
+            request.num_computed_tokens = length
+            engine.connector.finish_step([request])
+            stats = engine.connector.stats()
+            if stats.refused_blocks or stats.waiting_blocks:
+                yield Fault("CHAIN-14", f"with {length // SIZE} blocks, beside free or idle places: {stats}", length)
+                return
+            for _ in range(3):
+                engine.settle()
+        engine.end(request)
+
+
+class InterruptError(BaseException):
+    """An interrupt of a call."""
+
+
+class OnTheWayOut:
+    """Stands before the books of a connector, and interrupts its next call once that has changed them."""
+
+    def __init__(self, connector: Any) -> None:
+        self.connector, self.books = connector, connector._whole
+        connector._whole = self
+
+    def require(self) -> None:
+        self.books.require()
+
+    def __enter__(self) -> None:
+        self.books.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self.books.__exit__(*error)
+        self.connector._whole = self.books
+        raise InterruptError
+
+
+def interrupted(package: ModuleType) -> Iterator[Fault]:
+    """Interrupt the calls that return results and events, and call them again (CALL-1)."""
+    rearm()
+    engine = Engine(package, "publish", 24, kinds=KINDS[:1], events=True)
+    request = engine.admit("first", 1)
+    engine.compute(request)
+    engine.connector.finish_step([request])
+    engine.settle()
+    engine.end(request)
+    engine.manager.reset_prefix_cache()
+    request = engine.core.Request("again", [1] * LENGTH, SIZE, hasher=engine.hasher)
+    external, _ = engine.connector.get_num_new_matched_tokens(request, 0)
+    engine.manager.allocate_slots(request, 0, num_external_computed_tokens=external)
+    engine.connector.update_state_after_alloc(request, external)
+    engine.connector.start_step()
+    engine.handler.wait(list(engine.handler.begun))
+    for call in (engine.connector.poll, engine.connector.take_events):
+        OnTheWayOut(engine.connector)
+        with suppress(InterruptError):
+            call()
+        if not call():
+            yield Fault("CALL-1", f"what {call.__name__} was to return is lost", LENGTH)
+            return
 
 
 def failed_load(package: ModuleType) -> Iterator[Fault]:
