@@ -53,6 +53,7 @@ SCENARIOS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], bool]] = {
     "gemma 2, preemption": ("gemma2", "generate", {"count": 20}, _TIGHT | {"num_gpu_blocks_override": 50}, False),
     "gemma 3": ("gemma3", "generate", {}, {}, False),
     "gemma 3, preemption": ("gemma3", "generate", {"count": 20}, _TIGHT | {"num_gpu_blocks_override": 120}, False),
+    "gemma 3, hits inside blocks": ("gemma3", "generate", {}, {"prefix_match_unit": 8}, False),
     "latent attention": ("deepseek", "generate", {}, {"enable_prefix_caching": True}, True),
     "chunked local": ("llama4", "generate", {}, {}, False),
     "chunked local, preemption": (

@@ -116,7 +116,7 @@ def check_files(wheel: Path) -> None:
     """Check that a wheel holds the packages, the entry point of vLLM's plug-in, and no more than users install gladly.
 
     Raises:
-        RuntimeError: it holds something else, or more than 3.2 MB.
+        RuntimeError: it holds something else, or more than 3.3 MB.
     """
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -126,8 +126,8 @@ def check_files(wheel: Path) -> None:
     strange += [name for name in names if not name.endswith(kinds) and ".dist-info/" not in name]
     if strange := [name for name in strange if "__mypyc" not in name]:
         raise RuntimeError(f"{wheel.name} holds what does not belong there: {', '.join(strange[:9])}")
-    if (size := wheel.stat().st_size) > 3_200_000:
-        raise RuntimeError(f"{wheel.name} has {size:,} bytes, more than 3.2 MB")
+    if (size := wheel.stat().st_size) > 3_300_000:
+        raise RuntimeError(f"{wheel.name} has {size:,} bytes, more than 3.3 MB")
 
 
 def main() -> int:

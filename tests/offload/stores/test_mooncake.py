@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,7 @@ def test_a_stopped_owner_holds_no_call_and_writes_nothing_later(space: MooncakeS
     store, manager = opened(space), SharedStoreManager(opened(space), 16)
     put(store)
     into = [bytearray(200_000) for _ in KEYS]
-    space.cluster.stop_owner()
+    space.cluster.stop("owner")
     try:
         reads = [(key, None, [memoryview(each)]) for key, each in zip(KEYS, into, strict=True)]
         assert in_time(lambda: store.get_many(reads)) == [False] * 16
@@ -187,7 +188,7 @@ def test_a_stopped_owner_holds_no_call_and_writes_nothing_later(space: MooncakeS
         assert store.stats().failures > 0
         assert store.stats().unavailable >= 16
     finally:
-        space.cluster.resume_owner()
+        space.cluster.resume("owner")
     assert recovers(store)
     assert all(each == b"\xdd" * 200_000 for each in into)
 
@@ -203,9 +204,9 @@ def test_a_master_that_is_away_makes_misses_until_it_is_back(space: MooncakeSpac
     store = opened(space)
     put(store)
     if fault == "kill":
-        space.cluster.kill_master()
+        space.cluster.kill("master")
     else:
-        space.cluster.stop_master()
+        space.cluster.stop("master")
     try:
         assert store._client.health_check() == 0, "the library tells now that the master is away: `ping` could use it"
         with pytest.raises(StoreUnavailableError):
@@ -219,19 +220,19 @@ def test_a_master_that_is_away_makes_misses_until_it_is_back(space: MooncakeSpac
         assert (stats.failures, stats.found) == (6, 0)
     finally:
         if fault == "kill":
-            space.cluster.start_master()
+            space.cluster.start("master")
         else:
-            space.cluster.resume_master()
+            space.cluster.resume("master")
     assert recovers(store)
 
 
 def test_a_store_without_a_master_is_not_opened(space: MooncakeSpace) -> None:
-    space.cluster.kill_master()
+    space.cluster.kill("master")
     try:
         with pytest.raises(StoreUnavailableError, match="cannot be used: code"):
             in_time(lambda: opened(space))
     finally:
-        space.cluster.start_master()
+        space.cluster.start("master")
     assert recovers(opened(space))
 
 
@@ -386,14 +387,13 @@ def test_engines_in_two_processes_share_a_store(tmp_path: Path) -> None:
                 direct._client.remove(name, True)
                 assert direct._client.put(name, bytes(value)) == 0
 
-        for stop, resume in (
+        faults: Any = (
             (damage, lambda: None),
             (lambda: direct.put_many(large), lambda: direct.remove([key for key, *_ in large])),
-            (cluster.kill_owner, cluster.start_owner),
-            (cluster.stop_owner, cluster.resume_owner),
-            (cluster.kill_master, cluster.start_master),
-            (cluster.stop_master, cluster.resume_master),
-        ):
+            *((partial(cluster.kill, name), partial(cluster.start, name)) for name in ("owner", "master")),
+            *((partial(cluster.stop, name), partial(cluster.resume, name)) for name in ("owner", "master")),
+        )
+        for stop, resume in faults:
             stop()
             assert in_time(lambda: other.serve("away"))[1] == 0
             resume()

@@ -13,7 +13,10 @@ _CHUNK: Final = 4096
 def zeros32(count: i64) -> vec[i32]:
     # The list that zeros are made from stays short: one for a large pool would take twice the memory of the vector.
     chunk = vec[i32]([0] * min(count, _CHUNK))
-    made = chunk if count <= _CHUNK else vec[i32](capacity=count)
+    try:
+        made = chunk if count <= _CHUNK else vec[i32](capacity=count)
+    except SystemError as error:  # by librt, uncompiled, where memory is short
+        raise MemoryError(f"no memory for {count} numbers") from error
     while i64(len(made)) < count:
         made = extend(made, chunk[: count - i64(len(made))])
     return made
@@ -21,7 +24,10 @@ def zeros32(count: i64) -> vec[i32]:
 
 def zeros64(count: i64) -> vec[i64]:
     chunk = vec[i64]([0] * min(count, _CHUNK))
-    made = chunk if count <= _CHUNK else vec[i64](capacity=count)
+    try:
+        made = chunk if count <= _CHUNK else vec[i64](capacity=count)
+    except SystemError as error:  # by librt, uncompiled, where memory is short
+        raise MemoryError(f"no memory for {count} numbers") from error
     while i64(len(made)) < count:
         made = extend(made, chunk[: count - i64(len(made))])
     return made

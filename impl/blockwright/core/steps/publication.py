@@ -124,6 +124,20 @@ def publish_filled(state: State, tables: RequestTables, request: Request, count:
         publish_to(group, table, request, count, stopped)
 
 
+def leaves_due(state: State, tables: RequestTables, request: Request) -> bool:
+    """Return whether the last step leaves a state or a tail that is published once it has run. law: PUB-1.
+
+    Of layers that run ahead it does not: only the engine knows which of their states remain.
+    """
+    known: i64 = request._num_prompt + i64(len(request._output))
+    if state.config.unit > 0 and next_tail(tables) <= min(tables.num_written, known):
+        return True
+    if state.config.runs_ahead:
+        return False
+    stopped = tables.num_written - tables.num_drafts
+    return stopped <= known and any([each.leaves_state(stopped) for each in state.groups])
+
+
 def publish_due(state: State, tables: RequestTables, request: Request) -> None:
     """Publish the state that a request's last step left, if any, now that the step has run. law: MAMBA-5.
 

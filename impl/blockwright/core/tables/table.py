@@ -99,6 +99,7 @@ class RequestTables(ManagerTables):
         self.num_settled: i64 = 0
         self.num_loading: i64 = 0
         self.trim_at: i64 = 0
+        self.by_group = by_group
         self.is_forked = False
         self.is_resumed = False
         self.is_due = False
@@ -116,7 +117,6 @@ class RequestTables(ManagerTables):
         self.tails: vec[i64] = NO_WANTS
         self.num_tails: i64 = 0
         self.is_delayed = False
-        self.by_group = by_group
 
     def copy_for(self, owner: i64, by_group: list[GroupTable]) -> RequestTables:
         """Return a copy for another manager, which has copied the tables of the groups."""
