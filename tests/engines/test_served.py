@@ -222,17 +222,17 @@ def test_engines_in_two_processes_share_a_mooncake_store(models_folder: Path, tm
         assert tokens == plain
         assert external > 0, "nothing of what the first engine has stored was loaded by the second"
         one.kill()
-        for stop, resume in (
-            (cluster.kill_owner, cluster.start_owner),
-            (cluster.stop_master, cluster.resume_master),
-            (cluster.kill_master, cluster.start_master),
+        for stop, resume, name in (
+            (cluster.kill, cluster.start, "owner"),
+            (cluster.stop, cluster.resume, "master"),
+            (cluster.kill, cluster.start, "master"),
         ):
-            stop()
+            stop(name)
             assert other.serve(forget=True)[0] == plain
-            resume()
+            resume(name)
             assert loads_again(other)
-        cluster.kill_master()
-        cluster.start_master()  # without a block: what comes is from the disk
+        cluster.kill("master")
+        cluster.start("master")  # without a block: what comes is from the disk
         engines.append(Engine(models_folder, tmp_path, disk_path=str(tmp_path / "one"), **extra))
         tokens, external = engines[-1].serve()
         assert tokens == plain

@@ -103,7 +103,7 @@ def misreported(outcome: ManagerOutcome, told: tuple[tuple[int, Content, bool], 
         lost += step.evicted
         for block, content in step.evicted:
             if block in before.queue:
-                classes[block] = before.marks[block].passing
+                classes[block] = bool(before.marks) and before.marks[block].passing
             if (block, content) in evicted or not {*holding(step.state, content)} - {block}:
                 wanted.append((block, content))
     faults = [] if wanted == evicted else [f"evicted: expected {lost}, found {evicted}"]

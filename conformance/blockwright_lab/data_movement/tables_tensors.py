@@ -35,7 +35,8 @@ class TokenCaches:
         copy_blocks(self.gpu, pairs).synchronize()
 
     def swap(self, pairs: Sequence[tuple[int, int]], out: bool) -> None:
-        swap_blocks(*(self.gpu, self.cpu)[:: 1 if out else -1], pairs).synchronize()
+        src, dst = (self.gpu, self.cpu) if out else (self.cpu, self.gpu)
+        swap_blocks(src, dst, pairs).synchronize()
 
     def places(self, blocks: Sequence[int], start: int, stop: int) -> tuple[Any, Any]:
         positions = torch.arange(start, stop)

@@ -624,7 +624,7 @@ class Request:
         return writer.getvalue()
 
     def block_bytes(self, start: i64, stop: i64) -> bytes:
-        """Return `token_bytes`; of the block that was hashed last, which its event needs, the same object. O(1) then."""
+        """Return `token_bytes`; of the block that was hashed last, which its event needs, in O(1)."""
         # An append that fails takes back the tokens and the key of its block, but not these bytes.
         is_keyed = stop == i64(len(self._words)) // 2 * self._block_size
         if is_keyed and start == self._hashed_at and 4 * (stop - start) == i64(len(self._hashed)):
