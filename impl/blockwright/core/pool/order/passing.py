@@ -291,13 +291,15 @@ class PassingBlocks:
         if self.last == 0 and self.num_spared == 0:
             return
         newer = self._newer
+        has_ring = self._has_ring
         while start < stop:
             block: i64 = i64(ids[start])
             start += 1
+            noted = i64(newer[block]) if has_ring else 0
             # Most blocks are in front: nothing but the note is theirs.
-            if not self._has_ring or newer[block] >= 0 or block == self.last:
+            if noted >= 0 or block == self.last:
                 self.taken_one(block)
-            elif newer[block] == _PASSING:
+            elif noted == _PASSING:
                 newer[block] = _ORDINARY
 
     def taken_one(self, block: i64) -> None:
