@@ -120,11 +120,11 @@ class PassingBlocks:
         """Learn from an admission how many passing blocks to spare. O(1). law: POLICY-6.
 
         Args:
-            hits: whether it has a hit.
+            hits: whether it has a hit. Without one, what falls short says nothing of the blocks that are spared.
             is_used: whether passing blocks serve that.
             falls_short: whether the layers that read everything would have had a longer one.
         """
-        if hits:
+        if hits or not falls_short:
             self.share += (self.whole - self.share) >> self.slow if is_used else -(self.share >> self.slow)
         if falls_short:
             self.share += (self.whole - self.share) >> (self.slow + 1)
