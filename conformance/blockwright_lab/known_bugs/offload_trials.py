@@ -103,6 +103,7 @@ class Engine:
         **options: Any,
     ) -> None:
         self.core: Any = package
+        self.store_on = store_on
         self.hasher = package.SipHasher(key_lookahead=lookahead)
         offload: Any = package.offload
         specs = [kv_cache_spec(kind, SIZE, package) for kind in kinds]
@@ -150,6 +151,25 @@ class Engine:
         self.manager.free(request)
         self.connector.request_finished(request)
 
+    def serve(self, name: str, token: int, settles: bool = False) -> None:
+        """Serve a request whole; where blocks are stored as they are published, they are, and `settles`: at once."""
+        request = self.admit(name, token)
+        self.compute(request)
+        if self.store_on == "publish":
+            self.connector.finish_step([request])
+        if settles:
+            self.settle()
+        self.end(request)
+
+    def load(self, request: Any, hit: Any = None, length: int = 0) -> int:
+        """Begin to load what the tiers offer after a hit; return how many tokens that is."""
+        external, _ = self.connector.get_num_new_matched_tokens(request, length)
+        if external:
+            self.manager.allocate_slots(request, 0, length, hit, num_external_computed_tokens=external)
+            self.connector.update_state_after_alloc(request, external)
+            self.connector.start_step()
+        return int(external)
+
     def settle(self) -> list[Any]:
         self.handler.wait(list(self.handler.begun))
         results: list[Any] = self.connector.poll()
@@ -162,11 +182,7 @@ class Engine:
         self.settle()
         self.manager.reset_prefix_cache()
         request = self.core.Request("back", [token] * LENGTH, SIZE, hasher=self.hasher)
-        external, _ = self.connector.get_num_new_matched_tokens(request, 0)
-        if external:
-            self.manager.allocate_slots(request, 0, num_external_computed_tokens=external)
-            self.connector.update_state_after_alloc(request, external)
-            self.connector.start_step()
+        if self.load(request):
             results = [each.num_tokens for each in self.settle()]
             yield from self.wrong(request) if results != [0] else ()
         again = self.core.Request("again", [token] * LENGTH, SIZE, hasher=self.hasher)
@@ -189,11 +205,7 @@ def taken_over(package: ModuleType, store_on: str, num_blocks: int) -> Iterator[
     rearm()
     engine = Engine(package, store_on, num_blocks)
     for name, token in (("first", 1), ("other", 2)):
-        request = engine.admit(name, token)
-        engine.compute(request)
-        if store_on == "publish":
-            engine.connector.finish_step([request])
-        engine.end(request)
+        engine.serve(name, token)
     yield from faults_of(engine, 1, 8)
 
 
@@ -226,10 +238,7 @@ def looks_ahead(package: ModuleType) -> Iterator[Fault]:
     rearm()
     engine = Engine(package, "publish", 24, lookahead=2)
     try:
-        first = engine.admit("first", 1)
-        engine.compute(first)
-        engine.connector.finish_step([first])
-        engine.end(first)
+        engine.serve("first", 1)
         yield from faults_of(engine, 1, 8)
     except LookupError as error:
         yield Fault("PUB-4", f"the connector asks for a key that the request does not have: {error}", 8)
@@ -244,11 +253,7 @@ def offered(package: ModuleType) -> Iterator[Fault]:
         for number, token in enumerate(map(int, tokens)):
             request = engine.core.Request(f"r{number}", [token] * LENGTH, SIZE)
             hit, length = engine.manager.get_computed_blocks(request)
-            external, _ = engine.connector.get_num_new_matched_tokens(request, length)
-            if external:
-                engine.manager.allocate_slots(request, 0, length, hit, num_external_computed_tokens=external)
-                engine.connector.update_state_after_alloc(request, external)
-                engine.connector.start_step()
+            if external := engine.load(request, hit, length):
                 results = [each for _ in range(3) for each in engine.settle()]
                 if [each.num_tokens for each in results] != [external]:
                     yield Fault("LIVE-1", f"{external} tokens were offered, and {results} came", number)
@@ -309,17 +314,10 @@ def interrupted(package: ModuleType) -> Iterator[Fault]:
     """Interrupt the calls that return results and events, and call them again (CALL-1)."""
     rearm()
     engine = Engine(package, "publish", 24, kinds=KINDS[:1], events=True)
-    request = engine.admit("first", 1)
-    engine.compute(request)
-    engine.connector.finish_step([request])
-    engine.settle()
-    engine.end(request)
+    engine.serve("first", 1, settles=True)
     engine.manager.reset_prefix_cache()
     request = engine.core.Request("again", [1] * LENGTH, SIZE, hasher=engine.hasher)
-    external, _ = engine.connector.get_num_new_matched_tokens(request, 0)
-    engine.manager.allocate_slots(request, 0, num_external_computed_tokens=external)
-    engine.connector.update_state_after_alloc(request, external)
-    engine.connector.start_step()
+    engine.load(request)
     engine.handler.wait(list(engine.handler.begun))
     for call in (engine.connector.poll, engine.connector.take_events):
         OnTheWayOut(engine.connector)
@@ -334,9 +332,5 @@ def failed_load(package: ModuleType) -> Iterator[Fault]:
     """Let a load of two groups fail after it has written something (CHAIN-6)."""
     rearm()
     engine = Engine(package, "publish", 24, fails=True)
-    request = engine.admit("first", 1)
-    engine.compute(request)
-    engine.connector.finish_step([request])
-    engine.settle()
-    engine.end(request)
+    engine.serve("first", 1, settles=True)
     yield from faults_of(engine, 1, 8)
