@@ -80,10 +80,9 @@ def is_wanted(config: Config, at: int, entry: int, lengths: Iterable[int]) -> bo
     """Return whether a hit of one of some lengths needs an entry of a group's table."""
     group = config.groups[at]
     start, end = entry * group.block_size, (entry + 1) * group.block_size
-    wanted = (*lengths, *multiples(config, group))
-    needed = ((hit_ends(group, length, config.eagle), length) for length in wanted)
+    needed = ((length, hit_ends(group, length, config.eagle)) for length in (*lengths, *multiples(config, group)))
     return isinstance(group.kind, Full) or any(
-        end in ends or (start < length < end and length in ends) for ends, length in needed
+        end in ends or (start < length < end and length in ends) for length, ends in needed
     )
 
 
@@ -117,9 +116,9 @@ def leaving(
 
 def ends_at(config: Config, at: int, entry: int, lengths: Iterable[int]) -> bool:
     """Return whether some length ends at an entry of a group's table, or with units inside it."""
-    size, is_inside = config.groups[at].block_size, bool(config.added.unit)
-    end = (entry + 1) * size
-    return any(length == end or (is_inside and end - size < length < end) for length in lengths)
+    size = config.groups[at].block_size
+    before = entry * size if config.added.unit else (entry + 1) * size - 1
+    return any(before < length <= (entry + 1) * size for length in lengths)
 
 
 def forgets(config: Config, at: int) -> bool:
