@@ -169,6 +169,7 @@ class Publish(NamedTuple):
 
     slot: int
     end: int
+    has_run: bool = True
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
@@ -183,6 +184,8 @@ class Publish(NamedTuple):
         request, size = running(state, slot), state.config.groups[0].block_size
         most = min(request.written, len(prefix[1]))
         yield cls(slot, request.computed)
+        if "before" in scope.calls:
+            yield cls(slot, request.computed, False)
         if request.computed > size and not runs_ahead(state.config):
             yield cls(slot, (request.computed - 1) // size * size)
         if request.computed < most:
@@ -194,10 +197,13 @@ class Publish(NamedTuple):
             yield cls(slot, -1)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        return settled(state, transitions.publish(state, self.slot, self.end))
+        return settled(state, transitions.publish(state, self.slot, self.end, self.has_run))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> None:
-        adapter.publish(name_of(self.slot), self.end)
+        if self.has_run:
+            adapter.publish(name_of(self.slot), self.end)
+        else:
+            adapter.publish_before(name_of(self.slot), self.end)
 
 
 class Trim(NamedTuple):

@@ -18,8 +18,6 @@ Tables = tuple[Table, ...]
 
 
 class Field(NamedTuple):
-    """One argument of a call."""
-
     name: str
     shape: str = "count"
     """A "count" (integer), a "name", "tokens" (integers), or "pairs" (of a name and integers)."""
@@ -42,6 +40,7 @@ SIGNATURES: dict[str, tuple[Field, ...]] = {
     "batch": (Field("lookahead"), Field("asks", "pairs")),
     "append": (REQUEST, Field("tokens", "tokens")),
     "publish": (REQUEST, Field("end")),
+    "publish_before": (REQUEST, Field("end")),
     "trim": (REQUEST, Field("end")),
     "free": (REQUEST,),
     "fork": (REQUEST, Field("child", "name"), Field("computed"), Field("extra"), Field("tokens", "tokens")),
@@ -102,7 +101,7 @@ STALE, EITHER = "HIT_STALE", "TOO_LONG"
 
 SILENT = {
     "start": "start", "settle": "settle", "loaded": "finish_load", "append": "append", "publish": "publish",
-    "trim": "trim", "free": "free", "forget": "forget",
+    "publish_before": "publish_before", "trim": "trim", "free": "free", "forget": "forget",
 }  # fmt: skip
 """Calls that return nothing, each with the method of the same arguments that it stands for."""
 
@@ -194,7 +193,7 @@ class ByCalls:
     def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
         return self.said("common", name, running, may=("counts",)).counts
 
-    start, settle, finish_load, append, publish, trim, free, forget = map(saying, SILENT)
+    start, settle, finish_load, append, publish, publish_before, trim, free, forget = map(saying, SILENT)
 
     def unasked(self, *_: Any) -> NoReturn:
         """Refuse a line that is no call of the protocol."""

@@ -172,7 +172,8 @@ class KVCacheManager:
                 evicts the least recently used block, whatever it is for. law: POLICY-4.
             passing_spares: how many of the last blocks that `keep_wanted` would evict first are evicted by age
                 instead, for prompts that part where no earlier one has. None: as many as hits have shown to be of use,
-                at most a quarter of the pool (`BlockPool.passing_spares`). Hints and shares spare none. law: POLICY-6.
+                at most a quarter of the pool (`BlockPool.passing_spares`). Shares and an `eviction_policy` spare none,
+                nor do hints once they come. law: POLICY-6.
             wanted_interval: with `keep_wanted`, hits of each multiple of so many tokens are wanted too, for where
                 prompts part; 0 for none. A multiple of the blocks of every group; not for chunked local attention. With
                 recurrent layers, end prefill steps there.
@@ -240,8 +241,11 @@ class KVCacheManager:
         if _keeps_wanted(keep_wanted, passing_spares, groups, pool):
             _require_interval(wanted_interval, groups)
             pool._keep_wanted(passing_spares or 0, WHOLE if passing_spares is None else 0, wanted_interval)
-        elif wanted_interval != 0:
-            raise InvalidArgumentError("wanted_interval: only with keep_wanted; leave it out, or give keep_wanted=True")
+        elif wanted_interval != 0 or passing_spares is not None:
+            name = "passing_spares" if wanted_interval == 0 else "wanted_interval"
+            raise InvalidArgumentError(
+                f"{name}: only with keep_wanted, where layers forget; leave it out, or give keep_wanted=True"
+            )
         managers = [
             group_tables(group.kv_cache_spec, pool, number, dcp_world_size) for number, group in enumerate(groups)
         ]
@@ -514,12 +518,18 @@ class KVCacheManager:
 
     # ------------------------------------------------------------------ publish, trim, release
 
-    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
+    def cache_blocks(self, request: Request, num_computed_tokens: int, *, has_run: bool = True) -> None:
         """Publish the blocks that the first `num_computed_tokens` tokens fill and that were delayed.
 
         The call declares that these tokens are computed, accepted drafts included. Other requests may read them from
         now on, so ``request.num_computed_tokens`` cannot go below this count any more. It may still be less when this
         is called.
+
+        Args:
+            request: a request that holds blocks.
+            num_computed_tokens: tokens whose blocks are published.
+            has_run: whether the request's last step has run. If not, the engine is certain to run it, a recurrent state
+                that it leaves is found from the next step on, and other blocks at once (law: MAMBA-5).
 
         Complexity: O(blocks published). law: PUB-1, PUB-2.
 
@@ -527,7 +537,7 @@ class KVCacheManager:
             UnknownRequestError: the request holds no blocks.
             InvalidArgumentError: more tokens than are written or known, or, if publication waits for it, than settled.
         """
-        publish(self._state, request, num_computed_tokens)
+        publish(self._state, request, num_computed_tokens, has_run)
         self._tell()
 
     def remove_skipped_blocks(self, request: Request, num_computed_tokens: int) -> None:
@@ -563,7 +573,10 @@ class KVCacheManager:
         self.free(request, preempted=True)
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all prefixes; False, and nothing happens, while any block is held. O(num_blocks)."""
+        """Forget all prefixes; False, and nothing happens, while any block is held. O(num_blocks).
+
+        The free blocks are then taken in the order of their numbers, so that a long prompt gets neighbouring blocks.
+        """
         was_reset = reset(self._state)
         self._tell()
         return was_reset
@@ -1106,7 +1119,10 @@ class KVCacheManager:
         """Recompute every invariant from scratch: counters, queue, index, tables. O(num_blocks + blocks held).
 
         Blocks held from outside (`BlockPool.touch`), for example by a connector, are counted from the pool's own notes.
-        If `held_elsewhere` gives the expected number of such holders per block, the check compares it too.
+        If `held_elsewhere` gives the expected number of such holders per block, the check compares it too. What a
+        request wanted kept is gone with it, so the class of a candidate (``keep_wanted``) is taken as noted: the check
+        compares it with the order of eviction, and with the blocks that may be of no class but the ordinary one, which
+        are those without content, those that requests hold and those of full attention.
 
         Raises:
             InvariantError: names the law and shows both sides.
@@ -1140,8 +1156,10 @@ def _check_unit(unit: int, refused: list[str], groups: list[KVCacheGroupSpec]) -
 
 def _keeps_wanted(asked: bool | None, spares: int | None, groups: list[KVCacheGroupSpec], pool: BlockPool) -> bool:
     """Return whether passing blocks are evicted first, as asked for, or as the kinds of layers suggest."""
-    if spares is not None and not 0 <= spares < pool.num_blocks:
+    if spares is not None and (isinstance(spares, bool) or not 0 <= spares < pool.num_blocks):
         raise InvalidArgumentError(f"passing_spares: must be within 0..{pool.num_blocks - 1} blocks, not {spares!r}")
+    if spares and pool._order is not None:
+        raise InvalidArgumentError("passing_spares: shares and an eviction_policy spare none; leave it out, or give 0")
     kinds = [type(group.kv_cache_spec) for group in groups]
     forgets = SlidingWindowSpec in kinds or ChunkedLocalAttentionSpec in kinds
     if asked and not (pool.enable_caching and (forgets or MambaSpec in kinds)):

@@ -21,8 +21,8 @@ everything always are. Passing blocks go first, in the order in which they were 
 them: they go as ordinary ones do (POLICY-4). Prompts also part at points that no request could foresee, and the spared
 blocks may serve those. How many are of use depends on the prompts: none where sessions take turns, and much of the pool
 where prompts part anywhere. So an engine may leave the number to be learned (POLICY-6). The share of the pool that is
-spared follows the share of hits that passing blocks have served. A junction says that passing blocks would have served
-a longer hit, had they been there, and counts half as much. At most a quarter of the pool is spared.
+spared follows the share of requests that passing blocks have served. A junction says that passing blocks would have
+served a longer hit, had they been there, and counts half as much. At most a quarter of the pool is spared.
 
 What follows for a user (KEEP-1): a request's next turn hits all that this one has left (`left`) if no other request has
 gone on from there, and if the blocks that are held meanwhile, the spared ones, and the ordinary ones of this request
@@ -171,13 +171,13 @@ def spares_of(state: State) -> int:
 
 
 def learned(state: State, slot: int, hit: Hit) -> State:
-    """Learn from an admission with a hit how many passing blocks to spare (POLICY-6)."""
+    """Learn from an admission how many passing blocks to spare (POLICY-6)."""
     added, request = state.config.added, state.requests[slot]
     if added.learns is None or added.retains or not isinstance(request, Waiting):
         return state
     (whole, slow), old = added.learns, state.share
     up, down = (whole - old >> slow, 0) if serve_passing(state, hit.tables) else (0, old >> slow)
-    used = old + up - down if hit.length else old
+    used = old + up - down if hit.length or not request.hit.junction else old
     share = used + (whole - used >> slow + 1) if request.hit.junction else used
     spared = tuple(block for block in state.queue if state.marks[block].spared)
     return sparing(replace(state, share=share), spared)

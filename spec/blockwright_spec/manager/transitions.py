@@ -16,7 +16,7 @@ from .outcomes import Done, Outcome, Reason, Refusal, Step
 from .plans import let_go, nulled, trimmed_tables
 from .preconditions import going, starting, wrong
 from .publication import delaying, is_open, published, replaced, stops, without
-from .state import NULL, Absent, Hit, Running, State, Waiting, certain, held_tables
+from .state import NULL, Absent, Hit, Running, State, Waiting, certain, held_tables, runs_ahead
 
 Ask = tuple[int, int, Step]
 """One request of a batch: its slot, its computed tokens, and the step."""
@@ -129,11 +129,12 @@ def append_output(state: State, slot: int, tokens: tuple[int, ...], accepted: in
     # SAME: tables, queue, keys: what was accepted is published by the next step or by `publish`.
 
 
-def publish(state: State, slot: int, count: int) -> Outcome:
+def publish(state: State, slot: int, count: int, has_run: bool = True) -> Outcome:
     """Publish the blocks filled up to `count` tokens, after publication was put off: ``cache_blocks`` (PUB-1).
 
     The engine says so that `count` tokens are computed, drafts among them that hold. Unless steps are in flight, they
-    are settled: others may read them from now on, so none of them is taken back (WRITE-1).
+    are settled: others may read them from now on, so none of them is taken back (WRITE-1). If the request's last step
+    is still to run, a state that it leaves is due; of layers that run ahead, until a later call names the count.
     """
     # REFUSE
     request = state.requests[slot]
@@ -150,8 +151,8 @@ def publish(state: State, slot: int, count: int) -> Outcome:
     said = believed(state, slot, replace(request, settled=settled))
     put_off = count < min(max(certain(request), request.settled), len(request.prefix[1]))
     said = said if put_off else delaying(said, slot, False)
-    if is_open(state, slot):  # what the open step computes has not run, whatever the engine's count says
-        is_due = count == certain(request) and stops(state.config, request)
+    if not has_run or is_open(state, slot):  # what the open step computes has not run, whatever the count says
+        is_due = count == certain(request) and not runs_ahead(state.config) and stops(state.config, request)
         due = (*without(said.due, slot), slot) if is_due else said.due
         return Done(published(replace(said, due=due), slot, count, None))
     return Done(published(said, slot, count, certain(request)))
@@ -213,5 +214,7 @@ def reset(state: State) -> Outcome:
         return Refusal(Reason.BLOCKS_HELD)
     # EFFECT
     marks = (Mark(),) * len(state.marks)
-    return Done(replace(state, keys=(), contents=(None,) * state.config.num_blocks, marks=marks))
-    # SAME: the queue and its order, requests.
+    # Nothing is left to evict, so the order says nothing any more: the next long prompt gets neighbouring blocks.
+    queue = tuple(sorted(state.queue))
+    return Done(replace(state, queue=queue, keys=(), contents=(None,) * state.config.num_blocks, marks=marks))
+    # SAME: the free blocks, requests.

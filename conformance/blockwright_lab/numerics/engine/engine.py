@@ -273,7 +273,7 @@ class Engine:
             self.manager.cache_blocks(task.request, settled)
         if config.trim_early:
             self.manager.remove_skipped_blocks(task.request, work.num_settled)
-            self.scheduler.tell_row(task)
+            self.scheduler.later.set_row(self.manager, task)
 
     def end(self, task: Task) -> None:
         for place in self.elsewhere:

@@ -274,9 +274,6 @@ class Scheduler:
 
     def join(self, task: Task) -> None:
         self.running.append(task)
-        self.tell_row(task)
-
-    def tell_row(self, task: Task) -> None:
         self.later.set_row(self.manager, task)
 
     def end(self, task: Task) -> None:

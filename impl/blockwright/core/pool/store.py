@@ -811,6 +811,15 @@ class BlockStore:
             i += 1
         return i
 
+    def find_back(self, ids: vec[i32], keys: BlockKeys, group: i64, start: i64, stop: i64) -> None:
+        """Write the blocks that serve the request's blocks start, start - 1, ... `stop` to `ids`, up to a missing one.
+
+        Complexity: one lookup per block. With a journal, which may refuse a block, none is written.
+        """
+        if self._journal is None:
+            keys.ensure_keys(start + 1)
+            self._index.find_run(keys.words, 2 * keys.units, group, ids, start, stop - 1, -1)
+
     def loss(self, keys: BlockKeys, index: i64, group: i64) -> i64:
         """Return how the key of the request's block `index` was lost; 0 if no loss is known, -1 if none are noted.
 
@@ -1064,7 +1073,7 @@ class BlockStore:
     def _forget_all(self, num_reserved: i64 = 0) -> bool:
         """Drop every key; False, and nothing happens, while any block is held but `num_reserved` ones without content.
 
-        Complexity: O(count), O(1) where no block carries a key.
+        The blocks are then free in the order of their numbers, so that a long prompt gets neighbours again. O(count).
         """
         # A held block may be read by its request at any time, so that its content must stay what its key says.
         if self._num_free + num_reserved != self._count - 1:
@@ -1076,6 +1085,7 @@ class BlockStore:
             order = self._order
             if order is not None:
                 self._line_up(order.clear())
+            self._sort_free()
             if self._passing is not None:
                 self._passing.clear(i64(self._prev[0]))
             if self._tails is not None:
@@ -1085,6 +1095,20 @@ class BlockStore:
             self._tear()
             raise
         return True
+
+    def _sort_free(self) -> None:
+        """Put all free blocks into the queue in the order of their numbers, none of which has content. O(count)."""
+        following, before, ref = self._next, self._prev, self._ref
+        tail: i64 = 0
+        block: i64 = 1
+        while block < self._count:
+            if ref[block] == 0:
+                following[tail] = i32(block)
+                before[block] = i32(tail)
+                tail = block
+            block += 1
+        following[tail] = 0
+        before[0] = i32(tail)
 
     def _line_up(self, blocks: list[int]) -> None:
         """Put candidates that are about to be taken or held at the end of the queue."""

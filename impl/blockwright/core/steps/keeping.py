@@ -174,16 +174,14 @@ def wanted_dead(state: State, tables: RequestTables, changes: StepScratch) -> i6
     if passing is not None and passing.every > 0:
         return SOME
     found: i64 = SOME
-    i: i64 = changes.num_nulled
     at: i64 = 0
     while at < state.config.num_groups:
-        stop: i64 = i64(changes.nulled_ends[at])
-        if i < stop:
+        if changes.dead[at] < changes.dead_ends[at]:
             group = state.groups[at]
             needed = NONE
             size = group._block_size
-            start = i64(changes.nulled[i]) * size
-            end = (i64(changes.nulled[stop - 1]) + 1) * size
+            start = i64(changes.dead[at]) * size
+            end = i64(changes.dead_ends[at]) * size
             k: i64 = i64(len(wants)) if start > tables.wants_end else 0
             while k < i64(len(wants)):
                 length: i64 = wants[k]
@@ -197,8 +195,7 @@ def wanted_dead(state: State, tables: RequestTables, changes: StepScratch) -> i6
             if found != SOME and found != needed:
                 return SOME
             found = needed
-        i = stop
-        at += 1
+        at = i64(changes.runs[at])
     return found
 
 

@@ -19,7 +19,7 @@ from blockwright.core.steps.keeping import trim_group
 from blockwright.core.steps.outcomes import Fits, Plan
 from blockwright.core.steps.plans import request_version
 from blockwright.core.steps.preconditions import tables_of, tables_running
-from blockwright.core.steps.publication import NOT_RUN, make_keys, publish_filled, publishes_now
+from blockwright.core.steps.publication import NOT_RUN, leaves_due, make_keys, publish_filled, publishes_now
 from blockwright.core.steps.state import State
 from blockwright.core.steps.units import check_unit, last_count, longest_inside, publish_tails, reserve_tails, with_tail
 from blockwright.core.tables.table import RequestTables
@@ -88,7 +88,7 @@ def commit(state: State, plan: Plan) -> KVCacheBlocks:
     return serve(state, request, tables, plan._ask)
 
 
-def publish(state: State, request: Request, num_computed_tokens: int) -> None:
+def publish(state: State, request: Request, num_computed_tokens: int, has_run: bool) -> None:
     """Publish the blocks filled up to some tokens, after publication was put off: ``cache_blocks``."""
     config = state.config
     tables = tables_running(state, request)
@@ -111,8 +111,9 @@ def publish(state: State, request: Request, num_computed_tokens: int) -> None:
         tables.is_delayed = is_delayed
         if config.caching:
             stopped = tables.num_written - tables.num_drafts
-            if config.overlaps and len(state.steps) > 0 and tables.last_step == state.num_steps:  # it has not run
-                if count == stopped and any([each.leaves_state(stopped) for each in state.groups]):
+            is_open = config.overlaps and len(state.steps) > 0 and tables.last_step == state.num_steps
+            if is_open or not has_run:
+                if count == stopped and leaves_due(state, tables, request):
                     state.due.add(tables)
                 # The step is still to run: its state is due with the next step, and its blocks are published now.
                 stopped = NOT_RUN
