@@ -124,9 +124,8 @@ def due_tails(request: Running, count: int) -> tuple[int, ...]:
 
 def last_end(config: Config, request: Running) -> int:
     """Return the tokens that a request has computed and publishes as it ends, with units; 0 if it puts that off."""
-    if request.added.is_delayed or not config.added.unit:
-        return 0
-    return min(request.computed, max(certain(request), request.settled), len(request.prefix[1]))
+    count = min(request.computed, max(certain(request), request.settled), len(request.prefix[1]))
+    return 0 if request.added.is_delayed or not config.added.unit else count
 
 
 def last_tail(state: State, slot: int) -> State:
