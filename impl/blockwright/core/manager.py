@@ -183,8 +183,7 @@ class KVCacheManager:
                 request that hits part of a block which others read gets that part as a copy: run those of
                 `take_copies` before each step, and call `new_step_starts` at its beginning. None: hits end with whole
                 blocks. Only for attention, and without the options that know whole blocks only: `use_eagle`, events,
-                `verify_tokens`, `explain_evictions`, `track_evictions`, shares, hints, `eviction_policy` and
-                `keep_wanted`.
+                `verify_tokens`, `explain_evictions`, `track_evictions`, shares, hints and `eviction_policy`.
 
         Complexity: O(num_blocks + shares).
 
@@ -231,10 +230,8 @@ class KVCacheManager:
                 "shares": shares is not None,
                 "hint_guard": hint_guard > 0,
                 "eviction_policy": eviction_policy is not None,
-                "keep_wanted": bool(keep_wanted) or passing_spares is not None,
             }
             _check_unit(unit, [name for name, given in refused.items() if given], groups)
-            keep_wanted = False
             pool._keep_tails()
         pool._guard = int(hint_guard * (kv_cache_config.num_blocks - 1))
         if shares is not None:

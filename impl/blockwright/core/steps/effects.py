@@ -34,7 +34,14 @@ from blockwright.core.steps.keeping import (
 )
 from blockwright.core.steps.publication import publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State
-from blockwright.core.steps.units import last_count, own_parts, publish_last, reserve_tails, tail_lengths
+from blockwright.core.steps.units import (
+    last_count,
+    last_published,
+    own_parts,
+    publish_last,
+    reserve_tails,
+    tail_lengths,
+)
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.changes import StepScratch
 from blockwright.core.tables.table import NO_WANTS, GroupTable, RequestTables, held_blocks
@@ -557,18 +564,21 @@ def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) ->
     has_begun = False
     wish = tables.wish
     step = state.steps[int(tables.last_step - state.steps[0].number)] if in_flight else None
+    last: i64 = 0
+    if state.config.unit > 0 and not in_flight:
+        last = last_published(state, tables, tables.request, computed)
     if state.config.unit > 0 and not in_flight:
         tables.request.hash_filled(last_count(tables, tables.request))
         reserve_tails(state, tables)
     try:
         if step is not None:
             step.wishes.append(wish)
-            step.wants.append(all_wanted(state, tables, resumes))
+            step.wants.append(all_wanted(state, tables, resumes, last))
             step.fenced.append(batch)
         elif waits:
             if wish is not None:
                 state.load_wishes[tables.request_id] = wish
-            state.load_wants[tables.request_id] = all_wanted(state, tables, resumes)
+            state.load_wants[tables.request_id] = all_wanted(state, tables, resumes, last)
             state.loads[tables.request_id] = batch
         has_begun = True
         run = tables.num_written - tables.num_drafts if state.config.unit == 0 else tables.num_certain
@@ -578,7 +588,7 @@ def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) ->
         if state.config.unit > 0 and not in_flight:
             publish_last(state, tables, tables.request, computed)
         state.due.remove(tables)
-        wants = NO_WANTS if waits else all_wanted(state, tables, resumes)
+        wants = NO_WANTS if waits else all_wanted(state, tables, resumes, last)
         for group, table in zip(state.groups, tables.by_group):
             if not waits:
                 state.pool._begin_release(wish, group._block_size)

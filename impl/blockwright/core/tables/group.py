@@ -378,7 +378,7 @@ class GroupTables:
     def want(self, passing: PassingBlocks, length: i64) -> None:
         """Want the entries that a hit of `length` tokens needs, of a table that is let go of. O(1)."""
         if length > 0:
-            end = length // self._block_size
+            end = self.num_adopted(length)
             if self.sinks > 0:
                 passing.want(0, min(self.sinks, end))
             passing.want(self.first_kept(length), end + 1 if self._has_margin else end)
