@@ -573,10 +573,7 @@ class KVCacheManager:
         self.free(request, preempted=True)
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all prefixes; False, and nothing happens, while any block is held. O(num_blocks).
-
-        The free blocks are then taken in the order of their numbers, so that a long prompt gets neighbouring blocks.
-        """
+        """Forget all prefixes; False, and nothing happens, while any block is held. O(num_blocks)."""
         was_reset = reset(self._state)
         self._tell()
         return was_reset

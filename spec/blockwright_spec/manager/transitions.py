@@ -214,7 +214,5 @@ def reset(state: State) -> Outcome:
         return Refusal(Reason.BLOCKS_HELD)
     # EFFECT
     marks = (Mark(),) * len(state.marks)
-    # Nothing is left to evict, so the order says nothing any more: the next long prompt gets neighbouring blocks.
-    queue = tuple(sorted(state.queue))
-    return Done(replace(state, queue=queue, keys=(), contents=(None,) * state.config.num_blocks, marks=marks))
-    # SAME: the free blocks, requests.
+    return Done(replace(state, keys=(), contents=(None,) * state.config.num_blocks, marks=marks))
+    # SAME: the queue and its order, requests.

@@ -1073,7 +1073,7 @@ class BlockStore:
     def _forget_all(self, num_reserved: i64 = 0) -> bool:
         """Drop every key; False, and nothing happens, while any block is held but `num_reserved` ones without content.
 
-        The blocks are then free in the order of their numbers, so that a long prompt gets neighbours again. O(count).
+        Complexity: O(count), O(1) where no block carries a key.
         """
         # A held block may be read by its request at any time, so that its content must stay what its key says.
         if self._num_free + num_reserved != self._count - 1:
@@ -1085,7 +1085,6 @@ class BlockStore:
             order = self._order
             if order is not None:
                 self._line_up(order.clear())
-            self._sort_free()
             if self._passing is not None:
                 self._passing.clear(i64(self._prev[0]))
             if self._tails is not None:
@@ -1095,20 +1094,6 @@ class BlockStore:
             self._tear()
             raise
         return True
-
-    def _sort_free(self) -> None:
-        """Put all free blocks into the queue in the order of their numbers, none of which has content. O(count)."""
-        following, before, ref = self._next, self._prev, self._ref
-        tail: i64 = 0
-        block: i64 = 1
-        while block < self._count:
-            if ref[block] == 0:
-                following[tail] = i32(block)
-                before[block] = i32(tail)
-                tail = block
-            block += 1
-        following[tail] = 0
-        before[0] = i32(tail)
 
     def _line_up(self, blocks: list[int]) -> None:
         """Put candidates that are about to be taken or held at the end of the queue."""
