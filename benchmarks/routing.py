@@ -61,15 +61,15 @@ class Answer(NamedTuple):
 class Engine:
     """A manager with a connector, and the index that a router has of it."""
 
-    def __init__(self, disk: Path | None, lookahead: int) -> None:
+    def __init__(self, disk: Path | None, lookahead: int, store_on: str) -> None:
         config = KVCacheConfig(num_blocks=POOL, kv_cache_groups=[KVCacheGroupSpec(["layers"], SPEC)])
         self.manager = KVCacheManager(config, max_model_len=256, enable_kv_cache_events=True, track_evictions=True)
         self.hasher = Sha256Hasher(b"seed", lookahead)
         device = torch.zeros(POOL, SIZE, 1)
         if disk is not None:
             identity = CacheIdentity(model="toy", layout="", dtype="float32", block_size=SIZE, hash_seed=b"seed")
-            places: dict[str, Any] = {"host_blocks": 40, "disk": disk, "disk_blocks": 120, "identity": identity}
-            self.connector = OffloadingConnector.build(self.manager, device, events=True, **places)
+            places: dict[str, Any] = {"host_blocks": 8, "disk": disk, "disk_blocks": 120, "identity": identity}
+            self.connector = OffloadingConnector.build(self.manager, device, events=True, store_on=store_on, **places)
         else:
             handler, worker = HostHandler(device, HostPool(device, 60, device_blocks_per_block=2)), OffloadingWorker()
             worker.register_handler(GPULoadStoreSpec, CPULoadStoreSpec, handler)
@@ -81,6 +81,7 @@ class Engine:
         self.stream, self.index, self.heard = EventStream(), PrefixIndex(), 0
         self.encode = Encoder("vllm", groups=kinds_of([SPEC]))
         self.load = 0
+        self.most_loaded = 8 * SIZE if disk is not None else POOL * SIZE  # at once: as far as the host has room
 
     def tell(self) -> None:
         """Send the events since the last call to the router's index, over the wire."""
@@ -96,7 +97,8 @@ class Engine:
         owner: dict[str, Any] = {"cache_salt": request.cache_salt, "lora_name": request.lora_name}
         media = ("GPU", ("GPU", "CPU", "DISK"))
         found = [self.index.match(request.all_token_ids, medium=each, **owner) for each in media]
-        return Answer(*[min(each, most) for each in found])
+        device, tiers = [min(each, most) for each in found]
+        return Answer(device, min(tiers, device + self.most_loaded))
 
     def asked(self, request: Request) -> Answer:
         """Return the answer of the engine's own lookups."""
@@ -136,10 +138,12 @@ class Engine:
         return found
 
 
-def compare(num_requests: int, seed: int, lookahead: int, folder: Path) -> tuple[Counter[str], list[str]]:
+def compare(
+    num_requests: int, seed: int, lookahead: int, store_on: str, folder: Path
+) -> tuple[Counter[str], list[str]]:
     """Return what happened, how often, and the differences that were found."""
     random, counts, differences = Random(seed), Counter[str](), list[str]()
-    engines = (Engine(folder / "disk", lookahead), Engine(None, lookahead))
+    engines = (Engine(folder / "disk", lookahead, store_on), Engine(None, lookahead, store_on))
     roots = [[random.randrange(99) for _ in range(32)] for _ in range(12)]
     try:
         for number in range(num_requests):
@@ -186,10 +190,11 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--key-lookahead", type=int, default=0)
+    parser.add_argument("--store-on", choices=("publish", "evict"), default="publish", help="of the engine with a disk")
     args = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        counts, differences = compare(args.requests, args.seed, args.key_lookahead, Path(folder))
+        counts, differences = compare(args.requests, args.seed, args.key_lookahead, args.store_on, Path(folder))
     print("\n".join(differences[:10]))
     took = f"{args.requests:,} requests in {time.monotonic() - began:.0f} s"
     print(f"{took}: {dict(counts)}; {len(differences)} differences")

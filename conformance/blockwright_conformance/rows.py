@@ -112,7 +112,7 @@ class Exploration:
 
     def is_whole(self, profile: Profile) -> bool:
         """Return whether everything must happen in the scopes that are asked for."""
-        return profile.is_ours and not profile.scope and profile.name != "quick"
+        return bool(self.everything) and profile.is_ours and not profile.scope and profile.name != "quick"
 
     def size(self, profile: Profile) -> int:
         return len(self.chosen(profile))
@@ -120,9 +120,9 @@ class Exploration:
     def row(self, scope: Any, profile: Profile) -> GateResult:
         return self.report(Explorer(self.world(scope), max_transitions=LIMIT).run())
 
-    def report(self, result: Result) -> GateResult:
-        found = result.violation
-        way = self.world(result.scope).script(found.actions, f"{found.law}: {found.detail}") if found else ""
+    def report(self, result: Result, world: World[Any, Any] | None = None) -> GateResult:
+        found, world = result.violation, world or self.world(result.scope)
+        way = world.script(found.actions, f"{found.law}: {found.detail}") if found else ""
         return explored(self.kind, result, way)
 
     def run(self, profile: Profile, progress: Advance) -> list[GateResult]:

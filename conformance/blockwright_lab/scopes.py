@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from blockwright_conformance.block_tables.scopes import of_row as tables
-from blockwright_conformance.kv_cache.scopes import EVERY, layers, plain
+from blockwright_conformance.kv_cache.scopes import EVERY, layers
 from blockwright_conformance.kv_cache.scopes import of_row as managers
+from blockwright_conformance.kv_cache.scopes import plain as plain
 from blockwright_conformance.offload.scopes import chain_of_row as chains
 from blockwright_conformance.offload.scopes import tier_of_row as tiers
 from blockwright_spec.reads import Group
 
-__all__ = ["chains", "layer", "managers", "plain", "scope", "tables", "tiers"]
 MAKERS: dict[str, Callable[..., Any]] = {"managers": managers, "tables": tables, "tiers": tiers, "chains": chains}
 
 

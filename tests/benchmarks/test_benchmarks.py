@@ -44,7 +44,7 @@ def test_paths_are_measured_and_reported(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_router_is_told_what_the_engines_own_lookups_say(lookahead: int, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     routing = pytest.importorskip("benchmarks.routing")
-    counts, differences = routing.compare(250, 7, lookahead, tmp_path)
+    counts, differences = routing.compare(250, 7, lookahead, "publish", tmp_path)
     assert differences == []
     assert min(counts[name] for name in ("found on a device", "found further on a tier", "chosen for its prefix")) > 20
 

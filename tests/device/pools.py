@@ -51,6 +51,16 @@ def moved_plainly(src: torch.Tensor, dst: torch.Tensor, pairs: list[tuple[int, i
         bits(dst).select(block_dim, destination)[...] = bits(src).select(block_dim, source)
 
 
+def parts(pool: torch.Tensor, dims: tuple[int, int], pairs: list[tuple[int, int]], seed: int) -> list[int]:
+    """Move the first tokens of some blocks, so many of each as is returned; `dims` count blocks, and tokens."""
+    draw, counts = random.Random(seed), []
+    for pair in pairs:
+        counts.append(draw.randrange(pool.shape[dims[1]] + 1))
+        part = pool.narrow(dims[1], 0, counts[-1])
+        moved_plainly(part, part, [pair], dims[0])
+    return counts
+
+
 def twin(flat: torch.Tensor, view: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     copy = flat.clone()
     return copy, copy.as_strided(view.shape, view.stride(), view.storage_offset())

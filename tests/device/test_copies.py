@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch", reason="needs torch: pip install torch")
 
 import torch
-from tests.device.pools import DTYPES, LAYOUTS, equal, memory, moved_plainly, pair_lists, twin
+from tests.device.pools import DTYPES, LAYOUTS, equal, memory, moved_plainly, pair_lists, parts, twin
 
 from blockwright.device import copies, copy_blocks, empty_host_caches_like, swap_blocks
 from blockwright.device.layout import as_words, row_pieces
@@ -51,6 +51,20 @@ def test_copies_are_those_of_a_loop(layout: str, dtype: torch.dtype) -> None:
             transfer = copy_blocks(pool, pairs, block_dim=dim)
             assert transfer.done
             assert equal(flat, expected_flat), pairs
+
+
+@pytest.mark.usefixtures("way")
+@each_layout
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int8])
+def test_parts_are_those_of_a_loop(layout: str, dtype: torch.dtype) -> None:
+    dim, make = LAYOUTS[layout]
+    for pairs in pair_lists(5, 12, 12, apart=True):
+        flat, pool = make(12, dtype)
+        for token_dim in {*range(pool.dim())} - {dim % pool.dim()}:
+            expected_flat, expected = twin(flat, pool)
+            counts = parts(expected, (dim, token_dim), pairs, seed=token_dim)
+            assert copy_blocks(pool, pairs, block_dim=dim, num_tokens=counts, token_dim=token_dim).done
+            assert equal(flat, expected_flat), (pairs, counts)
 
 
 @pytest.mark.usefixtures("way")

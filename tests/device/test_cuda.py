@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="needs torch: pip install torch")
 
 import torch
-from tests.device.pools import LAYOUTS, bits, equal, moved_plainly, pair_lists
+from tests.device.pools import LAYOUTS, bits, equal, moved_plainly, pair_lists, parts
 
 from blockwright.device import copies, copy_blocks, empty_host_caches_like, swap_blocks
 from blockwright.errors import InvalidArgumentError
@@ -46,6 +46,9 @@ def test_copies_on_a_gpu(layout: str, dtype: torch.dtype, scratch: int, monkeypa
         cache = on_gpu(expected)
         copy_blocks(cache, pairs, block_dim=dim, stream=torch.cuda.Stream()).synchronize()
         moved_plainly(expected, expected, pairs, dim)
+        for token_dim in {*range(expected.dim())} - {dim % expected.dim()}:
+            counts = parts(expected, (dim, token_dim), pairs, seed=token_dim)
+            copy_blocks(cache, pairs, block_dim=dim, num_tokens=counts, token_dim=token_dim).synchronize()
         assert equal(cache.cpu().contiguous(), expected.contiguous())
 
 

@@ -124,6 +124,25 @@ def test_wrong_caches(caches: Any, block_dim: Any, words: str) -> None:
         copy_blocks(caches, [(0, 1)], block_dim=block_dim)
 
 
+WRONG_PARTS = [
+    ([1], 1, "num_tokens has 1 entries: pass one count of tokens for each of 2 pairs"),
+    ([1, 3], 1, "num_tokens: 3 is no count of a block's 2 tokens"),
+    ([-1, 1], 1, "num_tokens: -1 is no count"),
+    ([1, 1], 0, "token_dim=0 of caches, which has 2 dimensions and counts blocks by block_dim=0"),
+    ([1, 1], -2, "token_dim=-2 of caches"),
+    ([1, 1], 2, "token_dim=2 of caches"),
+    ([1, 1], [1, 1], "token_dim has 2 entries for 1 tensors"),
+]
+
+
+@pytest.mark.parametrize(("num_tokens", "token_dim", "words"), WRONG_PARTS)
+def test_wrong_parts(num_tokens: Any, token_dim: Any, words: str) -> None:
+    cache = torch.arange(8).reshape(4, 2)
+    with pytest.raises(InvalidArgumentError, match=words):
+        copy_blocks(cache, [(0, 1), (0, 2)], num_tokens=num_tokens, token_dim=token_dim)
+    assert torch.equal(cache, torch.arange(8).reshape(4, 2))
+
+
 def test_a_destination_that_shares_its_own_memory() -> None:
     dst = torch.zeros(1, 2).expand(4, 2)
     with pytest.raises(InvalidArgumentError, match="dst has elements that share memory"):

@@ -153,18 +153,29 @@ def scheduler_of(llm: LLM) -> Any:
     return llm.llm_engine.engine_core.engine_core.scheduler
 
 
-def serve(folder: Path, model: str, workload: Workload, ours: bool, options: dict[str, Any]) -> Served:
-    """Run a workload on one side."""
+def started(folder: Path, model: str, ours: bool, options: dict[str, Any]) -> LLM:
+    """Start an engine."""
     used: dict[str, Any] = PLAIN | options | ({"scheduler_cls": OURS} if ours else {})
     drafts: dict[str, Any] = used.get("speculative_config", {})
     if "model" in drafts:
         used["speculative_config"] = drafts | {"model": str(models.eagle(folder))}
     llm = LLM(model=str(models.make(model, folder)), **used)
     dispatcher._rebind_kernels = lambda *_: None  # once per process: it trips over modules that n-gram drafts bring
+    return llm
+
+
+def counted(llm: LLM) -> dict[str, Any]:
+    """Return an engine's metrics by name."""
+    return {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
+
+
+def serve(folder: Path, model: str, workload: Workload, ours: bool, options: dict[str, Any]) -> Served:
+    """Run a workload on one side."""
+    llm = started(folder, model, ours, options)
     served = Served()
     try:
         workload(llm, served)
-        values = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
+        values = counted(llm)
         served.queries = values["vllm:prefix_cache_queries"]
         served.hits = values["vllm:prefix_cache_hits"]
         served.external = values["vllm:external_prefix_cache_hits"]

@@ -546,7 +546,7 @@ class Side:
         self.scheduler, self.depth, self.drafts = scheduler, depth, drafts
         self.worker = Worker(kinds, drafts, 12345, scheduler)
         self.queue: deque[Any] = deque()
-        self.prefixes: dict[bytes, int] = {}
+        self.prefixes: dict[bytes, tuple[int, int]] = {}  # by key, its tokens and their digest
         self.tokens: dict[str, list[int]] = {}
         self.hits = self.queries = self.preemptions = self.external = self.failed = 0
         self.under_way: list[tuple[int, Any, int, int, Any]] = []
@@ -630,7 +630,8 @@ class Side:
             name, keys = request.request_id, request.block_hashes
             if name in self.worker.tokens:
                 digests = self.worker._digest(name, min(len(keys) * unit, len(self.worker.tokens[name])))
-                self.prefixes |= {key[:16]: end for key, end in zip(keys, digests[unit - 1 :: unit], strict=False)}
+                ends = zip(keys, range(unit, len(digests) + 1, unit), strict=False)
+                self.prefixes |= {key[:16]: (end, digests[end - 1]) for key, end in ends}
         pool = core.block_pool
         for name in [each.request_id for each in self.scheduler.running if self.worker.again]:
             begin, stop = self.worker.heads[name]
@@ -639,14 +640,15 @@ class Side:
                 entries = {at // kind.block_size for at in range(max(begin, known - self.worker.again), known)}
                 if not isinstance(kind, MambaSpec) and any(pool.is_published(table[entry]) for entry in entries):
                     raise WrongContentError(f"{name}: a block that its draft head writes once more can be found")
-        for block, (group, key) in enumerate(zip(pool.block_groups(), pool.block_keys(), strict=True)):
-            if key not in self.prefixes:
-                continue
-            self.audited += 1
+        keyed = zip(pool.block_groups(), pool.block_keys(), pool.tail_keys(), strict=True)
+        for block, (group, whole, parts) in enumerate(keyed):
             owner, held = self.worker.slots.get(block, (group, {}))
-            last = "state" if group in self.worker.states else self.worker.kinds[group].block_size - 1
-            if owner != group or held.get(last) != self.prefixes[key]:
-                raise WrongContentError(f"block {block} of group {group} does not hold the prefix of its key")
+            for key in {whole, *parts} & self.prefixes.keys():
+                self.audited += 1
+                end, digest = self.prefixes[key]
+                last = "state" if group in self.worker.states else (end - 1) % self.worker.kinds[group].block_size
+                if owner != group or held.get(last) != digest:
+                    raise WrongContentError(f"block {block} of group {group} does not hold the prefix of its key")
 
     def settle(self) -> None:
         """Take the output of the oldest step in flight."""

@@ -69,6 +69,11 @@ WALKS: dict[str, tuple[str, int, dict[str, Any], int, int, bool]] = {
 ALONE: dict[str, tuple[str, int, dict[str, Any], int, int, bool]] = {
     "more drafts than a block has tokens": ("small small-state", 300, {}, 0, 6, True),
     "more drafts than a block has tokens, in flight": ("small small-state", 300, {}, 1, 6, True),
+    "parts": ("full sliding", 60, {"unit": 4}, 0, 0, False),
+    "parts, in flight": ("full sliding", 60, {"unit": 4}, 1, 0, False),
+    "parts, drafts, tight": ("full sliding", 50, {"unit": 2}, 0, 3, False),
+    "parts, in flight, drafts": ("full five", 300, {"unit": 8}, 1, 3, False),
+    "parts, chunked, in flight, drafts": ("full chunked", 60, {"unit": 4}, 1, 3, False),
     "loads later, sliding": ("full sliding", 120, {"loads": {"is_async": True}}, 0, 0, False),
 }
 """Walks in which vLLM's own manager is wrong, so that ours is driven alone.
@@ -94,7 +99,7 @@ def test_both_managers_serve_the_same_tokens(name: str, models_folder: Path) -> 
         for ours in (False, True)
         if ours or name in WALKS
     ]
-    stub.walk(sides, 1, STEPS, min(kind.block_size for kind in kinds), exact=is_exact)
+    stub.walk(sides, 1, STEPS, sides[0].scheduler.hash_block_size, exact=is_exact)
     theirs, ours = sides[0], sides[-1]
     print(name, [(side.queries, side.hits, side.preemptions, side.external, side.failed) for side in sides])
     if "loads" in options:

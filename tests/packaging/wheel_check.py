@@ -120,7 +120,7 @@ def check_files(wheel: Path) -> None:
     """
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    packages = ("blockwright/", "blockwright_conformance/", "blockwright_spec/", "blockwright_vllm/", "blockwright-")
+    packages = tuple(f"blockwright{end}" for end in ("/", "_command/", "_conformance/", "_spec/", "_vllm/", "-"))
     kinds = (".py", ".so", ".pyd", ".json", ".jsonl", ".toml", "py.typed")
     strange = [name for name in names if not name.startswith(packages) or "__pycache__" in name]
     strange += [name for name in names if not name.endswith(kinds) and ".dist-info/" not in name]

@@ -8,7 +8,7 @@ Not covered: sharing, copies and adoption (the gate `paged`), swaps (test_swap.p
 from collections.abc import Callable
 
 import pytest
-from tests.paging.support import KINDS, allocator_dump, allocator_of, block_dump
+from tests.paging.support import KINDS, allocator_dump, allocator_of
 
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError
 from blockwright.paging import (
@@ -75,32 +75,6 @@ def test_a_block_says_what_is_in_it(allocator: CpuGpuBlockAllocator) -> None:
     assert one.content_hash == first
     assert two.content_hash == PrefixCachingBlock.hash_block_tokens(first, [5, 6, 7, 8])
     allocator.check([one, two])
-
-
-def test_a_copy_still_to_be_made_is_not_copied(allocator: CpuGpuBlockAllocator) -> None:
-    """Otherwise one list would name a block as source and as destination."""
-    parent = chain(allocator, [5])
-    child = allocator.fork(parent[0])
-    child[0].append_token_ids([6])
-    grandchild = allocator.fork(child[0])
-    before = allocator_dump(allocator), block_dump(grandchild[0])
-    with pytest.raises(BlockError, match="clear_copy_on_writes"):
-        grandchild[0].append_token_ids([7])
-    assert (allocator_dump(allocator), block_dump(grandchild[0])) == before
-    allocator.clear_copy_on_writes()
-    grandchild[0].append_token_ids([7])
-    allocator.check([*parent, *child, *grandchild])
-
-
-def test_copy_on_write_with_an_exhausted_pool_changes_nothing(allocator: CpuGpuBlockAllocator) -> None:
-    parent = chain(allocator, [5])
-    child = allocator.fork(parent[0])
-    rest = [allocator.allocate_mutable_block(None, GPU) for _ in range(7)]
-    before = allocator_dump(allocator), block_dump(child[0])
-    with pytest.raises(NoFreeBlocksError):
-        child[0].append_token_ids([6])
-    assert (allocator_dump(allocator), block_dump(child[0])) == before
-    allocator.check([*parent, *child, *rest])
 
 
 def test_freed_blocks_lose_their_id(allocator: CpuGpuBlockAllocator) -> None:
@@ -197,14 +171,6 @@ def caching() -> CpuGpuBlockAllocator:
     return allocator_of("prefix_caching")
 
 
-def test_without_caching_equal_content_is_not_shared() -> None:
-    allocator = allocator_of("naive")
-    one, other = chain(allocator, [1, 2, 3, 4]), chain(allocator, [1, 2, 3, 4])
-    assert one[0].block_id != other[0].block_id
-    assert allocator.find_cached_blocks_prefix([one[0].content_hash or b""]) == []
-    assert allocator.get_prefix_cache_hit_rate(GPU) == -1.0
-
-
 def test_a_block_that_fills_can_be_found(caching: CpuGpuBlockAllocator) -> None:
     (block,) = chain(caching, [1, 2, 3])
     block.append_token_ids([4])
@@ -273,17 +239,6 @@ def test_common_computed_ids_are_what_all_begin_with(caching: CpuGpuBlockAllocat
     assert caching.get_common_computed_block_ids([]) == []
 
 
-def test_full_blocks_touched_counts_what_would_be_taken(caching: CpuGpuBlockAllocator) -> None:
-    blocks = chain(caching, [1, 2, 3, 4], [5, 6, 7, 8], [9])
-    shared = caching.fork(blocks[-1])
-    assert caching.get_num_full_blocks_touched([*blocks, *shared], CPU) == 2
-    (there,) = chain(caching, [1, 2, 3, 4], device=CPU)
-    assert caching.get_num_full_blocks_touched(blocks, CPU) == 1
-    caching.free(there)  # known, but adopting it takes a free block
-    assert caching.get_num_full_blocks_touched(blocks, CPU) == 2
-    assert caching.get_num_full_blocks_touched(blocks, GPU) == 0
-
-
 # --- arguments ---
 
 
@@ -308,16 +263,6 @@ def test_joined_allocators_must_fit() -> None:
     for cpu in (NaiveBlockAllocator(2, 4, 1), NaiveBlockAllocator(2, 8, 2), PrefixCachingBlockAllocator(2, 4, 2)):
         with pytest.raises(InvalidArgumentError):
             CpuGpuBlockAllocator(cpu, NaiveBlockAllocator(2, 4))
-
-
-def test_tokens_are_checked(allocator: CpuGpuBlockAllocator) -> None:
-    (block,) = chain(allocator, [1])
-    before = allocator_dump(allocator), block_dump(block)
-    for tokens in ([2, 3, 4, 5], [-1], [2**31]):
-        with pytest.raises(InvalidArgumentError):
-            block.append_token_ids(tokens)
-    block.append_token_ids([])
-    assert (allocator_dump(allocator), block_dump(block)) == before
 
 
 def test_long_chains_need_no_stack() -> None:

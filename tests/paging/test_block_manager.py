@@ -1,13 +1,11 @@
-"""Property: the block manager counts, finds and refuses as section 5 of the named systems says.
+"""Property: the block manager finds and refuses as section 5 of the named systems says.
 
-How: the counts are recomputed here from the formulas over small grids; what counts as computed is played through with a
-few blocks; after an error everything the manager knows is compared with what it knew before; copies are driven apart.
-Not covered: allocating, appending and forking (the gate `paged`), swaps (test_swap.py).
+How: what counts as computed is played through with a few blocks; after an error everything the manager knows is
+compared with what it knew before; copies are driven apart.
+Not covered: counts, allocating, appending and forking (the gates `paged` and `movement`), swaps (test_swap.py).
 """
 
 import copy
-import itertools
-from math import ceil
 
 import pytest
 from tests.paging.support import alone, group_of, manager_dump, start
@@ -39,44 +37,6 @@ def manager(request: pytest.FixtureRequest) -> SelfAttnBlockSpaceManager:
 
 
 # --- counts ---
-
-
-@pytest.mark.parametrize(("tokens", "ahead"), list(itertools.product((1, 15, 16, 17, 31, 33), (0, 1, 7))))
-@pytest.mark.parametrize("watermark", [0.0, 0.01, 0.2, 0.35])
-@pytest.mark.parametrize("window", [None, 3, 8])
-def test_can_allocate_is_the_formula(tokens: int, ahead: int, watermark: float, window: int | None) -> None:
-    manager = SelfAttnBlockSpaceManager(4, 10, 0, watermark, window)
-    group, _ = group_of(1, range(tokens))
-    need = ceil((tokens + ahead) / 4)
-    if window is not None:
-        need = min(need, window // 4 + 2)
-    mark = int(watermark * 10)
-    for held in (0, 3, 6):
-        filler = start(manager, 9, range(4 * held)) if held else None
-        expected = AllocStatus.LATER
-        if 10 - need < mark:
-            expected = AllocStatus.NEVER
-        elif 10 - held - need >= mark:
-            expected = AllocStatus.OK
-        assert manager.can_allocate(group, ahead) is expected
-        if filler is not None:
-            manager.free(filler)
-
-
-def test_can_append_slots_counts_every_running_sequence(manager: SelfAttnBlockSpaceManager) -> None:
-    group, first = group_of(1, range(7), num_seqs=3)
-    manager.allocate(group)
-    assert manager.can_append_slots(group, 100)  # none is running
-    for seq in group.get_seqs():
-        seq.status = RUNNING  # type: ignore[misc]
-    start(manager, 9, range(100, 112))
-    assert manager.get_num_free_gpu_blocks() == 3
-    assert manager.can_append_slots(group, 0)
-    first.token_ids += [7]
-    assert manager.can_append_slots(group, 0)
-    assert not manager.can_append_slots(group, 1)
-    first.token_ids += [8]
-    assert not manager.can_append_slots(group, 0)
 
 
 # --- allocate, append, fork, free ---
@@ -173,32 +133,6 @@ def test_cached_tokens_are_those_computed() -> None:
     assert manager.get_num_cached_tokens(SimpleSequence(2, [9] * 8)) == 0
 
 
-def test_chunks_of_a_prompt_are_cached_as_they_are_computed() -> None:
-    manager = SelfAttnBlockSpaceManager(4, 16, 0, 0, enable_caching=True)
-    seq, twin = start(manager, 1, range(16)), SimpleSequence(2, list(range(16)))
-    reported = []
-    for _ in range(4):
-        manager.mark_blocks_as_computed(alone(seq), 4)  # while the next step is made up, as a scheduler does
-        reported.append((manager.get_num_cached_tokens(seq), manager.get_num_cached_tokens(twin)))
-        seq.num_computed_tokens += 4
-    assert reported == [(0, 4), (0, 8), (0, 12), (16, 16)]
-
-
-def test_what_was_found_when_allocated_counts_until_all_is_computed() -> None:
-    manager = SelfAttnBlockSpaceManager(4, 16, 0, 0, enable_caching=True)
-    first = start(manager, 1, range(16))
-    manager.mark_blocks_as_computed(alone(first), 9)
-    second = start(manager, 2, range(16))
-    manager.mark_blocks_as_computed(alone(first), 7)
-    child = second.fork(3)
-    manager.fork(second, child)
-    assert [manager.get_num_cached_tokens(seq) for seq in (first, second, child)] == [16, 8, 8]
-    assert manager.get_common_computed_block_ids([first, second]) == manager.get_block_table(first)[:2]
-    manager.mark_blocks_as_computed(alone(second), 16)  # what was cached is part of the chunk
-    assert [manager.get_num_cached_tokens(seq) for seq in (second, child)] == [16, 8]
-    assert manager.copy().get_num_cached_tokens(child) == 8
-
-
 def test_what_nobody_computed_is_not_cached_when_it_is_freed() -> None:
     manager = SelfAttnBlockSpaceManager(4, 16, 0, 0, enable_caching=True)
     seq, twin = start(manager, 1, range(16)), SimpleSequence(2, list(range(16)))
@@ -258,18 +192,6 @@ def test_without_caching_nothing_is_cached() -> None:
     assert manager.get_common_computed_block_ids([seq]) == []
     assert manager.get_prefix_cache_hit_rate(Device.GPU) == -1.0
     assert manager.reset_prefix_cache()
-
-
-def test_common_computed_blocks() -> None:
-    manager = SelfAttnBlockSpaceManager(4, 8, 0, 0, enable_caching=True)
-    one = start(manager, 1, range(10))
-    two = start(manager, 2, [*range(4), 50, 51, 52, 53])
-    assert manager.get_common_computed_block_ids([one, two]) == []
-    manager.mark_blocks_as_computed(alone(one), 10)
-    assert manager.get_common_computed_block_ids([one]) == manager.get_block_table(one)[:2]
-    assert manager.get_common_computed_block_ids([one, two]) == [], "the other has found nothing"
-    manager.mark_blocks_as_computed(alone(two), 8)
-    assert manager.get_common_computed_block_ids([one, two]) == manager.get_block_table(one)[:1]
 
 
 def test_accessed_sequences_are_evicted_last() -> None:

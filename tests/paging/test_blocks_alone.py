@@ -361,19 +361,6 @@ def test_a_fork_holds_every_block_once_more(kind: Any, first: int) -> None:
     assert allocator.get_num_free_blocks() == 4
 
 
-def test_a_block_that_gives_way_holds_the_known_one() -> None:
-    allocator = PrefixCachingBlockAllocator(4, 2)
-    known = allocator.allocate_immutable_block(None, [1, 2])
-    block = allocator.allocate_mutable_block(None)
-    block.append_token_ids([1])
-    block.append_token_ids([2])
-    assert block.block_id == known.block_id
-    allocator.free(known)
-    assert allocator.get_num_free_blocks() == 3
-    allocator.free(block)
-    assert allocator.get_num_free_blocks() == 4
-
-
 @pytest.mark.parametrize("first", [0, 3])
 def test_candidates_are_accessed_and_what_holds_nothing_is_not(first: int) -> None:
     allocator = PrefixCachingBlockAllocator(5, 2, first)

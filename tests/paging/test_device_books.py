@@ -151,33 +151,6 @@ def test_a_reset_of_both_is_all_or_none(held: Device) -> None:
     assert [allocator.find_cached_blocks_prefix(hashes, device) for device in (GPU, CPU)] == [[], []]
 
 
-def test_content_counts_as_computed_once_it_is_marked_or_free() -> None:
-    allocator = PrefixCachingBlockAllocator(4, 2)
-    block = allocator.allocate_immutable_block(None, [1, 2])
-    empty = allocator.allocate_mutable_block(None)
-    hashes = [block.content_hash or b""]
-    assert (allocator.find_cached_blocks_prefix(hashes), block.computed, empty.computed) == ([], False, False)
-    twin = allocator.copy()
-    allocator.mark_blocks_as_computed([])
-    assert (allocator.find_cached_blocks_prefix(hashes), block.computed) == (hashes, True)
-    assert twin.find_cached_blocks_prefix(hashes) == []
-    later = allocator.allocate_immutable_block(block, [3, 4])
-    assert not later.computed
-    allocator.free(later)
-    again = allocator.allocate_immutable_block(block, [3, 4])  # it was free: whoever held it has computed it
-    assert again.computed
-
-
-def test_what_is_computed_in_a_copy_is_its_own() -> None:
-    allocator = PrefixCachingBlockAllocator(4, 2)
-    block = allocator.allocate_immutable_block(None, [1, 2])
-    hashes = [block.content_hash or b""]
-    twin = allocator.copy()
-    allocator.free(block)
-    allocator.allocate_immutable_block(None, [1, 2])  # it was free: it is computed, here
-    assert (allocator.find_cached_blocks_prefix(hashes), twin.find_cached_blocks_prefix(hashes)) == (hashes, [])
-
-
 def test_a_place_that_is_none_holds_nothing() -> None:
     allocator = NaiveBlockAllocator(2, 2, 5)
     block = allocator.allocate_mutable_block(None)

@@ -169,20 +169,6 @@ def test_only_what_is_written_is_copied() -> None:
     assert child.physical_block_ids == [4, 5, 2, 3]
 
 
-def test_copies_are_had_all_or_none() -> None:
-    """Entries beyond those written, which are there already, make up for none."""
-    allocator = allocator_of("naive", gpu=5, size=1)
-    table = table_of(allocator, [1])
-    table.ensure_num_empty_slots(3)
-    child = table.fork()
-    with pytest.raises(NoFreeBlocksError, match="2 blocks are needed, 1 are free"):
-        child.append_token_ids([2, 3])
-    assert allocator.clear_copy_on_writes() == []
-    assert child.physical_block_ids == table.physical_block_ids
-    child.append_token_ids([2])
-    assert len(allocator.clear_copy_on_writes()) == 1
-
-
 def test_what_the_window_has_passed_makes_no_room_while_others_hold_it() -> None:
     allocator = allocator_of("naive", gpu=4, size=2)
     allocator.allocate_or_get_null_block()
@@ -194,18 +180,6 @@ def test_what_the_window_has_passed_makes_no_room_while_others_hold_it() -> None
     table.free()
     child.append_token_ids([6], 0, 5)
     child.check()
-
-
-def test_slots_are_had_all_or_none() -> None:
-    allocator = allocator_of("naive", gpu=4, size=2)
-    table = table_of(allocator, [1])
-    with pytest.raises(NoFreeBlocksError, match="4 blocks are needed, 3 are free"):
-        table.ensure_num_empty_slots(8)
-    assert allocator.get_num_free_blocks(Device.GPU) == 3
-    table.ensure_num_empty_slots(7)
-    assert len(table.physical_block_ids) == 4
-    table.ensure_num_empty_slots(7)
-    assert allocator.get_num_free_blocks(Device.GPU) == 0
 
 
 def test_ids_of_an_engines_own_blocks_are_asked_for_each_time() -> None:

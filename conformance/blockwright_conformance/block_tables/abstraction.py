@@ -1,23 +1,18 @@
 """The observation of an allocator in a state, the choices that lead to an observation, and the check of refusals."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import permutations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from blockwright_spec.block_tables.outcomes import Choice, PagedReason, preferring
-from blockwright_spec.block_tables.state import Paged, PagedTable, ends, entries_of
+from blockwright_spec.block_tables.state import Paged, PagedTable, Pair, ends, entries_of
+from blockwright_spec.reads import Prefix
 
 from ..checker.world import Outcome
 from .actions import TablesReply
 
 if TYPE_CHECKING:
     from .blockwright import BlockwrightTables
-
-from collections.abc import Sequence
-from typing import NamedTuple
-
-from blockwright_spec.block_tables.state import Pair
-from blockwright_spec.reads import Prefix
 
 
 class TableShown(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any
 from blockwright_spec.block_tables.state import Device, Paged, PagedTable, ends, entries_of
 
 from ..kv_cache.symmetry import Names, open_orders
+from .abstraction import ranked
 
 
 def paged_form(state: Paged, names: Names) -> Any:
@@ -27,10 +28,9 @@ def paged_form(state: Paged, names: Names) -> Any:
 def marks_of(state: Paged, names: Names) -> list[tuple[int, int, int, int]]:
     lives = [key is not None or block not in state.free for block, key in enumerate(state.keys)]
     times = [time if alive else 0 for time, alive in zip(state.times, lives, strict=True)]
-    ranks = {time: rank for rank, time in enumerate(sorted({0, *times}))}
     return [
-        (0 if key is None else 1 + names.number(key), int(block in state.fresh), state.done[block], ranks[times[block]])
-        for block, key in enumerate(state.keys)
+        (0 if key is None else 1 + names.number(key), int(block in state.fresh), state.done[block], rank)
+        for block, (key, rank) in enumerate(zip(state.keys, ranked(times), strict=True))
     ]
 
 

@@ -101,10 +101,6 @@ def walk(world: World[S, M], seed: int, steps: int) -> History[S, M]:
     return history
 
 
-def walked(world: World[S, M], seed: int, steps: int) -> Counter[str]:
-    return walk(world, seed, steps).fired
-
-
 def run_machine(world: World[S, M], examples: int, steps: int, derandomize: bool = True) -> Counter[str]:
     """Run a state machine over a world: one rule draws from the allowed actions, and Hypothesis shrinks its findings.
 

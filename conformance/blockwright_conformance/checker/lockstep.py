@@ -5,6 +5,14 @@ from typing import Any, NamedTuple
 from .world import M, Outcome, S, World
 
 
+class LawError(AssertionError):
+    """A fault that shows the broken law by itself, whatever is compared."""
+
+    def __init__(self, law: str, detail: str) -> None:
+        super().__init__(f"{law}: {detail}")
+        self.law, self.detail = law, detail
+
+
 class Compared(NamedTuple):
     outcome: Outcome[Any]
     faults: list[str]

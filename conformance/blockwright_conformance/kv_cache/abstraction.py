@@ -6,7 +6,7 @@ the mutants of the kit include it.
 
 from blockwright_spec.manager.keeping import spares_of
 from blockwright_spec.manager.retention import in_order
-from blockwright_spec.manager.state import NULL, Content, Running, State, Table, held_tables, keys_of
+from blockwright_spec.manager.state import NULL, Content, Running, State, held_tables, keys_of
 
 from ..checker.lockstep import differing
 from .adapter import Observation
@@ -16,18 +16,10 @@ def expected(state: State) -> Observation:
     blocks = state.config.num_blocks
     references = [0] * blocks
     keys: list[Content | None] = [None] * blocks
-    tables: list[tuple[Table, ...] | None] = []
-    published: list[tuple[int, ...] | None] = []
-    states: list[tuple[Table, ...] | None] = []
-    for request in state.requests:
-        if isinstance(request, Running):
-            tables.append(request.tables)
-            published.append(request.published)
-            states.append(request.added.states)
-        else:
-            tables.append(None)
-            published.append(None)
-            states.append(None)
+    running = [each if isinstance(each, Running) else None for each in state.requests]
+    tables = tuple([each.tables if each else None for each in running])
+    published = tuple([each.published if each else None for each in running])
+    states = tuple([each.added.states if each else None for each in running])
     for table in held_tables(state):
         for block in table:
             references[block] += block != NULL
@@ -38,15 +30,13 @@ def expected(state: State) -> Observation:
     queue, overlaps = state.queue, added.overlaps
     if added.keeps and not added.retains:  # as they will be taken; with hints, who goes depends on the taker
         queue = in_order(state, None, len(queue))
-    settled = tuple([each.settled if isinstance(each, Running) and overlaps else None for each in state.requests])
-    shown = tuple(references), tuple(keys), tuple(published), len(queue), tuple(states), settled, state.copies
+    settled = tuple([each.settled if each and overlaps else None for each in running])
+    shown = tuple(references), tuple(keys), published, len(queue), states, settled, state.copies
     passing = tuple([block for block, mark in enumerate(state.marks) if mark.passing])
     tips = tuple([(block, int(mark.tip)) for block, mark in enumerate(state.marks) if mark.tip])
     outside = tuple(sorted(state.outside))
     spares, parts = spares_of(state), tails if added.unit else None
-    return Observation(
-        tuple(tables), queue, *shown, outside=outside, passing=passing, tips=tips, spares=spares, tails=parts
-    )
+    return Observation(tables, queue, *shown, outside=outside, passing=passing, tips=tips, spares=spares, tails=parts)
 
 
 def length(content: Content) -> int:

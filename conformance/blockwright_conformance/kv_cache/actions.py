@@ -14,46 +14,29 @@ from blockwright_spec.manager.metrics import Call
 from blockwright_spec.manager.state import Absent, Running, State, is_loading
 from blockwright_spec.reads import Prefix
 
-from ..checker.world import Action
+from . import arrivals, running, steps, wrong
 from .adapter import ManagerAdapter
-from .arrivals import Admit, AdmitHeld, Find, Preempt, Release
+from .arrivals import Admit, AdmitHeld, Preempt, Release
 from .outcome import ManagerOutcome
 from .parts import Reply
-from .running import Append, Grow, GrowEach, Publish, Trim
 from .scopes import Scope
-from .steps import (
-    FinishLoad,
-    Forget,
-    Fork,
-    Hold,
-    LetGo,
-    ReleasePrefix,
-    Reset,
-    Retain,
-    Settle,
-    Start,
-    Take,
-    TakeCopies,
-    Tick,
+from .steps import FinishLoad
+
+RUNNING: tuple[Any, ...] = (
+    *(running.Grow, running.Append, Release, running.Trim, Preempt, running.Publish),
+    *(wrong.WrongStep, wrong.LateHit, steps.Retain, steps.ReleasePrefix),
 )
-from .wrong import LateHit, WrongHit, WrongStep
-
-__all__ = [
-    "ACTIONS", "Action", "Admit", "AdmitHeld", "Append", "Find", "FinishLoad", "Forget", "Fork", "Grow", "GrowEach",
-    "Hold", "LateHit", "LetGo", "ManagerOutcome", "Preempt", "Publish", "Release", "ReleasePrefix", "Reset", "Retain",
-    "Settle", "Start", "Take", "TakeCopies", "Tick", "Trim", "WrongHit", "WrongStep", "call_of", "enabled", "meaning",
-    "of_running", "perform",
-]  # fmt: skip
-
-RUNNING: tuple[Any, ...] = (Grow, Append, Release, Trim, Preempt, Publish, WrongStep, LateHit, Retain, ReleasePrefix)
 """What may be done with a request that holds a block table, in the order in which it is tried."""
-WAITING: tuple[Any, ...] = (AdmitHeld, Find, Admit, Release)
+WAITING: tuple[Any, ...] = (AdmitHeld, arrivals.Find, Admit, Release)
 """With one that waits."""
-PROMPTED: tuple[Any, ...] = (Admit, Find, WrongHit)
+PROMPTED: tuple[Any, ...] = (Admit, arrivals.Find, wrong.WrongHit)
 """With one that is not there, for each prompt that it may have."""
-UNSENT: tuple[Any, ...] = (Release, WrongStep, Admit)
+UNSENT: tuple[Any, ...] = (Release, wrong.WrongStep, Admit)
 """With one that is not there, whatever its prompt."""
-WHOLE: tuple[Any, ...] = (GrowEach, Reset, Forget, FinishLoad, Fork, TakeCopies, Start, Settle, Tick, Hold, Take, LetGo)
+WHOLE: tuple[Any, ...] = (
+    *(running.GrowEach, steps.Reset, steps.Forget, FinishLoad, steps.Fork, steps.TakeCopies),
+    *(steps.Start, steps.Settle, steps.Tick, steps.Hold, steps.Take, steps.LetGo),
+)
 """With the manager as a whole."""
 
 ACTIONS: tuple[type[Any], ...] = tuple(dict.fromkeys((*RUNNING, *WAITING, *PROMPTED, *UNSENT, *WHOLE)))

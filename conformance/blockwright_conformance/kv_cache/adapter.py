@@ -98,8 +98,9 @@ class Observation(NamedTuple):
     """Settled tokens; None for a request that holds no table, and where steps are not kept apart."""
     copies: tuple[Copy, ...] | None = None
     """Copies to come, oldest first."""
-    evicted: tuple[tuple[int, Content], ...] | None = None
-    """Blocks taken since the last observation with which the last copy of a content was lost, oldest first."""
+    evicted: tuple[tuple[int, Content, bool], ...] | None = None
+    """Blocks taken since the last observation with which the last copy of a content was lost, and whether they were
+    passing, oldest first."""
     listeners: tuple[Listener, ...] | None = None
     """Where events are told: what somebody knows who joined at the first observation, the second, and so on."""
     outside: tuple[int, ...] | None = None

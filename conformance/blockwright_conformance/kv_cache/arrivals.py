@@ -179,5 +179,6 @@ class Preempt(NamedTuple):
         return settled(state, transitions.preempt(state, self.slot, choice))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> None:
-        release = getattr(adapter, "preempt", adapter.free) if state.config.added.counts else adapter.free
+        is_told = state.config.added.counts or state.config.added.keeps
+        release = getattr(adapter, "preempt", adapter.free) if is_told else adapter.free
         release(name_of(self.slot))

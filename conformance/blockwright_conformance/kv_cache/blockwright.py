@@ -89,6 +89,7 @@ def options_of(config: Config) -> dict[str, Any]:
     if added.keeps:
         options["passing_spares"] = added.spares if added.learns is None else None
         options["wanted_interval"] = added.every
+        options["track_evictions"] = not added.unit
     if added.unit:
         options["prefix_match_unit"] = added.unit
     if not added.retains:
@@ -176,11 +177,10 @@ class Account:
         self.lives[name] = replace(self.lives.get(name, Life(0)), asked=tokens)
 
     def asked_elsewhere(self, manager: KVCacheManager, request: Request, length: int, external: int) -> None:
-        """Look a request up beyond the device, where it is to be loaded from; of one request nothing is reported."""
+        """Find all of a request beyond the device, of which a part is loaded; of one request nothing is reported."""
         if external > 0 and request.request_id != "r1":
-            tokens = request.num_tokens - length
-            manager.found_outside(request, tokens, min(external, tokens))
-            name = request.request_id
+            tokens, name = request.num_tokens - length, request.request_id
+            manager.found_outside(request, tokens, tokens)
             self.lives[name] = replace(self.lives.get(name, Life(0)), elsewhere=tokens)
 
     def admit(self, request: Request) -> None:
@@ -531,9 +531,9 @@ class BlockwrightAdapter:
         parent = None if event.parent_block_hash is None else prefixes[event.parent_block_hash]
         return Stored(content, parent, event.is_parent_absent, event.token_ids, extra, event.lookahead_token_ids)
 
-    def evicted(self) -> tuple[tuple[int, Content], ...]:
-        evictions = self.manager.take_evictions()
-        return tuple([(each.block_id, (each.group, self.shared.prefixes[each.block_hash])) for each in evictions])
+    def evicted(self) -> tuple[tuple[int, Content, bool], ...]:
+        prefixes, told = self.shared.prefixes, self.manager.take_evictions()
+        return tuple([(each.block_id, (each.group, prefixes[each.block_hash]), each.is_passing) for each in told])
 
     def check(self) -> None:
         self.manager.check()

@@ -6,8 +6,7 @@ from contextlib import suppress
 from ..checker.diagnose import diagnose
 from ..checker.explore import Result
 from ..gates import GateResult, Profile, factory_of
-from ..rows import LIMIT, Exploration, explored
-from .blockwright import BlockwrightAdapter
+from ..rows import LIMIT, Exploration
 from .fitting import capabilities_of, fitting
 from .scopes import FOR_OTHERS, PROFILES, Scope
 from .world import EVERYTHING, Factory, KVCacheWorld, explorer
@@ -31,28 +30,22 @@ class Lockstep(Exploration):
     def row(self, scope: Scope, profile: Profile) -> GateResult:
         return judged(scope, factory_of(profile.implementation))
 
-    def report(self, result: Result, factory: Factory = BlockwrightAdapter) -> GateResult:
-        found = result.violation
-        world = KVCacheWorld(result.scope, factory)
-        test = world.script(found.actions, f"{found.law}: {found.detail}") if found else ""
-        return explored(self.kind, result, test)
-
 
 def weight(each: Scope) -> tuple[int, int, int]:
     return each.slots, len(each.calls) + len(each.prompts), each.config.num_blocks
 
 
 GATE = Lockstep(__name__, "lockstep", "all scopes", PROFILES.__getitem__, KVCacheWorld, EVERYTHING, weight)
-report, coverage = GATE.report, GATE.coverage
 
 
 def judged(scope: Scope, factory: Factory) -> GateResult:
     """Explore a scope with managers of any make (or have the factory do so); report all laws that a fault breaks."""
     explore = getattr(factory, "explore", None)
-    result = explore(scope) if explore else explorer(scope, factory, max_transitions=LIMIT).run()
+    result: Result = explore(scope) if explore else explorer(scope, factory, max_transitions=LIMIT).run()
+    world = KVCacheWorld(result.scope, factory)
     if (found := result.violation) is not None:
         with suppress(Exception):  # what else is broken cannot always be told
-            broken = diagnose(KVCacheWorld(result.scope, factory), found.actions).laws
+            broken = diagnose(world, found.actions).laws
             laws = [each for each in broken if each != found.law and not each.startswith("REF-0")]
             found.detail += f" (breaks {', '.join(laws)})" if laws else ""
-    return report(result, factory)
+    return GATE.report(result, world)

@@ -31,9 +31,6 @@ class Histories(Exploration):
     def chosen(self, profile: Profile) -> list[Scope]:
         return for_manager(large_scopes(), profile)
 
-    def is_whole(self, profile: Profile) -> bool:
-        return False
-
     def run(self, profile: Profile, progress: Advance) -> list[GateResult]:
         return super().run(replace(profile, explorer=None), progress)  # the specification as it reads
 

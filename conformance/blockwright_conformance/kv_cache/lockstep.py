@@ -89,20 +89,26 @@ def unlike_deltas(
     return [] if kept == shown.tables else [f"REPLICA-1: tables {shown.tables}, kept from deltas {kept}"]
 
 
-def misreported(outcome: ManagerOutcome, evicted: tuple[tuple[int, Content], ...]) -> list[str]:
-    """Name evictions that were reported and were none, and losses that were not reported (STEP-4).
+def misreported(outcome: ManagerOutcome, told: tuple[tuple[int, Content, bool], ...]) -> list[str]:
+    """Name evictions that were reported and were none, losses that were not reported (STEP-4), and wrong classes.
 
     A prefix that the same step publishes again in another block need not be reported: the manager may have published it
-    before it takes the last old block.
+    before it takes the last old block. The class of a block that the same step let go of is not known before it.
     """
     lost: list[tuple[int, Content]] = []
     wanted: list[tuple[int, Content]] = []
-    for step in outcome.done:
+    evicted = [(block, content) for block, content, _ in told]
+    classes: dict[int, bool] = {}
+    for before, step in outcome.steps:
         lost += step.evicted
         for block, content in step.evicted:
+            if block in before.queue:
+                classes[block] = bool(before.marks) and before.marks[block].passing
             if (block, content) in evicted or not {*holding(step.state, content)} - {block}:
                 wanted.append((block, content))
-    return [] if tuple(wanted) == evicted else [f"evicted: expected {lost}, found {list(evicted)}"]
+    faults = [] if wanted == evicted else [f"evicted: expected {lost}, found {evicted}"]
+    wrong = [block for block, _, is_passing in told if classes.get(block, is_passing) != is_passing]
+    return faults + [f"POLICY-4: told a wrong class of the evicted blocks {wrong}"] * bool(wrong)
 
 
 def misheard(state: State, listeners: tuple[Listener, ...]) -> list[str]:

@@ -12,13 +12,14 @@ from ..checker.explore import Explorer
 from ..checker.lockstep import Compared
 from ..checker.world import World
 from . import lockstep
-from .actions import ACTIONS, GrowEach, call_of, enabled, meaning, perform
+from .actions import ACTIONS, call_of, enabled, meaning, perform
 from .adapter import ManagerAdapter, Observation
 from .blockwright import BlockwrightAdapter
 from .counterexample import diagnose
 from .counterexample.adapter_calls import AdapterCalls
 from .outcome import ManagerOutcome
 from .parts import Reply, names_of
+from .running import GrowEach
 from .scopes import Scope
 from .symmetry import Form, Names, form
 

@@ -87,7 +87,6 @@ class ChainUnderTest:
         self.media, self.asked = media, asked
         self.names: Any = self.package.offload.naming.BlockNames(self.chain.tiers) if media else None
         self.index: Any = self.package.observe.PrefixIndex() if media else None
-        self.num_tiers = len(config.capacities)
         self.jobs: tuple[int | None, ...] = ()
         self.dropped = 0
         self.handed: tuple[Any, ...] = ()

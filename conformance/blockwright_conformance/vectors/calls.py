@@ -18,8 +18,6 @@ Tables = tuple[Table, ...]
 
 
 class Field(NamedTuple):
-    """One argument of a call."""
-
     name: str
     shape: str = "count"
     """A "count" (integer), a "name", "tokens" (integers), or "pairs" (of a name and integers)."""

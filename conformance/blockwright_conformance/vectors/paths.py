@@ -18,9 +18,11 @@ from blockwright_spec.manager.state import Hit, Running, State, Waiting, initial
 from blockwright_spec.manager.table_laws import common_prefix_blocks
 from blockwright_spec.reads import Prefix
 
+from ..checker.world import Action
 from ..kv_cache.abstraction import expected
-from ..kv_cache.actions import Action, Admit, enabled, meaning, perform
+from ..kv_cache.actions import enabled, meaning, perform
 from ..kv_cache.adapter import Observation
+from ..kv_cache.arrivals import Admit
 from ..kv_cache.outcome import ManagerOutcome
 from ..kv_cache.parts import OTHER, names_of
 from ..kv_cache.scopes import Scope

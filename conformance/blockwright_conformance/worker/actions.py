@@ -24,7 +24,8 @@ from blockwright_spec.worker.inputs import Inputs, Work, inputs, stepped
 from blockwright_spec.worker.rows import Row, RowRefusal, Rows, RowsOutcome, gaps, place_of
 
 from ..checker.world import Outcome
-from ..kv_cache import actions as engine
+from ..kv_cache import arrivals, running, steps
+from ..kv_cache.actions import enabled
 from ..kv_cache.lockstep import replaced
 from ..kv_cache.parts import computed_of, wanted
 from .scopes import WorkerScope
@@ -143,13 +144,13 @@ class Serve(WorkerAction):
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
         busy, config = state.busy, state.manager.config
-        whole = engine.Fork | engine.Start | engine.Settle
-        beside = engine.TakeCopies | engine.GrowEach | engine.Reset
-        for each in engine.enabled(scope.engine, state.manager) if not state.result else ():
-            if isinstance(each, engine.Admit):
+        whole = steps.Fork | steps.Start | steps.Settle
+        beside = steps.TakeCopies | running.GrowEach | steps.Reset
+        for each in enabled(scope.engine, state.manager) if not state.result else ():
+            if isinstance(each, arrivals.Admit):
                 if not (busy and recurrent(config)):
                     yield cls(each)
-            elif isinstance(each, engine.Release | engine.Preempt):
+            elif isinstance(each, arrivals.Release | arrivals.Preempt):
                 if each.slot not in busy or config.added.settles:
                     yield cls(each)
             elif isinstance(each, whole):
@@ -184,9 +185,9 @@ class Serve(WorkerAction):
 
     def work(self, before: State) -> Work | None:
         match self.action:
-            case engine.Admit(slot, prefix, new) if new:
+            case arrivals.Admit(slot, prefix, new) if new:
                 return Work(slot, found(before, prefix, LRU).length if before.config.caching else 0, new)
-            case engine.Grow(slot, new):
+            case running.Grow(slot, new):
                 return Work(slot, computed_of(before, slot), new, self.action.drafts)
         return None
 

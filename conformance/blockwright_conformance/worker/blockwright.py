@@ -18,18 +18,11 @@ from blockwright_spec.reads import Mamba
 from blockwright_spec.worker.inputs import GroupInputs, Inputs, Work
 from blockwright_spec.worker.rows import Row
 
+from ..checker.lockstep import LawError
 from ..kv_cache.blockwright import kv_cache_config
 from ..kv_cache.parts import name_of
 from .actions import Places, Told
 from .scopes import WorkerScope
-
-
-class InputsError(Exception):
-    """The inputs of a batch break a law that the specification's values do not show."""
-
-    def __init__(self, law: str, detail: str) -> None:
-        super().__init__(f"{law}: {detail}")
-        self.law, self.detail = law, detail
 
 
 def remembered(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,7 +149,7 @@ class BlockwrightWorker:
             written = tuple(map(tuple, given.state_writes[at].tolist()))
             counts = [(1 + work.drafts) * (isinstance(group.kind, Mamba) and work.new > 0) for work in works]
             if any(any(blocks[count:]) for blocks, count in zip(written, counts, strict=True)):
-                raise InputsError("STATE-2", f"group {at}: blocks {written} behind {counts} states of {works}")
+                raise LawError("STATE-2", f"group {at}: blocks {written} behind {counts} states of {works}")
             kept = tuple(blocks[:count] for blocks, count in zip(written, counts, strict=True))
             copies = tuple((int(source), int(target)) for source, target in given.copies[at].tolist())
             tables = tuple(map(tuple, given.block_tables[at].tolist()))
@@ -169,15 +162,15 @@ class BlockwrightWorker:
         groups = (given.block_tables, given.slot_mapping, given.state_reads, given.state_writes)
         addresses = [each.data_ptr() for each in (*lines, *(each for group in groups for each in group))]
         if self.addresses and self.addresses != addresses:
-            raise InputsError("REF-0", "the tensors do not lie where they lay in the step before")
+            raise LawError("REF-0", "the tensors do not lie where they lay in the step before")
         self.addresses = addresses
         wide = (torch.int64, torch.int32, torch.int32, torch.int32, torch.int32)
         if tuple(each.dtype for each in lines) != wide:
-            raise InputsError("REF-0", f"types {[each.dtype for each in lines]}, expected {wide}")
+            raise LawError("REF-0", f"types {[each.dtype for each in lines]}, expected {wide}")
         news = (given.query_start_loc[1:] - given.query_start_loc[:-1]).tolist()
         counts = (given.num_requests, given.num_tokens, given.max_query_len, given.max_seq_len)
         if counts != (len(news), sum(news), max(news), max(given.seq_lens.tolist())):
-            raise InputsError("LEN-2", f"counts {counts} of {news} tokens up to {given.seq_lens.tolist()}")
+            raise LawError("LEN-2", f"counts {counts} of {news} tokens up to {given.seq_lens.tolist()}")
 
     def check_padded(self, given: StepInputs) -> None:
         """Check that nothing behind the inputs of a padded step could be taken for a token or a request."""
@@ -185,15 +178,15 @@ class BlockwrightWorker:
         own = [each.tolist() for each in (*given.slot_mapping, given.positions)]
         padded = given.padded(self.scope.rows, min(tokens + 3, self.most_tokens))
         if own != [each[:tokens].tolist() for each in (*padded.slot_mapping, padded.positions)]:
-            raise InputsError("SLOT-1", "padding has changed the slots of the step")
+            raise LawError("SLOT-1", "padding has changed the slots of the step")
         lens = (padded.num_computed_tokens, padded.seq_lens, padded.encoder_lens, *padded.state_reads)
         writes = tuple(each.sum(1) for each in padded.state_writes)
         if any((each[tokens:] != -1).any() for each in padded.slot_mapping):
-            raise InputsError("SLOT-1", f"slots behind {tokens} tokens: {padded.slot_mapping}")
+            raise LawError("SLOT-1", f"slots behind {tokens} tokens: {padded.slot_mapping}")
         if any(each[requests:].any() for each in (*lens, *writes)):
-            raise InputsError("LEN-2", f"lengths or states behind {requests} requests: {lens}, {writes}")
+            raise LawError("LEN-2", f"lengths or states behind {requests} requests: {lens}, {writes}")
         if (padded.query_start_loc[requests:] != tokens).any():
-            raise InputsError("LEN-2", f"starts behind {requests} requests: {padded.query_start_loc}")
+            raise LawError("LEN-2", f"starts behind {requests} requests: {padded.query_start_loc}")
 
 
 def options_of(scope: WorkerScope) -> dict[str, Any]:

@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blockwright_conformance.checker.explore import Explorer, Node
-from blockwright_conformance.kv_cache.actions import Action, Admit, FinishLoad, Fork, Grow, Settle, meaning
+from blockwright_conformance.checker.world import Action
+from blockwright_conformance.kv_cache.actions import meaning
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
+from blockwright_conformance.kv_cache.arrivals import Admit
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
+from blockwright_conformance.kv_cache.running import Grow
 from blockwright_conformance.kv_cache.scopes import EVERY, Scope
+from blockwright_conformance.kv_cache.steps import FinishLoad, Fork, Settle
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.outcomes import Reason
 from blockwright_spec.manager.state import NULL, Running, State, holders, key

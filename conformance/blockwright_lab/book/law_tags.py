@@ -13,15 +13,7 @@ from typing import Final, NamedTuple
 import blockwright
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.law import CALL_LAWS
-from blockwright_spec.manager.laws import (
-    BLOCK_LAWS,
-    EVENT_LAWS,
-    LAWS,
-    METRIC_LAWS,
-    RESTART_LAWS,
-    RETENTION_LAWS,
-    STEP_LAWS,
-)
+from blockwright_spec.manager import laws
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
@@ -39,8 +31,9 @@ class Place(NamedTuple):
 
 
 def law_ids() -> tuple[str, ...]:
-    manager = (*CALL_LAWS, *BLOCK_LAWS, *LAWS, *STEP_LAWS, *EVENT_LAWS, *METRIC_LAWS, *RESTART_LAWS, *RETENTION_LAWS)
-    listed = (*manager, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
+    manager = (*laws.BLOCK_LAWS, *laws.LAWS, *laws.STEP_LAWS, *laws.EVENT_LAWS, *laws.METRIC_LAWS)
+    kept = (*laws.RESTART_LAWS, *laws.RETENTION_LAWS)
+    listed = (*CALL_LAWS, *manager, *kept, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
     return tuple(law.id for law in listed)
 
 

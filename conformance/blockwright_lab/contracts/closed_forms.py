@@ -291,9 +291,13 @@ class Cached(CORE.tables.window.Probe):  # type: ignore[misc]
     def __init__(self, blocks: tuple[bool, ...], max_length: int, margin: int) -> None:
         self.block_size, self.margin, self.run_end = 1, margin, -1
         self.blocks, self.limit = blocks, min(max_length, len(blocks))
+        self.lowest = self.limit
 
     def cached(self, index: int) -> bool:
         return index < self.limit and self.blocks[index]
+
+    def fill_back(self, start: int, stop: int) -> None:
+        pass
 
     def fill_run(self) -> int:
         return next((at for at in range(self.limit) if not self.blocks[at]), self.limit)

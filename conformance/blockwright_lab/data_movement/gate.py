@@ -47,17 +47,13 @@ OFFLOAD_HISTORIES: dict[str, ChainScope] = {
 LENGTHS = {"quick": (1, 60), "pr": (8, 200), "nightly": (1000, 300)}
 
 
-def chains(name: str, profile: str) -> GateResult:
-    machine = partial(run_machine, ChainWorld(OFFLOAD_HISTORIES[name]), *LENGTHS[profile], profile != "nightly")
-    return ran("offload machine", name, [machine])
-
-
 def row(name: str, profile: Profile) -> GateResult:
     if name in HISTORIES:
         from .tables_histories import histories as of_tables  # it imports torch
 
         return of_tables(name, profile.name)
-    return chains(name, profile.name)
+    world, is_same = ChainWorld(OFFLOAD_HISTORIES[name]), profile.name != "nightly"
+    return ran("offload machine", name, [partial(run_machine, world, *LENGTHS[profile.name], is_same)])
 
 
 GATE = Listed((*HISTORIES, *OFFLOAD_HISTORIES), row)

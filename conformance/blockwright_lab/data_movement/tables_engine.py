@@ -19,7 +19,7 @@ from blockwright_conformance.block_tables.actions import TableCall, TablesReply,
 from blockwright_conformance.block_tables.blockwright import BlockwrightTables
 from blockwright_conformance.block_tables.scopes import PagedScope
 from blockwright_conformance.block_tables.world import TablesWorld
-from blockwright_conformance.checker.lockstep import act
+from blockwright_conformance.checker.lockstep import LawError, act
 from blockwright_conformance.checker.world import Outcome
 from blockwright_spec.block_tables import counts
 from blockwright_spec.block_tables.outcomes import Choice
@@ -28,7 +28,7 @@ from blockwright_spec.manager.outcomes import When
 from blockwright_spec.reads import Prefix
 
 from ..known_bugs.worlds import tables_of
-from .tables_scopes import BrokenError, World
+from .tables_scopes import World
 from .tables_tensors import TokenCaches, code
 
 LAWS_EVERY = 16
@@ -101,7 +101,6 @@ class PagedEngine:
         self.caches = TokenCaches(world.num_gpu, world.num_cpu, world.size)
         self.groups: list[tuple[SimpleSequenceGroup, list[Member]]] = []
         self.count, self.clock, self.operations = 0, 0, 0
-        self.lines: list[str] = []
         self.fired: Counter[str] = Counter()
 
     # ---- what there is
@@ -125,7 +124,6 @@ class PagedEngine:
         self.count += len(seqs)
         prefix: Prefix = (extra if self.world.caching else 0, tuple(tokens))
         answer = self.manager.can_allocate(group, ahead)
-        self.say(f"can_allocate({tokens}, {ahead}): {answer.name}")
         watermark = self.manager.watermark_blocks
         wanted = counts.can_allocate
         self.compare("can_allocate", lambda: WHEN[wanted(self.state, len(tokens), ahead, watermark)], answer.name)
@@ -164,7 +162,6 @@ class PagedEngine:
             member.seq.token_ids += tokens()
         asks = tuple((member.slot, len(member.seq.token_ids) - member.placed) for member in members)
         fits = self.manager.can_append_slots(group, ahead)
-        self.say(f"can_append_slots({group.request_id}, {ahead}): {fits}")
         self.compare("can_append_slots", lambda: counts.can_append_slots(self.state, asks, ahead), fits)
         more = max(new for _, new in asks)
         for member in members:
@@ -254,7 +251,7 @@ class PagedEngine:
         pairs = self.call(lambda: move(group), [action], must)
         if pairs is None:
             return
-        (self.caches.swap_out if to is Device.CPU else self.caches.swap_in)(pairs)
+        self.caches.swap(pairs, to is Device.CPU)
         for member in members:
             member.seq.status = self.swapped if to is Device.CPU else self.running
         self.done()
@@ -279,8 +276,7 @@ class PagedEngine:
         actions = [TableCall("ResetCache", (device,)) for device in Device]
         idle = not self.groups or not self.world.caching
         if self.manager.reset_prefix_cache() != idle:
-            raise BrokenError("REF-0", f"reset_prefix_cache: expected {idle}")
-        self.say("reset_prefix_cache()")
+            raise LawError("REF-0", f"reset_prefix_cache: expected {idle}")
         if idle:
             self.follow(actions, TablesReply())
 
@@ -289,21 +285,17 @@ class PagedEngine:
     def table(self, member: Member) -> list[int]:
         return self.manager.get_block_table(member.seq)
 
-    def say(self, line: str) -> None:
-        self.lines.append(line)
-
     def call(
         self, call: Callable[[], list[Pair] | None], actions: Sequence[TableCall], must: bool
     ) -> list[Pair] | None:
         """Make a call of the manager, in lock-step; return its pairs, or None where blocks were short."""
-        self.say(f"{actions}")
         name, order = actions[0].kind, self.shown.order() if self.reference else ()
         try:
             pairs, error = call() or [], None
         except self.errors.NoFreeBlocksError as short:
             pairs, error, name = [], short, "NO_FREE_BLOCKS"
             if must:
-                raise BrokenError("PAGE-13", f"{actions}: {short}, though the manager had said that it fits") from None
+                raise LawError("PAGE-13", f"{actions}: {short}, though the manager had said that it fits") from None
         self.fired[name] += 1
         shift = self.world.num_gpu
         absolute = pairs
@@ -319,9 +311,9 @@ class PagedEngine:
         self.learn(actions)
         outcome, faults, law, *_ = act(self.under_test, self.shown, self.state, Call(actions, reply))
         if faults:
-            raise BrokenError(law, f"{actions}: {'; '.join(faults)}")
+            raise LawError(law, f"{actions}: {'; '.join(faults)}")
         for broken in self.under_test.broken_by(outcome):
-            raise BrokenError(broken.id, f"{actions}: {broken.statement}")
+            raise LawError(broken.id, f"{actions}: {broken.statement}")
         self.state = outcome.state
         self.operations += 1
         self.manager.check()
@@ -338,7 +330,7 @@ class PagedEngine:
 
     def compare(self, what: str, wanted: Callable[[], Any], found: Any) -> None:
         if self.reference and (want := wanted()) != found:
-            raise BrokenError("REF-0", f"{what}: expected {want}, found {found}")
+            raise LawError("REF-0", f"{what}: expected {want}, found {found}")
 
     def done(self) -> None:
         size, window = self.world.size, self.world.window
@@ -347,11 +339,11 @@ class PagedEngine:
             stop = max(member.seq.num_computed_tokens, member.found)
             tokens, codes = member.seq.token_ids[:stop], member.codes[:stop]
             if not self.caches.reads_back(self.table(member), start, codes, tokens):
-                raise BrokenError("PAGE-4", f"sequence {member.seq.seq_id} does not read back its tokens from {start}")
+                raise LawError("PAGE-4", f"sequence {member.seq.seq_id} does not read back its tokens from {start}")
 
     def judge(self) -> None:
         for law in self.under_test.broken(self.state):
-            raise BrokenError(law.id, law.statement)
+            raise LawError(law.id, law.statement)
 
     def finish(self) -> None:
         self.judge()
@@ -360,5 +352,5 @@ class PagedEngine:
         null = int(self.manager.block_allocator.has_null_block)
         free = self.manager.get_num_free_gpu_blocks() + null, self.manager.get_num_free_cpu_blocks()
         if free != (self.world.num_gpu, self.world.num_cpu):
-            raise BrokenError("PAGE-1", f"everything has ended, and of both devices {free} blocks are free")
+            raise LawError("PAGE-1", f"everything has ended, and of both devices {free} blocks are free")
         self.manager.check()

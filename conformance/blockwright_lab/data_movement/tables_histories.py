@@ -4,7 +4,6 @@ The worlds are too large to visit whole: 24 to 64 blocks on each device, ten seq
 under pressure, lookahead slots and windows that straddle blocks.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from random import Random
@@ -43,29 +42,19 @@ class Moves:
         self.engine, self.world, self.fired, self.made = engine, engine.world, engine.fired, 0
 
     def kinds(self) -> dict[str, list[Move]]:
-        numbers = range(CHOICES * self.made, CHOICES * (self.made + 1))
-        return {name: [(name, number) for number in numbers] for name in MOVES if self.can(name)}
+        numbers, engine = range(CHOICES * self.made, CHOICES * (self.made + 1)), self.engine
+        able: dict[str, object] = {
+            "reset": True, "arrive": engine.empty_slots, "fork": engine.groups and engine.empty_slots,
+            "free": engine.groups, "access": engine.groups, "grow": self.growable, "compute": self.chunked,
+            "swap_out": self.indices(engine.running), "swap_in": self.indices(engine.swapped),
+        }  # fmt: skip
+        return {name: [(name, number) for number in numbers] for name in MOVES if able[name]}
 
     def act(self, move: Move) -> None:
         name, number = move
         self.made += 1
         method, random = getattr(self, name), Random(number)
         method(*[random.randrange(2**16) for _ in range(method.__code__.co_argcount - 1)])
-
-    def can(self, name: str) -> bool:
-        engine = self.engine
-        match name:
-            case "arrive":
-                return bool(engine.empty_slots)
-            case "grow" | "compute":
-                return bool(self.growable if name == "grow" else self.chunked)
-            case "fork":
-                return bool(engine.groups and engine.empty_slots)
-            case "free" | "access":
-                return bool(engine.groups)
-            case "swap_out" | "swap_in":
-                return bool(self.indices(engine.running if name == "swap_out" else engine.swapped))
-        return True
 
     def finish(self) -> None:
         self.engine.finish()
@@ -141,10 +130,7 @@ def random_walk(
     return engine
 
 
-def run_machine(world: World, examples: int, steps: int, derandomize: bool = True) -> Counter[str]:
-    return run_drawn(lambda: Moves(PagedEngine(world)), tuple(MOVES), MOVES, examples, steps, derandomize)
-
-
 def histories(name: str, profile: str) -> GateResult:
-    machine = partial(run_machine, HISTORIES[name], *LENGTHS[profile], profile != "nightly")
+    make = partial(run_drawn, lambda: Moves(PagedEngine(HISTORIES[name])), tuple(MOVES), MOVES)
+    machine = partial(make, *LENGTHS[profile], profile != "nightly")
     return ran("paged machine", name, [machine])

@@ -6,14 +6,6 @@ from pathlib import Path
 from typing import Any
 
 
-class BrokenError(AssertionError):
-    """A history that shows a violation; `law` names the broken law."""
-
-    def __init__(self, law: str, detail: str) -> None:
-        super().__init__(f"{law}: {detail}")
-        self.law, self.detail = law, detail
-
-
 @dataclass(frozen=True, slots=True)
 class World:
     """A manager's configuration, and what its engine does."""

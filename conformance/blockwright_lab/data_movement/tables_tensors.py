@@ -34,11 +34,9 @@ class TokenCaches:
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         copy_blocks(self.gpu, pairs).synchronize()
 
-    def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:
-        swap_blocks(self.gpu, self.cpu, pairs).synchronize()
-
-    def swap_in(self, pairs: Sequence[tuple[int, int]]) -> None:
-        swap_blocks(self.cpu, self.gpu, pairs).synchronize()
+    def swap(self, pairs: Sequence[tuple[int, int]], out: bool) -> None:
+        src, dst = (self.gpu, self.cpu) if out else (self.cpu, self.gpu)
+        swap_blocks(src, dst, pairs).synchronize()
 
     def places(self, blocks: Sequence[int], start: int, stop: int) -> tuple[Any, Any]:
         positions = torch.arange(start, stop)

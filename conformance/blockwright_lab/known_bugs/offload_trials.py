@@ -4,10 +4,13 @@ HASH-1    of what leaves the process: another model, data type, layout or rank h
           group another key
 CHAIN-6   of the connector: what a load has brought is what the request's tokens name, whatever became of the blocks
 LIVE-1    of the connector: what is offered to a request could be loaded, were nothing else there
+CHAIN-14  of the connector: of a running request nothing is refused or waits while the tiers have room
+CALL-1    of the connector: results and events that an interrupted call did not return are returned by the next one
 PUB-4     of the connector: it asks for no key that a request does not have yet
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations
 from types import ModuleType
@@ -96,9 +99,11 @@ class Engine:
         lookahead: int = 0,
         kinds: tuple[Any, ...] = KINDS,
         sizes: tuple[int, ...] = (16,),
+        events: bool = False,
         **options: Any,
     ) -> None:
         self.core: Any = package
+        self.store_on = store_on
         self.hasher = package.SipHasher(key_lookahead=lookahead)
         offload: Any = package.offload
         specs = [kv_cache_spec(kind, SIZE, package) for kind in kinds]
@@ -111,7 +116,7 @@ class Engine:
             self.contents, fails, len(sizes) > 1
         )
         backends = [offload.CPUBackend(SIZE, sizes[0]), *(shelf(offload, size) for size in sizes[1:])]
-        chain = offload.OffloadChain([offload.LRUOffloadingManager(each) for each in backends], **options)
+        chain = offload.OffloadChain([offload.LRUOffloadingManager(each, events) for each in backends], **options)
         worker = offload.OffloadingWorker()
         worker.register_handler(offload.GPULoadStoreSpec, offload.CPULoadStoreSpec, self.handler)
         worker.register_handler(offload.CPULoadStoreSpec, offload.GPULoadStoreSpec, self.handler)
@@ -146,6 +151,25 @@ class Engine:
         self.manager.free(request)
         self.connector.request_finished(request)
 
+    def serve(self, name: str, token: int, settles: bool = False) -> None:
+        """Serve a request whole; where blocks are stored as they are published, they are, and `settles`: at once."""
+        request = self.admit(name, token)
+        self.compute(request)
+        if self.store_on == "publish":
+            self.connector.finish_step([request])
+        if settles:
+            self.settle()
+        self.end(request)
+
+    def load(self, request: Any, hit: Any = None, length: int = 0) -> int:
+        """Begin to load what the tiers offer after a hit; return how many tokens that is."""
+        external, _ = self.connector.get_num_new_matched_tokens(request, length)
+        if external:
+            self.manager.allocate_slots(request, 0, length, hit, num_external_computed_tokens=external)
+            self.connector.update_state_after_alloc(request, external)
+            self.connector.start_step()
+        return int(external)
+
     def settle(self) -> list[Any]:
         self.handler.wait(list(self.handler.begun))
         results: list[Any] = self.connector.poll()
@@ -158,11 +182,7 @@ class Engine:
         self.settle()
         self.manager.reset_prefix_cache()
         request = self.core.Request("back", [token] * LENGTH, SIZE, hasher=self.hasher)
-        external, _ = self.connector.get_num_new_matched_tokens(request, 0)
-        if external:
-            self.manager.allocate_slots(request, 0, num_external_computed_tokens=external)
-            self.connector.update_state_after_alloc(request, external)
-            self.connector.start_step()
+        if self.load(request):
             results = [each.num_tokens for each in self.settle()]
             yield from self.wrong(request) if results != [0] else ()
         again = self.core.Request("again", [token] * LENGTH, SIZE, hasher=self.hasher)
@@ -185,11 +205,7 @@ def taken_over(package: ModuleType, store_on: str, num_blocks: int) -> Iterator[
     rearm()
     engine = Engine(package, store_on, num_blocks)
     for name, token in (("first", 1), ("other", 2)):
-        request = engine.admit(name, token)
-        engine.compute(request)
-        if store_on == "publish":
-            engine.connector.finish_step([request])
-        engine.end(request)
+        engine.serve(name, token)
     yield from faults_of(engine, 1, 8)
 
 
@@ -222,10 +238,7 @@ def looks_ahead(package: ModuleType) -> Iterator[Fault]:
     rearm()
     engine = Engine(package, "publish", 24, lookahead=2)
     try:
-        first = engine.admit("first", 1)
-        engine.compute(first)
-        engine.connector.finish_step([first])
-        engine.end(first)
+        engine.serve("first", 1)
         yield from faults_of(engine, 1, 8)
     except LookupError as error:
         yield Fault("PUB-4", f"the connector asks for a key that the request does not have: {error}", 8)
@@ -240,11 +253,7 @@ def offered(package: ModuleType) -> Iterator[Fault]:
         for number, token in enumerate(map(int, tokens)):
             request = engine.core.Request(f"r{number}", [token] * LENGTH, SIZE)
             hit, length = engine.manager.get_computed_blocks(request)
-            external, _ = engine.connector.get_num_new_matched_tokens(request, length)
-            if external:
-                engine.manager.allocate_slots(request, 0, length, hit, num_external_computed_tokens=external)
-                engine.connector.update_state_after_alloc(request, external)
-                engine.connector.start_step()
+            if external := engine.load(request, hit, length):
                 results = [each for _ in range(3) for each in engine.settle()]
                 if [each.num_tokens for each in results] != [external]:
                     yield Fault("LIVE-1", f"{external} tokens were offered, and {results} came", number)
@@ -256,13 +265,72 @@ def offered(package: ModuleType) -> Iterator[Fault]:
             engine.end(request)
 
 
+def grown(package: ModuleType) -> Iterator[Fault]:
+    """Serve a request that an earlier one has begun, forget the tiers, and let it grow (CHAIN-14)."""
+    rearm()
+    engine = Engine(package, "publish", 12, kinds=KINDS[:1], sizes=(2, 4), write="through")
+    for lengths in ((2 * SIZE,), (4 * SIZE, 5 * SIZE)):
+        request = engine.core.Request("grows", [1] * lengths[0], SIZE)
+        for length in lengths:
+            engine.connector.reset_prefix_cache() if length == 5 * SIZE else None
+            request.append_output_token_ids([1] * (length - request.num_tokens))
+            engine.manager.allocate_slots(request, length - request.num_computed_tokens)
+            engine.connector.start_step()
+            request.num_computed_tokens = length
+            engine.connector.finish_step([request])
+            stats = engine.connector.stats()
+            if stats.refused_blocks or stats.waiting_blocks:
+                yield Fault("CHAIN-14", f"with {length // SIZE} blocks, beside free or idle places: {stats}", length)
+                return
+            for _ in range(3):
+                engine.settle()
+        engine.end(request)
+
+
+class InterruptError(BaseException):
+    """An interrupt of a call."""
+
+
+class OnTheWayOut:
+    """Stands before the books of a connector, and interrupts its next call once that has changed them."""
+
+    def __init__(self, connector: Any) -> None:
+        self.connector, self.books = connector, connector._whole
+        connector._whole = self
+
+    def require(self) -> None:
+        self.books.require()
+
+    def __enter__(self) -> None:
+        self.books.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self.books.__exit__(*error)
+        self.connector._whole = self.books
+        raise InterruptError
+
+
+def interrupted(package: ModuleType) -> Iterator[Fault]:
+    """Interrupt the calls that return results and events, and call them again (CALL-1)."""
+    rearm()
+    engine = Engine(package, "publish", 24, kinds=KINDS[:1], events=True)
+    engine.serve("first", 1, settles=True)
+    engine.manager.reset_prefix_cache()
+    request = engine.core.Request("again", [1] * LENGTH, SIZE, hasher=engine.hasher)
+    engine.load(request)
+    engine.handler.wait(list(engine.handler.begun))
+    for call in (engine.connector.poll, engine.connector.take_events):
+        OnTheWayOut(engine.connector)
+        with suppress(InterruptError):
+            call()
+        if not call():
+            yield Fault("CALL-1", f"what {call.__name__} was to return is lost", LENGTH)
+            return
+
+
 def failed_load(package: ModuleType) -> Iterator[Fault]:
     """Let a load of two groups fail after it has written something (CHAIN-6)."""
     rearm()
     engine = Engine(package, "publish", 24, fails=True)
-    request = engine.admit("first", 1)
-    engine.compute(request)
-    engine.connector.finish_step([request])
-    engine.settle()
-    engine.end(request)
+    engine.serve("first", 1, settles=True)
     yield from faults_of(engine, 1, 8)

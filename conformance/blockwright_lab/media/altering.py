@@ -93,17 +93,13 @@ def moved(data: bytes, draw: random.Random, unit: int) -> bytes:
     return bytes(changed)
 
 
-def emptied(data: bytes, draw: random.Random, unit: int) -> bytes:
-    return b""
-
-
 CHANGES: Final[dict[str, Change]] = {
     "bits": flipped,
     "a range": filled,
     "a cut": cut,
     "more bytes": extended,
     "exchanged units": moved,
-    "nothing left": emptied,
+    "nothing left": lambda data, draw, unit: b"",
 }
 
 

@@ -43,15 +43,19 @@ class RealCluster:
 
     def __init__(self, folder: Path, owned: int = 64 << 20) -> None:
         self._log, self._owned = folder / "log", owned
+        self._processes: dict[str, subprocess.Popen[Any]] = {}
         self._ports = [free_port() for _ in range(2)]
         self.address = f"127.0.0.1:{self._ports[0]}"
-        self.start_master()
-        self.start_owner()
+        self.start("master")
+        self.start("owner")
 
     def open(self, identity: CacheIdentity, **options: Any) -> MooncakeStore:
         return MooncakeStore(self.address, identity, **{"lookup_timeout": 5.0} | options)
 
-    def start_master(self) -> None:
+    def start(self, name: str) -> None:
+        self._start_master() if name == "master" else self._start_owner()
+
+    def _start_master(self) -> None:
         package = importlib.util.find_spec("mooncake")
         assert package is not None
         assert package.submodule_search_locations
@@ -61,56 +65,39 @@ class RealCluster:
         binary = Path(package.submodule_search_locations[0], "mooncake_master")
         with self._log.open("ab") as log:
             command = [str(binary), *(f"--{name}={value}" for name, value in flags.items())]
-            self._master = subprocess.Popen(command, stdout=log, stderr=log)
+            self._processes["master"] = subprocess.Popen(command, stdout=log, stderr=log)
 
-    def start_owner(self) -> None:
+    def _start_owner(self) -> None:
         command = [sys.executable, "-c", OWNER, self.address, str(self._owned)]
         end = time.monotonic() + WAIT
         while time.monotonic() < end:
             with self._log.open("ab") as log:
-                self._owner = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-                )
-            assert self._owner.stdout is not None
-            if self._owner.stdout.readline().strip() == "0":
+                owner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+            self._processes["owner"] = owner
+            assert owner.stdout is not None
+            if owner.stdout.readline().strip() == "0":
                 return
-            self._end(self._owner)
+            self.kill("owner")
         raise RuntimeError(f"no master: {self._log.read_text(errors='replace')[-2000:]}")
 
-    def kill_owner(self) -> None:
-        self._end(self._owner)
-
-    def kill_master(self) -> None:
-        self._end(self._master)
-
-    def stop_owner(self) -> None:
-        self._stop(self._owner)
-
-    def resume_owner(self) -> None:
-        self._owner.send_signal(signal.SIGCONT)
-
-    def stop_master(self) -> None:
-        self._stop(self._master)
-
-    def resume_master(self) -> None:
-        self._master.send_signal(signal.SIGCONT)
-
-    def close(self) -> None:
-        self.kill_owner()
-        self.kill_master()
-
-    @staticmethod
-    def _stop(process: "subprocess.Popen[Any]") -> None:
-        process.send_signal(signal.SIGSTOP)
-        os.waitpid(process.pid, os.WUNTRACED)  # until then it may answer a call
-
-    @staticmethod
-    def _end(process: "subprocess.Popen[Any]") -> None:
+    def kill(self, name: str) -> None:
+        process = self._processes[name]
         process.kill()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
         process.wait(WAIT)
+
+    def stop(self, name: str) -> None:
+        self._processes[name].send_signal(signal.SIGSTOP)
+        os.waitpid(self._processes[name].pid, os.WUNTRACED)  # until then it may answer a call
+
+    def resume(self, name: str) -> None:
+        self._processes[name].send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        for name in self._processes:
+            self.kill(name)
 
 
 class FakeCluster:
@@ -122,10 +109,9 @@ class FakeCluster:
     def __init__(self, folder: Path | None = None, owned: int = 64 << 20) -> None:
         self.objects: dict[str, bytes] = {}
         self.pinned: set[str] = set()
+        self.leased: set[str] = set()  # read, so that they are not removed unless by force
         self.owned = owned
-        self.has_master = self.has_owner = True
-        self.exists = 0
-        self.given: list[int] = []
+        self.running = {"master", "owner"}
 
     def open(self, identity: CacheIdentity, **options: Any) -> MooncakeStore:
         kept = mooncake._library
@@ -137,30 +123,20 @@ class FakeCluster:
         finally:
             mooncake._library = kept
 
-    def start_master(self) -> None:
+    def start(self, name: str) -> None:
+        """Start a process: what was in the memory of the one before is lost."""
         self.objects.clear()
-        self.pinned.clear()
-        self.has_master = True
+        if name == "master":
+            self.pinned.clear()
+        self.running.add(name)
 
-    def kill_master(self) -> None:
-        self.has_master = False
+    def kill(self, name: str) -> None:
+        self.running.discard(name)
 
-    stop_master = kill_master
+    stop = kill
 
-    def resume_master(self) -> None:
-        self.has_master = True
-
-    def kill_owner(self) -> None:
-        self.has_owner = False
-
-    stop_owner = kill_owner
-
-    def resume_owner(self) -> None:
-        self.has_owner = True
-
-    def start_owner(self) -> None:
-        self.objects.clear()
-        self.has_owner = True
+    def resume(self, name: str) -> None:
+        self.running.add(name)
 
     def close(self) -> None:
         return
@@ -172,8 +148,11 @@ class FakeClient:
     def __init__(self, cluster: FakeCluster) -> None:
         self._at = cluster
 
+    def _has(self, name: str) -> bool:
+        return name in self._at.running
+
     def setup(self, *_: object) -> int:
-        return 0 if self._at.has_master else -1
+        return 0 if self._has("master") else -1
 
     def register_buffer(self, address: int, size: int) -> int:
         return 0 if address and size else -600
@@ -188,22 +167,23 @@ class FakeClient:
         return 0
 
     def get(self, name: str) -> bytes:
+        self._at.leased.add(name)
         return self._at.objects.get(name, b"")
 
     def put(self, name: str, value: bytes) -> int:
         self._at.objects.setdefault(name, value)
         return 0
 
-    def is_exist(self, name: str) -> int:
-        return self.batch_is_exist([name])[0]
-
     def batch_is_exist(self, names: list[str]) -> list[int]:
-        return [int(name in self._at.objects) if self._at.has_master else -900 for name in names]
+        return [int(name in self._at.objects) if self._has("master") else -900 for name in names]
 
     def batch_remove(self, names: list[str], force: bool) -> list[int]:
-        if not self._at.has_master:
+        if not self._has("master"):
             return [-900] * len(names)
+        if not force:
+            return [-706 if name in self._at.leased else self.batch_remove([name], True)[0] for name in names]
         self._at.pinned.difference_update(names)
+        self._at.leased.difference_update(names)
         return [-704 if self._at.objects.pop(name, None) is None else 0 for name in names]
 
     def batch_put_from_multi_buffers(
@@ -212,11 +192,11 @@ class FakeClient:
         codes = []
         for name, where, lengths in zip(names, places, sizes, strict=True):
             used = sum(map(len, self._at.objects.values())) + sum(lengths)
-            if not self._at.has_master:
+            if not self._has("master"):
                 codes.append(-900)
             elif name in self._at.objects:
                 codes.append(0)
-            elif not self._at.has_owner:
+            elif not self._has("owner"):
                 codes.append(-800)
             elif used > self._at.owned:
                 codes.append(-200)
@@ -233,16 +213,17 @@ class FakeClient:
         codes = []
         for name, where, lengths in zip(names, places, sizes, strict=True):
             value = self._at.objects.get(name)
-            if not self._at.has_master:
+            if not self._has("master"):
                 codes.append(-900)
             elif value is None:
                 codes.append(-704)
             elif len(value) > sum(lengths):
                 codes.append(-600)
-            elif len(value) < sum(lengths) or not self._at.has_owner:
+            elif len(value) < sum(lengths) or not self._has("owner"):
                 codes.append(-800)
             else:
                 codes.append(len(value))
+                self._at.leased.add(name)
                 for address, length in zip(where, lengths, strict=True):
                     ctypes.memmove(address, value[:length], length)
                     value = value[length:]
@@ -256,7 +237,7 @@ class FakeClient:
             described[name] = [
                 SimpleNamespace(is_memory_replica=lambda: True, get_memory_descriptor=lambda memory=memory: memory)
             ]
-        return described if self._at.has_master else {}
+        return described if self._has("master") else {}
 
 
 def missing() -> str:

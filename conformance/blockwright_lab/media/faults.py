@@ -26,7 +26,7 @@ from .server import LocalServer, missing
 
 ADMIN, PASSWORD = "administrator-only", "correct-horse-battery"
 IDENTITY = CacheIdentity("model", "layers, tokens", "bfloat16", 16, b"seed")
-SIZES = (1, 100, 5_000, 300_000)
+SIZES = (1, 100, 5_000, 600_000)
 TIMEOUT, LOOKUP_TIMEOUT, SLACK = 0.2, 0.1, 30.0
 """Seconds that calls may take, and that a busy machine may add: a fault lasts until it is ended, so that a call which
 waits for its end never returns."""

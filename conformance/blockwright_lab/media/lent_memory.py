@@ -57,10 +57,10 @@ class MooncakeRun(FaultRun):
 
 
 PROCESS_FAULTS: dict[str, tuple[Act, Act]] = {
-    "kill the owner": (lambda run: run.cluster.kill_owner(), lambda run: run.cluster.start_owner()),
-    "stop the owner": (lambda run: run.cluster.stop_owner(), lambda run: run.cluster.resume_owner()),
-    "kill the master": (lambda run: run.cluster.kill_master(), lambda run: run.cluster.start_master()),
-    "stop the master": (lambda run: run.cluster.stop_master(), lambda run: run.cluster.resume_master()),
+    "kill the owner": (lambda run: run.cluster.kill("owner"), lambda run: run.cluster.start("owner")),
+    "stop the owner": (lambda run: run.cluster.stop("owner"), lambda run: run.cluster.resume("owner")),
+    "kill the master": (lambda run: run.cluster.kill("master"), lambda run: run.cluster.start("master")),
+    "stop the master": (lambda run: run.cluster.stop("master"), lambda run: run.cluster.resume("master")),
     "fill the memory": (MooncakeRun.fill, MooncakeRun.empty),
     "damaged values": (lambda run: run._replace_values(run._damaged), lambda run: None),
     "foreign values": (lambda run: run._replace_values(run._foreign), lambda run: None),

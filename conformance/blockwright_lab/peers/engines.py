@@ -84,10 +84,6 @@ class EngineUnderTest:
         return self.name.rpartition("-")[2]
 
     @property
-    def capabilities(self) -> Capabilities:
-        return capabilities_of(self.name)
-
-    @property
     def deviations(self) -> tuple[Deviation, ...]:
         return deviations_of(self.name)
 

@@ -12,13 +12,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from blockwright_conformance.checker.world import Action
 from blockwright_conformance.kv_cache import actions
 from blockwright_conformance.kv_cache.abstraction import compared, expected
 from blockwright_conformance.kv_cache.adapter import Observation
+from blockwright_conformance.kv_cache.arrivals import Admit, Release
 from blockwright_conformance.kv_cache.lockstep import choice_of
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.parts import OTHER, Reply, names_of, sent, settled
 from blockwright_conformance.kv_cache.scopes import Scope
+from blockwright_conformance.kv_cache.steps import FinishLoad, Reset
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.effects import written
@@ -57,7 +60,7 @@ class Followed(NamedTuple):
     faults: list[Fault]
 
 
-def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[actions.Action | SyncLoad]:
+def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[Action | SyncLoad]:
     hits: dict[Prefix, Hit] = {}
 
     def hit_of(prefix: Prefix) -> Hit:
@@ -71,24 +74,24 @@ def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[actions.Action
             yield from actions.of_running(scope, state, slot, request.prefix)
         elif isinstance(request, Waiting):
             yield from newcomers(scope, state, slot, request.prefix, hit_of(request.prefix))
-            yield actions.Release(slot)
+            yield Release(slot)
         elif not is_absent_seen:
             is_absent_seen = True
             for prefix in scope.prompts:
                 yield from newcomers(scope, state, slot, prefix, hit_of(prefix))
     if "reset" in scope.calls:
-        yield actions.Reset()
-    yield from actions.FinishLoad.allowed(scope, state)
+        yield Reset()
+    yield from FinishLoad.allowed(scope, state)
 
 
-def newcomers(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -> Iterator[actions.Action | SyncLoad]:
+def newcomers(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -> Iterator[Action | SyncLoad]:
     """Return the ways to admit a request, those with a load within the step among them.
 
     A load of its own, before the step, is left out where layers recycle blocks: a manager may leave out at once what
     the specification gives back when the load has ended.
     """
     recycles = any(not isinstance(group.kind, Full) for group in state.config.groups)
-    for action in actions.Admit.with_hit(scope, state, slot, prefix, hit):
+    for action in Admit.with_hit(scope, state, slot, prefix, hit):
         if not (action.external and recycles):
             yield action
     if "load" in scope.calls:
@@ -109,7 +112,7 @@ def asked(adapter: Any, prefix: Prefix) -> Hit:
     return Hit(*found)
 
 
-def follow(adapter: Any, state: State, action: actions.Action | SyncLoad) -> Followed:
+def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
     try:
         call = perform_sync_load if isinstance(action, SyncLoad) else actions.perform
         reply = call(adapter, action, state)
@@ -120,7 +123,7 @@ def follow(adapter: Any, state: State, action: actions.Action | SyncLoad) -> Fol
         return Followed(outcome, None, [Fault(law, "error", f"{where(error)}; expected {wanted}")])
     outcome = tell(state, action, reply, choice_of(adapter, reply))
     outcome = replace(outcome, state=begin(outcome.state).state)  # type: ignore[union-attr]  # each call is a step of its own
-    if isinstance(action, actions.FinishLoad):
+    if isinstance(action, FinishLoad):
         outcome = replace(outcome, state=replace(outcome.state, contents=arrived(state, outcome, action)))
     shown = adapter.observe(names_of(state))
     faults = misfound(state, action, reply) + misjudged(state, action, outcome, reply)
@@ -138,7 +141,7 @@ def follow(adapter: Any, state: State, action: actions.Action | SyncLoad) -> Fol
     return Followed(outcome, rejoined(state, base, shown), faults)
 
 
-def arrived(state: State, outcome: ManagerOutcome, action: actions.FinishLoad) -> tuple[Content | None, ...]:
+def arrived(state: State, outcome: ManagerOutcome, action: FinishLoad) -> tuple[Content | None, ...]:
     request = state.requests[action.slot]
     if outcome.refusal or not action.came or not isinstance(request, Running):
         return outcome.state.contents
@@ -155,7 +158,7 @@ def tell(state: State, action: Any, reply: Reply, choice: Choice = LRU) -> Manag
     hit = Hit(*reply.hit) if reply.hit and reply.hit.length else Hit()
     if isinstance(action, SyncLoad):
         return mean_sync_load(state, action, hit, reply)
-    if isinstance(action, actions.Admit) and action.asked:
+    if isinstance(action, Admit) and action.asked:
         ready = sent(state, action.slot, action.prefix)
         return settled(state, transitions.admit(ready, action.slot, hit, action.step(), choice), hit)
     return actions.meaning(state, action, choice)

@@ -164,17 +164,18 @@ def line_of(factory: type[VllmTier], scope: TierScope, at: int, call: TierCall) 
 WALKED: tuple[Key, ...] = tuple(b"%02d" % number for number in range(16))
 
 
-def walk(factory: type[VllmTier], manager: str, capacity: int, seed: int, steps: int) -> tuple[int, str]:
+def walk(factory: type[VllmTier], scope: WalkScope, seed: int, steps: int) -> tuple[int, list[Finding]]:
     """Make right calls at random in a larger tier, where indexes are compacted; return how far it went, and faults."""
-    scope = TierScope("a walk", manager, capacity, tuple((key,) for key in WALKED))
-    random, history = Random(seed), History(VllmWorld(scope, factory))
-    for step in range(steps):
+    larger = TierScope("a walk", scope.manager, scope.capacity, tuple((key,) for key in WALKED))
+    random, history = Random(seed), History(VllmWorld(larger, factory))
+    for step in range(1, steps + 1):
         call = drawn(random, history.state)
         try:
             history.act(call)
         except HistoryError as error:
-            return step + 1, f"{call}: {error.violation.detail}"
-    return steps, ""
+            fault = f"{call}: {error.violation.detail}"
+            return step, [Finding("REF-0", scope.name, fault, f"# seed {seed}, step {step}", step)]
+    return steps, []
 
 
 def drawn(random: Random, now: TierNow) -> TierCall:
@@ -189,14 +190,9 @@ def drawn(random: Random, now: TierNow) -> TierCall:
 def explore(release: Published, scope: TierScope | WalkScope, peer_path: Path, limit: int | None) -> Explored:
     factory = tier_class(load(peer_path, release))
     if isinstance(scope, WalkScope):
-        return walked(scope, limit, partial(found_on_a_walk, factory, scope))
+        return walked(scope, limit, partial(walk, factory, scope))
     explorer = TierFollower(scope, factory, limit)
     return explored(explorer.run(), limit, explorer.findings.values())
-
-
-def found_on_a_walk(factory: type[VllmTier], scope: WalkScope, seed: int, steps: int) -> tuple[int, list[Finding]]:
-    count, fault = walk(factory, scope.manager, scope.capacity, seed, steps)
-    return count, [Finding("REF-0", scope.name, fault, f"# seed {seed}, step {count}", count)] if fault else []
 
 
 ENGINES = tuple(

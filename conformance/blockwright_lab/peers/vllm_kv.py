@@ -8,9 +8,9 @@ have come. Everything else is the manager's own.
 import copy
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
-from blockwright_conformance.kv_cache.adapter import EXTRAS, Explained, Found, ManagerAdapter, Observation, Planned
+from blockwright_conformance.kv_cache.adapter import EXTRAS, Found, ManagerAdapter, Observation
 from blockwright_conformance.kv_cache.blockwright import hash_unit
 from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Config, Content, State, Table
@@ -193,24 +193,11 @@ class VllmAdapter(ManagerAdapter):
     def singles(self) -> Any:
         return self.manager.coordinator.single_type_managers
 
-    def plan(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Planned:
+    def unasked(self, *_: Any, **__: Any) -> NoReturn:
         raise NotImplementedError
 
-    commit: Any = plan
-    start: Any = plan
-    settle: Any = plan
-    allocate_each: Any = plan
-    fork: Any = plan
-    take_copies: Any = plan
-    pin: Any = plan
-    take: Any = plan
-    unpin: Any = plan
-    retain: Any = plan
-    release_prefix: Any = plan
-    advance_time: Any = plan
-
-    def explain(self, name: str) -> Explained:
-        raise NotImplementedError
+    plan = commit = publish_before = start = settle = allocate_each = fork = take_copies = unasked
+    pin = take = unpin = explain = retain = release_prefix = advance_time = unasked
 
     def finish_load(self, name: str, count: int) -> None:
         """End a load as the scheduler does: publish what came, or release everything if nothing has.

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from blockwright_conformance.kv_cache.actions import Admit, FinishLoad, Grow
+from blockwright_conformance.kv_cache.arrivals import Admit
+from blockwright_conformance.kv_cache.running import Grow
+from blockwright_conformance.kv_cache.steps import FinishLoad
 from blockwright_spec.manager.state import Running, State
 from blockwright_spec.reads import Mamba, Prefix
 

@@ -83,8 +83,5 @@ class Open(Exploration):
         result = OpenExplorer(self.world(scope), alone=True).run()
         return explored(self.kind, result, str(result.violation.actions) if result.violation else "")
 
-    def is_whole(self, profile: Profile) -> bool:
-        return False
-
 
 GATE = Open(__name__, "choices", "", open_scopes, KVCacheWorld, frozenset())

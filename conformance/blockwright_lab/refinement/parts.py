@@ -87,8 +87,7 @@ class OfManager(RefiningExplorer):
 
     world_of = KVCacheWorld
 
-    def machine(self, state: Any) -> Machine:
-        return maps.of_manager(state)
+    machine = staticmethod(maps.of_manager)
 
     def pairs(self, before: Any, reported: Any) -> Iterator[Pair]:
         for start, done in reported.steps:
@@ -113,8 +112,7 @@ class OfTables(RefiningExplorer):
 
     world_of = TablesWorld
 
-    def machine(self, state: Any) -> Machine:
-        return maps.of_tables(state)
+    machine = staticmethod(maps.of_tables)
 
     def trimmable(self, state: Any) -> Iterator[tuple[Place, bool]]:
         for slot, table in enumerate(state.tables):
@@ -141,8 +139,7 @@ class OfChain(RefiningExplorer):
 
     world_of = ChainWorld
 
-    def machine(self, state: Any) -> Machine:
-        return maps.of_chain(state)
+    machine = staticmethod(maps.of_chain)
 
 
 class Part(NamedTuple):

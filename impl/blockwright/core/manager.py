@@ -172,7 +172,8 @@ class KVCacheManager:
                 evicts the least recently used block, whatever it is for. law: POLICY-4.
             passing_spares: how many of the last blocks that `keep_wanted` would evict first are evicted by age
                 instead, for prompts that part where no earlier one has. None: as many as hits have shown to be of use,
-                at most a quarter of the pool (`BlockPool.passing_spares`). Hints and shares spare none. law: POLICY-6.
+                at most a quarter of the pool (`BlockPool.passing_spares`). Shares and an `eviction_policy` spare none,
+                nor do hints once they come. law: POLICY-6.
             wanted_interval: with `keep_wanted`, hits of each multiple of so many tokens are wanted too, for where
                 prompts part; 0 for none. A multiple of the blocks of every group; not for chunked local attention. With
                 recurrent layers, end prefill steps there.
@@ -182,8 +183,7 @@ class KVCacheManager:
                 request that hits part of a block which others read gets that part as a copy: run those of
                 `take_copies` before each step, and call `new_step_starts` at its beginning. None: hits end with whole
                 blocks. Only for attention, and without the options that know whole blocks only: `use_eagle`, events,
-                `verify_tokens`, `explain_evictions`, `track_evictions`, shares, hints, `eviction_policy` and
-                `keep_wanted`.
+                `verify_tokens`, `explain_evictions`, `track_evictions`, shares, hints and `eviction_policy`.
 
         Complexity: O(num_blocks + shares).
 
@@ -230,10 +230,8 @@ class KVCacheManager:
                 "shares": shares is not None,
                 "hint_guard": hint_guard > 0,
                 "eviction_policy": eviction_policy is not None,
-                "keep_wanted": bool(keep_wanted) or passing_spares is not None,
             }
             _check_unit(unit, [name for name, given in refused.items() if given], groups)
-            keep_wanted = False
             pool._keep_tails()
         pool._guard = int(hint_guard * (kv_cache_config.num_blocks - 1))
         if shares is not None:
@@ -243,8 +241,11 @@ class KVCacheManager:
         if _keeps_wanted(keep_wanted, passing_spares, groups, pool):
             _require_interval(wanted_interval, groups)
             pool._keep_wanted(passing_spares or 0, WHOLE if passing_spares is None else 0, wanted_interval)
-        elif wanted_interval != 0:
-            raise InvalidArgumentError("wanted_interval: only with keep_wanted; leave it out, or give keep_wanted=True")
+        elif wanted_interval != 0 or passing_spares is not None:
+            name = "passing_spares" if wanted_interval == 0 else "wanted_interval"
+            raise InvalidArgumentError(
+                f"{name}: only with keep_wanted, where layers forget; leave it out, or give keep_wanted=True"
+            )
         managers = [
             group_tables(group.kv_cache_spec, pool, number, dcp_world_size) for number, group in enumerate(groups)
         ]
@@ -1115,7 +1116,10 @@ class KVCacheManager:
         """Recompute every invariant from scratch: counters, queue, index, tables. O(num_blocks + blocks held).
 
         Blocks held from outside (`BlockPool.touch`), for example by a connector, are counted from the pool's own notes.
-        If `held_elsewhere` gives the expected number of such holders per block, the check compares it too.
+        If `held_elsewhere` gives the expected number of such holders per block, the check compares it too. What a
+        request wanted kept is gone with it, so the class of a candidate (``keep_wanted``) is taken as noted: the check
+        compares it with the order of eviction, and with the blocks that may be of no class but the ordinary one, which
+        are those without content, those that requests hold and those of full attention.
 
         Raises:
             InvariantError: names the law and shows both sides.
@@ -1149,8 +1153,10 @@ def _check_unit(unit: int, refused: list[str], groups: list[KVCacheGroupSpec]) -
 
 def _keeps_wanted(asked: bool | None, spares: int | None, groups: list[KVCacheGroupSpec], pool: BlockPool) -> bool:
     """Return whether passing blocks are evicted first, as asked for, or as the kinds of layers suggest."""
-    if spares is not None and not 0 <= spares < pool.num_blocks:
+    if spares is not None and (isinstance(spares, bool) or not 0 <= spares < pool.num_blocks):
         raise InvalidArgumentError(f"passing_spares: must be within 0..{pool.num_blocks - 1} blocks, not {spares!r}")
+    if spares and pool._order is not None:
+        raise InvalidArgumentError("passing_spares: shares and an eviction_policy spare none; leave it out, or give 0")
     kinds = [type(group.kv_cache_spec) for group in groups]
     forgets = SlidingWindowSpec in kinds or ChunkedLocalAttentionSpec in kinds
     if asked and not (pool.enable_caching and (forgets or MambaSpec in kinds)):

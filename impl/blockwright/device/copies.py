@@ -27,8 +27,9 @@ from blockwright.device.layout import (
     check_apart,
     check_writable,
     row_pieces,
+    token_dims_of,
 )
-from blockwright.device.pairs import Pairs, check_no_chain, checked_pairs, runs
+from blockwright.device.pairs import Pairs, by_count, check_no_chain, checked_pairs, runs
 from blockwright.device.transfer import Transfer, device_of_stream, run
 
 SCRATCH_BYTES = 64 << 20
@@ -44,23 +45,36 @@ PIECES = 64
 
 
 def copy_blocks(
-    caches: Caches, pairs: Pairs, *, block_dim: int | Sequence[int] = 0, stream: torch.cuda.Stream | None = None
+    caches: Caches,
+    pairs: Pairs,
+    *,
+    block_dim: int | Sequence[int] = 0,
+    num_tokens: Sequence[int] | None = None,
+    token_dim: int | Sequence[int] = 1,
+    stream: torch.cuda.Stream | None = None,
 ) -> Transfer:
-    """Copy whole blocks within one pool, as copy-on-write asks.
+    """Copy blocks within one pool, as copy-on-write asks: whole, or their first tokens only.
 
     >>> cache = torch.arange(4).repeat_interleave(2).reshape(4, 2)
     >>> copy_blocks(cache, [(0, 2), (1, 3)]).done
     True
     >>> cache.tolist()
     [[0, 0], [1, 1], [0, 0], [1, 1]]
+    >>> copy_blocks(cache, [(1, 0), (3, 2)], num_tokens=[1, 2]).done  # these blocks hold two tokens
+    True
+    >>> cache.tolist()
+    [[1, 0], [1, 1], [1, 1], [1, 1]]
 
-    O(bytes of the pairs), plus O(layers) and O(n log n) for n pairs.
+    O(bytes of the pairs), plus O(layers) for each number of tokens and O(n log n) for n pairs.
 
     Args:
         caches: a tensor, or per layer a tensor or (keys, values); any strides, any dtype, all on one device.
         pairs: (source, destination) ids, in any order: a sequence, or an int64 or int32 tensor of shape (n, 2). A
             source may have several destinations. A tensor on a GPU is read by the host, which waits for it.
         block_dim: the dimension that counts blocks, for all tensors or one for each (keys before values).
+        num_tokens: for each pair, how many tokens of its block are copied, from its first on; the others stay as they
+            are. None: the whole block, which is what states of recurrent layers need.
+        token_dim: the dimension that counts the tokens of a block, as `block_dim`; read with `num_tokens` only.
         stream: of the caches' GPU; None for its current one. Either way the copies come after the work that the current
             stream holds now.
 
@@ -68,14 +82,22 @@ def copy_blocks(
         What to wait for (see `Transfer`); done already on the CPU.
 
     Raises:
-        InvalidArgumentError: an argument is not as described; nothing has moved.
+        InvalidArgumentError: an argument is not as described, or a block has no so many tokens; nothing has moved.
         BlockError: an id out of range, a destination twice, or a block that is source and destination; nothing moved.
     """
     pool = blocks_of("caches", caches, block_dim)
     check_writable(pool)
     moves = checked_pairs(pairs, pool, pool)
     check_no_chain(moves)
-    return _moved(pool, pool, moves, stream)
+    if num_tokens is None:
+        return _moved([(pool, pool, moves)], stream)
+    dims = token_dims_of(pool, block_dim, token_dim)
+    most = min(blocks.view.shape[dim] for blocks, dim in zip(pool, dims, strict=True))
+    batches: Batches = [(pool, pool, [])]
+    for count, those in by_count(moves, pairs, num_tokens, most).items():
+        part = [Blocks(blocks.name, blocks.view.narrow(dim, 0, count)) for blocks, dim in zip(pool, dims, strict=True)]
+        batches.append((part, part, those))
+    return _moved(batches, stream)
 
 
 def swap_blocks(
@@ -116,19 +138,30 @@ def swap_blocks(
     check_writable(destination)
     check_apart(source, destination)
     moves = checked_pairs(pairs, source, destination)
-    return _moved(source, destination, moves, stream)
+    return _moved([(source, destination, moves)], stream)
 
 
-def _moved(
-    src: list[Blocks], dst: list[Blocks], moves: list[tuple[int, int]], stream: torch.cuda.Stream | None
-) -> Transfer:
+Batches = list[tuple[list[Blocks], list[Blocks], list[tuple[int, int]]]]
+"""Pools that are read and written, and the pairs of blocks that move between them."""
+
+
+def _moved(batches: Batches, stream: torch.cuda.Stream | None) -> Transfer:
+    src, dst, _ = batches[0]
     from_device, to_device = src[0].view.device, dst[0].view.device
     device = device_of_stream(from_device, to_device, stream)
-    couples = [(one.view, other.view) for one, other in zip(src, dst, strict=True) if one.view.numel()]
-    if not moves or not couples:
+    all_couples = [
+        ([(one.view, other.view) for one, other in zip(src, dst, strict=True) if one.view.numel()], moves)
+        for src, dst, moves in batches
+    ]
+    if not any(couples and moves for couples, moves in all_couples):
         return Transfer()
 
     def work() -> None:
+        for couples, moves in all_couples:
+            if couples and moves:
+                move(couples, moves)
+
+    def move(couples: Couples, moves: list[tuple[int, int]]) -> None:
         if from_device.type == to_device.type == "cpu":
             _move_on_host(couples, moves)
         elif device is not None and from_device.type == "cpu":

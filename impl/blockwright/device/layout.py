@@ -84,6 +84,25 @@ def dims_of(block_dim: int | Sequence[int], count: int) -> list[int]:
     return list(block_dim) if isinstance(block_dim, Sequence) else [block_dim] * count
 
 
+def token_dims_of(pool: list[Blocks], block_dim: int | Sequence[int], token_dim: int | Sequence[int]) -> list[int]:
+    """Return the dimension of each view of a pool, made with `block_dim`, that counts the tokens of a block."""
+    dims = dims_of(token_dim, len(pool))
+    if len(dims) != len(pool):
+        raise InvalidArgumentError(
+            f"token_dim has {len(dims)} entries for {len(pool)} tensors; pass one int, or one per tensor"
+        )
+    found = []
+    for blocks, dim, apart in zip(pool, dims, dims_of(block_dim, len(pool)), strict=True):
+        rank = blocks.view.dim()
+        if not -rank <= dim < rank or (dim - apart) % rank == 0:
+            raise InvalidArgumentError(
+                f"token_dim={dim} of {blocks.name}, which has {rank} dimensions and counts blocks by "
+                f"block_dim={apart}; pass the one that counts the tokens of a block"
+            )
+        found.append(dim % rank + (dim % rank < apart % rank))
+    return found
+
+
 def _flat(name: str, caches: Caches) -> list[tuple[str, torch.Tensor]]:
     if isinstance(caches, torch.Tensor):
         return [(name, caches)]

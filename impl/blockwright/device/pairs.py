@@ -59,6 +59,26 @@ def check_no_chain(pairs: list[tuple[int, int]]) -> None:
         )
 
 
+def by_count(
+    moves: list[tuple[int, int]], pairs: Pairs, counts: Sequence[int], most: int
+) -> dict[int, list[tuple[int, int]]]:
+    """Return the checked pairs by the number of tokens of each, which `counts` has in the order of `pairs`.
+
+    Raises:
+        InvalidArgumentError: not one count for each pair, of 0 to `most` tokens.
+    """
+    given = [int(pair[1]) for pair in pairs]
+    if len(counts) != len(given):
+        raise InvalidArgumentError(
+            f"num_tokens has {len(counts)} entries: pass one count of tokens for each of {len(given)} pairs"
+        )
+    for count in counts:
+        if not 0 <= count <= most:
+            raise InvalidArgumentError(f"num_tokens: {count} is no count of a block's {most} tokens; pass 0 to {most}")
+    to = dict(zip(given, counts, strict=True))
+    return {count: [pair for pair in moves if to[pair[1]] == count] for count in sorted(set(counts), reverse=True)}
+
+
 def runs(ids: Sequence[int], others: Sequence[int]) -> list[tuple[int, int]]:
     """Return the longest stretches (start, stop) of positions along which both count up by one. O(n).
 

@@ -130,7 +130,8 @@ class PrefixIndex:
             mm_items: of the whole prompt.
             group_id: group of layers.
             medium: where: each medium has blocks of its own size. Of several, ``("GPU", "CPU", "DISK")`` for example,
-                the first is asked alone, and the others for what follows, as an engine loads it.
+                the first is asked alone, and the others for what follows, as an engine loads it. Blocks below the host
+                pass through it, so that one load brings no more than the host holds: `match` does not know its size.
             block_size: tokens in a block, to look at blocks of this size alone; otherwise the longest match counts.
 
         Raises:

@@ -207,7 +207,8 @@ class Stores:
                     block = _Block(blocks.key(index), parts, hint, blocks.stored(index) if is_named else None)
                     found.append(((index + 1) * blocks.tokens, blocks.number, index, block))
         found.sort(key=lambda each: each[:2])  # in order of the tokens
-        room = max(0, self._capacity - self._kept.get(name, 0))
+        # law: CHAIN-14
+        room = max(0, self._capacity - self._kept.get(name, 0), free_of(self._chain))
         self.num_refused += len(found[room:])  # for these the request's own first blocks would have to go
         count = self._store([block for *_, block in found[:room]])
         self._kept[name] = self._kept.get(name, 0) + count
@@ -322,9 +323,23 @@ class Stores:
 
 
 def capacity_of(chain: OffloadChain) -> int:
-    """Return how many different blocks the tiers hold; a tier of unknown size counts as more than there are."""
-    counts = [
+    """Return how many different blocks the tiers hold."""
+    return max(_places(chain)) if chain.writes_through else sum(_places(chain))
+
+
+def free_of(chain: OffloadChain) -> int:
+    """Return how many more blocks the tiers can take without giving up any."""
+    if chain.writes_through:
+        places = _places(chain)
+        return chain.tiers[places.index(max(places))].num_free
+    return sum(
+        max(0, tier.num_free - kept) for tier, kept in zip(chain.tiers, [*chain._moves._reserve, 0], strict=True)
+    )
+
+
+def _places(chain: OffloadChain) -> list[int]:
+    """Return how many blocks each tier holds; one of unknown size counts as more than there are."""
+    return [
         tier.backend.num_blocks if isinstance(tier, TierBooks) and isinstance(tier.backend, SlotBackend) else 1 << 60
         for tier in chain.tiers
     ]
-    return max(counts) if chain.writes_through else sum(counts)

@@ -6,6 +6,7 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, Final
 
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request
@@ -262,7 +263,7 @@ class Pool:
             self.manager.check()
         self._checks += 1
 
-    def result(self, trace: Trace, continuing: Sequence[bool], timed: TimedResult | None, used: float) -> PoolResult:
+    def result(self, trace: Trace, continuing: Sequence[int], timed: TimedResult | None, used: float) -> PoolResult:
         host, references, size = self.host, trace.num_references(self.block_size), self.block_size
         return PoolResult(
             blocks=self.way.blocks,
@@ -276,9 +277,7 @@ class Pool:
             checks=self._checks,
             seconds=self.seconds,
             uncached=percentiles(self._uncached),
-            uncached_continuing=percentiles(
-                [each for each, goes in zip(self._uncached, continuing, strict=True) if goes]
-            ),
+            uncached_continuing=percentiles(array("q", compress(self._uncached, continuing))),
             tenants={name: hits / asked for name, (hits, asked) in sorted(self._by_tenant.items())},
             offload=host.result(self._hit_blocks, self._host_tokens // size, references) if host else None,
             policy=self.way.policy,

@@ -14,12 +14,14 @@ smaller than the trace's own blocks, larger, or not a multiple.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
 _MANY: Final = (1 << 61) - 1
+_OWN: Final = 1 << 30
+"""Names that are integers below this are their own numbers."""
 # The longest prompt a loader or the generator accepts; longer counts are taken for damage.
 MAX_PROMPT_TOKENS: Final = 1 << 24
 
@@ -51,6 +53,10 @@ class TraceRequest:
         return tokens
 
 
+class UnreadRequests(Sequence[TraceRequest]):
+    """Requests that are read one by one, each time they are asked for: never all at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """Hold a whole trace: its requests in the order they are served, and where it came from.
@@ -60,32 +66,43 @@ class Trace:
 
     source: str
     format: str
-    requests: tuple[TraceRequest, ...]
+    requests: UnreadRequests | tuple[TraceRequest, ...]
     parse_seconds: float = field(compare=False)
     notes: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    _lengths: array[int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        lengths = array("i", bytes(4 * len(self.requests)))
+        for at, request in enumerate(self.requests):
+            lengths[at] = request.num_tokens
+        object.__setattr__(self, "_lengths", lengths)  # a request may have to be read from a file
 
     @property
     def num_tokens(self) -> int:
         """Return the prompt tokens of all requests."""
-        return sum(request.num_tokens for request in self.requests)
+        return sum(self._lengths)
 
     @property
     def max_prompt_tokens(self) -> int:
         """Return the length of the longest prompt."""
-        return max(request.num_tokens for request in self.requests)
+        return max(self._lengths)
 
     def num_references(self, block_size: int) -> int:
         """Count the blocks of `block_size` tokens that all prompts refer to, partial last blocks included."""
-        return sum(-(-request.num_tokens // block_size) for request in self.requests)
+        return sum(-(-length // block_size) for length in self._lengths)
 
 
 class ContentNumbers:
-    """Number contents from zero: one number for each distinct name, and a new one for content that is not shared."""
+    """Number contents: one number for each distinct name, and a new one for content that is not shared.
 
-    def __init__(self) -> None:
+    Most traces name contents by small integers, which are their own numbers and take no memory. All other numbers begin
+    with `first`.
+    """
+
+    def __init__(self, first: int = _OWN) -> None:
         self._numbers: dict[Hashable, int] = {}
-        self._count = 0
+        self._count = first
 
     def named(self, names: Iterable[Hashable], scope: Hashable = None) -> array[int]:
         """Return the numbers of `names`, in order; a name seen before in the same scope keeps its number. O(names).
@@ -96,6 +113,9 @@ class ContentNumbers:
         """
         numbers, result = self._numbers, array("i")
         for name in names:
+            if scope is None and isinstance(name, int) and 0 <= name < _OWN:
+                result.append(name)
+                continue
             if isinstance(name, int) and not -_MANY < name < _MANY:
                 name = name.to_bytes(name.bit_length() // 8 + 1, "little", signed=True)
             name = name if scope is None else (scope, name)

@@ -19,7 +19,7 @@ from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec
 from blockwright.observe import Fact
 from blockwright.policies import Lru
-from blockwright.replay.foresight import references_of
+from blockwright.replay.foresight import continuing
 from blockwright.replay.keeping import Keeping
 from blockwright.replay.offloaded import OffloadOptions
 from blockwright.replay.pools import PERCENTILES, Clock, Pool, PoolResult, Way
@@ -98,8 +98,10 @@ def replay_ways(
     if note is not None and (len(ways) > 1 or ways[0].offload is not None):
         raise InvalidArgumentError("note: the journal is of one pool without a host tier")
     requests, block_size, whose = trace.requests, specs[0].block_size, ways[0].keeping.tenant
-    longest = max(each.num_tokens + (overlap.answer(each) if overlap else 0) for each in requests)
-    continuing = references_of(trace, block_size).continuing()
+    longest = trace.max_prompt_tokens
+    if overlap is not None:
+        longest = max(each.num_tokens + overlap.answer(each) for each in requests)
+    goes_on = continuing(trace, block_size)
     # Keys never leave this process, so any collision-resistant hash gives the same result: take the faster one.
     hasher = Sha256Hasher(b"replay") if build_info().kind == "pure" else None
     prepare_seconds = check_seconds = 0.0
@@ -132,7 +134,7 @@ def replay_ways(
             pool, before = pool_of(way), prepare_seconds + check_seconds
             timed, used = serve_timed(pool, overlap, requests, make, partial(ended, [pool]))
             pool.seconds -= prepare_seconds + check_seconds - before
-            results.append(pool.result(trace, continuing, timed, used))
+            results.append(pool.result(trace, goes_on, timed, used))
         return ReplayResult(tuple(results), prepare_seconds, check_seconds)
     pools = [pool_of(way) for way in ways]
     for number, recorded in enumerate(requests):
@@ -141,7 +143,7 @@ def replay_ways(
             pool.clock.now = max(pool.clock.now, recorded.arrival)
             pool.serve(request, number)
         ended(pools, number + 1)
-    results += [pool.result(trace, continuing, None, 0.0) for pool in pools]
+    results += [pool.result(trace, goes_on, None, 0.0) for pool in pools]
     return ReplayResult(tuple(results), prepare_seconds, check_seconds)
 
 

@@ -235,7 +235,7 @@ def serve_timed(
             engine.pass_time(arrival)
             recorded = requests[following]
             final = recorded.num_tokens + max(0, options.answer(recorded) - 1)
-            answer = recorded.answer if recorded.answer >= 0 else (1 << 30) + following
+            answer = recorded.answer if recorded.answer >= 0 else (1 << 31) - 1 - following
             at = options.arrival(recorded, following)
             waiting.append(_Run(make(following), following, at, final, answer))
             following += 1

@@ -10,22 +10,19 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from blockwright.errors import InvalidArgumentError
 from blockwright.replay.files import read_rows
 from blockwright.replay.layouts import FORMATS, LAYOUTS, Layout, layout_of
-from blockwright.replay.records import MAX_PROMPT_TOKENS, ContentNumbers, Trace, TraceRequest, runs_of_blocks
+from blockwright.replay.records import MAX_PROMPT_TOKENS, ContentNumbers, Trace
 from blockwright.replay.rows import Place, Row
+from blockwright.replay.stored import StoredRequests, Unit
 from blockwright.replay.text import Tokenizer, prompts_of
 
 _UNITS: Final = tuple(1 << power for power in range(4, 13))
 """The tokens that an id may stand for where a file does not say it."""
-
-Unit = tuple[int, bool]
-"""The tokens that an id stands for, and whether the last id may stand for fewer; without, a tail has no id."""
 
 
 def load_trace(
@@ -45,7 +42,8 @@ def load_trace(
     `column` names a field to keep for each request, in `Trace.labels`. `advance` is given the bytes read, as they are
     in the file. `Trace.notes` lists how the replayed trace differs from the file: sorted, without prefixes, and so on.
 
-    Complexity: O(size of the file) time; memory for the requests, their ids and one row.
+    Complexity: O(size of the file) time; memory for a row, four bytes a request, and each name that is a text or
+    above 2**30. The requests themselves are in temporary files.
 
     Raises:
         TraceError: no such file, unreadable, or of no known format; a truncated or malformed row (the message names
@@ -69,23 +67,11 @@ def load_trace(
             reader.add(row)
             if limit is not None and place.num_requests >= limit:
                 break
-    if reader is None or not reader.drafts:
+    if reader is None or not reader.drafts.num_added:
         read = f" (read as {layout.name})" if layout else ""
         raise place.error(f"holds no request with a prompt{read}", "give another file, or another --format")
     requests, labels, notes = reader.finish(limit)
     return Trace(source, reader.layout.name, requests, time.perf_counter() - start, notes, labels)
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A request with a unit that is not yet certain; a turn of a session goes on from the draft `before`."""
-
-    contents: array[int]
-    num_tokens: int
-    unit: int
-    arrival: float
-    num_output_tokens: int
-    before: int | None
 
 
 class _Reader:
@@ -97,7 +83,7 @@ class _Reader:
         self.place, self.layout, self.unit, self.tokenizer, self.column = place, layout, unit, tokenizer, column
         place.format = layout.name
         self.starts_at_once = layout.turns == "requests"
-        self.drafts: list[_Draft] = []
+        self.drafts = StoredRequests()
         self.labels: list[str] = []
         self.numbers = ContentNumbers()
         # By the unit that a row itself names (0: none): what its ids may stand for, the most likely first.
@@ -107,7 +93,6 @@ class _Reader:
             1: [(1, True)],
             MAX_PROMPT_TOKENS: [(MAX_PROMPT_TOKENS, True)],
         }
-        self.continued: set[int] = set()
         self.sessions: dict[str, tuple[float, int | None]] = {}
         self.start: float | None = None
         self.latest = -float("inf")
@@ -140,13 +125,13 @@ class _Reader:
                 self._add_ids(row, arrival, before, None, unit)
             name = row.get(layout.session) if layout.session else None
             if name is not None:
-                self.sessions[str(name)] = arrival, len(self.drafts) - 1 if self.drafts else None
+                self.sessions[str(name)] = arrival, self.drafts.num_added - 1 if self.drafts.num_added else None
         if self.column is not None:
             if row.get(self.column) is None:
                 raise self.place.error(
                     f"has no column {self.column!r}", "name another with --tenants, or a rule: dealt:N"
                 )
-            self.labels += [str(row.get(self.column))] * (len(self.drafts) - len(self.labels))
+            self.labels += [str(row.get(self.column))] * (self.drafts.num_added - len(self.labels))
 
     def _output(self, row: Row) -> int:
         return 0 if row.get(self.layout.output) is None else row.count(self.layout.output)
@@ -210,34 +195,15 @@ class _Reader:
         if not num_tokens:
             self.num_empty += 1
             return
-        self.drafts.append(_Draft(contents, num_tokens, unit, arrival, output, before))
-        if before is not None:
-            self.continued.add(before)
+        self.drafts.add(contents, num_tokens, unit, arrival, output, before)
         self.place.num_requests += not self.starts_at_once  # whose first requests are not those of the file
 
-    def finish(self, limit: int | None) -> tuple[tuple[TraceRequest, ...], tuple[str, ...], tuple[str, ...]]:
+    def finish(self, limit: int | None) -> tuple[StoredRequests, tuple[str, ...], tuple[str, ...]]:
         """Return the requests in the order of arrival, the label of each, and notes. To be called once."""
-        first = min(draft.arrival for draft in self.drafts)
-        drafts, done = self.drafts[::-1], list[TraceRequest]()
-        self.drafts.clear()
-        while drafts:
-            done.append(self._request(drafts.pop(), first, done))
-        order = sorted(range(len(done)), key=lambda at: done[at].arrival)[:limit]
+        total = self.drafts.num_added
+        order = self.drafts.finish({each: units[0] for each, units in self.units.items()}, self.numbers, limit)
         labels = tuple(self.labels[at] for at in order) if self.labels else ()
-        return tuple(done[at] for at in order), labels, tuple(self._notes(len(done)))
-
-    def _request(self, draft: _Draft, first: float, done: list[TraceRequest]) -> TraceRequest:
-        contents, (unit, whole) = draft.contents, self.units[draft.unit][0]
-        if not whole and draft.num_tokens % unit:
-            contents.append(self.numbers.fresh())
-        lengths = runs_of_blocks(contents, unit, draft.num_tokens)
-        if draft.before is not None:
-            before = done[draft.before]
-            answer = [before.num_output_tokens] if before.num_output_tokens else []
-            contents = before.contents + array("i", [before.answer for _ in answer]) + contents
-            lengths = before.lengths + array("i", answer) + lengths
-        answer_content = self.numbers.fresh() if len(done) in self.continued else -1
-        return TraceRequest(contents, lengths, round(draft.arrival - first, 6), draft.num_output_tokens, answer_content)
+        return self.drafts, labels, tuple(self._notes(total))
 
     def _notes(self, total: int) -> Iterator[str]:
         unit = self.units[0][0][0]

@@ -60,7 +60,7 @@ def generate_workload(options: WorkloadOptions | None = None, *, limit: int | No
     Complexity: O(turns of each conversation, squared).
     """
     start, options = time.perf_counter(), options or WorkloadOptions()
-    draw, numbers = _Draw(options.seed), ContentNumbers()
+    draw, numbers = _Draw(options.seed), ContentNumbers(0)
     systems = [(numbers.fresh(), draw.around(options.system_tokens)) for _ in range(options.system_prompts)]
     weights = [1 / (rank + 1) for rank in range(options.system_prompts)]
     requests: list[TraceRequest] = []

@@ -13,7 +13,7 @@ from .hits import lost
 from .keeping import leaving, leaving_at_end, passed
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .plans import let_go, planned
-from .publication import last_tail, replaced, ripened, stepped_on, without
+from .publication import last_end, last_tail, replaced, ripened, stepped_on, without
 from .retention import doubled, guarded, held_again, in_order, marked, undoubled
 from .state import (
     NULL,
@@ -198,7 +198,8 @@ def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice
     left, last = replaced(done, slot, successor), done.requests[slot]
     whose, wish = (request.prefix[0], request.added.wish) if isinstance(request, Running) else (0, Wish())
     resumes = isinstance(successor, Waiting)
-    ending = leaving_at_end(state.config, last, resumes) if isinstance(last, Running) else Leaving()
+    end = last_end(state.config, last) if isinstance(last, Running) and not steps else 0
+    ending = leaving_at_end(state.config, last, resumes, end) if isinstance(last, Running) else Leaving()
     fence = Fence(steps[-1] if steps else None, slot, batch, whose, wish, ending)
     fenced = replace(left, flights=orphaned(state, slot), fences=(*state.fences, fence), due=without(left.due, slot))
     return Done(fenced) if steps or is_loading else returned(fenced, (fence,), choice)

@@ -21,8 +21,8 @@ everything always are. Passing blocks go first, in the order in which they were 
 them: they go as ordinary ones do (POLICY-4). Prompts also part at points that no request could foresee, and the spared
 blocks may serve those. How many are of use depends on the prompts: none where sessions take turns, and much of the pool
 where prompts part anywhere. So an engine may leave the number to be learned (POLICY-6). The share of the pool that is
-spared follows the share of hits that passing blocks have served. A junction says that passing blocks would have served
-a longer hit, had they been there, and counts half as much. At most a quarter of the pool is spared.
+spared follows the share of requests that passing blocks have served. A junction says that passing blocks would have
+served a longer hit, had they been there, and counts half as much. At most a quarter of the pool is spared.
 
 What follows for a user (KEEP-1): a request's next turn hits all that this one has left (`left`) if no other request has
 gone on from there, and if the blocks that are held meanwhile, the spared ones, and the ordinary ones of this request
@@ -32,29 +32,28 @@ and of each other group the windows of at most five lengths, however many window
 
 from collections.abc import Iterable
 from dataclasses import replace
-from math import lcm
 
 from ..hints import Leaving, Tip
 from ..reads import Chunked, Cross, Full, Group, hit_ends, margin
 from .added import Wants
 from .retention import put
 from .state import NULL, Config, Hit, Running, State, Table, Waiting, key, sharers
+from .units import aligned
 
 
 def within(config: Config, length: int) -> int:
     """Return the longest hit whose blocks, its draft margin among them, lie within so many tokens."""
-    extra = max(margin(group, config.eagle) for group in config.groups)
-    step = lcm(*(group.block_size for group in config.groups))
+    extra, step = max(margin(group, config.eagle) for group in config.groups), aligned(config)
     return max(0, length - extra) // step * step
 
 
-def wants_of(state: State, request: Waiting, tables: tuple[Table, ...], external: int) -> Wants:
-    """Return what a request wants kept from its admission on, with the tables of a hit and tokens to be loaded."""
+def wants_of(state: State, request: Waiting, tables: tuple[Table, ...], length: int, external: int) -> Wants:
+    """Return what a request wants kept from its admission on: with a hit of a length and tokens to be loaded."""
     config, prefix = state.config, request.prefix
     if not config.added.keeps:
         return Wants()
-    step, known = lcm(*(group.block_size for group in config.groups)), len(prefix[1])
-    hit = (len(tables[0]) * config.groups[0].block_size + external) // step * step
+    step, known = aligned(config), len(prefix[1])
+    hit = (length + external) // step * step
     own = {within(config, known), within(config, known - 1)} - {0}
     tip = Tip.NONE if external or hit in own else tip_of(state, tables)
     proven = {request.hit.junction, hit if tip == Tip.NONE else 0} - {0}
@@ -67,19 +66,24 @@ def tip_of(state: State, tables: tuple[Table, ...]) -> Tip:
     return next((state.marks[block].tip for block in last if state.marks[block].tip != Tip.NONE), Tip.NONE)
 
 
-def all_published(config: Config, request: Running) -> int:
-    """Return the longest hit that a request has published, as far as publication has come in every group."""
+def all_published(config: Config, request: Running, last: int) -> int:
+    """Return the longest hit that a request has published, as far as publication has come in every group.
+
+    With units, it may have published `last` tokens as it let go of them.
+    """
     counts = zip(config.groups, request.published, strict=True)
     ends = tuple(count * group.block_size for group, count in counts if not isinstance(group.kind, Cross))
-    return within(config, min(ends))
+    return within(config, max(last, min(ends)))
 
 
 def is_wanted(config: Config, at: int, entry: int, lengths: Iterable[int]) -> bool:
     """Return whether a hit of one of some lengths needs an entry of a group's table."""
     group = config.groups[at]
-    end = (entry + 1) * group.block_size
-    wanted = (*lengths, *multiples(config, group))
-    return isinstance(group.kind, Full) or any(end in hit_ends(group, length, config.eagle) for length in wanted)
+    start, end = entry * group.block_size, (entry + 1) * group.block_size
+    needed = ((length, hit_ends(group, length, config.eagle)) for length in (*lengths, *multiples(config, group)))
+    return isinstance(group.kind, Full) or any(
+        end in ends or (start < length < end and length in ends) for length, ends in needed
+    )
 
 
 def multiples(config: Config, group: Group) -> Iterable[int]:
@@ -102,12 +106,19 @@ def leaving(
     output = frozenset({published}) - {*wants.proven, 0}
     prompt = frozenset(wants.lengths) - {*wants.proven, *output}
     kept = {place for place in places if is_wanted(config, *place, lengths)}
-    ends = {place: (place[1] + 1) * config.groups[place[0]].block_size for place in kept if forgets(config, place[0])}
+    ends = {place for place in kept if forgets(config, place[0])}
     return Leaving(
         frozenset(tables[at][entry] for at, entry in places if (at, entry) not in kept),
-        frozenset(tables[at][entry] for (at, entry), end in ends.items() if end in prompt),
-        frozenset(tables[at][entry] for (at, entry), end in ends.items() if end in output),
+        frozenset(tables[at][entry] for at, entry in ends if ends_at(config, at, entry, prompt)),
+        frozenset(tables[at][entry] for at, entry in ends if ends_at(config, at, entry, output)),
     )
+
+
+def ends_at(config: Config, at: int, entry: int, lengths: Iterable[int]) -> bool:
+    """Return whether some length ends at an entry of a group's table, or with units inside it."""
+    size = config.groups[at].block_size
+    before = entry * size if config.added.unit else (entry + 1) * size - 1
+    return any(before < length <= (entry + 1) * size for length in lengths)
 
 
 def forgets(config: Config, at: int) -> bool:
@@ -115,19 +126,19 @@ def forgets(config: Config, at: int) -> bool:
     return not isinstance(config.groups[at].kind, Full)
 
 
-def output_end(config: Config, request: Running, resumes: bool) -> int:
+def output_end(config: Config, request: Running, resumes: bool, last: int = 0) -> int:
     """Return the end of all that a request has published if it wants that kept, 0 if not.
 
     It does where it `resumes`, or has not published its prompt.
     """
-    end, wants = all_published(config, request), request.added.wants
+    end, wants = all_published(config, request, last), request.added.wants
     return end if resumes or wants.output or end < max(wants.lengths, default=0) else 0
 
 
-def leaving_at_end(config: Config, request: Running, resumes: bool = False) -> Leaving:
+def leaving_at_end(config: Config, request: Running, resumes: bool = False, last: int = 0) -> Leaving:
     """Sort the blocks that a request holds as it ends, or as it is preempted and `resumes` later."""
     entries = tuple(range(len(table)) for table in request.tables)
-    end = output_end(config, request, resumes)
+    end = output_end(config, request, resumes, last)
     return leaving(config, request.tables, entries, request.added.wants, end)
 
 
@@ -139,10 +150,12 @@ def left(config: Config, request: Running) -> int:
 
 def holds_hit(config: Config, request: Running, length: int) -> bool:
     """Return whether a request holds, published, all blocks that a hit of a length needs."""
+    tails = request.added.tails
     return all(
-        entry < min(len(table), done) and table[entry] != NULL
+        entry < len(table) and table[entry] != NULL and (entry < done or (end % group.block_size and end not in tails))
         for group, table, done in zip(config.groups, request.tables, request.published, strict=True)
-        for entry in (end // group.block_size - 1 for end in (hit_ends(group, length, config.eagle) if length else ()))
+        for end in (hit_ends(group, length, config.eagle) if length else ())
+        for entry in ((end - 1) // group.block_size,)
     )
 
 
@@ -158,13 +171,13 @@ def spares_of(state: State) -> int:
 
 
 def learned(state: State, slot: int, hit: Hit) -> State:
-    """Learn from an admission with a hit how many passing blocks to spare (POLICY-6)."""
+    """Learn from an admission how many passing blocks to spare (POLICY-6)."""
     added, request = state.config.added, state.requests[slot]
     if added.learns is None or added.retains or not isinstance(request, Waiting):
         return state
     (whole, slow), old = added.learns, state.share
     up, down = (whole - old >> slow, 0) if serve_passing(state, hit.tables) else (0, old >> slow)
-    used = old + up - down if hit.length else old
+    used = old + up - down if hit.length or not request.hit.junction else old
     share = used + (whole - used >> slow + 1) if request.hit.junction else used
     spared = tuple(block for block in state.queue if state.marks[block].spared)
     return sparing(replace(state, share=share), spared)

@@ -80,7 +80,7 @@ def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
         tuple(NULL if dead(group.kind, span(config, group), end, entry) else block for entry, block in enumerate(table))
         for group, table in zip(config.groups, tables, strict=True)
     )
-    wants = wants_of(state, request, tables, step.added.external)
+    wants = wants_of(state, request, tables, length, step.added.external)
     tails = tail_lengths(config, len(request.prefix[1]), length, request.hit.junction)
     saved = length if runs_ahead(config) else 0
     added = RunningAdded(encoder=step.added.encoder, saved=saved, wants=wants, tails=tails)

@@ -122,12 +122,18 @@ def due_tails(request: Running, count: int) -> tuple[int, ...]:
     return tuple(end for end in request.added.tails if end <= count)
 
 
+def last_end(config: Config, request: Running) -> int:
+    """Return the tokens that a request has computed and publishes as it ends, with units; 0 if it puts that off."""
+    count = min(request.computed, max(certain(request), request.settled), len(request.prefix[1]))
+    return 0 if request.added.is_delayed or not config.added.unit else count
+
+
 def last_tail(state: State, slot: int) -> State:
     """Publish all that a request has computed, as it lets go of its blocks, and what the same tokens would hit."""
     request, unit = state.requests[slot], state.config.added.unit
     if not isinstance(request, Running) or request.added.is_delayed or not unit:
         return state
-    count = min(request.computed, max(certain(request), request.settled))
+    count = last_end(state.config, request)
     tails = tuple(end // unit * unit for end in (count, min(count, len(request.prefix[1]) - 1)))
     last = replaced(state, slot, replace(request, added=replace(request.added, tails=tails)))
     return tails_published(last, slot, count, count)

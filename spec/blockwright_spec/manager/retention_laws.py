@@ -95,10 +95,11 @@ def law_extension_goes_first(state: State) -> bool:
     """POLICY-1: no block of a layer that reads all earlier tokens goes before its cached extension."""
     published = frozenset(content for _, content in state.keys)
     return all(
-        (at, cut(prefix, len(prefix[1]) - group.block_size)) in published
+        (at, cut(prefix, start)) in published
         for at, prefix in published
         for group in (state.config.groups[at],)
-        if isinstance(group.kind, Full) and len(prefix[1]) > group.block_size
+        for start in ((len(prefix[1]) - 1) // group.block_size * group.block_size,)
+        if isinstance(group.kind, Full) and start > 0
     )
 
 

@@ -25,7 +25,8 @@ the two it is.
 A copy takes one block more than the request goes on to hold, until the engine has run it. So a prompt that would fill
 the whole pool hits whole blocks only; otherwise it might wait for ever for room that it does not need (LIVE-1).
 
-Draft heads (EAGLE), events, hints and shares know whole blocks only: they stand in no configuration with a unit.
+Wanted lengths (chapter `keeping`) are multiples of the unit. Draft heads (EAGLE), hints and shares know whole blocks
+only, and so do those who follow events: these stand in no configuration with a unit.
 """
 
 from collections.abc import Sequence

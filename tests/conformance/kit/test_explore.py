@@ -15,7 +15,7 @@ from blockwright_conformance.checker.explore import Explorer
 from blockwright_conformance.gates import gates
 from blockwright_conformance.kv_cache.adapter import Served
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
-from blockwright_conformance.kv_cache.gate import coverage, report
+from blockwright_conformance.kv_cache.gate import GATE
 from blockwright_conformance.kv_cache.scopes import PR, PROFILES, Scope, scope
 from blockwright_conformance.kv_cache.world import EVERYTHING, KVCacheWorld, explorer
 from blockwright_spec.manager import effects, plans
@@ -116,7 +116,7 @@ def test_fault_is_found_by_a_short_path(
     assert result.violation is not None
     assert words in result.violation.detail
     assert len(result.violation.actions) == length
-    row = report(result)
+    row = GATE.report(result)
     assert row.violations == 1
     counterexample: dict[str, Any] = {}
     exec(row.script, counterexample)
@@ -143,12 +143,12 @@ def test_a_fault_of_the_specification_breaks_a_law(law: str, monkeypatch: pytest
 
 
 def test_coverage_fails_when_something_never_happened() -> None:
-    row = report(explorer(FULL, None).run())
-    assert coverage([row]).violations > 0
-    assert "GrowEach" not in coverage([row]).detail
-    assert "HIT_STALE" in coverage([row]).detail
+    row = GATE.report(explorer(FULL, None).run())
+    assert GATE.coverage([row]).violations > 0
+    assert "GrowEach" not in GATE.coverage([row]).detail
+    assert "HIT_STALE" in GATE.coverage([row]).detail
     everything = replace(row, fired=dict.fromkeys(EVERYTHING, 1))
-    assert coverage([row, everything]).violations == 0
+    assert GATE.coverage([row, everything]).violations == 0
 
 
 def test_profiles_hold_scopes_of_different_names() -> None:

@@ -12,14 +12,16 @@ import pytest
 
 from blockwright_conformance.checker.lockstep import act
 from blockwright_conformance.kv_cache.abstraction import differences, expected
-from blockwright_conformance.kv_cache.actions import Admit, WrongStep, meaning
+from blockwright_conformance.kv_cache.actions import meaning
 from blockwright_conformance.kv_cache.adapter import Found, Observation, Served
+from blockwright_conformance.kv_cache.arrivals import Admit
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.lockstep import compare, misheard, misreported
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome, outcome_of
 from blockwright_conformance.kv_cache.parts import Reply, names_of
 from blockwright_conformance.kv_cache.scopes import scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld, explorer
+from blockwright_conformance.kv_cache.wrong import WrongStep
 from blockwright_spec.manager.events import Listener
 from blockwright_spec.manager.outcomes import Done, Reason, Refusal
 from blockwright_spec.manager.state import Config, State, Table, initial
@@ -88,15 +90,23 @@ def test_evictions_are_compared() -> None:
     content, other = (0, (0, (1, 2))), (0, (0, (3, 4)))
     state = initial(CONFIG, 2)
     lost = ((1, content), (2, other))
+    first, second = ((*each, False) for each in lost)
     step, again = Done(state, evicted=lost), Done(replace(state, keys=((3, other),)), evicted=lost)
     answer = outcome_of(state, (again,))
-    assert misreported(answer, ((1, content),)) == misreported(answer, ((1, content), (2, other))) == []
-    for wrong in ((), ((2, other),), ((2, other), (1, content)), ((1, content), (3, other)), ((4, content),)):
+    assert misreported(answer, (first,)) == misreported(answer, (first, second)) == []
+    for wrong in (
+        (),
+        (second,),
+        (second, first),
+        (first, (3, other, False)),
+        ((4, content, False),),
+        ((1, content, True),),
+    ):
         assert misreported(answer, wrong)
     in_place = replace(again, state=replace(state, keys=((2, other),)))
     for steps in ((step,), (in_place,), (step, replace(again, evicted=()))):
-        assert misreported(outcome_of(state, steps), ((1, content),))
-        assert misreported(outcome_of(state, steps), lost) == []
+        assert misreported(outcome_of(state, steps), (first,))
+        assert misreported(outcome_of(state, steps), (first, second)) == []
 
 
 def test_what_listeners_know_is_compared() -> None:

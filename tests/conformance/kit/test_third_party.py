@@ -271,7 +271,10 @@ def test_pytest_tells_wrong_options(tmp_path: Path, options: tuple[str, ...], wo
 
 def test_conform_takes_a_list_of_expected_failures(tmp_path: Path) -> None:
     command = ("--gate", "lockstep", "--scope", SMALL, "--impl", "faulty:Faulty")
-    assert conform(tmp_path, *command).returncode == 1
+    done = conform(tmp_path, *command)
+    assert done.returncode == 1, done.stderr
+    assert f"# {SMALL}: REF-0: tables: expected" in done.stdout
+    assert "adapter.trim('r0', " in done.stdout
     done = conform(tmp_path, *command, "--expected", "listed.toml")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "expected, no-trim: We trim with the next step." in done.stdout

@@ -18,11 +18,8 @@ from tests.core.support import (
     admit,
     full,
     mamba,
-    manager_dump,
     manager_of,
-    manager_over,
     request_dump,
-    sliding,
     started,
     table,
 )
@@ -195,39 +192,6 @@ def test_a_child_must_not_run() -> None:
     manager.check()
 
 
-@pytest.mark.parametrize("names", [("", None), (None, 5), (b"r", ["r"]), (1.5, ())])
-def test_the_name_of_a_fork_is_a_name(names: tuple[object, ...]) -> None:
-    request: Any = Request("r", [1, 2, 3], 4)
-    for name in names:
-        with pytest.raises((InvalidArgumentError, TypeError)):
-            request.fork(name)
-    assert request_dump(request) == request_dump(Request("r", [1, 2, 3], 4))
-
-
-@pytest.mark.parametrize("bad", [None, "parent", 5, 1.5, object(), ["parent"]])
-def test_only_requests_are_forked(bad: Any) -> None:
-    manager, parent = world()
-    refused(manager, (TypeError, InvalidArgumentError), manager.fork, parent, bad)
-    refused(manager, (TypeError, InvalidArgumentError), manager.fork, bad, parent.fork("child"))
-
-
-@pytest.mark.parametrize("computed", [-1, 0, 8, 9, 11, 2**31])
-def test_a_parent_says_what_it_has_computed(computed: int) -> None:
-    manager, parent = world()
-    parent.num_computed_tokens = computed
-    child = parent.fork("child")
-    assert "num_computed_tokens" in refused(manager, InvalidArgumentError, manager.fork, parent, child)
-
-
-def test_a_parent_whose_step_is_not_done() -> None:
-    manager, parent = world()
-    parent.append_output_token_ids([10])
-    assert manager.allocate_slots(parent, 1) is not None
-    refused(manager, InvalidArgumentError, manager.fork, parent, parent.fork("child"))
-    parent.num_computed_tokens = 11
-    assert manager.fork(parent, parent.fork("child")) is not None
-
-
 def test_a_child_whose_name_is_still_loading() -> None:
     """The blocks of the load return apart from those of the fork."""
     manager = manager_of(full())
@@ -308,44 +272,3 @@ def test_a_plan_for_the_child_made_before_it_was_forked() -> None:
     child.num_computed_tokens = 6
     assert manager.fork(parent, child) is not None
     refused(manager, StalePlanError, manager.commit, plan)
-
-
-def test_a_copy_of_a_manager_has_its_own_copies() -> None:
-    manager, parent, child = parted()
-    twin, ours = manager.copy(), (parent.copy(), child.copy())
-    before = manager_dump(manager)
-    assert manager_dump(twin) == before
-    assert twin.take_copies() == [[(2, 3)]]
-    forked(twin, ours[1], "more")
-    decoded(twin, ours[0], 1)
-    for request in ours:
-        twin.free(request)
-    twin.check()
-    assert manager_dump(manager) == before
-    assert manager.take_copies() == [[(2, 3)]]
-    assert twin.request_ids() == ["more"]
-    manager.check()
-
-
-def test_batches_tell_what_was_replaced() -> None:
-    manager = manager_over([full(4), sliding(2, 4), mamba(4)], 60)
-    parent = started(manager, "parent", 7, 2)
-    children = [forked(manager, parent, f"c{number}") for number in range(2)]
-    tables = {request.request_id: manager.get_block_ids(request.request_id) for request in (parent, *children)}
-    for request in (parent, *children):
-        request.append_output_token_ids([5])
-    reported = manager.allocate_slots_batch([children[1], parent], 1)
-    replaced = [int(number) for number in reported.replaced_entries]
-    assert [tuple(replaced[at : at + 3]) for at in range(0, len(replaced), 4)] == [
-        (request, group, entry) for request in (0, 1) for group, entry in ((0, 1), (1, 3), (2, 1))
-    ]
-    assert repr(reported) == "BatchAllocation(num_served=2, refused=None, new_blocks=0, nulled=4)"
-    after = manager.get_block_ids("c1")
-    copies = manager.take_copies()
-    assert [pairs[0] for pairs in copies] == [
-        (old[entry], new[entry]) for old, new, entry in zip(tables["c1"], after, (1, 3, 1), strict=True)
-    ]
-    assert manager.get_block_ids("c0") == tables["c0"]
-    reported = manager.allocate_slots_batch([children[0]], 1)
-    assert list(reported.replaced_entries) == [], "the last one writes in place"
-    manager.check()

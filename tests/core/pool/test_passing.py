@@ -74,21 +74,16 @@ def test_where_it_is_on(specs: list[KVCacheSpec], asked: bool | None, keeps: boo
         ([FULL, SlidingWindowSpec(2, 1, 1, "float32", sliding_window=2)], {"wanted_interval": 3}, "wanted_interval"),
         ([FULL, WINDOW], {"wanted_interval": -1}, "wanted_interval"),
         ([FULL], {"wanted_interval": 2}, "wanted_interval"),
+        ([FULL, WINDOW], {"passing_spares": 2, "keep_wanted": False}, "passing_spares"),
+        ([FULL, STATE], {"passing_spares": 0}, "passing_spares"),
+        ([FULL], {"passing_spares": 0}, "passing_spares"),
+        ([FULL, WINDOW], {"passing_spares": 2, "shares": {"a": 9}}, "passing_spares"),
+        ([FULL, WINDOW], {"passing_spares": True}, "passing_spares"),
     ],
 )
 def test_wrong_options(specs: list[KVCacheSpec], options: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"^{name}: "):
         manager_of(specs, 40, **options)
-
-
-def test_evictions_name_passing_blocks() -> None:
-    """And the passing ones go first: the windows that the request has moved past."""
-    manager = manager_of([FULL, WINDOW], 20, track_evictions=True, passing_spares=2)
-    serve(manager, "first", list(range(9)))
-    assert len(manager.block_pool.passing_block_ids()) == 7
-    serve(manager, "second", [50, *range(9)])
-    gone = manager.take_evictions()
-    assert [(each.group, each.is_passing) for each in gone[:7]] == [(1, True)] * 7
 
 
 def test_a_policy_sees_passing_blocks() -> None:

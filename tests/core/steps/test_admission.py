@@ -1,20 +1,19 @@
-"""Property: a request that is admitted leaves the reserve to others, and its whole sequence fits if that was asked for.
+"""Property: the whole sequence of a request that is admitted fits, if that was asked for.
 
-How: reserve and whole-sequence gate at the exact block where the answer changes; requests that were admitted by the
-gate run to their end alone, in steps as large as promised.
+How: the gate at the exact block where the answer changes; requests that were admitted by it run to their end alone, in
+steps as large as promised.
 
-Not covered: watermarks and what plans count (the scopes named "admission"); that a request which is alone is served
-(law LIVE-1, conformance).
+Not covered: watermarks, reserves and what plans count (the scopes named "admission"); that a request which is
+alone is served (law LIVE-1, conformance).
 """
 
 from __future__ import annotations
 
 import pytest
-from tests.core.steps.timed import refused
-from tests.core.support import chunked, full, mamba, manager_over, sliding, started
+from tests.core.support import chunked, full, mamba, manager_over, sliding
 
-from blockwright import Fits, KVCacheManager, KVCacheSpec, Never, NotNow, Request
-from blockwright.errors import InvalidArgumentError, NeverFitsError
+from blockwright import Fits, KVCacheManager, KVCacheSpec, Never, Request
+from blockwright.errors import NeverFitsError
 
 KINDS: dict[str, list[KVCacheSpec]] = {
     "full": [full()],
@@ -26,35 +25,6 @@ KINDS: dict[str, list[KVCacheSpec]] = {
     "sliding, chunked, mamba": [sliding(3, 7), chunked(2, 4), mamba(2)],
 }
 every_kinds = pytest.mark.parametrize("specs", KINDS.values(), ids=KINDS.keys())
-
-
-def missing(manager: KVCacheManager, request: Request, new: int = 1, **more: int) -> int:
-    """The blocks that a plan lacks; 0 if it fits. The call itself agrees."""
-    plan = manager.plan(request, new, **more)  # type: ignore[arg-type]
-    given = manager.copy().allocate_slots(request.copy(), new, **more)  # type: ignore[arg-type]
-    assert isinstance(plan, Fits) == (given is not None)
-    if isinstance(plan, NotNow):
-        return plan.num_missing_blocks
-    assert isinstance(plan, Fits)
-    return 0
-
-
-@pytest.mark.parametrize("watermark", [0.0, 0.2])
-def test_reserved_blocks(watermark: float) -> None:
-    """They add to the watermark, for this one call; who finds the pool idle need not leave any."""
-    manager = manager_over([full(4), sliding(4, 9)], 31, watermark=watermark)
-    request, spare = Request("r", list(range(8)), 4), int(watermark * 31)
-    for reserve in (0, 1, 30, 31, 2**31 - 1):
-        assert missing(manager, request, 8, reserved_blocks=reserve) == 0
-    running = started(manager, "running", 8, first=50)
-    for reserve in (0, 1, 22 - spare, 23 - spare, 30, 2**31 - 1):
-        assert missing(manager, request, 8, reserved_blocks=reserve) == max(0, 4 + spare + reserve - 26)
-    running.append_output_token_ids([5])
-    assert missing(manager, running, 1, reserved_blocks=2**31 - 1) == 0
-    for call in (manager.allocate_slots, manager.plan):
-        for reserve in (-1, 2**31, 2**63):
-            message = refused(manager, InvalidArgumentError, call, request, 8, reserved_blocks=reserve)
-            assert "reserved_blocks" in message
 
 
 def run_alone(manager: KVCacheManager, request: Request, step: int) -> int:

@@ -1,7 +1,7 @@
 """Property: nothing runs on tokens that have not come, and wrong loads are refused by name.
 
-How: loads that are longer than the hit before them, whole prompts, wrong calls, and copies of a manager that loads;
-errors are compared by a dump of the whole observable state.
+How: loads that are longer than the hit before them, whole prompts, wrong calls; errors are compared by a dump of the
+whole observable state.
 
 Not covered: what a load publishes and releases, whole, in part or given up (the scopes named "loads" and "loading").
 """
@@ -9,7 +9,7 @@ Not covered: what a load publishes and releases, whole, in part or given up (the
 from __future__ import annotations
 
 from tests.core.steps.timed import refused
-from tests.core.support import chunked, full, mamba, manager_dump, manager_of, manager_over, sliding, started
+from tests.core.support import chunked, full, mamba, manager_of, manager_over, sliding, started
 
 from blockwright import Fits, KVCacheManager, KVCacheSpec, Request
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError, UnknownStepError
@@ -104,20 +104,3 @@ def test_the_state_that_was_loaded_is_the_next_one_read() -> None:
     assert manager.finish_load(request, 8)
     request.num_computed_tokens = 8
     assert manager.get_state_block_ids(request) == [0, manager.get_block_ids("r")[1][-1]]
-
-
-def test_copies_of_a_loading_manager() -> None:
-    manager = manager_of(full())
-    request, gone = loading(manager), loading(manager, 4, name="gone")
-    manager.free(gone)
-    copy, twin, late = manager.copy(), request.copy(), gone.copy()
-    assert manager_dump(copy) == manager_dump(manager)
-    before = manager_dump(manager)
-    assert copy.finish_load(twin, 8)
-    assert not copy.finish_load(late, 4)
-    copy.check()
-    assert manager_dump(manager) == before
-    refused(copy, UnknownStepError, copy.finish_load, late, 4)
-    assert not manager.finish_load(gone, 4)
-    assert manager.finish_load(request, 8)
-    assert manager_dump(copy) == manager_dump(manager)

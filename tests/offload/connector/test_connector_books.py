@@ -121,27 +121,6 @@ def test_blocks_that_waited_for_room_are_stored_once_no_step_may_write_them(is_s
     assert (rig.connector.stats().waiting_blocks, len(rig.handler.blocks())) == (0, 1)
 
 
-def test_blocks_behind_those_that_a_tier_has_are_stored_at_once() -> None:
-    """On a host of two places, which has the first two blocks of a prompt and has written them to the tier below."""
-    manager, handler, worker = manager_of(full(), num_blocks=12), StillHandler(100), OffloadingWorker()
-    worker.register_handler(GPULoadStoreSpec, CPULoadStoreSpec, handler)
-    worker.register_handler(CPULoadStoreSpec, GPULoadStoreSpec, handler)
-    worker.register_handler(CPULoadStoreSpec, CPULoadStoreSpec, handler)
-    tiers = [LRUOffloadingManager(CPUBackend(2, size)) for size in (2, 8)]
-    connector = OffloadingConnector(manager, OffloadChain(tiers, write="through"), worker)
-    for length in (5, 9):
-        request = Request(f"r{length}", list(range(length)), 2)
-        assert manager.allocate_slots(request, length) is not None
-        connector.start_step()
-        request.num_computed_tokens = length
-        connector.finish_step([request])
-        assert [len(ids) for ids, _ in handler.blocks()] == [2]
-        while not connector.is_idle:
-            handler.end()
-            connector.poll()
-    assert (connector.stats().waiting_blocks, tiers[1].num_free) == (0, 4)
-
-
 def failed(rig: Rig) -> Request:
     """A request whose load has failed, and whose tokens another one has stored since."""
     rig.offloaded(range(5))

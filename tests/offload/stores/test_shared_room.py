@@ -78,6 +78,19 @@ def test_a_block_beyond_the_bound_is_refused_and_drives_nothing_out(space: FileS
     with pytest.raises(StoreUnavailableError):
         store.put(b"large", None, parts(bytes(2000)))
     assert read(store, b"k", len(DATA)) == DATA
+    for _ in range(9):
+        many = [(bytes([number]) * 16, None, parts(DATA)) for number in range(9)]
+        assert store.put_many(many) == [number < 3 for number in range(9)]  # the first of them, and never none
+        assert store.contains([key for key, *_ in many[:4]]) == [True, True, True, False]
+    assert not store.is_down
+
+
+def test_a_folder_in_the_place_of_a_block_stops_no_other(space: FileSpace) -> None:
+    store = space.open()
+    file_of(space, b"k").mkdir(parents=True)
+    for _ in range(9):
+        assert store.put_many([(key, None, parts(DATA)) for key in (b"k", b"l")]) == [False, True]
+    assert (store.stats().refused, store.is_down) == (9, False)
 
 
 @pytest.mark.parametrize("asked", [True, False], ids=["sweep", "first write"])

@@ -59,6 +59,12 @@ def test_a_lookup_ends_at_the_first_block_that_no_tier_has(hole: int, run: int) 
     assert chain.lookup(keys("".join(names))) == hole
 
 
+def test_of_three_blocks_to_be_evicted_the_last_would_be_lost() -> None:
+    chain = OffloadChain([lru(3, "abc"), lru(4, "ab")])
+    assert chain.store(keys("def"), [0, 1, 2]) is None
+    assert chain.lookup(keys("abc")) == 3
+
+
 @pytest.mark.parametrize(("room", "is_bad"), [(0, True), (3, True), (3, False)])
 def test_blocks_that_go_down_where_the_first_cannot(room: int, is_bad: bool) -> None:
     """A block that is bad below, or being written there, stays; the next ones go, if there is room."""

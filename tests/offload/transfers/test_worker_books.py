@@ -55,6 +55,20 @@ def test_what_waits_or_is_under_way_is_known() -> None:
     assert chain.lookup([b"key"]) == 1
 
 
+def test_a_wait_looks_again_long_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    handler, paused = StillHandler(), list[float]()
+    chain, _, desk = desk_of(handler)
+    chain.store([b"key"], [1])
+
+    def sleep(pause: float) -> None:
+        paused.append(pause)
+        handler.wait([0])
+
+    monkeypatch.setattr("blockwright.offload.transfers.time.sleep", sleep)
+    assert desk.landed(60.0)
+    assert max(paused) < 1.0
+
+
 def test_a_pair_of_media_that_refused_is_not_asked_again_for_what_comes_behind() -> None:
     chain, worker, desk = desk_of(StillHandler(room=1))
     for at in range(4):

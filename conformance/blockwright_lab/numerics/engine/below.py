@@ -28,8 +28,6 @@ def backend_of(package: Any, block_size: int, num_blocks: int, shelf: Shelf) -> 
     spec = type("ShelfSpec", (tiers.interfaces.BlockIDsLoadStoreSpec,), {"medium": staticmethod(lambda: MEDIUM)})
 
     class Places(tiers.backend.SlotBackend):  # type: ignore[misc,name-defined]
-        """The places."""
-
         def __init__(self) -> None:
             super().__init__(block_size, MEDIUM, num_blocks)
             self.found = [(key, place) for place, (key, _) in sorted(shelf.items())]

@@ -29,7 +29,6 @@ class Recomputation:
     def __init__(self, model: HybridModel) -> None:
         self.config: ModelConfig = model.config
         self.weights: Weights = converted(model.weights, lambda weight: weight.cpu().double())
-        self.num_passes = 0
         self.known: dict[tuple[bytes, tuple[int, ...]], Tensor] = {}
 
     def hidden(self, tokens: Sequence[int], encoder: Tensor | None = None) -> Tensor:
@@ -38,18 +37,11 @@ class Recomputation:
         found = self.known.get((read, whole))
         if found is None:
             found = _hidden(self.config, self.weights, whole, encoder)
-            self.num_passes += 1
             self.known.update({(read, whole[:end]): found for end in range(1, len(whole) + 1)})
         return found[: len(whole)]
 
     def logits(self, tokens: Sequence[int], encoder: Tensor | None = None) -> Tensor:
         return self.hidden(tokens, encoder) @ self.weights.unembedding
-
-    def draft_logits(
-        self, tokens: Sequence[int], encoder: Tensor | None = None, *, next_tokens: Sequence[int] | None = None
-    ) -> Tensor:
-        outputs = _draft_outputs(self.config, self._draft(), self._draft_inputs(tokens, encoder, next_tokens))
-        return outputs @ self.weights.unembedding
 
     def proposal(
         self,

@@ -105,13 +105,8 @@ class Swap(Elsewhere):
             return 0
         external = int(task.saved.num_computed) - num_hit
         if external <= 0:
-            self.give_up(task)
+            self.ended(task)
         return max(0, external)
-
-    def give_up(self, task: Task) -> None:
-        if task.saved is not None:
-            self.places += task.saved.places.values()
-            task.saved = None
 
     def load(self, task: Task, num_hit: int, num_external: int) -> None:
         saved, task.saved = task.saved, None
@@ -149,7 +144,9 @@ class Swap(Elsewhere):
         return task, 0
 
     def ended(self, task: Task) -> None:
-        self.give_up(task)
+        if task.saved is not None:
+            self.places += task.saved.places.values()
+            task.saved = None
 
 
 # ---- other readers of blocks, as a connector of one's own: they hold blocks by the pool's own calls, and let go later

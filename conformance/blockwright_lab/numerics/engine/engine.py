@@ -72,6 +72,7 @@ class Engine:
             watermark=config.watermark,
             track_evictions=config.offload == "evict",
             verify_tokens=config.verify_tokens,
+            prefix_match_unit=config.prefix_match_unit or None,
         )
         self.worker = Worker(self.model, plan, config, max_encoder_len, device)
         tensors = self.worker.tensors
@@ -86,7 +87,9 @@ class Engine:
         self.scheduler = Scheduler(package, self.manager, config, self.elsewhere, self.fired)
         self.poison = Poison(self.manager, self.worker.storage)
         self.checker = Checker(self.model)
-        self.unit = gcd(*(group.kv_cache_spec.block_size for group in plan.config.kv_cache_groups))
+        self.unit = config.prefix_match_unit or gcd(
+            *(group.kv_cache_spec.block_size for group in plan.config.kv_cache_groups)
+        )
         self.hasher = hasher_of(package, self.manager, config, self.unit)
         self.tasks: list[Task] = []
         self.flight: Step | None = None
@@ -178,7 +181,7 @@ class Engine:
             self.offload.start_step()
             step.taken = [block for block in step.taken if block not in self.offload.handler.landed]
             self.offload.handler.landed.clear()
-        self.poison.taken(step.taken)
+        self.poison.taken([*step.taken, *step.parts])
         self.poison.sweep({source for pairs in step.copies for source, _ in pairs})
 
     # ---- what came of it
@@ -270,7 +273,7 @@ class Engine:
             self.manager.cache_blocks(task.request, settled)
         if config.trim_early:
             self.manager.remove_skipped_blocks(task.request, work.num_settled)
-            self.scheduler.tell_row(task)
+            self.scheduler.later.set_row(self.manager, task)
 
     def end(self, task: Task) -> None:
         for place in self.elsewhere:

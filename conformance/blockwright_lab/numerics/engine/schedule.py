@@ -45,6 +45,7 @@ class EngineConfig:
     plan_first: bool = False  # admit by `plan` and `commit` instead of `allocate_slots`
     staged: bool = False  # keep block tables apart from those of the device, and send what changed, as on a GPU
     padded: bool = False  # run the model on inputs of the largest size, as a captured graph would be
+    prefix_match_unit: int = 0  # tokens at whose multiples hits may end inside a block; 0: they end with blocks
     # full_sequence_must_fit, watermark, reserved_blocks, verify_tokens: as the manager's
     full_sequence_must_fit: bool = False
     watermark: float = 0.0

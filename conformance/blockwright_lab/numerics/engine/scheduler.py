@@ -36,7 +36,8 @@ class Scheduler:
         self.loading: list[Task] = []
         self.running: list[Task] = []
         specs = [group.kv_cache_spec for group in manager.kv_cache_config.kv_cache_groups]
-        self.boundary = lcm(*(spec.block_size for spec in specs))
+        self.sizes = [spec.block_size for spec in specs]
+        self.boundary = lcm(*self.sizes)
         """Where prefill chunks end, if they are to end on block boundaries."""
         self.kinds = [KINDS[type(spec).__name__] for spec in specs]
         self.is_recurrent = "recurrent" in self.kinds
@@ -53,11 +54,27 @@ class Scheduler:
         if not self.grow(step):
             self.admit(step)
         step.copies = self.manager.take_copies()
+        step.parts = self.parts(step)
         for work in step.works:
             if self.config.overlap_steps:
                 work.task.request.num_computed_tokens = work.end  # scheduled, not known to be done
                 work.task.flight = work
         return step
+
+    def parts(self, step: Step) -> dict[int, int]:
+        """Return the tokens that each copy is to bring: those of the block that its request has computed or hit."""
+        begins = {work.task: work.begin for work in step.works}
+        admitted = {work.task for work in step.works[step.served :]}
+        parts: dict[int, int] = {}
+        for group, pairs in enumerate(step.copies):
+            targets = {target for _, target in pairs}
+            for task in self.running if targets and self.kinds[group] != "recurrent" else ():
+                begin = begins.get(task, int(task.request.num_computed_tokens))
+                table, size = self.manager.get_block_ids(task.name)[group], self.sizes[group]
+                if begin // size < len(table) and table[begin // size] in targets:
+                    parts[table[begin // size]] = begin % size
+                    self.fired["part copied"] += task in admitted
+        return parts
 
     # ---- what runs
 
@@ -207,6 +224,7 @@ class Scheduler:
         step.take(self.taken(task, blocks))
         if num_hit:
             self.fired.update(f"hit, {kind}" for kind in set(self.kinds))
+            self.fired["hit inside a block"] += any(num_hit % size for size in self.sizes)
         self.fired["chunked prompts"] += work.end < task.request.num_tokens
         task.phase = Phase.RUNNING
         task.request.num_computed_tokens = num_hit
@@ -256,9 +274,6 @@ class Scheduler:
 
     def join(self, task: Task) -> None:
         self.running.append(task)
-        self.tell_row(task)
-
-    def tell_row(self, task: Task) -> None:
         self.later.set_row(self.manager, task)
 
     def end(self, task: Task) -> None:

@@ -132,6 +132,8 @@ class Step:
     served: int = 0  # the works that the batch calls served, which come first
     admitted: list[Task] = field(default_factory=list)  # requests whose encoder outputs are still to be written
     copies: list[list[tuple[int, int]]] = field(default_factory=list)  # of blocks, per group, to run before the step
+    # of what a copy gives its destination, how many tokens may be read; it is poison behind them
+    parts: dict[int, int] = field(default_factory=dict)
     taken: list[int] = field(default_factory=list)  # blocks that were taken for new content
 
     def take(self, ids: Iterable[Iterable[int]]) -> None:

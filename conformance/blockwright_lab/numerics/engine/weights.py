@@ -31,9 +31,9 @@ ROTARY_BASE = 100.0
 
 @dataclass(frozen=True)
 class ModelConfig:
+    # kind and block size of each layer, in order; layers that are equal may share a block table
     """Shape of a model."""
 
-    # kind and block size of each layer, in order; layers that are equal may share a block table
     layers: tuple[Group, ...]
     # kind and block size of the draft head's own layer, which must be attention; None: no draft head
     draft: Group | None = None
@@ -129,8 +129,6 @@ def _converted(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 class _Draw:
-    """Draws tensors in double precision."""
-
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
         self.generator = torch.Generator().manual_seed(config.seed)

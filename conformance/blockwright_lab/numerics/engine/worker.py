@@ -73,11 +73,24 @@ class Worker:
             step.copies,
             num_draft_tokens=[work.num_drafts for work in self.works],
         )
-        copies = [pair for pairs in self.inputs.copies for pair in pairs.tolist()]
-        if copies:
-            copy_blocks(self.tensors, copies)
+        for group, pairs in enumerate(self.inputs.copies):
+            self.copy(group, pairs.tolist(), step.parts)
         for task in step.admitted:
             self.write_encoder(task)
+
+    def copy(self, group: int, pairs: list[tuple[int, int]], parts: dict[int, int]) -> None:
+        """Run the copies of a group: of attention, only the tokens that its request may read."""
+        if whole := [pair for pair in pairs if pair[1] not in parts]:
+            copy_blocks(self.tensors, whole)
+        if some := [pair for pair in pairs if pair[1] in parts]:
+            layers = [self.storage.kv(name) for name in self.storage.plan.config.kv_cache_groups[group].layer_names]
+            made = [] if self.head is None or group != self.draft_group else [self.made]
+            copy_blocks(
+                [*layers, *made],
+                some,
+                num_tokens=[parts[target] for _, target in some],
+                token_dim=[2] * len(layers) + [1] * len(made),
+            )
 
     def complete(self, work: Work) -> None:
         task = work.task

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -39,6 +39,7 @@ class World:
     spares: tuple[int, ...] = (0, 2, 6, 14)  # blocks of the pool beyond what one request needs
     pace: tuple[int, ...] = (0, 1, 3)  # steps between two requests
     shared: tuple[int, ...] = (0, 16, 8, 12, 13)  # tokens that requests of a family share
+    units: bool = False  # whether hits may end inside blocks
     dtypes: tuple[tuple[str, str], ...] = (("float64", ""),)  # of the model, and of keys and values at rest
 
 
@@ -133,6 +134,9 @@ def schedule(choose: Chooser, world: World) -> Schedule:
     jobs: list[Job] = []
     while len(jobs) < MOST_JOBS and (not jobs or choose((False,) + (True,) * 7)):
         jobs.append(job(choose, world, jobs[-1].arrival + choose(world.pace) if jobs else 0))
+    if world.units and config.enable_caching:
+        units = [unit for unit in range(1, min(sizes) + 1) if not any(size % unit for size in sizes)]
+        config = replace(config, prefix_match_unit=choose(units))
     resets = (choose(range(5, 25)),) if choose(RARELY) else ()
     seed, grows, (dtype, cache) = choose((0, 1, 2)), choose(OFTEN), choose(world.dtypes)
     return Schedule(layers, draft, config, tuple(jobs), resets, seed, grows, dtype, cache or None)

@@ -204,8 +204,10 @@ class PrefixIndex:
             and (mark - low - group * _APART) & _TAG == 0
         )
 
-    def find_run(self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64, stop: i64) -> i64:
-        """Find the blocks of entries start, start + 1, ... below `stop`; write them to `ids`, return the first missing.
+    def find_run(
+        self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64, stop: i64, step: i64 = 1
+    ) -> i64:
+        """Write the blocks of entries start, start + step, ... up to `stop` to `ids`; return the first missing.
 
         Entry i has its key in `words` at ``(i + 1) * stride - 2``. One lookup per entry.
         """
@@ -214,7 +216,7 @@ class PrefixIndex:
         mask = self._mask
         shift = group * _APART
         i = start
-        while i < stop:
+        while i != stop:
             at = (i + 1) * stride - 2
             low: i64 = words[at]
             tag: i64 = (low + shift) & _TAG
@@ -228,7 +230,7 @@ class PrefixIndex:
             if block == 0:
                 return i
             ids[i] = i32(block)
-            i += 1
+            i += step
         return i
 
     def match_run(self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64) -> i64:
@@ -274,13 +276,21 @@ class PrefixIndex:
     def add_each(self, low: i64, high: i64, blocks: vec[i32], count: i64) -> None:
         """Give the first of some blocks the key in group 0, the next in group 1, ..., except blocks that have a key."""
         slots, own, marks, younger, mask = self._slots, self._words, self.marks, self._younger, self._mask
+        added: i64 = 0
         group: i64 = 0
         while group < count:
             block = i64(blocks[group])
             if block != 0 and marks[block] == 0:
-                _put(slots, own, marks, younger, mask, block, low, high, (low + group * _APART) & _TAG)
-                self.num_keyed += 1
+                tag: i64 = (low + group * _APART) & _TAG
+                if slots[tag & mask] == 0:  # as most often, and then a call would cost as much as the rest
+                    own[2 * block] = low
+                    own[2 * block + 1] = high
+                    slots[tag & mask] = marks[block] = block << 32 | tag
+                else:
+                    _put(slots, own, marks, younger, mask, block, low, high, tag)
+                added += 1
             group += 1
+        self.num_keyed += added
         self._last_group = max(self._last_group, count - 1)
 
     def add_run(self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64, stop: i64) -> None:

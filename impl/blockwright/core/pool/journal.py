@@ -231,7 +231,7 @@ class Journal:
             return
         if is_new or evictions is not None:
             parent = request.block_digest(index * units - 1) if index > 0 else None
-            tokens = request.token_bytes(start, end)  # law: EV-4
+            tokens = request.block_bytes(start, end)  # law: EV-4
             ahead = request.token_bytes(end, end + request._lookahead) if request._lookahead > 0 else b""
             items = () if not request._mm_items else request.items_within(start, end + request._lookahead)  # law: EV-5
             # As BlockStored(...) does, past its own constructor, which takes longer than all the rest.

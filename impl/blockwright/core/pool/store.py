@@ -811,6 +811,15 @@ class BlockStore:
             i += 1
         return i
 
+    def find_back(self, ids: vec[i32], keys: BlockKeys, group: i64, start: i64, stop: i64) -> None:
+        """Write the blocks that serve the request's blocks start, start - 1, ... `stop` to `ids`, up to a missing one.
+
+        Complexity: one lookup per block. With a journal, which may refuse a block, none is written.
+        """
+        if self._journal is None:
+            keys.ensure_keys(start + 1)
+            self._index.find_run(keys.words, 2 * keys.units, group, ids, start, stop - 1, -1)
+
     def loss(self, keys: BlockKeys, index: i64, group: i64) -> i64:
         """Return how the key of the request's block `index` was lost; 0 if no loss is known, -1 if none are noted.
 

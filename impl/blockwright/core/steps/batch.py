@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from typing import cast
 
 from librt.strings import read_i32_le
-from librt.vecs import append, vec
+from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.block_hash import HashChain
-from blockwright.core.keys.packed import cut_to, with_room, zeros64
+from blockwright.core.keys.packed import cut_to, with_room, zeros32, zeros64
 from blockwright.core.keys.request import MAX_LENGTH, Request, no_request, pack_tokens
 from blockwright.core.pool.facts import BATCH, REFUSE, STEP, Journal
 from blockwright.core.steps.effects import act, prepare, serve_in_place, undo
@@ -29,6 +29,7 @@ from blockwright.core.steps.preconditions import check_ask, is_in_place, keeps_u
 from blockwright.core.steps.publication import publishes_now
 from blockwright.core.steps.state import State
 from blockwright.core.tables.ask import StepRequest, all_or_each, counts_of
+from blockwright.core.tables.changes import StepScratch
 from blockwright.core.tables.table import RequestTables
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError
 
@@ -211,7 +212,7 @@ def serve_each(
     pending, ask = changes.pending, changes.ask
     publishes = publishes_now(state, ask)
     names = [""] * int(changes.num_pending)
-    changed = changes.zeros(3 * num_groups * changes.num_pending)
+    changed = zeros32(3 * num_groups * changes.num_pending)
     num_changed: i64 = 0
     turn: i64 = 0
     while turn < changes.num_pending:
@@ -236,7 +237,7 @@ def serve_each(
         ask.stop = ask.begin + ask.new
         ask.certain = ask.stop - ask.drafts
         if room < num_groups:  # one each, as most batches take at most
-            room = (size - served) * num_groups
+            room = (changes.num_pending - turn) * num_groups
             new_ids = with_room(new_ids, room)
         changes.begin(tables, state.uniform_groups)
         try:
@@ -248,7 +249,7 @@ def serve_each(
             changes.request = i32(served)
             ready = prepare(state, request, tables, ask, changes)
             if changes.grown > room:
-                room = max(changes.grown, (size - served) * num_groups)
+                room = max(changes.grown, (changes.num_pending - turn) * num_groups)
                 new_ids = with_room(new_ids, room)
             if overlaps and ask.new > 0:  # the last that takes memory
                 state.steps[-1].record(ready, ask.new, ask.drafts)
@@ -260,28 +261,14 @@ def serve_each(
         room -= changes.grown
         names[turn] = request._request_id
         turn += 1
-        nulls = i64(len(changes.nulled)) > changes.num_nulled
         # Only tables that changed are written down, so that a worker's replica costs nothing for the others.
-        if changes.grown == 0 and not nulls:
-            continue
-        num_nulled = i32(changes.num_nulled)
-        at: i64 = 0
-        while at < num_groups:
-            blocks = ready.by_group[at].blocks
-            held = changes.held_in(at)
-            ends = num_nulled
-            if nulls:
-                ends = changes.nulled_ends[at]
-            if held < i64(len(blocks)) or ends > num_nulled:
-                while held < i64(len(blocks)):
-                    new_ids = append(new_ids, blocks[held])
-                    held += 1
-                changed[num_changed] = i32(served * num_groups + at)
-                changed[num_changed + 1] = i32(len(new_ids))
-                changed[num_changed + 2] = ends
-                num_changed += 3
-                num_nulled = ends
-            at += 1
+        if changes.grown > 0 or i64(len(changes.nulled)) > changes.num_nulled:
+            num_new: i64 = len(new_ids)
+            if tables is not None and state.uniform_groups and changes.grown == num_groups:
+                new_ids = extend(new_ids, changes.taken)
+            else:
+                new_ids = with_new(new_ids, ready, changes)
+            num_changed = write_changed(changed, num_changed, served * num_groups, num_new, ready, changes)
     if turn < changes.num_pending:
         done.refused = int(served)
         take_back(state, batch, served)
@@ -293,6 +280,51 @@ def serve_each(
     done.new_block_ids = new_ids
     done.nulled_entries = changes.nulled
     done.replaced_entries = changes.replaced
+
+
+def with_new(ids: vec[i32], tables: RequestTables, changes: StepScratch) -> vec[i32]:
+    """Return the ids with those of the blocks that a step has appended to tables; there is room for them."""
+    at: i64 = 0
+    while at < i64(len(changes.runs)):
+        stop: i64 = i64(changes.runs[at])
+        held = changes.held_in(at)
+        if held == i64(len(tables.by_group[at].blocks)):
+            at = stop
+        while at < stop:
+            blocks = tables.by_group[at].blocks
+            entry = held
+            while entry < i64(len(blocks)):
+                ids = append(ids, blocks[entry])
+                entry += 1
+            at += 1
+    return ids
+
+
+def write_changed(
+    changed: vec[i32], at: i64, first: i64, num_new: i64, tables: RequestTables, changes: StepScratch
+) -> i64:
+    """Write down the tables that a step has changed, from `at` on, the first group's as number `first`; return the end.
+
+    `num_new` ids stand before those of the step.
+    """
+    num_nulled = i32(changes.num_nulled)
+    nulls = i64(len(changes.nulled)) > changes.num_nulled
+    group: i64 = 0
+    while group < i64(len(changes.runs)):
+        stop: i64 = i64(changes.runs[group])
+        more: i64 = i64(len(tables.by_group[group].blocks)) - changes.held_in(group)
+        count: i32 = changes.nulled_each[group] if nulls else 0
+        if more == 0 and count == 0:
+            group = stop
+        while group < stop:
+            num_new += more
+            num_nulled += count
+            changed[at] = i32(first + group)
+            changed[at + 1] = i32(num_new)
+            changed[at + 2] = num_nulled
+            at += 3
+            group += 1
+    return at
 
 
 def count_at(counts: vec[i64], at: i64, each: i64) -> i64:

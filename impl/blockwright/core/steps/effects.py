@@ -21,6 +21,7 @@ from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import ADMIT, EXTERNAL, FREE, GROW, HIT, NUM_HELD, NUM_NEW, PREEMPT, Journal
 from blockwright.core.pool.order.order import Wish
 from blockwright.core.steps.keeping import (
+    ALL,
     NONE,
     SOME,
     all_wanted,
@@ -33,7 +34,14 @@ from blockwright.core.steps.keeping import (
 )
 from blockwright.core.steps.publication import publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State
-from blockwright.core.steps.units import last_count, own_parts, publish_last, reserve_tails, tail_lengths
+from blockwright.core.steps.units import (
+    last_count,
+    last_published,
+    own_parts,
+    publish_last,
+    reserve_tails,
+    tail_lengths,
+)
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.changes import StepScratch
 from blockwright.core.tables.table import NO_WANTS, GroupTable, RequestTables, held_blocks
@@ -150,10 +158,15 @@ def prepare(
 
 
 def note_dead(state: State, tables: RequestTables, settled: i64, changes: StepScratch) -> None:
-    """Append to `changes` the entries that trimming will null, and take room for their blocks."""
+    """Note in `changes` the entries that trimming will null, and take room for them."""
     changes.trim_at = FOR_EVER
-    for group, table in zip(state.groups, tables.by_group):
-        group.note_dead(table, settled, changes)
+    changes.num_dead = 0
+    runs = changes.runs
+    at: i64 = 0
+    while at < state.config.num_groups:
+        num_dead = state.groups[at].note_dead(tables.by_group[at], settled, changes)
+        changes.num_dead += num_dead * (i64(runs[at]) - at)
+        at = i64(runs[at])
     changes.make_room()
 
 
@@ -168,19 +181,26 @@ def widen(state: State, tables: RequestTables, ask: StepRequest, changes: StepSc
             more: i64 = 1 if missing <= size else (missing + size - 1) // size
             while at < num_groups:
                 table = tables.by_group[at]
-                table.blocks = with_zeros(table.blocks, more)
+                table.blocks = append(table.blocks, 0) if more == 1 else with_zeros(table.blocks, more)
                 at += 1
             changes.grown = more * num_groups
         return
+    runs = changes.runs
     while at < num_groups:
-        table = tables.by_group[at]
-        if table.in_place < ask.slots:
-            group = state.groups[at]
-            group.widen(table, group.slots_after(ask))
+        stop = i64(runs[at])
+        if tables.by_group[at].in_place >= ask.slots:
+            at = stop
+            continue
+        group = state.groups[at]
+        slots = group.slots_after(ask)
+        held = changes.held_in(at)
+        while at < stop:
+            table = tables.by_group[at]
+            group.widen(table, slots)
             if group.runs_ahead:
                 table.first_new = group.first_ahead(ask)
-            changes.grown += i64(len(table.blocks)) - changes.held_in(at)
-        at += 1
+            changes.grown += i64(len(table.blocks)) - held
+            at += 1
 
 
 def open_tables(state: State, request: Request, ask: StepRequest, changes: StepScratch) -> RequestTables:
@@ -295,18 +315,22 @@ def act(
 def fill_each(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
     at: i64 = 0
     while at < state.config.num_groups:
-        table = tables.by_group[at]
+        stop: i64 = i64(changes.runs[at])
         # law: STEP-1
-        if table.in_place < ask.slots:
-            group = state.groups[at]
+        if tables.by_group[at].in_place >= ask.slots:
+            at = stop
+            continue
+        held = changes.held_in(at)
+        while at < stop:
+            group, table = state.groups[at], tables.by_group[at]
             if group.num_states > 0:
                 read = group.state_block(table, ask.begin)
                 table.num_read = ask.begin
                 table.read_block = read
-            group.fill(table, group.slots_after(ask), changes.held_in(at))
+            group.fill(table, group.slots_after(ask), held)
             if group.runs_ahead:
                 group.note_saved(table, ask, tables.num_written)
-        at += 1
+            at += 1
 
 
 def fill_alike(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
@@ -315,21 +339,21 @@ def fill_alike(state: State, tables: RequestTables, ask: StepRequest, changes: S
     num_groups = state.config.num_groups
     if changes.grown == 1:
         table = by_group[0]
-        table.num_covered = ask.slots
-        table.blocks[held] = i32(pool._take_one())
+        block = i32(pool._take_one())
+        table.blocks[held] = block
+        changes.taken[0] = block
         return
-    blocks = changes.blocks  # with room for one of each group
+    taken = changes.taken
     is_single = changes.grown == num_groups
     if is_single:
         # One run through the free queue for all groups: it reads ahead, which one block at a time cannot.
-        pool._fill(blocks, 0, num_groups)
+        pool._fill(taken, 0, num_groups)
     at: i64 = 0
     while at < num_groups:
         table = by_group[at]
         assert (i64(len(table.blocks)) - held) * num_groups == changes.grown, "groups that grow alike take alike"
-        table.num_covered = ask.slots
         if is_single:
-            table.blocks[held] = blocks[at]
+            table.blocks[held] = taken[at]
         else:
             pool._fill(table.blocks, held, i64(len(table.blocks)))
         at += 1
@@ -458,56 +482,70 @@ def adopt(state: State, request: Request, tables: RequestTables, ask: StepReques
 
 
 def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None:
-    """Null the entries that are listed in `changes`, and release their blocks, all groups' before any grows.
+    """Null the dead entries that `changes` notes, list them there, and release their blocks, before any group grows.
 
     The groups in order, of each its last entry first. law: TRIM-1, REF-1.
     """
     passing = state.pool._passing
+    needed = ALL
     if passing is not None:
         needed = wanted_dead(state, tables, changes)
-        if needed == SOME:
-            trim_passing(state, tables, changes)
-            return
         if needed == NONE:
             passing.begin()
-        else:
+        elif needed == ALL:
             passing.begin_plain()
-    nulled, ends, trimmed, dead = changes.nulled, changes.nulled_ends, changes.trimmed, changes.blocks
-    count: i64 = i64(len(nulled)) - changes.num_nulled
-    first = count  # where the entries of a group begin; the pool releases from the end on
-    i: i64 = changes.num_nulled
+    nulled, dead, by_group = changes.nulled, changes.blocks, tables.by_group
+    nulls = needed != SOME
+    num_nulled = changes.num_nulled
+    first = changes.num_dead  # where the entries of a group begin
     at: i64 = 0
     while at < state.config.num_groups:
-        table = tables.by_group[at]
-        stop: i64 = i64(ends[at])
-        # Groups are written from the end on, because the pool releases from the end: so the first group's go first.
-        first -= stop - i
-        put = first
-        blocks = table.blocks
-        while i < stop:
-            entry: i64 = i64(nulled[i])
-            dead[put] = blocks[entry]
-            blocks[entry] = 0
-            put += 1
-            i += 1
-        table.num_trimmed = i64(trimmed[at])
-        at += 1
-    if count > 0:
-        state.pool._release(dead, 0, count)
-        state.pool._note_trim(dead, 0, count)
+        run_end: i64 = i64(changes.runs[at])
+        start: i64 = i64(changes.dead[at])
+        stop: i64 = i64(changes.dead_ends[at])
+        count: i64 = i64(changes.nulled_each[at])
+        if start == stop:
+            at = run_end
+        while at < run_end:
+            table = by_group[at]
+            # Groups are written from the end on, because the pool releases from the end: so the first group's go first.
+            first -= count
+            put = first
+            blocks = table.blocks
+            entry = start
+            while entry < stop:
+                block = blocks[entry]
+                if block != 0:
+                    dead[put] = block
+                    nulled[num_nulled] = i32(entry)
+                    put += 1
+                    num_nulled += 1
+                    if nulls:
+                        blocks[entry] = 0
+                entry += 1
+            assert put == first + count, "tables of one shape are trimmed alike"
+            if nulls:
+                table.num_trimmed = stop
+            at += 1
+    if not nulls:
+        trim_passing(state, tables, changes)
+    elif changes.num_dead > 0:
+        state.pool._release(dead, 0, changes.num_dead)
+        state.pool._note_trim(dead, 0, changes.num_dead)
     if passing is not None:
         passing.end()
     tables.trim_at = changes.trim_at
 
 
 def trim_passing(state: State, tables: RequestTables, changes: StepScratch) -> None:
-    """Trim a table where passing blocks are evicted first. law: POLICY-4."""
+    """Trim a table where some of the dead entries are passing, group by group. law: POLICY-4."""
     at: i64 = 0
     while at < state.config.num_groups:
-        trim_group(state, tables, at, i64(changes.trimmed[at]))
-        tables.by_group[at].num_trimmed = i64(changes.trimmed[at])
-        at += 1
-    tables.trim_at = changes.trim_at
+        stop: i64 = i64(changes.dead_ends[at])
+        run_end: i64 = i64(changes.runs[at])
+        while at < run_end:
+            trim_group(state, tables, at, stop)
+            at += 1
 
 
 # ---------------------------------------------------------------------- release
@@ -526,18 +564,21 @@ def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) ->
     has_begun = False
     wish = tables.wish
     step = state.steps[int(tables.last_step - state.steps[0].number)] if in_flight else None
+    last: i64 = 0
+    if state.config.unit > 0 and not in_flight:
+        last = last_published(state, tables, tables.request, computed)
     if state.config.unit > 0 and not in_flight:
         tables.request.hash_filled(last_count(tables, tables.request))
         reserve_tails(state, tables)
     try:
         if step is not None:
             step.wishes.append(wish)
-            step.wants.append(all_wanted(state, tables, resumes))
+            step.wants.append(all_wanted(state, tables, resumes, last))
             step.fenced.append(batch)
         elif waits:
             if wish is not None:
                 state.load_wishes[tables.request_id] = wish
-            state.load_wants[tables.request_id] = all_wanted(state, tables, resumes)
+            state.load_wants[tables.request_id] = all_wanted(state, tables, resumes, last)
             state.loads[tables.request_id] = batch
         has_begun = True
         run = tables.num_written - tables.num_drafts if state.config.unit == 0 else tables.num_certain
@@ -547,7 +588,7 @@ def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) ->
         if state.config.unit > 0 and not in_flight:
             publish_last(state, tables, tables.request, computed)
         state.due.remove(tables)
-        wants = NO_WANTS if waits else all_wanted(state, tables, resumes)
+        wants = NO_WANTS if waits else all_wanted(state, tables, resumes, last)
         for group, table in zip(state.groups, tables.by_group):
             if not waits:
                 state.pool._begin_release(wish, group._block_size)

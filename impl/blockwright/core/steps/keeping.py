@@ -92,8 +92,11 @@ def within(state: State, length: i64) -> i64:
     return max(length - state.margin, 0) // config.alignment * config.alignment
 
 
-def all_wanted(state: State, tables: RequestTables, resumes: bool) -> vec[i64]:
-    """Return the lengths that a request wants kept as it ends or is preempted. O(groups)."""
+def all_wanted(state: State, tables: RequestTables, resumes: bool, last: i64) -> vec[i64]:
+    """Return the lengths that a request wants kept as it ends or is preempted. O(groups).
+
+    Where hits may end inside blocks, it has published `last` tokens as it let go of them.
+    """
     if state.pool._passing is None:
         return NO_WANTS
     count = state.config.max_len
@@ -101,7 +104,7 @@ def all_wanted(state: State, tables: RequestTables, resumes: bool) -> vec[i64]:
         if not group.is_encoder:
             count = min(count, table.num_published * group._block_size)
     wants = tables.wants
-    end = within(state, count)
+    end = within(state, max(count, last))
     if not resumes and not tables.wants_output and end >= max(wants[_PROMPT], wants[_HIT], wants[_JUNCTION]):
         end = 0
     return append(wants[:], end)
@@ -132,9 +135,9 @@ def note_ends(passing: PassingBlocks, group: GroupTables, wants: vec[i64]) -> No
         output: i64 = wants[_OUTPUT] if len(wants) > _OUTPUT else 0
         size = group._block_size
         passing.end_at(
-            unproven(wants, wants[_PROMPT]) // size - 1,
-            unproven(wants, wants[_RESEND]) // size - 1,
-            unproven(wants, output) // size - 1,
+            (unproven(wants, wants[_PROMPT]) - 1) // size,
+            (unproven(wants, wants[_RESEND]) - 1) // size,
+            (unproven(wants, output) - 1) // size,
         )
 
 
@@ -171,16 +174,14 @@ def wanted_dead(state: State, tables: RequestTables, changes: StepScratch) -> i6
     if passing is not None and passing.every > 0:
         return SOME
     found: i64 = SOME
-    i: i64 = changes.num_nulled
     at: i64 = 0
     while at < state.config.num_groups:
-        stop: i64 = i64(changes.nulled_ends[at])
-        if i < stop:
+        if changes.dead[at] < changes.dead_ends[at]:
             group = state.groups[at]
             needed = NONE
             size = group._block_size
-            start = i64(changes.nulled[i]) * size
-            end = (i64(changes.nulled[stop - 1]) + 1) * size
+            start = i64(changes.dead[at]) * size
+            end = i64(changes.dead_ends[at]) * size
             k: i64 = i64(len(wants)) if start > tables.wants_end else 0
             while k < i64(len(wants)):
                 length: i64 = wants[k]
@@ -194,8 +195,7 @@ def wanted_dead(state: State, tables: RequestTables, changes: StepScratch) -> i6
             if found != SOME and found != needed:
                 return SOME
             found = needed
-        i = stop
-        at += 1
+        at = i64(changes.runs[at])
     return found
 
 

@@ -58,17 +58,20 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
     # A load may bring less, and states inside blocks are left at more places than block ends.
     certain: i64 = max(ask.begin, min(ask.stop, known)) if ask.external == 0 and state.config.unit == 0 else -1
     at: i64 = 0
+    runs = state.changes.runs
     while at < state.config.num_groups:
-        table = tables.by_group[at]
-        if table.in_place < ask.slots:
-            group = state.groups[at]
-            if publishes:
-                publish_to(group, table, request, min(ask.stop, known), NOT_RUN)
-                end = ask.stop if group.runs_ahead else ask.certain
-                is_due = is_due or (ask.new > 0 and end <= known and group.leaves_state(end))
-            table.in_place = group.in_place_slots(table, state.config.caching, certain)
-        in_place = min(in_place, table.in_place)
-        at += 1
+        group, first = state.groups[at], tables.by_group[at]
+        stop: i64 = i64(runs[at])
+        if first.in_place < ask.slots:
+            while publishes and at < stop:
+                publish_to(state.groups[at], tables.by_group[at], request, min(ask.stop, known), NOT_RUN)
+                at += 1
+            end = ask.stop if group.runs_ahead else ask.certain
+            is_due = is_due or (publishes and ask.new > 0 and end <= known and group.leaves_state(end))
+            # The first of a run stands for the others: it alone keeps this number.
+            first.in_place = group.in_place_slots(first, state.config.caching, certain)
+        in_place = min(in_place, first.in_place)
+        at = stop
     if state.config.unit > 0:
         is_due = publishes and ask.new > 0 and next_tail(tables) <= min(ask.stop, known)
         tables.is_delayed = not publishes or ask.new == 0

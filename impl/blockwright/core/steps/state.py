@@ -12,6 +12,7 @@ from librt.vecs import append, pop, vec
 from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig
+from blockwright.core.keys.packed import zeros32
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import Journal
 from blockwright.core.pool.order.order import Wish
@@ -225,6 +226,17 @@ class Lookups:
         return twin
 
 
+def runs_of(groups: list[GroupTables]) -> vec[i32]:
+    """Return, per group, where the run of groups ends whose tables have its table's shape at all times."""
+    ends = zeros32(len(groups))
+    at: i64 = len(groups)
+    while at > 0:
+        at -= 1
+        is_last = at + 1 == i64(len(groups)) or not groups[at].is_like(groups[at + 1])
+        ends[at] = i32(at + 1) if is_last else ends[at + 1]
+    return ends
+
+
 @final
 class State:
     """All that changes in a manager.
@@ -269,7 +281,7 @@ class State:
         self.load_wants: dict[str, vec[i64]] = {}
         self.due = DueStates()
         self.margin: i64 = max([group.margin() for group in groups], default=0)
-        self.changes = StepScratch(config.num_groups)
+        self.changes = StepScratch(config.num_groups, runs_of(groups))
         self.nothing = KVCacheBlocks(pool, [vec[i32]() for _ in groups])
         self.lookups = Lookups()
         self.journal: Journal | None = None

@@ -46,6 +46,10 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
     junction = longest_of_all(rules, probes, config.whole_alignment, max_length)
     if config.unit > 0:
         num_computed = longest_inside(state, request, state.groups, probes, num_computed, max_length)
+        full = [group for group in state.groups if group.keeps_all]
+        if state.pool._passing is not None and len(full) > 0:
+            those = [probe for probe, group in zip(probes, state.groups) if group.keeps_all]
+            junction = longest_inside(state, request, full, those, junction, max_length)
     journal = state.journal
     if journal is not None:
         journal._stamp()

@@ -118,7 +118,18 @@ def tail_lengths(state: State, request: Request, begin: i64) -> vec[i64]:
         tails = append(tails, first)
     if last > begin and last != first:
         tails = append(tails, last)
-    return tails
+    return with_junction(tails, request._junction if request._num_looked_up > 0 else 0, begin)
+
+
+def with_junction(tails: vec[i64], junction: i64, begin: i64) -> vec[i64]:
+    """Return tails with the length that layers which read everything would have hit, if it is beyond the hit."""
+    more = vec[i64]()
+    for tail in tails:
+        if begin < junction < tail:
+            more = append(more, junction)
+        begin = max(begin, tail)
+        more = append(more, tail)
+    return more
 
 
 def next_tail(tables: RequestTables) -> i64:
@@ -181,14 +192,20 @@ def publish_last(state: State, tables: RequestTables, request: Request, computed
     Not where the engine's count does not cover its last step, which then has not run. law: UNIT-4.
     """
     unit = state.config.unit
-    if tables.is_delayed or request._block_size <= 0 or computed < tables.num_certain:
-        return
-    count = last_count(tables, request)
+    count = last_published(state, tables, request, computed)
     first = min(count, request.num_tokens - 1) // unit * unit
     if first > 0:
         publish_tail(state, tables, request, first)
     if count // unit * unit != first:
         publish_tail(state, tables, request, count // unit * unit)
+
+
+def last_published(state: State, tables: RequestTables, request: Request, computed: i64) -> i64:
+    """Return the tokens that a request publishes as it lets go of its blocks; 0: it puts that off, or may not."""
+    count = last_count(tables, request)
+    if state.config.unit == 0 or tables.is_delayed or request._block_size <= 0 or computed < count:
+        return 0
+    return count
 
 
 def last_count(tables: RequestTables, request: Request) -> i64:

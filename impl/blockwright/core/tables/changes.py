@@ -7,7 +7,7 @@ from typing import final
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.keys.packed import zeros32
+from blockwright.core.keys.packed import with_zeros, zeros32
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.table import RequestTables
 
@@ -19,18 +19,21 @@ class StepScratch:
     One record serves all steps of a manager in turn.
 
     Attributes:
+        runs: per group, where the run of groups with tables of the same shape ends.
         held_each: entries of every table before the step, the hit included, for groups that grow alike; -1 for other
             groups. `held_in` reads both kinds.
         held: the same per group, valid only while `held_each` is -1. `undo` cuts the tables back to these lengths.
+        dead, dead_ends: per first group of a run, the entries that trimming passes: the first, and the end. Valid only
+            in a step that trims, as are `nulled_each`, `num_dead` and `trim_at`.
         nulled: the entries that trimming nulls, group after group. The steps of a batch append to it, so it becomes the
-            answer's `nulled_entries`; it is never written again.
-        nulled_ends: per group, the end of its part in `nulled`. Valid only in a step that trims, that is, if `nulled`
-            has grown.
+            answer's `nulled_entries`; it is never written again. The step has trimmed if it has grown.
+        nulled_each: per first group of a run, how many of these entries trimming nulls in each of its tables.
         num_nulled: the length of `nulled` before the step, so that the step's own part begins there.
-        trimmed: per group, the leading entries that trimming will have passed. Valid only in a step that trims.
-        trim_at: settled tokens at which the next entry dies after the trim. Valid only in a step that trims.
-        blocks: scratch for block ids that all groups give back, take or publish at once. It has room for one per group
-            at least, and for all nulled entries of the step.
+        num_dead: the entries that trimming nulls, in all groups.
+        trim_at: settled tokens at which the next entry dies after the trim.
+        blocks: scratch for block ids that all groups give back or publish at once. It has room for one per group at
+            least, and for all nulled entries of the step.
+        taken: the blocks that a step took, one for each group, if groups that grow alike took one each.
         replaced: the entries that are copied, four numbers each: index of the request, group, entry, new block. Each
             block is also in the pool's list of copies.
         request: index of the request in its batch; 0 outside a batch.
@@ -44,7 +47,8 @@ class StepScratch:
         ask: the demand of the batch's request that is being served.
     """
 
-    def __init__(self, num_groups: i64) -> None:
+    def __init__(self, num_groups: i64, runs: vec[i32]) -> None:
+        self.runs: vec[i32] = runs
         self.grown: i64 = 0
         self.has_begun = False
         self.pending: vec[i32] = vec[i32]()
@@ -52,15 +56,17 @@ class StepScratch:
         self.num_seen: i64 = 0
         self.any_in_place = False
         self.ask = StepRequest()
-        self._zeros: vec[i32] = vec[i32]()
         self.held_each: i64 = -1
         self.held: vec[i32] = zeros32(num_groups)
         self.nulled: vec[i32] = vec[i32]()
-        self.nulled_ends: vec[i32] = zeros32(num_groups)
+        self.nulled_each: vec[i32] = zeros32(num_groups)
         self.num_nulled: i64 = 0
+        self.num_dead: i64 = 0
         self.trim_at: i64 = 0
-        self.trimmed: vec[i32] = zeros32(num_groups)
+        self.dead: vec[i32] = zeros32(num_groups)
+        self.dead_ends: vec[i32] = zeros32(num_groups)
         self.blocks: vec[i32] = zeros32(num_groups)
+        self.taken: vec[i32] = zeros32(num_groups)
         self.replaced: vec[i32] = vec[i32]()
         self.request: i32 = 0
 
@@ -73,17 +79,10 @@ class StepScratch:
         self.has_begun = False
 
     def start_batch(self, size: i64) -> None:
-        self.pending = self.zeros(size)
+        self.pending = zeros32(size)
         self.num_pending = 0
         self.num_seen = 0
         self.any_in_place = False
-
-    def zeros(self, count: i64) -> vec[i32]:
-        """Return a new vector of zeros, at the speed of a copy. O(count)."""
-        # Copying zeros is several times faster than writing them, and a step needs them each time.
-        if i64(len(self._zeros)) < count:
-            self._zeros = zeros32(count)
-        return self._zeros[:count]
 
     def begin(self, tables: RequestTables | None, uniform_groups: bool) -> None:
         """Note the entries held before a step; `tables` is None for a new request."""
@@ -99,8 +98,11 @@ class StepScratch:
         held = self.held
         at: i64 = 0
         while at < i64(len(held)):
-            held[at] = i32(len(tables.by_group[at].blocks))
-            at += 1
+            stop: i64 = i64(self.runs[at])
+            count = i32(len(tables.by_group[at].blocks))
+            while at < stop:
+                held[at] = count
+                at += 1
 
     def held_in(self, group: i64) -> i64:
         if self.held_each >= 0:
@@ -108,7 +110,8 @@ class StepScratch:
         return i64(self.held[group])
 
     def make_room(self) -> None:
-        """Take the memory for the blocks that all groups give back in this step."""
-        most = i64(len(self.nulled)) - self.num_nulled
-        if i64(len(self.blocks)) < most:
-            self.blocks = zeros32(most)
+        """Take the memory for the entries that die in this step, in all groups. O(entries)."""
+        if i64(len(self.blocks)) < self.num_dead:
+            self.blocks = zeros32(self.num_dead)
+        if self.num_dead > 0:
+            self.nulled = with_zeros(self.nulled, self.num_dead)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.vecs import append, vec
+from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import with_zeros, zeros32
@@ -152,6 +152,22 @@ class GroupTables:
         """Return whether this group's tables grow and are published with every token as those of the other."""
         is_plain = self._layout == ROW and not self.is_encoder and self._publishes_all
         return is_plain and self._block_size == other._block_size
+
+    def is_like(self, other: GroupTables) -> bool:
+        """Return whether the tables of a request have the same shape in both: entries, null ones, published ones."""
+        return (
+            type(self.rule) is type(other.rule)
+            and self.rule.span == other.rule.span
+            and self.sinks == other.sinks
+            and self._block_size == other._block_size
+            and self._layout == other._layout
+            and self.is_encoder == other.is_encoder
+            and self.num_states == other.num_states
+            and self.num_within == other.num_within
+            and self.runs_ahead == other.runs_ahead
+            and self._publishes_all == other._publishes_all
+            and self._has_margin == other._has_margin
+        )
 
     def entries_for(self, num_tokens: i64) -> i64:
         # law: MAMBA-2
@@ -318,23 +334,24 @@ class GroupTables:
             i += 1
         return gain
 
-    def note_dead(self, table: GroupTable, num_tokens: i64, changes: StepScratch) -> None:
-        """Note which entries trimming will null and will have passed. O(entries that die). law: TRIM-1."""
+    def note_dead(self, table: GroupTable, num_tokens: i64, changes: StepScratch) -> i64:
+        """Note the entries that trimming will pass; return how many of them it nulls. O(entries). law: TRIM-1."""
         blocks = table.blocks
-        i = max(table.num_trimmed, self.sinks)
+        start = max(table.num_trimmed, self.sinks)
         # law: TRIM-2
-        stop = min(self.first_kept(num_tokens), i64(len(blocks)))
-        trimmed = stop if stop > i else table.num_trimmed
-        nulled = changes.nulled
+        stop = max(start, min(self.first_kept(num_tokens), i64(len(blocks))))
+        count: i64 = 0
+        i = start
         while i < stop:
             if blocks[i] != 0:
-                nulled = append(nulled, i32(i))
+                count += 1
             i += 1
-        changes.nulled = nulled
-        changes.nulled_ends[self._group] = i32(len(nulled))
-        changes.trimmed[self._group] = i32(trimmed)
+        changes.dead[self._group] = i32(start)
+        changes.dead_ends[self._group] = i32(stop)
+        changes.nulled_each[self._group] = i32(count)
         # The next step asks this one number, and not every group, whether anything dies.
-        changes.trim_at = min(changes.trim_at, self.trim_at(trimmed))
+        changes.trim_at = min(changes.trim_at, self.trim_at(stop if stop > start else table.num_trimmed))
+        return count
 
     def trim(self, table: GroupTable, num_tokens: i64, held: i64) -> None:
         """Replace the dead ones of the first `held` entries by the null block, and release their blocks.
@@ -361,7 +378,7 @@ class GroupTables:
     def want(self, passing: PassingBlocks, length: i64) -> None:
         """Want the entries that a hit of `length` tokens needs, of a table that is let go of. O(1)."""
         if length > 0:
-            end = length // self._block_size
+            end = self.num_adopted(length)
             if self.sinks > 0:
                 passing.want(0, min(self.sinks, end))
             passing.want(self.first_kept(length), end + 1 if self._has_margin else end)

@@ -23,7 +23,8 @@ class GroupTable:
         num_trimmed: leading entries that trimming has passed (all of them are null, except sinks).
         num_covered: slots covered by the last growth; the tokens behind the state that a recurrent layer keeps.
         states: blocks for the states of draft tokens, of a recurrent layer only.
-        in_place: slots up to which growth changes nothing: covered, and no block becomes full. A lower bound.
+        in_place: slots up to which growth changes nothing: covered, and no block becomes full. A lower bound. Kept only
+            of the first of a run of groups with tables of one shape.
         saved: of a layer that runs ahead, the tokens from which on its steps leave the state at block ends.
         first_new: of such a layer, the first entry that a step in preparation may write to.
         num_read, read_block: the tokens that the last step of a recurrent layer with drafts began after, and the block
@@ -99,6 +100,7 @@ class RequestTables(ManagerTables):
         self.num_settled: i64 = 0
         self.num_loading: i64 = 0
         self.trim_at: i64 = 0
+        self.by_group = by_group
         self.is_forked = False
         self.is_resumed = False
         self.is_due = False
@@ -116,7 +118,6 @@ class RequestTables(ManagerTables):
         self.tails: vec[i64] = NO_WANTS
         self.num_tails: i64 = 0
         self.is_delayed = False
-        self.by_group = by_group
 
     def copy_for(self, owner: i64, by_group: list[GroupTable]) -> RequestTables:
         """Return a copy for another manager, which has copied the tables of the groups."""

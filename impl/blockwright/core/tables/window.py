@@ -36,6 +36,7 @@ class Probe:
         margin: blocks after the hit that must be cached too, and are recomputed (EAGLE): 0 or 1.
         limit: blocks that can be asked for, the margin included.
         run_end: length of the leading run of cached blocks, -1 before it was asked for.
+        lowest: the first block that a search from the end down has come to.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Probe:
         self.margin: i64 = margin
         self.run_end: i64 = -1
         self.limit: i64 = min(max_length // block_size, keys.num_blocks())
+        self.lowest: i64 = self.limit
         # Per block: 0 before it was looked up, -1 if it is missing, else the block that serves. Empty before the first.
         self._ids: vec[i32] = vec[i32]()
 
@@ -93,6 +95,11 @@ class Probe:
             return 0
         return self._store.find_run(self._served(), self._keys, self._group, self.block_size, 0, self.limit)
 
+    def fill_back(self, start: i64, stop: i64) -> None:
+        """Look up the blocks start, start - 1, ... `stop`, up to a missing one, in one go. O(blocks)."""
+        if start >= stop and self._served()[start] == 0:
+            self._store.find_back(self._served(), self._keys, self._group, start, stop)
+
     def last_run(self, length: i64, run: i64, margin: i64) -> i64:
         """Return the longest length of at most `length`, whole blocks, after `run` cached blocks in a row.
 
@@ -102,19 +109,22 @@ class Probe:
         """
         end = min(length // self.block_size, self.limit) + margin
         i = end
+        self.fill_back(min(end, self.limit) - 1, max(end - run - margin, 0))
         while i > 0 and end - i < run + margin:
             i -= 1
             # A miss ends every row that contains it: the search goes on for one that ends before it.
             if not self.cached(i):
                 end = i
+        self.lowest = min(self.lowest, i)
         return max(end - margin, 0) * self.block_size
 
     def entries(self, length: i64, sinks: i64, first_kept: i64) -> vec[i32]:
         """Return the table entries of a hit: the cached blocks, null from `sinks` to `first_kept`. O(entries)."""
+        # Entries that no search has come to are null already: a window looks at few of a long prompt.
         stop = length // self.block_size
         # A probe serves one lookup, so that its own vector can be handed out when nothing is cut off.
         ids = self._served() if stop == self.limit else self._served()[:stop]
-        i = sinks
+        i = max(sinks, self.lowest)
         while i < first_kept:
             ids[i] = 0
             i += 1
@@ -126,12 +136,14 @@ class WindowRule:
 
     Attributes:
         asks_upwards: the blocks of a hit are looked up from the first one on, so that a miss ends the search at once.
+        span: tokens of the window or the chunk; 0 for other kinds.
         sinks: blocks at the head of a table that every later token reads, whatever `first_needed` returns.
     """
 
-    def __init__(self, asks_upwards: bool = True, sinks: i64 = 0) -> None:
+    def __init__(self, asks_upwards: bool = True, sinks: i64 = 0, span: i64 = 0) -> None:
         self.asks_upwards = asks_upwards
         self.sinks: i64 = sinks
+        self.span: i64 = span
 
     def first_needed(self, num_tokens: i64) -> i64:
         """Return the first position, except sinks, that a token at `num_tokens` or later reads. O(1). law: TRIM-1."""
@@ -169,18 +181,17 @@ class SlidingRule(WindowRule):
     """
 
     def __init__(self, window: i64, block_size: i64, sink_len: i64 = 0) -> None:
-        super().__init__(False, (sink_len + block_size - 1) // block_size)
-        self._window: i64 = window
+        super().__init__(False, (sink_len + block_size - 1) // block_size, window)
         self.hit_run: i64 = (window - 1 + block_size - 1) // block_size
 
     def first_needed(self, num_tokens: i64) -> i64:
-        first = num_tokens - self._window + 1
+        first = num_tokens - self.span + 1
         if first < 0:
             return 0
         return first
 
     def last_needing(self, position: i64) -> i64:
-        return position + self._window - 2
+        return position + self.span - 2
 
     def period(self, block_size: i64) -> i64:
         return block_size
@@ -212,17 +223,16 @@ class ChunkedRule(WindowRule):
     """Chunks of C tokens; a token reads its own chunk."""
 
     def __init__(self, chunk: i64) -> None:
-        super().__init__(False)
-        self._chunk: i64 = chunk
+        super().__init__(False, 0, chunk)
 
     def first_needed(self, num_tokens: i64) -> i64:
-        return num_tokens // self._chunk * self._chunk
+        return num_tokens // self.span * self.span
 
     def last_needing(self, position: i64) -> i64:
-        return (position - 1) // self._chunk * self._chunk + self._chunk - 1
+        return (position - 1) // self.span * self.span + self.span - 1
 
     def period(self, block_size: i64) -> i64:
-        return self._chunk
+        return self.span
 
     def longest(self, probe: Probe, length: i64) -> i64:
         end = length // probe.block_size
@@ -234,7 +244,7 @@ class ChunkedRule(WindowRule):
     def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:
         start = max(slots - step, begin)
         most = (min(start + step, slots) + block_size - 1) // block_size - self.first_needed(start) // block_size
-        start = (start + 1) // self._chunk * self._chunk - 1
+        start = (start + 1) // self.span * self.span - 1
         if start >= begin:
             stop = min(start + step, slots)
             most = max(most, (stop + block_size - 1) // block_size - self.first_needed(start) // block_size)

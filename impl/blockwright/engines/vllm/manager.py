@@ -176,6 +176,12 @@ class KVCacheManager:
         self.use_eagle = use_eagle or (is_flagged and not self._lookahead)
         if self.use_eagle and enable_caching:
             require_margins(groups, self._specs)
+        sizes = [spec.block_size for spec in self._specs if not isinstance(spec, CrossAttentionSpec)]
+        # Where one of these is on, hits end with blocks, as with vLLM's own manager.
+        whole = not enable_caching or self._has_states or self.use_eagle or self._lookahead or num_prefill_lookahead
+        whole = whole or dcp_world_size > 1 or len(sizes) < len(self._specs) or metrics_collector is not None
+        whole = whole or enable_kv_cache_events or hash_block_size is None or hash_block_size >= min(sizes)
+        self._match_unit: int | None = None if whole else hash_block_size
         self.core = Manager(
             config,
             max_model_len,
@@ -184,6 +190,7 @@ class KVCacheManager:
             enable_kv_cache_events=enable_kv_cache_events and enable_caching,
             keep_wanted=_keeps_wanted(kv_cache_config, self._specs) if enable_caching else None,
             wanted_interval=_interval(kv_cache_config, self._specs) if enable_caching else 0,
+            prefix_match_unit=self._match_unit,
             track_evictions=metrics_collector is not None and enable_caching,
             raise_never_fits=False,
         )
@@ -199,7 +206,9 @@ class KVCacheManager:
         self.watermark_blocks = int(watermark * kv_cache_config.num_blocks)
         self.empty_kv_cache_blocks: Any = _NoBlocks(len(groups))
         self._sizes = [manager.block_size for manager in self.core.managers][: len(groups)]
-        self._unit = min(self._sizes, default=1)
+        self._unit = self._match_unit or min(self._sizes, default=1)
+        # What a step fills is published when the next one starts: it has then run before the next one's copies.
+        self._is_later = self._has_states or self._match_unit is not None
         self._hash_block_size = (hash_block_size or self._unit) if enable_caching else None
         self.block_pool = Pool(
             self.core.block_pool, self._sizes, self._hash_block_size, self._publish_for_readers, metrics_collector
@@ -271,6 +280,11 @@ class KVCacheManager:
                 "Blockwright: start vLLM without --prefix-match-unit"
             )
         if connector is not None:
+            if self._match_unit is not None:
+                raise UnsupportedError(
+                    f"prefix_match_unit={unit}: hits that end inside a block beside a connector, which moves whole "
+                    "blocks, are not supported under Blockwright: start vLLM without --prefix-match-unit"
+                )
             if self._again:
                 raise UnsupportedError(
                     "drafts of several modules beside a connector are not supported under Blockwright: what is loaded "
@@ -358,8 +372,8 @@ class KVCacheManager:
     # ------------------------------------------------------------------ slots
 
     def new_step_starts(self) -> None:
-        """Say that a step starts: recurrent states that the last one left may be found from now on."""
-        if self._has_states:
+        """Say that a step starts: states and parts of blocks that the last one left may be found from now on."""
+        if self._is_later:
             self._publish_due()
             self.core.new_step_starts()
             if self.block_pool.keeps_hashes:
@@ -710,11 +724,11 @@ class KVCacheManager:
             self._due.clear()
 
     def _publish_for_readers(self) -> None:
-        """Publish what a lookup or a connector may find; a recurrent state only once the step that left it has run.
+        """Publish what a lookup or a connector may find; states and parts only once the step that left them has run.
 
         By then no request can be preempted any more that was given slots in this step.
         """
-        if not self._has_states:
+        if not self._is_later:
             self._publish_due()
             return
         for request in list(self._due.values()):
@@ -840,11 +854,23 @@ class KVCacheManager:
             self.core.finish_load(own, 0)
         else:
             self._publish(request, min(twin.due, request.num_computed_tokens))
+            if self._match_unit is not None:
+                self._publish_last(request, twin)
             own.num_computed_tokens = max(twin.certain, min(request.num_computed_tokens, twin.written))
             # vLLM's scheduler frees a request that it preempts while it still counts as running, and others afterwards.
             self.core.free(own, preempted=getattr(request.status, "name", "") == "RUNNING")
         twin.forget()
         request._blockwright_quiet = NEVER
+
+    def _publish_last(self, request: Any, twin: Twin) -> None:
+        """Tell the manager of all that a request has computed, whose parts are published as it ends."""
+        count = min(request.num_computed_tokens - request.num_in_flight_tokens, request.num_tokens)
+        if count > 0:
+            twin.learn(request, count)
+            if count > twin.written:
+                self._catch_up(twin, count)
+            self.core.cache_blocks(twin.request, count)
+            twin.certain = max(twin.certain, count)
 
     def pop_blocks_for_free(self, request: Any) -> list[Any]:
         """Release a request's table but keep its blocks held, for `block_pool.free_blocks` later."""
@@ -956,8 +982,15 @@ class KVCacheManager:
                 self._new_ids += [int(block) for block in ids if block]
 
     def take_kv_cache_block_copies(self) -> tuple[list[Any], list[Any]]:
-        """Return no copies: hits end on whole blocks."""
-        return [], []
+        """Return the copies that the worker runs before the step, of the parts of blocks that requests have hit.
+
+        The blocks need not be held until the step has run: what is given them next is written by a later step.
+        """
+        if self._match_unit is None:
+            return [], []
+        from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
+
+        return [KVCacheBlockCopy(*pair) for pairs in self.core.take_copies() for pair in pairs], []
 
     def take_boundary_state_offloads(self) -> dict[str, list[tuple[int, int, int]]]:
         """Return the states that were published since the last call, as (group, block, tokens), for a connector.

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
 import time
 import uuid
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
+from itertools import accumulate
 from threading import Lock
 from typing import Any, Final, TypeVar
 
@@ -140,8 +143,7 @@ class FileSystemStore(ValueStore):
         self._transfer(self._remove_file, name)
 
     def _write(self, values: Sequence[tuple[str, bytes]]) -> list[bool]:
-        self._transfer(self._put_files, values)
-        return [True] * len(values)
+        return self._transfer(self._put_files, values)
 
     def _read(self, wanted: Sequence[tuple[str, int]]) -> list[Value]:
         return self._transfer(self._values, wanted)
@@ -157,17 +159,17 @@ class FileSystemStore(ValueStore):
 
     # In a thread of the pool.
 
-    def _put_files(self, values: Sequence[tuple[str, bytes]]) -> None:
-        self._make_room(sum(len(value) for _, value in values))
-        for name, value in values:
-            self._put_file(name, value)
+    def _put_files(self, values: Sequence[tuple[str, bytes]]) -> list[bool]:
+        """Write the first values that the bound has room for; return which were written."""
+        ends = [0, *accumulate(len(value) for _, value in values)]
+        count = bisect_right(ends, math.inf if self._most_bytes is None else self._most_bytes) - 1
+        self._make_room(ends[count])
+        return [self._put_file(name, value) for name, value in values[:count]] + [False] * (len(values) - count)
 
     def _make_room(self, num_bytes: int) -> None:
         """Sweep before the first write, and before one that may come beyond the bound. One thread at a time."""
         with self._sweeping:
             most, written = self._most_bytes, self._unswept
-            if most is not None and num_bytes > most:
-                raise OSError(errno.EDQUOT, "a batch has more bytes than the store may keep")
             is_due = written is None or (
                 most is not None and (self._counted + written + num_bytes > most or written + num_bytes > most // 16)
             )
@@ -201,7 +203,8 @@ class FileSystemStore(ValueStore):
         self._counted, self._unswept = total, 0
         return gone
 
-    def _put_file(self, name: str, value: bytes) -> None:
+    def _put_file(self, name: str, value: bytes) -> bool:
+        """Write a file; False if a folder has its name."""
         folder = name.rpartition("/")[0]
         target = f"{folder}/.{uuid.uuid4().hex}" if self._rename else name
         try:
@@ -209,17 +212,20 @@ class FileSystemStore(ValueStore):
         except FileNotFoundError:  # the folder is not there yet
             self._fs.makedirs(folder, exist_ok=True)
             self._fs.pipe_file(target, value)
-        if self._rename:
-            self._move(target, name)
+        except IsADirectoryError:
+            return False
+        return not self._rename or self._move(target, name)
 
-    def _move(self, source: str, name: str) -> None:
+    def _move(self, source: str, name: str) -> bool:
         try:
-            if self._fs.isdir(name):  # a move would go into it
-                raise IsADirectoryError
-            self._fs.mv(source, name)
+            if not self._fs.isdir(name):  # a move would go into it
+                self._fs.mv(source, name)
+                return True
         except BaseException:
             self._remove_file(source)
             raise
+        self._remove_file(source)
+        return False
 
     def _values(self, wanted: Sequence[tuple[str, int]]) -> list[Value]:
         if self._is_local:  # opening a FIFO would wait for a writer

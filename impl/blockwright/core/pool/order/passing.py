@@ -120,11 +120,11 @@ class PassingBlocks:
         """Learn from an admission how many passing blocks to spare. O(1). law: POLICY-6.
 
         Args:
-            hits: whether it has a hit.
+            hits: whether it has a hit. Without one, what falls short says nothing of the blocks that are spared.
             is_used: whether passing blocks serve that.
             falls_short: whether the layers that read everything would have had a longer one.
         """
-        if hits:
+        if hits or not falls_short:
             self.share += (self.whole - self.share) >> self.slow if is_used else -(self.share >> self.slow)
         if falls_short:
             self.share += (self.whole - self.share) >> (self.slow + 1)
@@ -291,13 +291,15 @@ class PassingBlocks:
         if self.last == 0 and self.num_spared == 0:
             return
         newer = self._newer
+        has_ring = self._has_ring
         while start < stop:
             block: i64 = i64(ids[start])
             start += 1
+            noted = i64(newer[block]) if has_ring else 0
             # Most blocks are in front: nothing but the note is theirs.
-            if not self._has_ring or newer[block] >= 0 or block == self.last:
+            if noted >= 0 or block == self.last:
                 self.taken_one(block)
-            elif newer[block] == _PASSING:
+            elif noted == _PASSING:
                 newer[block] = _ORDINARY
 
     def taken_one(self, block: i64) -> None:
