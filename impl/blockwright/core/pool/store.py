@@ -277,11 +277,11 @@ class BlockStore:
         # Decoding takes one block at a time, for which the loop of `_fill` would cost as much as the taking.
         assert self._num_free > 0, "blocks are counted before they are taken"
         block: i64 = i64(self._next[0])
-        if self._passing is not None:
-            self._passing.taken_one(block)
         following: i64 = i64(self._next[block])
         if self._index.marks[block] != 0:
             self._evict(block, 1)
+        if self._passing is not None:  # only now: the eviction tells whether the block was passing
+            self._passing.taken_one(block)
         self._ref[block] = 1
         self._next[0] = i32(following)
         self._prev[following] = 0
