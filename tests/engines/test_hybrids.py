@@ -80,7 +80,7 @@ def test_a_running_step_serves_hits_at_once(models_folder: Path) -> None:
     kinds = stub.drafting([stub.state(64), stub.full(64)], 3)
     hits = []
     for ours in (False, True):
-        options = {"interval": 0, "max_num_batched_tokens": 300, "max_num_seqs": 4, **EAGLE}
+        options: dict[str, Any] = {"interval": 0, "max_num_batched_tokens": 300, "max_num_seqs": 4, **EAGLE}
         made = stub.scheduler(models_folder, ours, kinds, 200, is_async=True, **options)
         side = stub.Side(made, kinds, depth=1, drafts=3)
         for number, prompt in enumerate(engine.prompts(3, 5, 500)):
