@@ -68,7 +68,7 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
                 at += 1
             end = ask.stop if group.runs_ahead else ask.certain
             is_due = is_due or (publishes and ask.new > 0 and end <= known and group.leaves_state(end))
-            # The first of a run stands for the others: it alone keeps this number.
+            # Only the first group of a run keeps this number, which holds for all of them.
             first.in_place = group.in_place_slots(first, state.config.caching, certain)
         in_place = min(in_place, first.in_place)
         at = stop

@@ -32,7 +32,7 @@ library's four connections 20 s. It takes 16 at most; above that it goes back to
 `MOST_COPIED` bytes makes two transfers.
 """
 MOST_AT_ONCE: Final = 32
-"""Blocks of one call; more would wait longer for a process that is stopped. Half as many are a fifth slower."""
+"""Blocks of one call. More would wait longer for a stopped process; half of them take a fifth more time."""
 MOST_COPIED: Final = 512 << 10
 """Bytes of a block that is copied beside its header, so that it is one transfer: two take longer than the copy."""
 QUIET: Final = {"MC_LOG_LEVEL": "ERROR", "MC_STORE_CLIENT_METRIC": "0"}
