@@ -1,4 +1,4 @@
-"""The actions of an engine on a request that is not running, and its ends: look up, admit, release, preempt."""
+"""The actions of an engine on a request that is not running: look it up, admit it."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
@@ -142,43 +142,3 @@ class AdmitHeld(NamedTuple):
         request: Any = state.requests[self.slot]
         name, hit = name_of(self.slot), Found(request.hit.length, request.hit.tables)
         return allocate(adapter, name, 0, Step(self.new), hit, name if hit.length else None)._replace(hit=None)
-
-
-class Release(NamedTuple):
-    """End a request; nothing happens to one that is not there."""
-
-    slot: int
-
-    @classmethod
-    def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix | None) -> Iterator[Self]:
-        if prefix is not None or "misuse" in scope.calls:
-            yield cls(slot)
-
-    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        return settled(state, transitions.release(state, self.slot, choice))
-
-    def perform(self, adapter: ManagerAdapter, state: State) -> None:
-        name = name_of(self.slot)
-        if isinstance(state.requests[self.slot], Absent):
-            adapter.send(name, (0, (0,)))
-        adapter.free(name)
-        adapter.forget(name)
-
-
-class Preempt(NamedTuple):
-    """Take a running request's blocks and have it wait."""
-
-    slot: int
-
-    @classmethod
-    def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
-        if "preempt" in scope.calls:
-            yield cls(slot)
-
-    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        return settled(state, transitions.preempt(state, self.slot, choice))
-
-    def perform(self, adapter: ManagerAdapter, state: State) -> None:
-        is_told = state.config.added.counts or state.config.added.keeps
-        release = getattr(adapter, "preempt", adapter.free) if is_told else adapter.free
-        release(name_of(self.slot))

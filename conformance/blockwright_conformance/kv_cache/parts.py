@@ -86,10 +86,15 @@ def hit_of(state: State, prefix: Prefix) -> Hit:
     return LAST.hit(state, prefix) if state.config.caching else Hit()
 
 
-def computed_of(state: State, slot: int) -> int:
-    """Return the engine's count of a running request; with steps in flight, their tokens are included."""
+def running(state: State, slot: int) -> Running:
     request = state.requests[slot]
     assert isinstance(request, Running)
+    return request
+
+
+def computed_of(state: State, slot: int) -> int:
+    """Return the engine's count of a running request; with steps in flight, their tokens are included."""
+    request = running(state, slot)
     return request.written if state.config.added.overlaps else request.computed
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from blockwright_conformance.checker.world import kind_of
 from blockwright_conformance.kv_cache.arrivals import Admit
 from blockwright_conformance.kv_cache.running import Grow
-from blockwright_conformance.kv_cache.steps import FinishLoad
 from blockwright_spec.manager.state import Running, State
 from blockwright_spec.reads import Mamba, Prefix
 
@@ -19,10 +19,11 @@ def scheduled(state: State, action: Any, length_of: Callable[[Prefix], int]) -> 
     last such place before the end. A load ends whole, or with nothing where there was no hit; a request that is being
     loaded stays until then.
     """
-    request = state.requests[action.slot] if hasattr(action, "slot") else None
+    slot = getattr(action, "slot", None)
+    request = None if slot is None else state.requests[slot]
     if isinstance(request, Running) and request.added.loading:
         ends = {request.added.loading} if request.written else {request.added.loading, 0}
-        return isinstance(action, FinishLoad) and action.came in ends
+        return kind_of(action) == "FinishLoad" and action.arguments[1] in ends
     sizes = [each.block_size for each in state.config.groups if isinstance(each.kind, Mamba)]
     if not sizes or not state.config.caching or not isinstance(action, Admit | Grow | SyncLoad):
         return True
