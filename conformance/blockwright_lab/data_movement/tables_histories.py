@@ -16,8 +16,8 @@ from blockwright_conformance.checker.history import run_drawn, wander
 from blockwright_conformance.gates import GateResult
 from blockwright_conformance.rows import ran
 
+from .gate import HISTORIES, World
 from .tables_engine import PagedEngine
-from .tables_scopes import HISTORIES, World
 
 LENGTHS = {"quick": (1, 40), "pr": (8, 100), "nightly": (1000, 200)}
 

@@ -16,8 +16,9 @@ from itertools import combinations
 from types import ModuleType
 from typing import Any
 
-from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
-from blockwright_spec.reads import Full, Sliding
+from blockwright_conformance.kv_cache.blockwright import kv_cache_config
+from blockwright_spec.manager.state import Config
+from blockwright_spec.reads import Full, Group, Sliding
 
 from .known_bug import Fault
 from .watch import rearm
@@ -106,9 +107,7 @@ class Engine:
         self.store_on = store_on
         self.hasher = package.SipHasher(key_lookahead=lookahead)
         offload: Any = package.offload
-        specs = [kv_cache_spec(kind, SIZE, package) for kind in kinds]
-        groups = [self.core.KVCacheGroupSpec([f"layer {at}"], spec) for at, spec in enumerate(specs)]
-        config = self.core.KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=groups)
+        config = kv_cache_config(Config(tuple(Group(kind, SIZE) for kind in kinds), num_blocks, 16), package)
         self.manager = self.core.KVCacheManager(config, 16, track_evictions=store_on == "evict", keep_wanted=False)
         self.contents: dict[str, list[object]] = {"GPU": [None] * num_blocks}
         self.contents |= {medium: [None] * size for medium, size in zip(("CPU", "SHELF"), sizes, strict=False)}

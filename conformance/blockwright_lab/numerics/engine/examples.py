@@ -6,11 +6,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
-from typing import Any
 
 import torch
 
-import blockwright
 from blockwright.errors import InvalidArgumentError
 from blockwright_conformance.gates import GateResult
 
@@ -25,14 +23,13 @@ MOST_SHRINKING = 30.0
 class Examples:
     """What happened in schedules that went well, and those that did not, each with what was wrong."""
 
-    def __init__(self, package: Any = blockwright) -> None:
-        self.package = package
+    def __init__(self) -> None:
         self.fired: Counter[str] = Counter()
         self.failed: list[tuple[Schedule, NumericsError]] = []
 
     def fails(self, schedule: Schedule) -> bool:
         try:
-            self.fired.update(run(schedule, self.package))
+            self.fired.update(run(schedule))
         except NumericsError as error:
             self.failed.append((schedule, error))
             return True
