@@ -36,8 +36,8 @@ from blockwright_spec.reads import Full, Prefix
 from .loading import SyncLoad, mean_sync_load, perform_sync_load
 
 
-class LawError(Exception):
-    """A law that a manager breaks by its own account."""
+class LawError(AssertionError):
+    """A law that a manager breaks by its own account, as that of its own fields which contradict one another."""
 
     def __init__(self, law: str, detail: str) -> None:
         super().__init__(detail)

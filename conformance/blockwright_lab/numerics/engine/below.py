@@ -54,10 +54,11 @@ class LateHandler(OffloadingHandler):
     """What handlers of transfers have in common here; takes the transfers of any copy of the package."""
 
     def __init__(self) -> None:
-        self.waiting: dict[int, tuple[Any, int]] = {}
+        self.waiting: dict[int, tuple[Any, float]] = {}
         self.finished: list[tuple[int, bool]] = []
 
-    def polls_of(self, spec: Any) -> int:
+    def polls_of(self, spec: Any) -> float:
+        """Return how often results are asked for until a transfer has ended."""
         raise NotImplementedError
 
     def carry(self, job_id: int, source: Any, destination: Any) -> bool:

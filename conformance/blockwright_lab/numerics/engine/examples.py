@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from typing import Any
 
 import torch
 
@@ -53,8 +54,6 @@ def examples(name: str, count: int, part: int | None) -> GateResult:
 
 # ---- shrinking: from a schedule that fails to a smaller one that fails too
 
-PLAIN = EngineConfig()
-
 
 def shrunk(schedule: Schedule, fails: Callable[[Schedule], bool], seconds: float) -> Schedule:
     until = time.perf_counter() + seconds
@@ -75,29 +74,25 @@ def still_fails(schedule: Schedule, fails: Callable[[Schedule], bool]) -> bool:
 
 
 def simpler(schedule: Schedule) -> Iterator[Schedule]:
-    jobs, config = schedule.jobs, schedule.config
-    size = len(jobs) // 2
-    while size:
-        for at in range(0, len(jobs), size):
-            if left := jobs[:at] + jobs[at + size :]:
-                yield replace(schedule, jobs=left)
-        size //= 2
-    for at in range(len(schedule.layers)):
-        if left_layers := schedule.layers[:at] + schedule.layers[at + 1 :]:
-            yield replace(schedule, layers=left_layers)
+    """Yield schedules with fewer requests or layers, or with a feature as it is by default."""
+    for name in ("jobs", "layers"):
+        parts = getattr(schedule, name)
+        for size in dict.fromkeys((len(parts) // 2, 1)) if len(parts) > 1 else ():
+            for at in range(0, len(parts), size):
+                yield replace(schedule, **{name: parts[:at] + parts[at + size :]})
     yield replace(schedule, resets=(), model_seed=0, grow_blocks=False)
     for field in fields(EngineConfig):
         if field.name not in ("max_model_len", "spare_blocks", "enable_caching"):
-            yield replace(schedule, config=replace(config, **{field.name: getattr(PLAIN, field.name)}))
-    for at, job in enumerate(jobs):
+            plain: Any = field.default
+            yield replace(schedule, config=replace(schedule.config, **{field.name: plain}))
+    for at, job in enumerate(schedule.jobs):
         for less in simpler_jobs(job):
-            yield replace(schedule, jobs=(*jobs[:at], less, *jobs[at + 1 :]))
+            yield replace(schedule, jobs=(*schedule.jobs[:at], less, *schedule.jobs[at + 1 :]))
 
 
 def simpler_jobs(job: Job) -> Iterator[Job]:
-    for name, value in (("forks", ()), ("abort", None), ("salt", None), ("adapter", 0), ("seed", None)):
-        yield replace(job, **{name: value})  # type: ignore[arg-type]
-    yield replace(job, forks=job.forks[:-1])
+    for name in ("forks", "abort", "salt", "adapter", "seed"):
+        yield replace(job, **{name: getattr(Job, name)})
     for name, least in (("arrival", 0), ("variation", 0), ("family", 0), ("shared", 0), ("own", 1), ("output", 1)):
         value = getattr(job, name)
         for less in dict.fromkeys((least, (least + value) // 2, value - 1)):
