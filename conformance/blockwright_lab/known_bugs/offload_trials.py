@@ -64,14 +64,11 @@ class Copies(LateHandler):
         return [self.contents[spec.medium()][block] for block in spec.block_ids]
 
     def polls_of(self, spec: Any) -> float:
-        return inf  # they land when the engine waits for them
+        return -1 if self.at_once else inf  # they land when the engine waits for them
 
     def transfer_async(self, job_id: int, spec: Any) -> bool:
         self.first[job_id] = self.read(spec[0])
-        super().transfer_async(job_id, spec)
-        if self.at_once:
-            self.wait([job_id])
-        return True
+        return super().transfer_async(job_id, spec)
 
     def carry(self, job_id: int, source: Any, destination: Any) -> bool:
         is_bad = self.fails and destination.medium() == "GPU"

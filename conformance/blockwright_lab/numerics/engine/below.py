@@ -58,14 +58,16 @@ class LateHandler(OffloadingHandler):
         self.finished: list[tuple[int, bool]] = []
 
     def polls_of(self, spec: Any) -> float:
-        """Return how often results are asked for until a transfer has ended."""
+        """Return how often results are asked for until a transfer has ended; -1: it ends at once."""
         raise NotImplementedError
 
     def carry(self, job_id: int, source: Any, destination: Any) -> bool:
         raise NotImplementedError
 
     def transfer_async(self, job_id: int, spec: Any) -> bool:
-        self.waiting[job_id] = spec, self.polls_of(spec)
+        self.waiting[job_id] = spec, (polls := self.polls_of(spec))
+        if polls < 0:
+            self.wait([job_id])
         return True
 
     def get_finished(self) -> list[tuple[int, bool]]:

@@ -21,33 +21,27 @@ from .worlds import WORLDS, random_schedule
 MOST_SHRINKING = 30.0
 
 
-class Examples:
-    """What happened in schedules that went well, and those that did not, each with what was wrong."""
-
-    def __init__(self) -> None:
-        self.fired: Counter[str] = Counter()
-        self.failed: list[tuple[Schedule, NumericsError]] = []
-
-    def fails(self, schedule: Schedule) -> bool:
-        try:
-            self.fired.update(run(schedule))
-        except NumericsError as error:
-            self.failed.append((schedule, error))
-            return True
-        self.fired["schedules"] += 1
-        return False
-
-
 def examples(name: str, count: int, part: int | None) -> GateResult:
     torch.set_num_threads(1)
-    started, runs, drawn = time.perf_counter(), Examples(), time.time_ns() if part is None else part
+    fired, failed = Counter[str](), list[tuple[Schedule, NumericsError]]()
+
+    def fails(schedule: Schedule) -> bool:
+        try:
+            fired.update(run(schedule))
+        except NumericsError as error:
+            failed.append((schedule, error))
+            return True
+        fired["schedules"] += 1
+        return False
+
+    started, drawn = time.perf_counter(), time.time_ns() if part is None else part
     schedules = (random_schedule(WORLDS[name], f"{drawn} {number}") for number in range(count))
-    if failing := next(filter(runs.fails, schedules), None):
-        shrunk(failing, runs.fails, MOST_SHRINKING)
-    counts = (runs.fired["schedules"], runs.fired["steps"], int(bool(runs.failed)), time.perf_counter() - started)
-    row = GateResult("numerics", name, "Blockwright", *counts, fired=dict(+runs.fired))
-    if runs.failed:
-        schedule, error = runs.failed[-1]
+    if failing := next(filter(fails, schedules), None):
+        shrunk(failing, fails, MOST_SHRINKING)
+    counts = (fired["schedules"], fired["steps"], int(bool(failed)), time.perf_counter() - started)
+    row = GateResult("numerics", name, "Blockwright", *counts, fired=dict(+fired))
+    if failed:
+        schedule, error = failed[-1]
         row = replace(row, law=error.law, detail=str(error), script=f"{script(schedule)}\n# {error}")
     return row
 
