@@ -20,7 +20,7 @@ Tables = tuple[Table, ...]
 class Field(NamedTuple):
     name: str
     shape: str = "count"
-    """A "count" (integer), a "name", "tokens" (integers), or "pairs" (of a name and integers)."""
+    """A "count" (integer), a "name", "tokens" (integers), "pairs" (of a name and integers), or of an answer its own."""
     default: int | None = None
     """The value that stands for it where it is left out; None: it is never left out."""
 
@@ -84,15 +84,15 @@ class Answer(NamedTuple):
     reason: str = ""
 
 
-ANSWERS: dict[str, tuple[str, ...]] = {
+ANSWERS: dict[str, tuple[Field, ...]] = {
     "ok": (),
-    "hit": ("length", "tables"),
-    "blocks": ("tables",),
-    "served": ("served", "whole"),
-    "copies": ("copies",),
-    "counts": ("counts",),
-    "refused": ("reason",),
-    "error": ("reason",),
+    "hit": (Field("length"), Field("tables", "tables")),
+    "blocks": (Field("tables", "tables"),),
+    "served": (Field("served", "tables of requests"), Field("whole", "flag")),
+    "copies": (Field("copies", "copies"),),
+    "counts": (Field("counts", "tokens"),),
+    "refused": (Field("reason", "name"),),
+    "error": (Field("reason", "name"),),
 }
 """The words of answers, each with its fields; "refused" is "not now" or "never", "error" says that a call is wrong."""
 
