@@ -204,7 +204,7 @@ def test_a_state_that_was_due_before_a_copy_was_made() -> None:
 
 
 def test_tokens_that_were_taken_back_are_in_no_event() -> None:
-    """A batch that counts wrong has hashed a block before it is refused; the event of the block before keeps its own."""
+    """A batch that is refused has hashed a block already; the event of the block before has that block's tokens."""
     manager = manager_of(full(2), enable_kv_cache_events=True)
     asked = request(Counting(is_portable=True, may_wait=False), [1, 2, 3, 4])
     with pytest.raises(InvalidArgumentError, match="token_ids"):
