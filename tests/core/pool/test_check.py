@@ -139,24 +139,30 @@ def entry(manager: KVCacheManager, name: str, index: int, block: int) -> None:
     assign(manager._state.groups[0]._tables[name].blocks, index, block)
 
 
+def link(manager: KVCacheManager, block: int, behind: int | None = None, before: int | None = None) -> None:
+    """Change one of the neighbours of a block in the queue."""
+    was = manager.block_pool._links[block]
+    behind, before = (was >> 32 if behind is None else behind), (was % 2**32 if before is None else before)
+    assign(manager.block_pool._links, block, behind << 32 | before)
+
+
 DAMAGE: dict[str, tuple[Callable[[KVCacheManager], object], str]] = {
-    "one holder too many": (lambda m: assign(m.block_pool._ref, 1, 3), "REF-1"),
-    "one holder too few": (lambda m: assign(m.block_pool._ref, 1, 1), "REF-1"),
-    "no holder of a held block": (lambda m: assign(m.block_pool._ref, 3, 0), "REF-1"),
-    "a holder of a free block": (lambda m: assign(m.block_pool._ref, 9, 1), "REF-1"),
-    "a negative count": (lambda m: assign(m.block_pool._ref, 9, -1), "REF-1"),
-    "a holder of the null block": (lambda m: assign(m.block_pool._ref, 0, 1), "NULL-1"),
+    "one holder too many": (lambda m: assign(m.block_pool._links, 1, -3), "REF-1"),
+    "one holder too few": (lambda m: assign(m.block_pool._links, 1, -1), "REF-1"),
+    "no holder of a held block": (lambda m: assign(m.block_pool._links, 3, 0), "REF-1"),
+    "a holder of a free block": (lambda m: assign(m.block_pool._links, 9, -1), "QUEUE-1"),
+    "a holder of the null block": (lambda m: assign(m.block_pool._links, 0, -1), "QUEUE-1"),
     "a key of the null block": (lambda m: assign(m.block_pool._index.marks, 0, 1 << 32), "NULL-1"),
     "more free than queued": (lambda m: added(m.block_pool, "_num_free", 1), "QUEUE-1"),
     "fewer free than queued": (lambda m: added(m.block_pool, "_num_free", -1), "QUEUE-1"),
-    "a queue that skips": (lambda m: assign(m.block_pool._next, 9, 11), "QUEUE-1"),
-    "a queue that ends early": (lambda m: assign(m.block_pool._next, 9, 0), "QUEUE-1"),
-    "a queue in a circle": (lambda m: assign(m.block_pool._next, 10, 10), "QUEUE-1"),
-    "a queue that never ends": (lambda m: assign(m.block_pool._next, 5, 9), "QUEUE-1"),
-    "a queue that goes astray": (lambda m: assign(m.block_pool._next, 9, 1), "QUEUE-1"),
-    "a way back that skips": (lambda m: assign(m.block_pool._prev, 11, 9), "QUEUE-1"),
-    "a way back in a circle": (lambda m: assign(m.block_pool._prev, 11, 11), "QUEUE-1"),
-    "a lost tail": (lambda m: assign(m.block_pool._prev, 0, 6), "QUEUE-1"),
+    "a queue that skips": (lambda m: link(m, 9, behind=11), "QUEUE-1"),
+    "a queue that ends early": (lambda m: link(m, 9, behind=0), "QUEUE-1"),
+    "a queue in a circle": (lambda m: link(m, 10, behind=10), "QUEUE-1"),
+    "a queue that never ends": (lambda m: link(m, 5, behind=9), "QUEUE-1"),
+    "a queue that goes astray": (lambda m: link(m, 9, behind=1), "QUEUE-1"),
+    "a way back that skips": (lambda m: link(m, 11, before=9), "QUEUE-1"),
+    "a way back in a circle": (lambda m: link(m, 11, before=11), "QUEUE-1"),
+    "a lost tail": (lambda m: link(m, 0, before=6), "QUEUE-1"),
     "a key before bare blocks": (lambda m: assign(m.block_pool._index.marks, 9, 9 << 32), "QUEUE-1"),
     "a lost key of a candidate": (lambda m: assign(m.block_pool._index.marks, 5, 0), "QUEUE-1"),
     "a lost key of a held block": (lambda m: assign(m.block_pool._index.marks, 2, 0), "KEY-1"),

@@ -326,8 +326,8 @@ class PrefixIndex:
         self.num_keyed -= 1
         return _take(self._slots, self._words, self.marks, self._younger, self._mask, block)
 
-    def drop_run(self, following: vec[i32], block: i64, count: i64) -> i64:
-        """Take the keys of `count` blocks away, from one on in the order of a list; return how many carried one."""
+    def drop_run(self, links: vec[i64], block: i64, count: i64) -> i64:
+        """Take the keys of `count` blocks away, from one on as the queue links them; return how many carried one."""
         slots, own, marks, younger, mask = self._slots, self._words, self.marks, self._younger, self._mask
         dropped: i64 = 0
         read: i64 = 0
@@ -339,13 +339,13 @@ class PrefixIndex:
             left: i64 = part
             while left > 1:  # the last one waits for itself as well as ahead
                 read ^= slots[marks[ahead] & mask]  # a tag's last bits say where a search begins
-                ahead = i64(following[ahead])
+                ahead = links[ahead] >> 32
                 left -= 1
             while part > 0:
                 if marks[block] != 0:
                     _take(slots, own, marks, younger, mask, block)
                     dropped += 1
-                block = i64(following[block])
+                block = links[block] >> 32
                 part -= 1
         self._read = read
         self.num_keyed -= dropped

@@ -203,7 +203,7 @@ def freed_by(state: State, batch: list[vec[i32]], held: dict[int, int]) -> int:
         for each in blocks:
             block = int(each)
             if block != 0:
-                left = held.get(block, int(state.pool._ref[i64(block)])) - 1
+                left = held.get(block, int(state.pool.ref_count(i64(block)))) - 1
                 held[block] = left
                 # Forks and hits share blocks: one of them returns only with its last holder.
                 if left == 0:
