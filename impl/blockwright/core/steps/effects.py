@@ -82,6 +82,25 @@ def serve_in_place(state: State, request: Request, tables: RequestTables, new: i
         raise
 
 
+def only_publishes(state: State, tables: RequestTables, ask: StepRequest) -> bool:
+    """Return whether a checked step of a batch takes, trims and copies nothing; False where that takes a closer look.
+
+    Half of the steps in decoding that do not only count are such.
+    """
+    return (
+        state.uniform_groups
+        and not (state.config.overlaps or tables.is_forked)
+        and ask.begin < tables.trim_at
+        and ask.stop + ask.ahead <= i64(len(tables.by_group[0].blocks)) * state.config.least_size
+    )
+
+
+def publish_step(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> None:
+    """Serve a step that only publishes, the keys made. Takes no memory, except for events."""
+    tables.in_place = min(publish_alike(state, request, tables, ask), tables.trim_at - 1)
+    count_step(state, request, tables, ask.stop, ask.new, ask.drafts)
+
+
 # ---------------------------------------------------------------------- any other step
 
 
