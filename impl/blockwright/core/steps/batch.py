@@ -241,6 +241,7 @@ def serve_each(
                 request.hash_filled(ask.stop)
             changes.has_begun = True
             publish_step(state, request, tables, ask)
+            names[turn] = request._request_id
             turn += 1
             continue
         if room < num_groups:  # one each, as most batches take at most

@@ -139,8 +139,8 @@ class BatchAllocation:
         replaced_entries: four numbers each: index of the request, group, table index, and the block that is there now,
             because the one before is shared with a fork.
         number: a later batch of the manager, or of a copy of it, has a greater one; 0 if it is not known.
-        request_ids: of the requests of the batch, in order, "" where a step changed no table. One that published, or
-            was looked through for entries to null, may be named all the same. Empty: not known.
+        request_ids: of the requests of the batch, in order, "" where a step changed only counts. One that published,
+            or was looked through for entries to null, is named though its table may be as it was. Empty: not known.
     """
 
     def __init__(
