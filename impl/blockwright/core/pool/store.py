@@ -36,7 +36,7 @@ from blockwright.core.keys.packed import with_room, zeros32, zeros64
 from blockwright.core.keys.request import BlockKeys, Request, owner_mark
 from blockwright.core.pool.check import check_index, check_passing, check_queue, demand
 from blockwright.core.pool.facts import Journal as FactJournal
-from blockwright.core.pool.index import PrefixIndex
+from blockwright.core.pool.index import LINK, MARK, PrefixIndex
 from blockwright.core.pool.journal import EVICTED, TRIMMED, Journal
 from blockwright.core.pool.order.order import CandidateOrder
 from blockwright.core.pool.order.passing import PassingBlocks
@@ -49,31 +49,31 @@ _BEFORE: Final = 0xFFFFFFFF
 _AFTER: Final = -0x100000000
 
 
-def _join(links: vec[i64], ahead: i64, behind: i64) -> None:
+def _join(rows: vec[i64], ahead: i64, behind: i64) -> None:
     """Let a block be the next one behind another in the queue."""
-    links[ahead] = behind << 32 | links[ahead] & _BEFORE
-    links[behind] = links[behind] & _AFTER | ahead
+    rows[4 * ahead + LINK] = behind << 32 | rows[4 * ahead + LINK] & _BEFORE
+    rows[4 * behind + LINK] = rows[4 * behind + LINK] & _AFTER | ahead
 
 
-def _insert(links: vec[i64], block: i64, ahead: i64) -> None:
+def _insert(rows: vec[i64], block: i64, ahead: i64) -> None:
     """Put a block into the queue behind another, in front of all if that is 0."""
-    behind = links[ahead] >> 32
-    links[block] = behind << 32 | ahead
-    links[behind] = links[behind] & _AFTER | block
-    links[ahead] = block << 32 | links[ahead] & _BEFORE
+    behind = rows[4 * ahead + LINK] >> 32
+    rows[4 * block + LINK] = behind << 32 | ahead
+    rows[4 * behind + LINK] = rows[4 * behind + LINK] & _AFTER | block
+    rows[4 * ahead + LINK] = block << 32 | rows[4 * ahead + LINK] & _BEFORE
 
 
-def _insert_all(links: vec[i64], ids: vec[i32], start: i64, stop: i64, ahead: i64) -> i64:
+def _insert_all(rows: vec[i64], ids: vec[i32], start: i64, stop: i64, ahead: i64) -> i64:
     """Put the blocks of a range of a table into the queue behind another, last entry first; return the last."""
-    behind = links[ahead] >> 32
+    behind = rows[4 * ahead + LINK] >> 32
     i = stop
     while i > start:
         i -= 1
         block: i64 = i64(ids[i])
-        links[block] = ahead
-        links[ahead] = block << 32 | links[ahead] & _BEFORE
+        rows[4 * block + LINK] = ahead
+        rows[4 * ahead + LINK] = block << 32 | rows[4 * ahead + LINK] & _BEFORE
         ahead = block
-    _join(links, ahead, behind)
+    _join(rows, ahead, behind)
     return ahead
 
 
@@ -94,12 +94,12 @@ class BlockStore:
         self._index: PrefixIndex = PrefixIndex(count)
         # Of a held block the number of its holders, negative. Of a free one its neighbours in the queue: the next one,
         # and in the last 32 bits the one before. The queue is a ring; the null block is where it begins and ends.
-        self._links: vec[i64] = zeros64(count)
+        self._rows: vec[i64] = self._index.rows
         block: i64 = 1
         while block < count:
-            _join(self._links, block - 1, block)
+            _join(self._rows, block - 1, block)
             block += 1
-        _join(self._links, count - 1, 0)
+        _join(self._rows, count - 1, 0)
         self._num_free: i64 = count - 1
         self._num_evictions: i64 = 0
         # Copies to come: group, source and destination of each. And per block, once there has been one: of how many it
@@ -126,7 +126,7 @@ class BlockStore:
         twin._is_torn = False
         twin._count = self._count
         twin._index = self._index.copy()
-        twin._links = self._links[:]
+        twin._rows = twin._index.rows
         twin._num_free = self._num_free
         twin._num_evictions = self._num_evictions
         twin._copies = self._copies[:]
@@ -158,16 +158,16 @@ class BlockStore:
     def free_block_ids(self) -> list[int]:
         """Return the free blocks in the order in which they will be taken. O(num_free), n log n by access."""
         ids: list[int] = []
-        block: i64 = self._links[0] >> 32
+        block: i64 = self._rows[LINK] >> 32
         while block != 0 and i64(len(ids)) <= self._count:
             ids.append(int(block))
-            block = max(0, self._links[block] >> 32)  # the self-check reads a damaged queue too
+            block = max(0, self._rows[4 * block + LINK] >> 32)  # the self-check reads a damaged queue too
         order = self._order
         return ids if order is None else ids + order.candidates()
 
     def ref_counts(self) -> list[int]:
         """Return the number of holders of each block, by id. O(num_blocks)."""
-        return [int(-link) if link < 0 else 0 for link in self._links]
+        return [int(self.ref_count(i64(block))) for block in range(self._count)]
 
     def block_keys(self) -> list[bytes | None]:
         """Return the 16-byte key of each block, by id; None where it is not published. O(num_blocks)."""
@@ -212,7 +212,7 @@ class BlockStore:
 
         Eviction candidates that go by a `CandidateOrder` are in no queue and are not among them.
         """
-        return max(0, int(self._links[block] >> 32)) or None
+        return max(0, int(self._rows[4 * block + LINK] >> 32)) or None
 
     def is_published(self, block: i64) -> bool:
         """Return whether a block carries a key. O(1)."""
@@ -220,7 +220,7 @@ class BlockStore:
 
     def ref_count(self, block: i64) -> i64:
         """Return the number of holders of one block. O(1)."""
-        return max(0, -self._links[block])
+        return max(0, -self._rows[4 * block + LINK])
 
     # ------------------------------------------------------------------ the free queue
 
@@ -242,21 +242,20 @@ class BlockStore:
             self._fill_ranked(order, ids, at, stop)
             return
         count = stop - at
-        links = self._links
-        marks = self._index.marks
-        block: i64 = links[0] >> 32
+        rows = self._rows
+        block: i64 = rows[LINK] >> 32
         while at < stop:
             # The mark is read here and not by a call, since most blocks that are taken carry no key.
-            if marks[block] != 0:
+            if rows[4 * block + MARK] != 0:
                 self._evict(block, stop - at)
             # law: STEP-3, TABLE-2
             taken = block
-            block = links[taken] >> 32
-            links[taken] = -1
+            block = rows[4 * taken + LINK] >> 32
+            rows[4 * taken + LINK] = -1
             ids[at] = i32(taken)
             at += 1
         # The ring is closed once for the whole run: within it, no block's neighbours are ever read again.
-        _join(links, 0, block)
+        _join(rows, 0, block)
         if self._passing is not None:
             self._passing.taken(ids, stop - count, stop)
         self._version += 1
@@ -264,18 +263,18 @@ class BlockStore:
 
     def _fill_ranked(self, order: CandidateOrder, ids: vec[i32], at: i64, stop: i64) -> None:
         """Fill a range where candidates are not in the queue: blocks without content first. law: POLICY-2."""
-        links = self._links
+        rows = self._rows
         start = at
         # Blocks without content lose nothing, so they are taken before any candidate has to give up its key.
         bare = at + min(stop - at, self._num_free - order.size)
-        block: i64 = links[0] >> 32
+        block: i64 = rows[LINK] >> 32
         while at < bare:
             ids[at] = i32(block)
-            behind = links[block] >> 32
-            links[block] = -1
+            behind = rows[4 * block + LINK] >> 32
+            rows[4 * block + LINK] = -1
             block = behind
             at += 1
-        _join(links, 0, block)
+        _join(rows, 0, block)
         order.tells_gone = self._journal is not None
         order.take(ids, start, at, stop)
         if self._journal is not None:
@@ -284,7 +283,7 @@ class BlockStore:
         while at < stop:
             block = i64(ids[at])
             self._evict(block, 1)
-            links[block] = -1
+            rows[4 * block + LINK] = -1
             at += 1
         if len(order.gone) > 0:
             order.gone.clear()
@@ -300,14 +299,14 @@ class BlockStore:
             return i64(ids[0])
         # Decoding takes one block at a time, for which the loop of `_fill` would cost as much as the taking.
         assert self._num_free > 0, "blocks are counted before they are taken"
-        links = self._links
-        block = links[0] >> 32
-        if self._index.marks[block] != 0:
+        rows = self._rows
+        block = rows[LINK] >> 32
+        if self._rows[4 * block + MARK] != 0:
             self._evict(block, 1)
         if self._passing is not None:  # only now: the eviction tells whether the block was passing
             self._passing.taken_one(block)
-        _join(links, 0, links[block] >> 32)
-        links[block] = -1
+        _join(rows, 0, rows[4 * block + LINK] >> 32)
+        rows[4 * block + LINK] = -1
         self._version += 1
         self._num_free -= 1
         return block
@@ -325,12 +324,12 @@ class BlockStore:
         if journal is None and facts is None:
             # All keys of the run are dropped at the first of its candidates, while the slots that were read ahead are
             # in the cache.
-            self._num_evictions += index.drop_run(self._links, block, count)
+            self._num_evictions += index.drop_run(block, count)
             return
         order, passing = self._order, self._passing
         goes_first = passing is not None and passing.last != 0
         while count > 0:
-            if index.marks[block] != 0:
+            if self._rows[4 * block + MARK] != 0:
                 self._num_evictions += 1
                 low, high, group = index.key(block)
                 was_last = index.drop(block)
@@ -343,14 +342,14 @@ class BlockStore:
                     journal.forgot(block, low, high, group, was_last, passes)
                 if passing is not None and block == passing.last:
                     goes_first = False
-            block = self._links[block] >> 32
+            block = self._rows[4 * block + LINK] >> 32
             count -= 1
 
     def _forget_tails(self, tails: TailIndex, block: i64, count: i64) -> None:
         """Forget the tails of `count` blocks from one on, as the queue has them."""
         while count > 0:
             tails.forget(block)
-            block = self._links[block] >> 32
+            block = self._rows[4 * block + LINK] >> 32
             count -= 1
 
     def _touch_entries(self, ids: vec[i32], is_outside: bool = False) -> None:
@@ -362,7 +361,11 @@ class BlockStore:
             self._line_up(order.leave(ids))
         self._version += 1
         passing = self._passing
-        links = self._links
+        rows = self._rows
+        # Blocks that stand side by side in the queue, as those of a prefix do, leave it in one go: then `front` and
+        # `behind` are side by side.
+        front = rows[LINK] & _BEFORE
+        behind: i64 = 0
         size: i64 = len(ids)
         i: i64 = 0
         while i < size:
@@ -370,19 +373,24 @@ class BlockStore:
             i += 1
             if block == 0:
                 continue
-            link = links[block]
-            if link >= 0:
-                ahead = link & _BEFORE
-                if passing is not None:
-                    if order is not None:
-                        passing.note(block, order.is_passing(block))
-                    passing.held(block, ahead, self._index.marks[ahead] == 0, is_outside)
-                _join(links, ahead, link >> 32)
-                self._num_free -= 1
-                link = 0
-            elif passing is not None and not is_outside:
-                passing.note(block, False)
-            links[block] = link - 1
+            link = rows[4 * block + LINK]
+            if link < 0:
+                if passing is not None and not is_outside:
+                    passing.note(block, False)
+                rows[4 * block + LINK] = link - 1
+                continue
+            if block != front:
+                _join(rows, front, behind)
+                link = rows[4 * block + LINK]
+                behind = link >> 32
+            front = link & _BEFORE
+            if passing is not None:
+                if order is not None:
+                    passing.note(block, order.is_passing(block))
+                passing.held(block, front, rows[4 * front + MARK] == 0, is_outside)
+            self._num_free -= 1
+            rows[4 * block + LINK] = -1
+        _join(rows, front, behind)
 
     def _release(self, ids: vec[i32], start: i64, stop: i64) -> None:
         """Give up one holder of each non-null entry in a range of a table, last entry first. law: REF-1, QUEUE-1."""
@@ -407,14 +415,13 @@ class BlockStore:
 
     def _let_go_by_age(self, ids: vec[i32], start: i64, stop: i64) -> None:
         """Give up one holder of each entry in a range, where candidates are evicted in the order of their release."""
-        links = self._links
-        marks = self._index.marks
+        rows = self._rows
         # From the end on: the last block of a prefix is of use to the fewest requests, so it is to be evicted first.
         i = stop
         # The tail and the block before it are kept in locals for the whole range: the next block waits for no write to
         # the ring.
-        tail = links[0] & _BEFORE
-        ahead = links[tail] & _BEFORE
+        tail = rows[LINK] & _BEFORE
+        ahead = rows[4 * tail + LINK] & _BEFORE
         freed: i64 = 0
         while i > start:
             i -= 1
@@ -422,23 +429,23 @@ class BlockStore:
             # law: NULL-1
             if block == 0:
                 continue
-            count = -1 - links[block]
+            count = -1 - rows[4 * block + LINK]
             assert count >= 0, "a block is released by those that hold it"
             if count > 0:
-                links[block] = -count
+                rows[4 * block + LINK] = -count
                 continue
             freed += 1
-            if marks[block] != 0:
-                links[tail] = block << 32 | ahead
-                links[block] = ahead = tail
+            if rows[4 * block + MARK] != 0:
+                rows[4 * tail + LINK] = block << 32 | ahead
+                rows[4 * block + LINK] = ahead = tail
                 tail = block
             else:
                 # A block without content goes to the head, because taking it costs nobody a prefix.
-                _insert(links, block, 0)
+                _insert(rows, block, 0)
                 if tail == 0:
                     tail = block
-                ahead = links[tail] & _BEFORE
-        links[0] = links[0] & _AFTER | tail
+                ahead = rows[4 * tail + LINK] & _BEFORE
+        rows[LINK] = rows[LINK] & _AFTER | tail
         self._version += 1
         self._num_free += freed
 
@@ -455,30 +462,29 @@ class BlockStore:
             else:
                 self._pass_all(passing, ids, start, stop)
             return
-        links = self._links
-        marks = self._index.marks
+        rows = self._rows
         i = stop
         while i > start:
             i -= 1
             block: i64 = i64(ids[i])
             if block == 0:
                 continue
-            links[block] += 1
-            if links[block] < 0:
+            rows[4 * block + LINK] += 1
+            if rows[4 * block + LINK] < 0:
                 self._note_left(passing, i, block)
                 continue
             self._num_free += 1
-            if marks[block] == 0:
-                if marks[links[0] >> 32] != 0 or links[0] == 0:
+            if rows[4 * block + MARK] == 0:
+                if rows[4 * (rows[LINK] >> 32) + MARK] != 0 or rows[LINK] == 0:
                     passing.last_bare = block
                 passing.note(block, False)
-                _insert(links, block, 0)
+                _insert(rows, block, 0)
                 continue
             passes = passing.is_passing(i, block)
             if passes and passing.spares == 0:
                 self._put_last_to_pass(passing, block)
                 continue
-            _insert(links, block, links[0] & _BEFORE)
+            _insert(rows, block, rows[LINK] & _BEFORE)
             if not passes:
                 passing.note_ordinary(i, block)
                 continue
@@ -491,15 +497,14 @@ class BlockStore:
 
         A loop of its own, because its reads wait for memory all at once, and not one after another.
         """
-        links = self._links
-        marks = self._index.marks
-        while start < stop and links[i64(ids[start])] == -1 and marks[i64(ids[start])] != 0:
+        rows = self._rows
+        while start < stop and rows[4 * i64(ids[start]) + LINK] == -1 and rows[4 * i64(ids[start]) + MARK] != 0:
             start += 1
         return start == stop
 
     def _spare_all(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
         """Let go of the last holder of passing blocks, last entry first. O(entries)."""
-        _insert_all(self._links, ids, start, stop, self._links[0] & _BEFORE)
+        _insert_all(self._rows, ids, start, stop, self._rows[LINK] & _BEFORE)
         passing.spare_all(ids, start, stop)
         self._num_free += stop - start
         self._version += 1
@@ -507,7 +512,7 @@ class BlockStore:
 
     def _pass_all(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
         """Put passing blocks in front of the ordinary ones, last entry first, as their last holder. O(entries)."""
-        passing.last = _insert_all(self._links, ids, start, stop, self._last_to_pass(passing))
+        passing.last = _insert_all(self._rows, ids, start, stop, self._last_to_pass(passing))
         passing.note_all(ids, start, stop, True)
         self._num_free += stop - start
         self._version += 1
@@ -516,44 +521,43 @@ class BlockStore:
         """Return the last block in front of the ordinary ones, 0 if there is none. O(1)."""
         after = passing.last
         if after == 0:
-            first = self._links[0] >> 32
-            after = passing.last_bare if first != 0 and self._index.marks[first] == 0 else 0
+            first = self._rows[LINK] >> 32
+            after = passing.last_bare if first != 0 and self._rows[4 * first + MARK] == 0 else 0
         return after
 
     def _spare_fewer(self, passing: PassingBlocks) -> None:
         """Put the first spared blocks in front of the ordinary ones until no more than `spares` are left."""
-        links = self._links
+        rows = self._rows
         while passing.num_spared > passing.spares:
             oldest = passing.spare_no_more()
-            _join(links, links[oldest] & _BEFORE, links[oldest] >> 32)
+            _join(rows, rows[4 * oldest + LINK] & _BEFORE, rows[4 * oldest + LINK] >> 32)
             self._put_last_to_pass(passing, oldest)
 
     def _note_left(self, passing: PassingBlocks, entry: i64, block: i64) -> None:
         """Note the class of a block that a request has left, if only others than requests hold it now. O(1)."""
         if self._num_others(block) == self.ref_count(block):
-            passing.note(block, self._index.marks[block] != 0 and passing.is_passing(entry, block))
+            passing.note(block, self._rows[4 * block + MARK] != 0 and passing.is_passing(entry, block))
 
     def _put_last_to_pass(self, passing: PassingBlocks, block: i64) -> None:
         """Put a passing block behind all others in front of the ordinary ones. O(1)."""
-        _insert(self._links, block, self._last_to_pass(passing))
+        _insert(self._rows, block, self._last_to_pass(passing))
         passing.note(block, True)
         passing.last = block
 
     def _let_go_ranked(self, order: CandidateOrder, ids: vec[i32], start: i64, stop: i64) -> None:
         """Give up one holder of each entry where candidates are not in the queue."""
         passing = self._passing
-        links = self._links
-        marks = self._index.marks
+        rows = self._rows
         i = stop
         while i > start:
             i -= 1
             block: i64 = i64(ids[i])
             if block == 0:
                 continue
-            count = -1 - links[block]
+            count = -1 - rows[4 * block + LINK]
             assert count >= 0, "a block is released by those that hold it"
-            links[block] = -count
-            is_published = marks[block] != 0
+            rows[4 * block + LINK] = -count
+            is_published = rows[4 * block + MARK] != 0
             # An order hears of every holder that lets go, not only of the last: whose block it is may depend on all of
             # them.
             if is_published and order.tells:
@@ -579,7 +583,7 @@ class BlockStore:
                 # find it.
                 self._forget_double(order, block)
             order.forget(block)
-            _insert(self._links, block, 0)
+            _insert(self._rows, block, 0)
         self._version += 1
 
     def _forget_double(self, order: CandidateOrder, block: i64) -> None:
@@ -596,14 +600,14 @@ class BlockStore:
 
     def _leave_alone(self, order: CandidateOrder, ids: vec[i32], start: i64, stop: i64) -> None:
         """Take the content from candidates with the same content as a range of held blocks. law: SHARE-4."""
-        index, links = self._index, self._links
+        index, rows = self._index, self._rows
         while start < stop:
             block: i64 = i64(ids[start])
             start += 1
             if block == 0 or not index.has_key(block) or index.is_single(block):
                 continue
             double = index.next_duplicate(block, block)
-            while double != 0 and links[double] < 0:
+            while double != 0 and rows[4 * double + LINK] < 0:
                 double = index.next_duplicate(double, block)
             if double != 0:
                 self._empty_double(order, double)
@@ -614,7 +618,7 @@ class BlockStore:
         order.withdraw(block)
         self._forget_double(order, block)
         order.forget(block)
-        _insert(self._links, block, 0)
+        _insert(self._rows, block, 0)
         self._version += 1
 
     def _note_trim(self, ids: vec[i32], start: i64, stop: i64) -> None:
@@ -681,7 +685,7 @@ class BlockStore:
         new = self._take_one()
         # One holder is the writer, the other the copy: neither end may be handed out before the engine has run the
         # copy.
-        self._links[new] = -2
+        self._rows[4 * new + LINK] = -2
         self._ends[block] += 1
         self._ends[new] = -1
         self._copies = append(append(append(self._copies, i32(group)), i32(block)), i32(new))
@@ -713,7 +717,7 @@ class BlockStore:
     def _end(self, pending: vec[i32], last: vec[i32]) -> None:
         """Let go of both ends of these copies; `last` has room for them."""
         size: i64 = len(pending)
-        links = self._links
+        rows = self._rows
         at: i64 = 0
         while at < size:
             block: i64 = i64(pending[at])
@@ -724,11 +728,11 @@ class BlockStore:
             if copies < 0:
                 copies = 1
             self._ends[block] = 0
-            if links[block] + copies < 0:
-                links[block] += copies
+            if rows[4 * block + LINK] + copies < 0:
+                rows[4 * block + LINK] += copies
             else:
                 # The last holder is given up by `_let_go`, which alone knows where in the queue a block goes.
-                links[block] = -1
+                rows[4 * block + LINK] = -1
                 last = append(last, i32(block))
         self._let_go(last, 0, i64(len(last)))
 
@@ -814,10 +818,10 @@ class BlockStore:
 
     def num_candidates(self, ids: vec[i32]) -> i64:
         """Return how many non-null blocks of a hit are free now. O(entries)."""
-        links = self._links
+        rows = self._rows
         free: i64 = 0
         for block in ids:
-            if block != 0 and links[i64(block)] >= 0:
+            if block != 0 and rows[4 * i64(block) + LINK] >= 0:
                 free += 1
         return free
 
@@ -870,11 +874,11 @@ class BlockStore:
         if journal is None:
             index.add_run(words, 2 * units, group, ids, start, stop)
         else:
-            marks = index.marks
+            rows = self._rows
             i = start
             while i < stop:
                 block: i64 = i64(ids[i])
-                if block != 0 and marks[block] == 0:
+                if block != 0 and rows[4 * block + MARK] == 0:
                     at: i64 = 2 * ((i + 1) * units - 1)
                     is_new = index.add(block, words[at], words[at + 1], group)
                     journal.stored(block, request, units, i, group, block_size, is_new)
@@ -973,10 +977,10 @@ class BlockStore:
     def _mark_run(self, ids: vec[i32], start: i64, stop: i64, salt: i64, adapter: i64) -> None:
         """Note the salt and the adapter of blocks that are being published; published ones keep theirs. O(blocks)."""
         self._reserve_marks()
-        salts, adapters, marks = self._salt_marks, self._adapter_marks, self._index.marks
+        salts, adapters, rows = self._salt_marks, self._adapter_marks, self._rows
         while start < stop:
             block: i64 = i64(ids[start])
-            if marks[block] == 0:
+            if rows[4 * block + MARK] == 0:
                 salts[block] = salt
                 adapters[block] = adapter
             start += 1
@@ -1010,10 +1014,10 @@ class BlockStore:
 
     def _forget(self, blocks: vec[i32]) -> None:
         """Take the keys of published blocks away; the free ones are taken next. O(blocks). law: FORGET-1, FORGET-2."""
-        index, links, journal = self._index, self._links, self._journal
+        index, rows, journal = self._index, self._rows, self._journal
         free = vec[i32](capacity=i64(len(blocks)))
         for block in blocks:
-            if links[i64(block)] >= 0:
+            if rows[4 * i64(block) + LINK] >= 0:
                 free = append(free, block)
         try:
             # Held for the moment, so that they leave the queue with their keys, and come back to it without.
@@ -1054,7 +1058,7 @@ class BlockStore:
             if order is not None:
                 self._line_up(order.clear())
             if self._passing is not None:
-                self._passing.clear(self._links[0] & _BEFORE)
+                self._passing.clear(self._rows[LINK] & _BEFORE)
             if self._tails is not None:
                 self._tails.clear()
             self._version += 1
@@ -1065,9 +1069,9 @@ class BlockStore:
 
     def _line_up(self, blocks: list[int]) -> None:
         """Put candidates that are about to be taken or held at the end of the queue."""
-        links = self._links
+        rows = self._rows
         for block in blocks:
-            _insert(links, block, links[0] & _BEFORE)
+            _insert(rows, block, rows[LINK] & _BEFORE)
 
     # ------------------------------------------------------------------ self-check
 
@@ -1106,9 +1110,9 @@ class BlockStore:
     def _backwards(self) -> list[int]:
         """Return the free queue from its tail, cut off if it runs in a circle."""
         ids: list[int] = []
-        block: i64 = max(0, self._links[0]) & _BEFORE
+        block: i64 = max(0, self._rows[LINK]) & _BEFORE
         while block != 0 and i64(len(ids)) <= self._count:
             ids.append(int(block))
-            block = max(0, self._links[block]) & _BEFORE
+            block = max(0, self._rows[4 * block + LINK]) & _BEFORE
         order = self._order
         return ids if order is None else order.candidates()[::-1] + ids
