@@ -20,7 +20,7 @@ from mypy_extensions import i32
 from tests.core.support import Setup, admit, every_setup, full, mamba, manager_of, pure_only, sliding, table
 
 from blockwright import KVCacheManager, Request, Sha256Hasher
-from blockwright.core.pool.index import LINK, MARK
+from blockwright.core.pool.index import LINK, LOW, MARK
 from blockwright.core.tables.view import INSTEAD
 from blockwright.errors import InvariantError, ReadOnlyError
 
@@ -173,7 +173,7 @@ DAMAGE: dict[str, tuple[Callable[[KVCacheManager], object], str]] = {
     "a ring through a stranger": (lambda m: assign(m.block_pool._index._younger, 1, 2), "KEY-1"),
     "a slot emptied": (lambda m: empty_slot(m, 2), "KEY-1"),
     "a slot of another": (lambda m: empty_slot(m, 2, 5), "KEY-1"),
-    "a key that moved": (lambda m: assign(m.block_pool._rows, 4 * 2, 12345), "KEY-1"),
+    "a key that moved": (lambda m: assign(m.block_pool._rows, 4 * 2 + LOW, 12345), "KEY-1"),
     "one key too many": (lambda m: added(m.block_pool._index, "num_keyed", 1), "KEY-1"),
     "a block twice in a table": (lambda m: entry(m, "a", 2, 2), "TABLE-2"),
     "a null entry in the middle": (lambda m: entry(m, "a", 1, 0), "TRIM-2"),

@@ -25,11 +25,11 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import zeros32, zeros64
 
-LOW: Final = 0
-HIGH: Final = 1
-MARK: Final = 2
-LINK: Final = 3
-"""The words of a block's row, in one or two lines of the processor's caches."""
+LOW: Final = 3
+HIGH: Final = 4
+MARK: Final = 5
+LINK: Final = 6
+"""Where the words of block 0 are. A large vector begins three words before a line of the caches; no row lies in two."""
 _APART: Final = 0x9E3779B1
 """How far apart two groups begin to search: odd, and no simple part of any number of slots."""
 _INVERSE: Final = 0x0E8B2F51
@@ -141,7 +141,7 @@ class PrefixIndex:
         self._mask: i64 = capacity - 1
         self._slots: vec[i64] = zeros64(capacity)
         self.num_blocks: i64 = num_blocks
-        self.rows: vec[i64] = zeros64(4 * num_blocks)
+        self.rows: vec[i64] = zeros64(4 * num_blocks + LOW)
         # A ring through the blocks with the same key: oldest, next, ..., youngest, oldest; not kept where one is alone.
         self._younger: vec[i32] = zeros32(num_blocks)
         self.num_keyed: i64 = 0
