@@ -345,7 +345,16 @@ def all_paths() -> list[Path]:
     to_numpy = as_numpy()
     return [
         Path("decode", "decode step, one call each", "request", 40, _of(decode_each), decode_each),
-        Path("decode-batch", "decode step, all in one call", "request", 150, _of(decode_batch), decode_each, "decode"),
+        Path(
+            "decode-batch",
+            "decode step, all in one call",
+            "request",
+            150,
+            _of(decode_batch),
+            decode_each,
+            "decode",
+            most_of_floor=7,
+        ),
         _groups("decode-groups", "decode step, 1 full + 5 sliding groups", 60, overlap_steps=False),
         _over_one(groups.ODD),
         *_cost("keep", "keep_wanted", lambda: With(keep_wanted=True), lambda: With(keep_wanted=False)),

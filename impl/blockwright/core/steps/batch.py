@@ -273,7 +273,8 @@ def serve_each(
         if changes.grown > 0 or i64(len(changes.nulled)) > changes.num_nulled:
             num_new: i64 = len(new_ids)
             if tables is not None and state.uniform_groups and changes.grown == num_groups:
-                new_ids = extend(new_ids, changes.taken)
+                taken = changes.taken
+                new_ids = append(new_ids, taken[0]) if num_groups == 1 else extend(new_ids, taken)
             else:
                 new_ids = with_new(new_ids, ready, changes)
             num_changed = write_changed(changed, num_changed, served * num_groups, num_new, ready, changes)
