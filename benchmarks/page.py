@@ -36,11 +36,11 @@ def table(run: dict[str, Any]) -> Iterator[str]:
                 path["unit"],
                 _ns(peer),
                 _ns(path["ours"]),
-                f"{path['ratio']:.1f}" if path["ratio"] else "",
+                f"{path['ratio']:.{1 if path['ratio'] >= 1 else 2}f}" if path["ratio"] else "",
                 f"{path['target']:.3g}" if path["target"] else "",
                 _ns(floor),
                 f"{ours / floor['median']:.1f}" if floor else "",
-                "; ".join(_said(path[kind], path["name"]) for kind in KINDS_OF_VERDICT if path[kind]),
+                "; ".join(_said(path[kind], path["name"]) for kind in KINDS_OF_VERDICT if path.get(kind)),
             ]
             yield f"| {' | '.join(cells)} |"
     if run["scaling_verdicts"]:
@@ -64,7 +64,7 @@ def missed(run: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for path in run["paths"]:
         if path["met"] is False:
             yield path["name"], f"{path['title']}: at least {path['target']:.3g} times the peer", f"{path['ratio']:.2f}"
-        for verdict in [path[kind] for kind in KINDS_OF_VERDICT]:
+        for verdict in [path.get(kind) for kind in KINDS_OF_VERDICT]:
             if verdict and verdict["met"] is False:
                 yield verdict["name"], f"{path['title']}: {_most(verdict, path['name'])}", f"{verdict['value']:.2f}"
     for verdict in run["scaling_verdicts"]:
