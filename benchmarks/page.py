@@ -63,10 +63,18 @@ def missed(run: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield the name of each target that a run missed, the target in words, and what was measured."""
     for path in run["paths"]:
         if path["met"] is False:
-            yield path["name"], f"{path['title']}: at least {path['target']:.3g} times the peer", f"{path['ratio']:.2f}"
+            yield (
+                path["name"],
+                f"`{path['name']}`, {path['title']}: at least {path['target']:.3g} times the peer's speed",
+                f"{path['ratio']:.2f}",
+            )
         for verdict in [path.get(kind) for kind in KINDS_OF_VERDICT]:
             if verdict and verdict["met"] is False:
-                yield verdict["name"], f"{path['title']}: {_most(verdict, path['name'])}", f"{verdict['value']:.2f}"
+                yield (
+                    verdict["name"],
+                    f"`{path['name']}`, {path['title']}: {_most(verdict, path['name'])}",
+                    f"{verdict['value']:.2f}",
+                )
     for verdict in run["scaling_verdicts"]:
         if verdict["met"] is False:
             yield verdict["name"], _most(verdict), f"{verdict['value']:.2f}"

@@ -17,7 +17,7 @@ Eviction candidates are evicted in the order of their release (a queue), unless 
 holds only blocks without content.
 
 `BlockStore` is the only writer of the counters, the free queue and the prefix index. All of them are packed arrays:
-about 53 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
+about 54 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
 that engine developers know.
 
 A change of several fields takes all its memory first, so that a `MemoryError` leaves everything as it was. Where this
