@@ -218,7 +218,7 @@ class BlockwrightAdapter:
         self.manager: KVCacheManager = self.package.KVCacheManager(groups, config.max_model_len, **options)
         if config.added.learns is not None:  # in fewer parts, and faster, so that few states show all of it
             learner = self.manager.block_pool._passing
-            learner.whole, learner.slow = config.added.learns
+            learner.whole, learner.slow, learner.parts = config.added.learns
         if config.added.retains:
             self.manager.advance_time(0)  # candidates are told apart from the beginning
         self.requests: dict[str, Request] = {}

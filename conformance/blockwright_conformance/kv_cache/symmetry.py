@@ -72,7 +72,7 @@ def remembered(state: State, names: Names) -> list[int]:
 
 def placed(mark: Mark) -> tuple[Any, ...]:
     """Return what is remembered of a block that no time ends."""
-    return mark.first, mark.recent, mark.passing, mark.spared, mark.tip, mark.nexts
+    return mark.first, mark.recent, mark.passing, mark.spared, mark.tip, mark.asked, mark.nexts
 
 
 def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[Any, ...]:

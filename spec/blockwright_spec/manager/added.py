@@ -24,10 +24,10 @@ class ConfigAdded:
     candidates are told apart by hints and tenants: each of `floors` is a tenant's extra keys and the blocks that are
     its own, and the last `guard` candidates are out of the reach of hints. With `keeps`, blocks that no wanted hit
     needs go first (chapter `keeping`), except the last `spares` of them, which go as others do where there are neither
-    hints nor floors. With `learns` their number is learned: the two numbers say in how many parts of the pool, and how
-    slowly. With `every`, hits of each multiple of so many tokens are wanted too. With `key_lookahead`, a key covers so
-    many tokens behind its block as well (PUB-4). With a `unit`, which divides every block, hits may end inside blocks,
-    at its multiples (chapter `units`).
+    hints nor floors. With `learns` their number is learned: its numbers say in how many parts of the pool, how slowly,
+    and which part of a hit counts as all of it. With `every`, hits of each multiple of so many tokens are wanted too.
+    With `key_lookahead`, a key covers so many tokens behind its block as well (PUB-4). With a `unit`, which divides
+    every block, hits may end inside blocks, at its multiples (chapter `units`).
     """
 
     overlaps: bool = False
@@ -39,7 +39,7 @@ class ConfigAdded:
     guard: int = 0
     keeps: bool = False
     spares: int = 0
-    learns: tuple[int, int] | None = None
+    learns: tuple[int, int, int] | None = None
     every: int = 0
     key_lookahead: int = 0
     unit: int = 0

@@ -202,11 +202,11 @@ class BlockPool(BlockStore):
         """How many of the last passing blocks are evicted by age now (``keep_wanted``); 0 without that. O(1)."""
         return 0 if self._passing is None else int(self._passing.spares)
 
-    def _learn(self, hits: bool, is_used: bool, falls_short: bool) -> None:
+    def _learn(self, hit: i64, served: i64, lacks: bool) -> None:
         """Learn from an admission how many passing blocks to spare. O(blocks spared no more). law: POLICY-6."""
         passing = self._passing
         if passing is not None and passing.whole > 0:
-            passing.learn(hits, is_used, falls_short)
+            passing.learn(hit, served, lacks)
             self._spare_fewer(passing)
 
     def passing_block_ids(self) -> list[int]:

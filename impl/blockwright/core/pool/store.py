@@ -844,6 +844,26 @@ class BlockStore:
         journal = self._journal
         return journal is None or journal.holds(block, keys, index, block_size)
 
+    def is_to_pass(self, block: i64) -> bool:
+        """Return whether a block, which may be the null block, is a passing candidate in the queue. O(1)."""
+        passing = self._passing
+        return passing is not None and block != 0 and self._ref[block] == 0 and passing.is_noted(block)
+
+    def all_pass(self, block: i64) -> bool:
+        """Return whether a block that serves hits and its duplicates are passing candidates. O(duplicates)."""
+        oldest = block
+        while block != 0 and self.is_to_pass(block):
+            block = self._index.next_duplicate(block, oldest)
+        return block == 0
+
+    def is_asked(self, block: i64) -> bool:
+        """Return whether a request has wanted a hit to end with a block that serves hits. O(duplicates)."""
+        passing = self._passing
+        oldest = block
+        while block != 0 and passing is not None and not passing.is_asked(block):
+            block = self._index.next_duplicate(block, oldest)
+        return block != 0
+
     def num_candidates(self, ids: vec[i32]) -> i64:
         """Return how many non-null blocks of a hit are free now. O(entries)."""
         ref = self._ref
@@ -1055,6 +1075,7 @@ class BlockStore:
                 was_last = index.drop(i64(each))
                 if self._passing is not None:  # a connector may hold what its last request left as passing
                     self._passing.note(i64(each), False)
+                    self._passing.renew(i64(each))
                 if journal is not None:
                     journal.forgotten(i64(each), low, high, group, was_last)
             self._let_go(free, 0, i64(len(free)))

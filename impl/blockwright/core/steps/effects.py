@@ -25,12 +25,14 @@ from blockwright.core.steps.keeping import (
     NONE,
     SOME,
     all_wanted,
+    ask_for,
     begin_wanted,
     end_wanted,
     learn,
     trim_group,
     wanted_dead,
     wanted_lengths,
+    worth,
 )
 from blockwright.core.steps.publication import publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State
@@ -226,6 +228,7 @@ def open_tables(state: State, request: Request, ask: StepRequest, changes: StepS
     tables.trim_at = trim_at
     tables.tenant = state.pool.tenant(request.cache_salt)
     wanted_lengths(state, request, tables, ask)
+    worth(state, request, ask)
     if state.config.unit > 0:
         tables.tails = tail_lengths(state, request, ask.begin)
     if ask.hit_length % state.config.whole_alignment != 0:
@@ -275,7 +278,7 @@ def act(
     # Shares depend on whom a block is taken for, so the pool is told before the first is taken.
     state.pool._serve(tables.tenant)
     if is_new:
-        learn(state, request, ask)
+        learn(state, ask)
         adopt(state, request, tables, ask)
         if ask.hit_length % state.config.whole_alignment != 0:
             own_parts(state, tables, ask, changes)
@@ -592,6 +595,7 @@ def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) ->
         for group, table in zip(state.groups, tables.by_group):
             if not waits:
                 state.pool._begin_release(wish, group._block_size)
+                ask_for(state, group, wants, table.blocks)
                 begin_wanted(state, group, wants)
                 group.release(table)
                 end_wanted(state)
@@ -616,6 +620,7 @@ def release_batch(state: State, batch: list[vec[i32]], wish: Wish | None, wants:
     """Release a batch that waited behind a fence, in the order in which it would have been at once."""
     for blocks, group in zip(batch, state.groups):
         state.pool._begin_release(wish, group._block_size)
+        ask_for(state, group, wants, blocks)
         begin_wanted(state, group, wants)
         state.pool._release(blocks, 0, i64(len(blocks)))
         end_wanted(state)

@@ -49,6 +49,9 @@ class StepRequest:
         self.missing: i64 = 0
         self.most: i64 = 0
         self.is_too_long = False
+        # What passing blocks are worth to it (`keeping.worth`).
+        self.served: i64 = 0
+        self.lacks = False
 
     def take(self, drafts: int, external: int, encoder: int, reserve: int) -> None:
         """Take what few steps ask for, checked; zeros ask for nothing."""

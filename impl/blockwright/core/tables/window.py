@@ -88,6 +88,14 @@ class Probe:
                 self.run_end = i + 1
             i += 1
 
+    def leave_out_passing(self) -> None:
+        """Count blocks that are passing candidates as missing from now on. O(blocks)."""
+        i: i64 = 0
+        while i < self.limit:
+            if self.cached(i) and self._store.all_pass(i64(self._ids[i])):
+                self._ids[i] = -1
+            i += 1
+
     def fill_run(self) -> i64:
         """Look up the leading run of cached blocks; return its length. O(run), and O(1) if there is none."""
         # Most prompts are new. One lookup finds that out before a vector for the whole prompt is made.
