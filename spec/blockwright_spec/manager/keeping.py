@@ -22,7 +22,7 @@ them: they go as ordinary ones do (POLICY-4). Prompts also part at points that n
 blocks may serve those. How many are of use depends on the prompts: none where sessions take turns, and much of the pool
 where prompts part anywhere. So an engine may leave the number to be learned (POLICY-6). The share of the pool that is
 spared follows the part of requests that passing blocks have served. A request counts whole if its hit would be shorter
-by some part (a quarter) without them, and in part if by less: a few tokens behind the end of an earlier prompt, which
+by some part (a sixth) without them, and in part if by less: a few tokens behind the end of an earlier prompt, which
 would have been hit in any case, are worth little. A junction says that passing blocks would have served a longer hit,
 had they been there, and counts half, unless an earlier request *asked* for a hit that ends there: then ordinary blocks
 are gone, because memory is short, and sparing passing ones would have more of them go. Blocks of layers that read
@@ -187,8 +187,7 @@ def learned(state: State, slot: int, hit: Hit) -> State:
     if added.learns is None or added.retains or not isinstance(request, Waiting):
         return state
     (whole, slow, parts), old, tokens = added.learns, state.share, hit.length or 1
-    more = min(hit.length, parts * served_by_passing(state, request.prefix, hit))
-    lacks = lacks_passing(state, request)
+    more, lacks = min(hit.length, parts * served_by_passing(state, request.prefix, hit)), lacks_passing(state, request)
     up, down = (whole - old) * more // tokens >> slow, old * (tokens - more) // tokens >> slow
     used = old + up - down if hit.length or not lacks else old
     share = used + (whole - used >> slow + 1) if lacks else used

@@ -32,7 +32,6 @@ from blockwright.core.steps.keeping import (
     trim_group,
     wanted_dead,
     wanted_lengths,
-    worth,
 )
 from blockwright.core.steps.publication import publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State
@@ -228,7 +227,6 @@ def open_tables(state: State, request: Request, ask: StepRequest, changes: StepS
     tables.trim_at = trim_at
     tables.tenant = state.pool.tenant(request.cache_salt)
     wanted_lengths(state, request, tables, ask)
-    worth(state, request, ask)
     if state.config.unit > 0:
         tables.tails = tail_lengths(state, request, ask.begin)
     if ask.hit_length % state.config.whole_alignment != 0:

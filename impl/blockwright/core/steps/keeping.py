@@ -35,7 +35,7 @@ SOME: Final = 2
 
 
 def wanted_lengths(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> None:
-    """Note the lengths that a request wants kept from its admission on, each one that a hit can have. O(groups).
+    """Note the lengths that a request wants kept from its admission on, each one that a hit can have, and what it shows.
 
     law: KEEP-1.
     """
@@ -53,6 +53,7 @@ def wanted_lengths(state: State, request: Request, tables: RequestTables, ask: S
     tables.wants = vec[i64]([prompt, resend, hit if tip == NO_TIP else 0, junction])
     tables.wants_end = max(prompt, hit, junction)
     tables.wants_output = tip != AT_PROMPT or junction > 0
+    worth(state, request, ask)
 
 
 def learn(state: State, ask: StepRequest) -> None:
@@ -89,8 +90,10 @@ def ordinary_hit(state: State, request: Request, length: i64) -> i64:
     max_length: i64 = min(request.num_tokens - 1, request.num_keyed())
     probes: list[Probe] = []
     for group in state.groups:
-        keys = request.keys(state.pool._units_for(request, group._block_size))
-        probe = group.probe(keys, min(max_length, length), state.config.eagle)
+        size = group._block_size
+        keys = request.keys(state.pool._units_for(request, size))
+        # One block more than the hit, since a draft head needs that.
+        probe = group.probe(keys, min(max_length, length + size), state.config.eagle)
         if not group.keeps_all:
             probe.leave_out_passing()
         probes.append(probe)
