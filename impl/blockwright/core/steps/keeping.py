@@ -35,7 +35,7 @@ SOME: Final = 2
 
 
 def wanted_lengths(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> None:
-    """Note the lengths that a request wants kept from its admission on, each one that a hit can have, and what it shows.
+    """Note which lengths, each one that a hit can have, a request wants kept, and what passing blocks are worth to it.
 
     law: KEEP-1.
     """
@@ -61,7 +61,8 @@ def learn(state: State, ask: StepRequest) -> None:
 
     law: POLICY-6.
     """
-    state.pool._learn(ask.hit_length, ask.served, ask.lacks)
+    if state.pool._passing is not None:
+        state.pool._learn(ask.hit_length, ask.served, ask.lacks)
 
 
 def worth(state: State, request: Request, ask: StepRequest) -> None:
