@@ -87,7 +87,7 @@ def worth(state: State, request: Request, ask: StepRequest) -> None:
 
 
 def ordinary_hit(state: State, request: Request, length: i64) -> i64:
-    """Return the longest hit of at most some tokens that needs no passing candidate. O(blocks)."""
+    """Return the longest hit of at most some tokens that needs no passing candidate. O(blocks) at most."""
     max_length: i64 = min(request.num_tokens - 1, request.num_keyed())
     probes: list[Probe] = []
     for group in state.groups:
@@ -95,8 +95,7 @@ def ordinary_hit(state: State, request: Request, length: i64) -> i64:
         keys = request.keys(state.pool._units_for(request, size))
         # One block more than the hit, since a draft head needs that.
         probe = group.probe(keys, min(max_length, length + size), state.config.eagle)
-        if not group.keeps_all:
-            probe.leave_out_passing()
+        probe.leaves_out = not group.keeps_all
         probes.append(probe)
     return common_hit([group.rule for group in state.groups], probes, state.config.whole_alignment, length)
 
