@@ -92,6 +92,25 @@ def test_a_running_step_serves_hits_at_once(models_folder: Path) -> None:
     assert hits[1] >= hits[0] > 0
 
 
+@pytest.mark.parametrize("depth", [0, 1], ids=["sync", "in flight"])
+def test_a_state_inside_a_step_is_kept(depth: int, models_folder: Path) -> None:
+    """A prompt is computed in one step, as with vLLM's manager, and found up to its last whole block."""
+    from tests.engines import stub
+
+    found = []
+    for ours in (False, True):
+        kinds = [stub.state(16, 1), stub.full()]
+        made = stub.scheduler(models_folder, ours, kinds, 40, is_async=depth > 0, interval=0)
+        side, sizes = stub.Side(made, kinds, depth=depth), []
+        for name in ("first", "second"):
+            made.add_request(stub.request(name, list(range(3, 60)), 16, 2))
+            while made.requests:
+                sizes.append(side.step().total_num_scheduled_tokens)
+                side.check()
+        found.append((sizes[0], side.hits))
+    assert found == [(57, 48), (57, 48)]
+
+
 def _trims_ahead(own: Any) -> dict[str, Any]:
     """Let entries die by counts that drafts may take back."""
     settle = own._settle

@@ -14,14 +14,15 @@ from blockwright_spec.reads import Prefix
 
 from .adapter import Found, ManagerAdapter
 from .outcome import ManagerOutcome
-from .parts import Reply, allocate, chunks, hit_of, is_idle, looked_up, name_of, sent, settled, when
+from .parts import Reply, allocate, checkpoints, chunks, hit_of, is_idle, looked_up, name_of, sent, settled, when
 from .scopes import Scope
 
 
 class Admit(NamedTuple):
     """Send a request if it is not there, look it up, and give it slots; an absent one is dropped again if refused.
 
-    `external` tokens are loaded from elsewhere instead of computing any; `encoder` tokens are read by cross-attention;
+    `external` tokens are loaded from elsewhere instead of computing any; `encoder` tokens are read by cross-attention; at
+    `checkpoint` tokens the step leaves its states too;
     `whole`: all of the request must fit; `reserve` blocks are left to others. If `planned`, it is planned, and the plan
     committed.
     """
@@ -37,6 +38,7 @@ class Admit(NamedTuple):
     whole: bool = False
     reserve: int = 0
     planned: bool = False
+    checkpoint: int = 0
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix | None) -> Iterator[Self]:
@@ -54,7 +56,8 @@ class Admit(NamedTuple):
         if is_idle(scope, state):
             return
         for new in chunks(scope, whole):
-            yield cls(slot, prefix, new, encoder=encoder, planned=planned)
+            for place in checkpoints(scope, state, hit.length, new):
+                yield cls(slot, prefix, new, encoder=encoder, planned=planned, checkpoint=place)
             if "whole" in words:
                 for ahead in scope.lookaheads:
                     yield cls(slot, prefix, new, ahead, encoder=encoder, whole=True, planned=planned)
@@ -75,7 +78,7 @@ class Admit(NamedTuple):
             yield cls(slot, prefix, length, 0, False, False)
 
     def step(self) -> Step:
-        added = StepAdded(0, self.external, self.encoder)
+        added = StepAdded(0, self.external, self.encoder, self.checkpoint)
         return Step(self.new, self.lookahead, when(self.later), self.whole, self.reserve, added)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:

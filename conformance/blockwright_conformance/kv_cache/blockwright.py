@@ -53,9 +53,10 @@ JOINED = 32
 
 
 def keywords(step: Step) -> dict[str, int]:
-    names = "num_draft_tokens num_external_computed_tokens num_encoder_tokens full_sequence_must_fit reserved_blocks"
+    names = "num_draft_tokens num_external_computed_tokens num_encoder_tokens num_checkpoint_tokens "
+    names += "full_sequence_must_fit reserved_blocks"
     added = step.added
-    values = added.drafts, added.external, added.encoder, step.whole, step.reserve
+    values = added.drafts, added.external, added.encoder, added.checkpoint, step.whole, step.reserve
     return {name: value for name, value in zip(names.split(), values, strict=True) if value}
 
 

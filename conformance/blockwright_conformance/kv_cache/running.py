@@ -14,7 +14,7 @@ from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
 from .outcome import ManagerOutcome, outcome_of
-from .parts import Reply, allocate, chunks, computed_of, is_idle, is_untimely, name_of, settled, wanted, when
+from .parts import Reply, allocate, checkpoints, chunks, computed_of, is_idle, is_untimely, name_of, settled, wanted, when
 from .scopes import Scope
 
 
@@ -33,6 +33,7 @@ class Grow(NamedTuple):
     later: bool = False
     drafts: int = 0
     planned: bool = False
+    checkpoint: int = 0
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
@@ -44,7 +45,8 @@ class Grow(NamedTuple):
             yield from cls.overlapped(scope, state, slot, request)
         elif remaining:
             for new in chunks(scope, remaining):
-                yield cls(slot, new, planned="plan" in scope.calls)
+                for place in checkpoints(scope, state, request.computed, new):
+                    yield cls(slot, new, planned="plan" in scope.calls, checkpoint=place)
             for ahead in scope.lookaheads:
                 if ahead:
                     yield cls(slot, remaining, ahead)
@@ -52,7 +54,8 @@ class Grow(NamedTuple):
                 if request.computed + remaining + drafts <= state.config.max_model_len:
                     yield from cls.drafted(state, slot, remaining, drafts)
             if "later" in scope.calls:
-                yield cls(slot, remaining, 0, True)
+                for place in checkpoints(scope, state, request.computed, remaining):
+                    yield cls(slot, remaining, 0, True, checkpoint=place)
         if runs_ahead(state.config):
             yield from cls.ahead(scope, state, slot, request)
 
@@ -89,7 +92,7 @@ class Grow(NamedTuple):
                 yield cls(slot, remaining, ahead)
 
     def step(self) -> Step:
-        return Step(self.new, self.lookahead, when(self.later), added=StepAdded(self.drafts))
+        return Step(self.new, self.lookahead, when(self.later), added=StepAdded(self.drafts, checkpoint=self.checkpoint))
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         computed = computed_of(state, self.slot)

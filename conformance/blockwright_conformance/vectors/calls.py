@@ -26,7 +26,7 @@ class Field(NamedTuple):
 
 
 REQUEST = Field("request", "name")
-STEP = ("lookahead", "later", "drafts", "external", "encoder", "whole", "reserve")
+STEP = ("lookahead", "later", "drafts", "external", "encoder", "whole", "reserve", "checkpoint")
 """What `allocate` may ask for beyond new tokens, each 0 where it is left out."""
 
 SIGNATURES: dict[str, tuple[Field, ...]] = {
@@ -108,7 +108,7 @@ SILENT = {
 
 def step_of(arguments: dict[str, Any]) -> Step:
     later = Publication.LATER if arguments["later"] else Publication.NOW
-    added = StepAdded(arguments["drafts"], arguments["external"], arguments["encoder"])
+    added = StepAdded(*[arguments[name] for name in ("drafts", "external", "encoder", "checkpoint")])
     return Step(arguments["new"], arguments["lookahead"], later, bool(arguments["whole"]), arguments["reserve"], added)
 
 
@@ -174,6 +174,7 @@ class ByCalls:
         added, later = step.added, int(step.publication is Publication.LATER)
         options = step.lookahead, later, added.drafts, added.external, added.encoder
         values = computed, step.new, length, hit_of or NOBODY, *options, int(step.whole), step.reserve
+        values += (added.checkpoint,)
         answer = self.said("allocate", name, *values, may=("blocks", "refused"))
         return answer.tables if answer.word == "blocks" else None
 

@@ -350,6 +350,7 @@ class KVCacheManager:
         num_encoder_tokens: int = 0,
         full_sequence_must_fit: bool = False,
         reserved_blocks: int = 0,
+        num_checkpoint_tokens: int = 0,
     ) -> KVCacheBlocks | None:
         """Give a request slots for its next tokens; return the new blocks, or None if there is no room now.
 
@@ -378,6 +379,9 @@ class KVCacheManager:
             num_encoder_tokens: tokens that cross-attention reads, with a new request.
             full_sequence_must_fit: start a new request only if all its tokens would fit, in steps as large as this.
             reserved_blocks: blocks to leave to others; a new request that finds the pool idle need not leave any.
+            num_checkpoint_tokens: recurrent layers also keep the state after so many tokens, at the last block end before
+                the step's last token; a whole block of the step comes before it. It takes a block, and is found like
+                that at the step's end. 0 for none.
 
         Raises:
             InvalidArgumentError: a count is out of range; names the argument.
@@ -393,7 +397,7 @@ class KVCacheManager:
         plain = num_new_computed_tokens == 0 and new_computed_blocks is None
         more = num_draft_tokens != 0 or num_external_computed_tokens != 0 or num_encoder_tokens != 0
         # Where hits may end inside blocks, a request that ends must know whether its last step put publication off.
-        more = more or reserved_blocks != 0 or (delay_cache_blocks and state.config.unit > 0)
+        more = more or reserved_blocks != 0 or num_checkpoint_tokens != 0 or (delay_cache_blocks and state.config.unit > 0)
         # Most steps of decoding end here: they take no block and fill none, so that only counts change.
         if plain and not more and tables is not None and is_in_place(state, request, tables, new, ahead):
             serve_in_place(state, request, tables, new)
@@ -406,7 +410,9 @@ class KVCacheManager:
         if not plain:
             check_hit(state, request, tables, ask, num_new_computed_tokens, new_computed_blocks)
         if more:
-            ask.take(num_draft_tokens, num_external_computed_tokens, num_encoder_tokens, reserved_blocks)
+            ask.take(
+                num_draft_tokens, num_external_computed_tokens, num_encoder_tokens, reserved_blocks, num_checkpoint_tokens
+            )
         check_ask(state, request, tables, ask)
         if not fits(state, request, tables, ask):
             journal = state.journal
@@ -467,6 +473,7 @@ class KVCacheManager:
         num_encoder_tokens: int = 0,
         full_sequence_must_fit: bool = False,
         reserved_blocks: int = 0,
+        num_checkpoint_tokens: int = 0,
     ) -> Plan:
         """Return whether `allocate_slots` with these arguments would succeed, and its demand; change nothing.
 
@@ -484,7 +491,9 @@ class KVCacheManager:
         ask.ahead = count_of("num_lookahead_tokens", num_lookahead_tokens)
         ask.is_delayed = delay_cache_blocks
         ask.is_whole = full_sequence_must_fit
-        ask.take(num_draft_tokens, num_external_computed_tokens, num_encoder_tokens, reserved_blocks)
+        ask.take(
+            num_draft_tokens, num_external_computed_tokens, num_encoder_tokens, reserved_blocks, num_checkpoint_tokens
+        )
         if num_new_computed_tokens != 0 or new_computed_blocks is not None:
             check_hit(state, request, tables, ask, num_new_computed_tokens, new_computed_blocks)
         check_ask(state, request, tables, ask)

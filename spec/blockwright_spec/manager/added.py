@@ -69,14 +69,16 @@ class RunningAdded:
     `states` are, per group, the blocks for the states of draft tokens; `drafts` counts the drafts of the last step, all
     its unknown tokens unless steps are in flight. Of recurrent layers that run ahead, `saved` is the first token
     count of the last steps without a gap: from there on each step leaves the state at the last block end that it
-    passes. `encoder` tokens are read by cross-attention; `loading` tokens after the written ones are on their way from
-    elsewhere. `wish` is what was said of its blocks, and `wants` the hits that it wants kept. `tails` are the lengths
+    passes. At `checkpoint` tokens, if not 0, a step left states of recurrent layers besides those at its end: the last
+    step, or one of which they are still to be published. `encoder` tokens are read by cross-attention; `loading` tokens
+    after the written ones are on their way from elsewhere. `wish` is what was said of its blocks, and `wants` the hits that it wants kept. `tails` are the lengths
     that end inside a block and are still to be published; `is_delayed` says that the last step put publication off.
     """
 
     states: tuple[tuple[int, ...], ...] = ()
     drafts: int = 0
     saved: int = 0
+    checkpoint: int = 0
     encoder: int = 0
     loading: int = 0
     wish: Wish = UNSAID
@@ -89,13 +91,15 @@ class RunningAdded:
 class StepAdded:
     """Additions to a step (`outcomes.Step`): the last `drafts` of its new tokens are drafts.
 
-    For a request that is admitted, also: slots for `external` tokens that are loaded, and for the tokens of an
-    `encoder`.
+    With a `checkpoint`, recurrent layers also keep the state after so many tokens, at the last block end before the
+    step's own end (MAMBA-7). For a request that is admitted, also: slots for `external` tokens that are loaded, and for
+    the tokens of an `encoder`.
     """
 
     drafts: int = 0
     external: int = 0
     encoder: int = 0
+    checkpoint: int = 0
 
 
 PLAIN_CONFIG = ConfigAdded()

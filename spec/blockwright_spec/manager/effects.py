@@ -13,7 +13,7 @@ from .hits import lost
 from .keeping import leaving, leaving_at_end, passed
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .plans import let_go, planned
-from .publication import last_end, last_tail, replaced, ripened, stepped_on, without
+from .publication import awaited, last_end, last_tail, replaced, ripened, stepped_on, trim_end, without
 from .retention import doubled, guarded, held_again, in_order, marked, undoubled
 from .state import (
     NULL,
@@ -105,7 +105,7 @@ def written(state: State, slot: int, request: Running, start: int) -> State:
     into = {
         target(request, at, group, span(config, group), place): (at, cut(request.prefix, place + 1))
         for at, group in enumerate(config.groups)
-        for place in (*ends_passed(request, group, start), *writes(group.kind, start, request.computed))
+        for place in (*left_inside(request, group, start), *writes(group.kind, start, request.computed))
     }
     contents = tuple(
         into.get(block, content) if block != NULL else None for block, content in enumerate(state.contents)
@@ -113,10 +113,14 @@ def written(state: State, slot: int, request: Running, start: int) -> State:
     return replaced(replace(state, contents=contents), slot, request)
 
 
-def ends_passed(request: Running, group: Group, start: int) -> tuple[int, ...]:
-    """Return the token before the last block end after `start`, if a layer that runs ahead leaves the state there."""
-    end = saved_end(request.added.saved, group.block_size, request.computed)
-    return (end - 1,) if isinstance(group.kind, Ahead) and end > start else ()
+def left_inside(request: Running, group: Group, start: int) -> tuple[int, ...]:
+    """Return the tokens after `start` whose state a recurrent layer leaves besides the last: before ends of blocks.
+
+    That is a checkpoint's (MAMBA-7), and in a layer that runs ahead that of the last block end.
+    """
+    end = saved_end(request.added.saved, group.block_size, request.computed) if isinstance(group.kind, Ahead) else 0
+    places = (request.added.checkpoint, end) if isinstance(group.kind, Mamba) else ()
+    return tuple(place - 1 for place in places if place > start)
 
 
 def serve(state: State, slot: int, start: Running, begin: int, step: Step, choice: Choice) -> Outcome:
@@ -128,7 +132,8 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     # CHOOSE
     batch = let_go(start.tables, plan.gone)
     order, wants = choice.order(batch), (*plan.wants, *((True,) * count for count in plan.states))
-    kept = replace(start, tables=plan.tables, trimmed=max(start.trimmed, start.settled))
+    trimmed = max(start.trimmed, trim_end(state.config, start, start.settled))
+    kept = replace(start, tables=plan.tables, trimmed=trimmed)
     ending = leaving(state.config, start.tables, plan.gone, start.added.wants)
     freed = adopted(requeued(replaced(state, slot, kept), order, ending), plan.tables)
     shared = tuple((at, kept.tables[at][entry]) for at, entry in enumerate(plan.copied) if entry is not None)
@@ -174,14 +179,22 @@ def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], beg
         computed=known,
         written=stop,
         tables=tuple(table + more for table, more in zip(start.tables, new[:groups], strict=True)),
-        added=replace(start.added, states=states, drafts=drafts, saved=saved, loading=step.added.external),
+        added=replace(
+            start.added,
+            states=states,
+            drafts=drafts,
+            saved=saved,
+            checkpoint=step.added.checkpoint or awaited(config, start),
+            loading=step.added.external,
+        ),
     )
     after = written(blanked(state, request), slot, request, begin)
     if config.added.overlaps and step.new:
         flight = Flight(slot, begin, stop, owned(request), step.added.drafts)
         after = replace(after, flights=(*after.flights[:-1], (*after.flights[-1], flight)))
     waits = config.added.settles or step.publication is Publication.LATER or step.added.external
-    return stepped_on(after, slot, certain(start), step.new > 0 and not waits)
+    publishes = step.new > 0 and not waits
+    return stepped_on(after, slot, certain(start), start.added.checkpoint, publishes)
 
 
 def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice) -> Outcome:

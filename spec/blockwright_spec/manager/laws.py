@@ -42,6 +42,7 @@ LAWS = (
     listed(table_laws.law_state_is_single, "vLLM MambaManager"),
     listed(table_laws.law_counts_are_ordered, "vLLM KVCacheManager.allocate_slots; known bug B40"),
     listed(time_laws.law_drafts_have_states, "vLLM MambaSpec.num_speculative_blocks"),
+    listed(time_laws.law_checkpoint_is_kept, "vLLM MambaManager: prefill checkpoints; known bugs D97, D98"),
     listed(time_laws.law_draft_state_is_its_own, "vLLM MambaSpec.num_speculative_blocks"),
     listed(table_laws.law_state_found_has_run, "vLLM MambaManager.cached_blocks_this_step (0.33.0); known bug B42"),
     listed(time_laws.law_encoder_is_kept, "vLLM CrossAttentionManager"),

@@ -7,6 +7,7 @@ A request that joins others leaves a watermark and a reserve free; alone it need
 from ..reads import Ahead, Cross, Full, Group, Mamba, dead, drafts_beside, entries, filled, hit_entries, writes
 from .outcomes import Fits, Plan, Reason, Refusal, Step
 from .preconditions import going, starting
+from .publication import trim_end
 from .state import (
     NULL,
     Config,
@@ -57,18 +58,21 @@ def reach(config: Config, begin: int, step: Step) -> int:
 def wanted(config: Config, group: Group, held: int, start: Running, begin: int, step: Step) -> tuple[bool, ...]:
     """Return, for each entry after the first `held`, whether it takes a block (TABLE-1).
 
-    A state jumps over entries, and those of drafts have separate blocks (MAMBA-1, MAMBA-3). What is dead once a
-    load has come takes none (READ-1).
+    A state jumps over entries, except a checkpoint's, and those of drafts have separate blocks (MAMBA-1, MAMBA-3,
+    MAMBA-7). What is dead once a load has come takes none (READ-1).
     """
+    inside = step.added.checkpoint // group.block_size - 1
     if isinstance(group.kind, Cross):
         return (True,) * entries(group.block_size, step.added.encoder)
     slots = reach(config, begin, step)
     stop, size = begin + step.added.external + step.new, span(config, group)
     if isinstance(group.kind, Ahead):
         ahead = entries_of_states(config, group, len(start.prefix[1]), stop)
-        return tuple(entry in ahead for entry in range(held, ahead.stop))
+        return tuple(entry in ahead or entry == inside for entry in range(held, ahead.stop))
     end = stop - step.added.drafts if isinstance(group.kind, Mamba) else slots
     kept = {entry for entry in filled(group.kind, size, begin, end) if not dead(group.kind, size, start.trimmed, entry)}
+    if isinstance(group.kind, Mamba):
+        kept.add(inside)
     return tuple(entry in kept for entry in range(held, covers(config, group, end)))
 
 
@@ -100,7 +104,7 @@ def planned(state: State, start: Running, begin: int, step: Step, is_new: bool) 
     this step, or the most that the whole of it holds.
     """
     config = state.config
-    tables = trimmed_tables(config, start.tables, start.settled)
+    tables = trimmed_tables(config, start.tables, trim_end(config, start, start.settled))
     gone = nulled(start.tables, tables)
     groups = tuple(zip(config.groups, tables, strict=True))
     wants = tuple(wanted(config, group, len(table), start, begin, step) for group, table in groups)

@@ -21,13 +21,15 @@ def replaced(state: State, slot: int, request: Request) -> State:
     return replace(state, requests=(*state.requests[:slot], request, *state.requests[slot + 1 :]))
 
 
-def publishable(request: Running, group: Group, at: int, count: int, stop: int | None, most: int) -> range:
+def publishable(
+    request: Running, group: Group, at: int, count: int, stop: int | None, most: int, inside: int
+) -> range:
     """Return the entries of a group that end at or before `count` tokens and were not looked at yet (PUB-1).
 
     None that ends beyond `most` tokens, behind which tokens of its key are not known yet (PUB-4).
 
     Of a recurrent layer, that is the state after `count` tokens, if a block ends there and a step that has run stopped
-    there; `stop` is None while the step has still to run (MAMBA-5). A layer that runs ahead also leaves the state at
+    there; `stop` is None while the step has still to run (MAMBA-5). So is the one that it left `inside` (MAMBA-7). A layer that runs ahead also leaves the state at
     the last block end among the tokens that hold; of several block ends, only that one.
     """
     size, looked = group.block_size, request.published[at]
@@ -36,7 +38,22 @@ def publishable(request: Running, group: Group, at: int, count: int, stop: int |
         return full
     end = saved_end(request.added.saved, group.block_size, count)
     is_left = (isinstance(group.kind, Ahead) and stop is not None and end > 0) or count == stop == last.stop * size
-    return last if is_left and last.stop * size <= most else full[:0]
+    left = last if is_left and last.stop * size <= most else full[:0]
+    if stop is None or not looked * size < inside <= min(count, most):
+        return left
+    return range(inside // size - 1, max(left.stop, inside // size))
+
+
+def awaited(config: Config, request: Running) -> int:
+    """Return the tokens after which a step left a state inside that is still to be published, or 0 (MAMBA-7)."""
+    inside, groups = request.added.checkpoint, zip(config.groups, request.published, strict=True)
+    is_awaited = any(looked * each.block_size < inside for each, looked in groups if isinstance(each.kind, Mamba))
+    return inside if is_awaited else 0
+
+
+def trim_end(config: Config, request: Running, settled: int) -> int:
+    """Return the tokens that tables are trimmed for: none beyond a state that is still to be published (MAMBA-7)."""
+    return min(settled, awaited(config, request) or settled)
 
 
 def published(state: State, slot: int, count: int, stop: int | None) -> State:
@@ -48,17 +65,23 @@ def published(state: State, slot: int, count: int, stop: int | None) -> State:
     request = state.requests[slot]
     if not isinstance(request, Running) or not state.config.caching:
         return state
-    after = filled_published(state, slot, request, count, stop)
+    after = filled_published(state, slot, request, count, stop, request.added.checkpoint)
     return after if stop is None else tails_published(after, slot, count, stop)
 
 
 def filled_published(
-    state: State, slot: int, request: Running, count: int, stop: int | None, kinds: tuple[type, ...] = (object,)
+    state: State,
+    slot: int,
+    request: Running,
+    count: int,
+    stop: int | None,
+    inside: int,
+    kinds: tuple[type, ...] = (object,),
 ) -> State:
     """Publish whole blocks, or the states at their ends, in layers of some kinds."""
     config, most = state.config, keyed(state.config.added, request.prefix)
     full = tuple(
-        publishable(request, group, at, count if isinstance(group.kind, kinds) else 0, stop, most)
+        publishable(request, group, at, count if isinstance(group.kind, kinds) else 0, stop, most, inside)
         for at, group in enumerate(config.groups)
     )
     keys = tuple(
@@ -105,7 +128,7 @@ def tails_published(state: State, slot: int, count: int, stop: int) -> State:
     return replaced(replace(state, keys=state.keys + keys), slot, kept)
 
 
-def due_published(state: State, slot: int, stop: int) -> State:
+def due_published(state: State, slot: int, stop: int, inside: int) -> State:
     """Publish what a step that ended at `stop` left to be published once it has run: states, and tails.
 
     Whole blocks of other layers were published with the step, as far as its tokens were known then.
@@ -114,7 +137,7 @@ def due_published(state: State, slot: int, stop: int) -> State:
     if not isinstance(request, Running):
         return state
     count = min(stop, len(request.prefix[1]))
-    return tails_published(filled_published(state, slot, request, count, stop, (Mamba,)), slot, count, stop)
+    return tails_published(filled_published(state, slot, request, count, stop, inside, (Mamba,)), slot, count, stop)
 
 
 def due_tails(request: Running, count: int) -> tuple[int, ...]:
@@ -164,7 +187,7 @@ def is_open(state: State, slot: int) -> bool:
 def stops(config: Config, request: Running) -> bool:
     """Return whether the last step leaves what is publishable once it has run: a tail, or a state (PUB-1).
 
-    That is a state at a block's end, after known tokens.
+    That is a state at a block's end, after known tokens, its own or one inside.
     """
     end, states = certain(request), tuple(group for group in config.groups if isinstance(group.kind, Mamba))
     if due_tails(request, request.computed):
@@ -172,7 +195,8 @@ def stops(config: Config, request: Running) -> bool:
     if runs_ahead(config) and request.added.drafts:
         return False  # which states they leave is not known before they are settled
     is_known = config.caching and end <= len(request.prefix[1])
-    return is_known and any(end % group.block_size == 0 for group in states)
+    is_left = awaited(config, request) > 0 or any(end % group.block_size == 0 for group in states)
+    return is_known and is_left
 
 
 def without(due: tuple[int, ...], slot: int) -> tuple[int, ...]:
@@ -192,18 +216,18 @@ def ripened(state: State, slot: int) -> State:
     stop = certain(request)
     done = request.settled if state.config.added.overlaps else max(request.settled, stop)
     run = replaced(replace(state, due=without(state.due, slot)), slot, replace(request, settled=done))
-    return due_published(run, slot, stop)
+    return due_published(run, slot, stop, request.added.checkpoint)
 
 
-def stepped_on(state: State, slot: int, before: int, publishes: bool) -> State:
+def stepped_on(state: State, slot: int, before: int, inside: int, publishes: bool) -> State:
     """Publish what a step fills, if that does not wait; a state that it leaves is due, one it began from no more.
 
-    The step before ended with `before` tokens; by now it has run.
+    The step before ended with `before` tokens, and left a state `inside`; by now it has run.
     """
     request, due = state.requests[slot], without(state.due, slot)
     if not isinstance(request, Running):
         return state
-    after = due_published(state, slot, before) if slot in state.due else state
+    after = due_published(state, slot, before, inside) if slot in state.due else state
     delayed = delaying(replace(after, due=due), slot, not publishes)
     if not publishes:
         return delayed

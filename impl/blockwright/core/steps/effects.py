@@ -32,7 +32,7 @@ from blockwright.core.steps.keeping import (
     wanted_dead,
     wanted_lengths,
 )
-from blockwright.core.steps.publication import publish_alike, publish_due, publish_taken
+from blockwright.core.steps.publication import awaited, publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State
 from blockwright.core.steps.units import (
     last_count,
@@ -291,6 +291,7 @@ def act(
     if is_new:
         for group, table in zip(state.groups, tables.by_group):
             group.fill_states(table)
+    inside: i64 = 0 if ask.checkpoint > 0 else awaited(state, tables)
     if state.uniform_groups:
         in_place = publish_alike(state, request, tables, ask)
     else:
@@ -299,6 +300,7 @@ def act(
         in_place = 0
     tables.in_place = min(in_place, tables.trim_at - 1)
     tables.num_loading = ask.external
+    tables.checkpoint = max(ask.checkpoint, inside)
     count_step(state, request, tables, ask.stop - ask.external, ask.new, ask.drafts)
     journal = state.journal
     if journal is not None and is_new:
@@ -327,7 +329,7 @@ def fill_each(state: State, tables: RequestTables, ask: StepRequest, changes: St
                 read = group.state_block(table, ask.begin)
                 table.num_read = ask.begin
                 table.read_block = read
-            group.fill(table, group.slots_after(ask), held)
+            group.fill(table, group.slots_after(ask), held, ask.checkpoint)
             if group.runs_ahead:
                 group.note_saved(table, ask, tables.num_written)
             at += 1

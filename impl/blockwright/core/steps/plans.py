@@ -14,6 +14,7 @@ from mypy_extensions import i32, i64
 from blockwright.core.keys.request import MAX_LENGTH, Request, count_of
 from blockwright.core.pool.pool import BlockPool
 from blockwright.core.steps.outcomes import Fits, Never, NotNow, Plan
+from blockwright.core.steps.publication import trim_end
 from blockwright.core.steps.state import State
 from blockwright.core.steps.units import check_part_copied, num_parts_to_copy, num_replaced_shares
 from blockwright.core.tables.ask import StepRequest
@@ -35,7 +36,7 @@ def fits(state: State, request: Request, tables: RequestTables | None, ask: Step
         if ask.most > state.pool.num_blocks - 1:
             return False
     else:
-        ask.settled = tables.num_settled if config.overlaps else ask.begin
+        ask.settled = tables.num_settled if config.overlaps else trim_end(state, tables, ask.begin)
         # Each group takes one block more than its share of the new slots fills, one for an entry that is
         # copied, and those for the states of drafts.
         new = ask.slots - tables.num_written

@@ -31,6 +31,7 @@ class StepRequest:
         self.drafts: i64 = 0
         self.external: i64 = 0
         self.encoder: i64 = 0
+        self.checkpoint: i64 = 0
         self.reserve: i64 = 0
         self.is_whole = False
         self.is_delayed = False
@@ -50,12 +51,13 @@ class StepRequest:
         self.most: i64 = 0
         self.is_too_long = False
 
-    def take(self, drafts: int, external: int, encoder: int, reserve: int) -> None:
+    def take(self, drafts: int, external: int, encoder: int, reserve: int, checkpoint: int) -> None:
         """Take what few steps ask for, checked; zeros ask for nothing."""
         self.drafts = count_of("num_draft_tokens", drafts)
         self.external = count_of("num_external_computed_tokens", external)
         self.encoder = count_of("num_encoder_tokens", encoder)
         self.reserve = count_of("reserved_blocks", reserve)
+        self.checkpoint = count_of("num_checkpoint_tokens", checkpoint)
 
 
 def counts_of(name: str, given: int | Sequence[int], size: i64) -> vec[i64]:

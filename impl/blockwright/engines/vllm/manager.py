@@ -12,7 +12,7 @@ back are never counted as certain.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,7 @@ from blockwright import Fits, GivenHasher, KVCacheBlocks, Request
 from blockwright import KVCacheManager as Manager
 from blockwright.engines.vllm import connectors
 from blockwright.engines.vllm.events import Events
-from blockwright.engines.vllm.kinds import UNSET, layer_spec, next_trim, require_margins, translated
+from blockwright.engines.vllm.kinds import UNSET, checkpoint_rule, layer_spec, next_trim, require_margins, translated
 from blockwright.engines.vllm.pool import Pool
 from blockwright.engines.vllm.requests import FOR_EVER, NEVER, Twin
 from blockwright.errors import UnsupportedError
@@ -216,6 +216,7 @@ class KVCacheManager:
         self._state_sizes = [
             size for spec, size in zip(self._specs, self._sizes, strict=True) if isinstance(spec, MambaSpec)
         ]
+        self._checkpoint: Callable[[int, int], int] | None = None
         self._num_drafts = max([getattr(spec, "num_speculative_blocks", 0) for spec in self._specs], default=0)
         layouts = dict.fromkeys(zip(self._specs, self._sizes, strict=True))
         trims = [found for spec, size in layouts if (found := next_trim(spec, size)) is not None]
@@ -265,14 +266,15 @@ class KVCacheManager:
     def bind(self, scheduler: Any) -> None:
         """Check, once its scheduler is made, that the manager can serve it, and serve its connector from now on.
 
-        No block is kept for a checkpoint inside a prefill chunk. The worker leaves such a checkpoint out, so the
-        scheduler ends a chunk there, as it does for models without checkpoints.
+        Where a state that the worker would leave inside a prefill step is not kept, the scheduler ends a step there, as
+        it does for models without such checkpoints.
 
         Raises:
             UnsupportedError: it cannot; names what, and the remedy.
         """
         if self._has_states:
-            scheduler.mamba_has_prefill_checkpoint_blocks = False
+            self._checkpoint = checkpoint_rule(scheduler)
+            scheduler.mamba_has_prefill_checkpoint_blocks = self._checkpoint is not None
         unit, connector = getattr(scheduler.cache_config, "prefix_match_unit", None), scheduler.connector
         if unit is not None and self._has_states and unit < min(self._state_sizes):
             raise UnsupportedError(
@@ -506,18 +508,31 @@ class KVCacheManager:
                 if end > self.max_model_len:
                     end = self.max_model_len
         own.num_computed_tokens = begin
+        inside = self._inside(request, computed, stop) if self._checkpoint is not None and twin.is_exact else 0
         if reserve:
-            plan = self.core.plan(own, end - begin, num_lookahead_tokens=ahead)
+            plan = self.core.plan(own, end - begin, num_lookahead_tokens=ahead, num_checkpoint_tokens=inside)
             if not isinstance(plan, Fits) or plan.num_blocks + reserve > self.core.block_pool.num_free:
                 return None
-        blocks = self.core.allocate_slots(own, end - begin, 0, None, ahead, is_later)
+        if inside:
+            blocks = self.core.allocate_slots(
+                own, end - begin, 0, None, ahead, is_later, num_checkpoint_tokens=inside
+            )
+        else:
+            blocks = self.core.allocate_slots(own, end - begin, 0, None, ahead, is_later)
         if blocks is None:
             return None
         if not is_later:
             twin.published = max(twin.published, min(begin, sure) // self._unit * self._unit)
             self._tell(request, twin.published)
-        self._note_step(request, twin, begin, end, ahead)
+        self._note_step(request, twin, begin, end, ahead, inside)
         return blocks
+
+    def _inside(self, request: Any, start: int, stop: int) -> int:
+        """Return the tokens after which a step also leaves recurrent states, where their prompt ends; 0 for none."""
+        last = max(request.num_prompt_tokens, request.num_tokens - 1)
+        if self._checkpoint is None or not last <= stop <= request.num_tokens:
+            return 0
+        return self._checkpoint(start, stop)
 
     def _settle(self, request: Any, twin: Twin) -> int:
         """Publish what a request has filled, before it is trimmed, and return how many tokens cannot go back."""
@@ -556,7 +571,7 @@ class KVCacheManager:
         twin.certain = max(twin.written, min(stop, own.num_tokens))
         twin.written = stop
 
-    def _note_step(self, request: Any, twin: Twin, begin: int, stop: int, ahead: int) -> None:
+    def _note_step(self, request: Any, twin: Twin, begin: int, stop: int, ahead: int, inside: int = 0) -> None:
         """Note what a step that the manager gave slots to has changed."""
         twin.written = stop
         known = twin.request.num_tokens
@@ -565,6 +580,8 @@ class KVCacheManager:
             twin.end = stop - stop % self._unit
             if twin.is_exact:
                 self._left.append((stop, request))
+            if inside:
+                self._left.append((inside, request))
             if self._caches and twin.end > twin.published:
                 self._due[request.request_id] = request
                 twin.early = min(stop, known)
@@ -626,8 +643,9 @@ class KVCacheManager:
             return None
         own.num_computed_tokens = 0
         twin.learn(request, request.num_tokens)
+        inside = self._inside(request, length + external, stop) if new else 0
         if external and (not new or self._trims):
-            blocks = self._admit_load(own, new, length, hit, ahead, external, is_whole, reserve)
+            blocks = self._admit_load(own, new, length, hit, ahead, external, is_whole, reserve, inside)
         else:  # what is loaded within the step is for the manager a part of it, published when it has come
             blocks = self.core.allocate_slots(
                 own,
@@ -639,6 +657,7 @@ class KVCacheManager:
                 num_encoder_tokens=encoder,
                 full_sequence_must_fit=is_whole,
                 reserved_blocks=reserve,
+                num_checkpoint_tokens=inside,
             )
         if blocks is None:
             return None
@@ -650,7 +669,7 @@ class KVCacheManager:
         is_published = not is_held and not self._again
         twin.published = max(length, min(stop, own.num_tokens - twin.lookahead)) if is_published else length
         twin.offered = dict.fromkeys(range(len(self._sizes)), length + external)
-        self._note_step(request, twin, length if is_held else length + external, stop, ahead)
+        self._note_step(request, twin, length if is_held else length + external, stop, ahead, inside)
         if is_held:
             self._hold(request)
         self._tell(request, twin.published)
@@ -679,11 +698,19 @@ class KVCacheManager:
         external: int,
         is_whole: bool,
         reserve: int,
+        inside: int,
     ) -> KVCacheBlocks | None:
         """Take blocks for a load, and for tokens that are computed right behind it."""
         if new and not isinstance(
             self.core.plan(
-                own, external + new, length, hit, ahead, full_sequence_must_fit=is_whole, reserved_blocks=reserve
+                own,
+                external + new,
+                length,
+                hit,
+                ahead,
+                full_sequence_must_fit=is_whole,
+                reserved_blocks=reserve,
+                num_checkpoint_tokens=inside,
             ),
             Fits,
         ):
@@ -701,7 +728,7 @@ class KVCacheManager:
             return blocks
         self.core.finish_load(own, external)
         own.num_computed_tokens = length + external
-        more = self.core.allocate_slots(own, new, 0, None, ahead)
+        more = self.core.allocate_slots(own, new, 0, None, ahead, num_checkpoint_tokens=inside)
         if more is None:
             raise UnsupportedError(f"request {own.request_id!r}: no blocks for tokens after a load")
         return blocks + more
@@ -1019,7 +1046,7 @@ class KVCacheManager:
     ) -> int:
         """Return the blocks that a request still needs for so many tokens, as the scheduler reserves them for loads.
 
-        What else vLLM passes only matters to recurrent layers with checkpoints, which are refused.
+        A state that a step leaves inside is one block more, if its prompt has room for one.
         """
         if any(new_computed_blocks) or num_encoder_tokens or not apply_admission_cap:
             raise UnsupportedError(
@@ -1037,6 +1064,8 @@ class KVCacheManager:
             cap = getattr(group.kv_cache_spec, "max_admission_blocks_per_request", None)
             if cap is not None:
                 wanted = min(wanted, cap(max_in_flight_tokens=self._in_flight, max_model_len=self.max_model_len))
-            states = 1 + spec.num_speculative_blocks if isinstance(spec, MambaSpec) else wanted
+            states = wanted
+            if isinstance(spec, MambaSpec):
+                states = 1 + spec.num_speculative_blocks + (self._checkpoint is not None)
             missing += min(max(0, wanted - len(ids)), states)
         return missing

@@ -135,7 +135,7 @@ class SingleTypeKVCacheManager(GroupReader):
             if table is None:
                 group.open(request_id, grown)
             has_begun = True
-            group.fill(grown, slots, held)
+            group.fill(grown, slots, held, 0)
             group.fill_states(grown)
             for at, view in enumerate(views):
                 view._id = i64(grown.blocks[held + at])

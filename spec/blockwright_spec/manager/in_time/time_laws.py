@@ -7,7 +7,7 @@ from ..lru import LRU
 from ..outcomes import Done, Outcome, Reason, Refusal, Step
 from ..plans import num_waiting, plan_admission
 from ..pool_laws import asked
-from ..publication import is_private
+from ..publication import awaited, is_private
 from ..state import (
     NULL,
     Flight,
@@ -121,6 +121,16 @@ def law_states_ahead_are_there(state: State) -> bool:
         if isinstance(group.kind, Ahead)
         for kept in (max(request.added.saved, request.trimmed),)
         for ahead in (entries_of_states(state.config, group, len(request.prefix[1]), given(request, group)),)
+    )
+
+
+def law_checkpoint_is_kept(state: State) -> bool:
+    """MAMBA-7: the state at a checkpoint is in the entry that ends there, and stays until it is published."""
+    return all(
+        state.contents[request.tables[at][inside // group.block_size - 1]] == (at, cut(request.prefix, inside))
+        for request, at, group, _ in tables(state)
+        for inside in (awaited(state.config, request),)
+        if isinstance(group.kind, Mamba) and inside
     )
 
 
