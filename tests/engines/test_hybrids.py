@@ -137,11 +137,22 @@ def _forgets_the_entries_of_drafts(own: Any) -> dict[str, Any]:
     return {"_continue": lambda self, *step: self.empty_kv_cache_blocks if real(self, *step) is not None else None}
 
 
+def _keeps_what_is_not_left(own: Any) -> dict[str, Any]:
+    """Keep a state at the last block end of a step, where the worker leaves one elsewhere."""
+
+    def inside(self: Any, request: Any, start: int, stop: int) -> int:
+        place = (stop - 1) // 16 * 16
+        return place if start + 16 <= place and stop <= request.num_tokens else 0
+
+    return {"_inside": inside}
+
+
 FAULTS: list[tuple[str, int, Callable[[Any], dict[str, Any]]]] = [
     ("blocks of 4, drafts", 1, _trims_ahead),
     ("plain", 0, _finds_at_once),
     ("blocks of 4, 6 drafts", 0, _publishes_drafts),
     ("drafts", 1, _forgets_the_entries_of_drafts),
+    ("checkpoints, fine hashes", 0, _keeps_what_is_not_left),
 ]
 """A case in which a fault must be noticed, with steps in flight, and the methods of the adapter that it bends."""
 

@@ -14,17 +14,16 @@ from blockwright_spec.reads import Prefix
 
 from .adapter import Found, ManagerAdapter
 from .outcome import ManagerOutcome
-from .parts import Reply, allocate, checkpoints, chunks, hit_of, is_idle, looked_up, name_of, sent, settled, when
+from .parts import Reply, allocate, chunks, hit_of, is_idle, looked_up, name_of, places, sent, settled, when
 from .scopes import Scope
 
 
 class Admit(NamedTuple):
     """Send a request if it is not there, look it up, and give it slots; an absent one is dropped again if refused.
 
-    `external` tokens are loaded from elsewhere instead of computing any; `encoder` tokens are read by cross-attention; at
-    `checkpoint` tokens the step leaves its states too;
+    `external` tokens are loaded from elsewhere instead of computing any; `encoder` tokens are read by cross-attention;
     `whole`: all of the request must fit; `reserve` blocks are left to others. If `planned`, it is planned, and the plan
-    committed.
+    committed. After `checkpoint` tokens the step leaves states as well.
     """
 
     slot: int
@@ -56,7 +55,7 @@ class Admit(NamedTuple):
         if is_idle(scope, state):
             return
         for new in chunks(scope, whole):
-            for place in checkpoints(scope, state, hit.length, new):
+            for place in places(scope, state, hit.length, new):
                 yield cls(slot, prefix, new, encoder=encoder, planned=planned, checkpoint=place)
             if "whole" in words:
                 for ahead in scope.lookaheads:

@@ -112,14 +112,15 @@ def chunks(scope: Scope, remaining: int) -> range:
     return range(1 if "chunks" in scope.calls else remaining, remaining + 1)
 
 
-def checkpoints(scope: Scope, state: State, begin: int, new: int) -> tuple[int, ...]:
+def places(scope: Scope, state: State, begin: int, new: int) -> tuple[int, ...]:
     """Return the places of a checkpoint in a step of `new` tokens: 0 for none, the right one if any, and wrong ones."""
     if "checkpoint" not in scope.calls:
         return (0,)
     size = max(each.block_size for each in state.config.groups if isinstance(each.kind, Mamba))
     place = (begin + new - 1) // size * size
-    right = {place} if place >= begin + size else set()
-    return (0, *sorted(right | ({begin + new, place - 1, place - size} - {0, -1, -size} if "misuse" in scope.calls else set())))
+    wrong = (begin + new, place - 1, place - size) if "misuse" in scope.calls else ()
+    right = (place,) if place >= begin + size else ()
+    return (0, *sorted({*right, *wrong} - {0}))
 
 
 def is_idle(scope: Scope, state: State) -> bool:

@@ -14,7 +14,7 @@ from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
 from .outcome import ManagerOutcome, outcome_of
-from .parts import Reply, allocate, checkpoints, chunks, computed_of, is_idle, is_untimely, name_of, settled, wanted, when
+from .parts import Reply, allocate, chunks, computed_of, is_idle, is_untimely, name_of, places, settled, wanted, when
 from .scopes import Scope
 
 
@@ -45,7 +45,7 @@ class Grow(NamedTuple):
             yield from cls.overlapped(scope, state, slot, request)
         elif remaining:
             for new in chunks(scope, remaining):
-                for place in checkpoints(scope, state, request.computed, new):
+                for place in places(scope, state, request.computed, new):
                     yield cls(slot, new, planned="plan" in scope.calls, checkpoint=place)
             for ahead in scope.lookaheads:
                 if ahead:
@@ -54,7 +54,7 @@ class Grow(NamedTuple):
                 if request.computed + remaining + drafts <= state.config.max_model_len:
                     yield from cls.drafted(state, slot, remaining, drafts)
             if "later" in scope.calls:
-                for place in checkpoints(scope, state, request.computed, remaining):
+                for place in places(scope, state, request.computed, remaining):
                     yield cls(slot, remaining, 0, True, checkpoint=place)
         if runs_ahead(state.config):
             yield from cls.ahead(scope, state, slot, request)
@@ -92,7 +92,8 @@ class Grow(NamedTuple):
                 yield cls(slot, remaining, ahead)
 
     def step(self) -> Step:
-        return Step(self.new, self.lookahead, when(self.later), added=StepAdded(self.drafts, checkpoint=self.checkpoint))
+        added = StepAdded(self.drafts, checkpoint=self.checkpoint)
+        return Step(self.new, self.lookahead, when(self.later), added=added)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         computed = computed_of(state, self.slot)

@@ -172,9 +172,8 @@ class ByCalls:
 
     def allocate(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Tables | None:
         added, later = step.added, int(step.publication is Publication.LATER)
-        options = step.lookahead, later, added.drafts, added.external, added.encoder
-        values = computed, step.new, length, hit_of or NOBODY, *options, int(step.whole), step.reserve
-        values += (added.checkpoint,)
+        options = step.lookahead, later, added.drafts, added.external, added.encoder, int(step.whole), step.reserve
+        values = computed, step.new, length, hit_of or NOBODY, *options, added.checkpoint
         answer = self.said("allocate", name, *values, may=("blocks", "refused"))
         return answer.tables if answer.word == "blocks" else None
 

@@ -32,7 +32,7 @@ from .records import Vector, VectorStep
 
 LENGTH = 30
 
-OPTIONS = ("lookahead", "later", "drafts", "external", "whole", "reserve", "accepted")
+OPTIONS = ("lookahead", "later", "drafts", "external", "whole", "reserve", "accepted", "checkpoint")
 """What an action may ask for; one that does is of another sort than one that does not."""
 
 Place = bytes

@@ -379,9 +379,9 @@ class KVCacheManager:
             num_encoder_tokens: tokens that cross-attention reads, with a new request.
             full_sequence_must_fit: start a new request only if all its tokens would fit, in steps as large as this.
             reserved_blocks: blocks to leave to others; a new request that finds the pool idle need not leave any.
-            num_checkpoint_tokens: recurrent layers also keep the state after so many tokens, at the last block end before
-                the step's last token; a whole block of the step comes before it. It takes a block, and is found like
-                that at the step's end. 0 for none.
+            num_checkpoint_tokens: recurrent layers also keep the state after so many tokens, the last block end before
+                the step's last token and at least a block behind its first. It takes a block, and is found like the
+                state at the step's end. 0 for none. law: MAMBA-7.
 
         Raises:
             InvalidArgumentError: a count is out of range; names the argument.
@@ -397,7 +397,9 @@ class KVCacheManager:
         plain = num_new_computed_tokens == 0 and new_computed_blocks is None
         more = num_draft_tokens != 0 or num_external_computed_tokens != 0 or num_encoder_tokens != 0
         # Where hits may end inside blocks, a request that ends must know whether its last step put publication off.
-        more = more or reserved_blocks != 0 or num_checkpoint_tokens != 0 or (delay_cache_blocks and state.config.unit > 0)
+        more = (
+            more or reserved_blocks != 0 or num_checkpoint_tokens != 0 or (delay_cache_blocks and state.config.unit > 0)
+        )
         # Most steps of decoding end here: they take no block and fill none, so that only counts change.
         if plain and not more and tables is not None and is_in_place(state, request, tables, new, ahead):
             serve_in_place(state, request, tables, new)
@@ -411,7 +413,11 @@ class KVCacheManager:
             check_hit(state, request, tables, ask, num_new_computed_tokens, new_computed_blocks)
         if more:
             ask.take(
-                num_draft_tokens, num_external_computed_tokens, num_encoder_tokens, reserved_blocks, num_checkpoint_tokens
+                num_draft_tokens,
+                num_external_computed_tokens,
+                num_encoder_tokens,
+                reserved_blocks,
+                num_checkpoint_tokens,
             )
         check_ask(state, request, tables, ask)
         if not fits(state, request, tables, ask):

@@ -30,7 +30,10 @@ class Reason(Enum):
     TOO_LONG = (When.NEVER, "the tokens exceed the model's maximum length")
     STATE_DRAFTED = (When.INVALID, "a recurrent layer is given more drafts than it has states to go back to")
     DRAFTS_IN_FLIGHT = (When.INVALID, "a recurrent layer must know which drafts of the step before hold")
-    NO_CHECKPOINT = (When.INVALID, "a checkpoint where the step does not pass over a whole block, or that cannot be kept")
+    NO_CHECKPOINT = (
+        When.INVALID,
+        "a checkpoint where the step does not pass over a whole block, or that cannot be kept",
+    )
     TOO_MANY_DRAFTS = (When.INVALID, "no token of the step is certain, or a known token is called a draft")
     LOAD_ALONE = (When.INVALID, "a load comes with tokens to compute, or is of more tokens than are known")
     LOADING = (When.INVALID, "tokens of the request are still being loaded")

@@ -21,16 +21,15 @@ def replaced(state: State, slot: int, request: Request) -> State:
     return replace(state, requests=(*state.requests[:slot], request, *state.requests[slot + 1 :]))
 
 
-def publishable(
-    request: Running, group: Group, at: int, count: int, stop: int | None, most: int, inside: int
-) -> range:
+def publishable(request: Running, group: Group, at: int, count: int, stop: int | None, most: int, inside: int) -> range:
     """Return the entries of a group that end at or before `count` tokens and were not looked at yet (PUB-1).
 
     None that ends beyond `most` tokens, behind which tokens of its key are not known yet (PUB-4).
 
     Of a recurrent layer, that is the state after `count` tokens, if a block ends there and a step that has run stopped
-    there; `stop` is None while the step has still to run (MAMBA-5). So is the one that it left `inside` (MAMBA-7). A layer that runs ahead also leaves the state at
-    the last block end among the tokens that hold; of several block ends, only that one.
+    there; `stop` is None while the step has still to run (MAMBA-5). So is the one that it left `inside` (MAMBA-7). A
+    layer that runs ahead also leaves the state at the last block end among the tokens that hold; of several block ends,
+    only that one.
     """
     size, looked = group.block_size, request.published[at]
     full, last = range(looked, min(count, most) // size), range(looked, count // size)[-1:]

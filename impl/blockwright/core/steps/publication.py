@@ -36,9 +36,7 @@ def make_keys(state: State, request: Request, count: i64) -> None:
             state.pool._reserve_marks()
 
 
-def publish_to(
-    group: GroupTables, table: GroupTable, request: Request, count: i64, stopped: i64, inside: i64
-) -> None:
+def publish_to(group: GroupTables, table: GroupTable, request: Request, count: i64, stopped: i64, inside: i64) -> None:
     """Publish the blocks that the first `count` tokens fill, all of them known and written.
 
     A recurrent layer's state only if a step that has run stopped there, after `stopped` tokens, or left it `inside`.

@@ -524,7 +524,7 @@ class GroupTables:
             start += 1
 
     def awaits(self, table: GroupTable, inside: i64) -> bool:
-        """Return whether the state that the last step left `inside`, after so many tokens, is still unpublished. O(1)."""
+        """Return whether the state that a step left `inside`, after so many tokens, is still to be published. O(1)."""
         return self._layout == LAST_STATE and inside > table.num_published * self._block_size
 
     def probe(self, keys: BlockKeys, max_length: i64, use_eagle: bool) -> Probe:

@@ -195,7 +195,9 @@ def checkpoint_rule(scheduler: Any) -> Callable[[int, int], int] | None:
     except ImportError:  # before 0.32
         return None
     unit = scheduler.hash_block_size
-    cut = resolve_cache_hit_alignment_tokens(scheduler.kv_cache_config, scheduler.vllm_config, scheduler.block_size, unit)
+    cut = resolve_cache_hit_alignment_tokens(
+        scheduler.kv_cache_config, scheduler.vllm_config, scheduler.block_size, unit
+    )
     ((size, alignment),) = layouts
     if cut != size:
         return None

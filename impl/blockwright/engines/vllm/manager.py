@@ -514,9 +514,7 @@ class KVCacheManager:
             if not isinstance(plan, Fits) or plan.num_blocks + reserve > self.core.block_pool.num_free:
                 return None
         if inside:
-            blocks = self.core.allocate_slots(
-                own, end - begin, 0, None, ahead, is_later, num_checkpoint_tokens=inside
-            )
+            blocks = self.core.allocate_slots(own, end - begin, 0, None, ahead, is_later, num_checkpoint_tokens=inside)
         else:
             blocks = self.core.allocate_slots(own, end - begin, 0, None, ahead, is_later)
         if blocks is None:
@@ -1046,7 +1044,7 @@ class KVCacheManager:
     ) -> int:
         """Return the blocks that a request still needs for so many tokens, as the scheduler reserves them for loads.
 
-        A state that a step leaves inside is one block more, if its prompt has room for one.
+        Of a recurrent layer these are the states after its last token and its drafts, and one that a step leaves inside.
         """
         if any(new_computed_blocks) or num_encoder_tokens or not apply_admission_cap:
             raise UnsupportedError(

@@ -172,7 +172,7 @@ class SingleTypeKVCacheManager(GroupReader):
             units = self.block_pool._units_for(request, self.block_size)
             request.hash_until(count // self.block_size * units)
             try:
-                self._group.publish(table, request, units, count, table.num_covered)
+                self._group.publish(table, request, units, count, table.num_covered, 0)
             except BaseException:
                 self.block_pool._tear()
                 raise
