@@ -36,6 +36,8 @@ CASES: dict[str, dict[str, Any]] = {
     "fine hashes, eagle, tight": {**UNIT, **EAGLE, "blocks": 44},
     "fine hashes, eagle, shared prefixes": {**UNIT, **EAGLE, "shared_prefix": True},
     "checkpoints": {"checkpoint": 1},
+    "checkpoints, eagle": {**EAGLE, "checkpoint": 1},
+    "checkpoints, drafts, tight": {"drafts": 3, "checkpoint": 1, "blocks": 44},
     "checkpoints, fine hashes": {**UNIT, "checkpoint": 1},
     "checkpoints, fine hashes, eagle": {**UNIT, **EAGLE, "checkpoint": 1},
     "checkpoints, fine hashes, eagle, tight": {**UNIT, **EAGLE, "checkpoint": 1, "blocks": 44},

@@ -544,9 +544,20 @@ class KVCacheManager:
             self._tell(request, twin.published)
         else:
             self._publish(request, due)
+            if is_more and self._is_unheard(twin, settled):
+                return twin.written
             if is_more:
                 self._catch_up(twin, settled)
         return max(settled, twin.certain)  # publishing may have told the manager of more, which is certain then
+
+    def _is_unheard(self, twin: Twin, settled: int) -> bool:
+        """Return whether the manager need not hear of steps up to `settled` apart: the next is told as if it began them.
+
+        All of them read and write the state of one block, and no window ends among them.
+        """
+        if not self._has_states or self._unread < FOR_EVER or twin.written == 0:
+            return False
+        return all([(twin.written - 1) // size == (settled - 1) // size for size in self._state_sizes])
 
     def _trim_late(self) -> bool:
         """Trim what could have been trimmed one step earlier, where blocks are short; say whether there was any."""
@@ -774,7 +785,7 @@ class KVCacheManager:
                 self._due.pop(request.request_id, None)
         else:
             count -= count % self._unit
-        if count > twin.published:
+        if count // self._unit > twin.published // self._unit:
             twin.learn(request, count)
             if count > twin.written:
                 self._catch_up(twin, count)
