@@ -46,6 +46,10 @@ def history(seed: int, sample: float = 1.0) -> tuple[KVCacheManager, Metrics, li
         for each in running:
             each.append_output_token_ids([1])
         batch = recorded.allocate_slots_batch(running, 1)
+        if running:
+            told = [fact for fact in facts if fact.kind == "batch"][-1]
+            free = manager.block_pool.get_num_free_blocks()
+            assert (told.tokens, told.step, told.free) == (batch.num_served, batch.num_served, free)
         for each in running[: batch.num_served]:
             each.num_computed_tokens += 1
         while running and (random.random() < 0.4 or batch.refused is not None):
@@ -81,6 +85,16 @@ def test_totals_are_what_happened(seed: int) -> None:
     assert totals["evicted"] == SIZE * sum(len(fact.evicted) for fact in facts)
     assert 0 < totals["evicted"] <= SIZE * manager.block_pool.num_evictions
     assert facts[-1].free == manager.block_pool.get_num_free_blocks()
+
+
+def test_steps_in_flight_are_told() -> None:
+    config, facts = KVCacheConfig(9, [KVCacheGroupSpec(["layer"], full())]), list[Fact]()
+    manager = KVCacheManager(config, 64, overlap_steps=True).record(facts.append, lambda: 1.0)
+    step = manager.start_step()
+    manager.allocate_slots(Request("r", [1], SIZE), 1)
+    manager.settle_step(step)
+    started, _, settled = facts
+    assert (started, settled) == (Fact(1.0, "start", free=8, step=1), Fact(1.0, "settle", free=7, step=1))
 
 
 def test_times_of_blocks_are_what_happened() -> None:

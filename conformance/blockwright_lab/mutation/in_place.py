@@ -1,6 +1,7 @@
 """Changes functions where they are: those of a loaded module get the code that a changed source has for them."""
 
 import importlib
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType, ModuleType
@@ -23,10 +24,8 @@ def functions_of(module: ModuleType) -> dict[tuple[str, int], FunctionType]:
     seen: set[type] = set()
 
     def add(value: object) -> None:
-        value = getattr(value, "__wrapped__", value)
-        if isinstance(value, staticmethod | classmethod):
-            add(value.__func__)
-        elif isinstance(value, property):
+        value = inspect.unwrap(value)  # type: ignore[arg-type]  # a class method is one too, over what guards its door
+        if isinstance(value, property):
             add(value.fget)
             add(value.fset)
         elif isinstance(value, FunctionType) and value.__module__ == module.__name__:

@@ -93,3 +93,19 @@ def test_what_there_is_nothing_to_do_about() -> None:
     bare.release_prefix(request, 0)
     bare.advance_time(5)
     bare.check()
+
+
+def test_a_block_that_is_not_full_does_not_follow() -> None:
+    """The first to go on from a prompt that ended inside a block alone uses it, and may let it go first."""
+    kept = manager()
+    kept.advance_time(1)
+    for name, tokens in (("other", [9, 9]), ("short", [1, 2, 3]), ("whole", [1, 2, 3, 4])):
+        request = Request(name, tokens, 2)
+        hit, length = kept.get_computed_blocks(request)
+        assert kept.allocate_slots(request, len(tokens) - length, length, hit) is not None
+        if name != "other":
+            kept.release_prefix(request)
+        used = kept.get_block_ids(name)[0]
+        kept.free(request)
+    fresh = [block.block_id for block in kept.block_pool.get_new_blocks(8)]
+    assert fresh[-3:-1] == used[::-1]

@@ -14,8 +14,17 @@ from typing import Any
 import pytest
 from tests.core.support import admit, full, group_of, mamba, manager_dump, manager_of, manager_over, pool_dump, sliding
 
-from blockwright import BlockHasher, BlockPool, KVCacheManager, KVCacheSpec, Request
+from blockwright import (
+    BlockHasher,
+    BlockPool,
+    KVCacheManager,
+    KVCacheSpec,
+    Request,
+    append_output_token_ids_batch,
+)
 from blockwright.core.keys.block_hash import HashChain
+from blockwright.errors import InvalidArgumentError
+from blockwright.events import BlockStored
 
 FIRST, MOST = 8, 64
 """Keys that a lookup makes after its first hit, and at most at once."""
@@ -24,8 +33,9 @@ FIRST, MOST = 8, 64
 class Counting(BlockHasher):
     """Hashes as SHA-256 chained by hand; its chains may wait."""
 
-    def __init__(self) -> None:
-        super().__init__(True, False)
+    def __init__(self, is_portable: bool = False, may_wait: bool = True) -> None:
+        super().__init__(True, is_portable)
+        self.may_wait = may_wait
         self.count = 0
         self.left = -1
 
@@ -41,7 +51,7 @@ class CountingChain(HashChain):
         return self
 
     def may_wait(self) -> bool:
-        return True
+        return self.hasher.may_wait
 
     def extend(self, data: bytes, start: Any, num_blocks: Any, extra: bytes, words: Any, at: Any) -> None:
         for block in range(num_blocks):
@@ -191,3 +201,14 @@ def test_a_state_that_was_due_before_a_copy_was_made() -> None:
     early.num_computed_tokens = 4
     twin.free(early)
     assert twin.get_computed_blocks(request(hasher, range(5), "next"))[1] == 4
+
+
+def test_tokens_that_were_taken_back_are_in_no_event() -> None:
+    """A batch that is refused has hashed a block already; the event of the block before has that block's tokens."""
+    manager = manager_of(full(2), enable_kv_cache_events=True)
+    asked = request(Counting(is_portable=True, may_wait=False), [1, 2, 3, 4])
+    with pytest.raises(InvalidArgumentError, match="token_ids"):
+        append_output_token_ids_batch([asked], [5, 6, 7], num_tokens=2)
+    manager.allocate_slots(asked, 4)
+    told = [token for event in manager.take_events() if isinstance(event, BlockStored) for token in event.token_ids]
+    assert told == [1, 2, 3, 4]
