@@ -13,7 +13,7 @@ from .hits import lost
 from .keeping import leaving, leaving_at_end, passed
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .plans import let_go, planned
-from .publication import awaited, last_end, last_tail, replaced, ripened, stepped_on, trim_end, without
+from .publication import last_end, last_tail, replaced, ripened, stepped_on, without
 from .retention import doubled, guarded, held_again, in_order, marked, undoubled
 from .state import (
     NULL,
@@ -25,12 +25,14 @@ from .state import (
     State,
     Table,
     Waiting,
+    awaited,
     certain,
     held_tables,
     in_flight,
     owned,
     runs_ahead,
     span,
+    trim_end,
 )
 from .units import upto
 
@@ -174,19 +176,13 @@ def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], beg
     states, drafts = start.added.states or new[groups:], step.added.drafts if config.added.overlaps else stop - known
     first = min(stop + step.added.external, len(start.prefix[1]))  # a step over known tokens leaves a gap before it
     saved = first if runs_ahead(config) and first > max(begin, start.written) + 1 else start.added.saved
+    more = replace(start.added, states=states, drafts=drafts, saved=saved)
     request = replace(
         start,
         computed=known,
         written=stop,
-        tables=tuple(table + more for table, more in zip(start.tables, new[:groups], strict=True)),
-        added=replace(
-            start.added,
-            states=states,
-            drafts=drafts,
-            saved=saved,
-            checkpoint=step.added.checkpoint or awaited(config, start),
-            loading=step.added.external,
-        ),
+        tables=tuple(table + taken for table, taken in zip(start.tables, new[:groups], strict=True)),
+        added=replace(more, checkpoint=step.added.checkpoint or awaited(config, start), loading=step.added.external),
     )
     after = written(blanked(state, request), slot, request, begin)
     if config.added.overlaps and step.new:

@@ -7,7 +7,6 @@ A request that joins others leaves a watermark and a reserve free; alone it need
 from ..reads import Ahead, Cross, Full, Group, Mamba, dead, drafts_beside, entries, filled, hit_entries, writes
 from .outcomes import Fits, Plan, Reason, Refusal, Step
 from .preconditions import going, starting
-from .publication import trim_end
 from .state import (
     NULL,
     Config,
@@ -21,6 +20,7 @@ from .state import (
     keys_of,
     sharers,
     span,
+    trim_end,
 )
 
 
@@ -71,8 +71,7 @@ def wanted(config: Config, group: Group, held: int, start: Running, begin: int, 
         return tuple(entry in ahead or entry == inside for entry in range(held, ahead.stop))
     end = stop - step.added.drafts if isinstance(group.kind, Mamba) else slots
     kept = {entry for entry in filled(group.kind, size, begin, end) if not dead(group.kind, size, start.trimmed, entry)}
-    if isinstance(group.kind, Mamba):
-        kept.add(inside)
+    kept = kept | {inside} if isinstance(group.kind, Mamba) else kept
     return tuple(entry in kept for entry in range(held, covers(config, group, end)))
 
 

@@ -12,7 +12,7 @@ from ..reads import Ahead, Group, Mamba, cut, saved_end
 from .added import keyed, named
 from .hits import useful
 from .retention import doubled, undoubled
-from .state import NULL, Config, Request, Running, State, certain, keys_of, runs_ahead
+from .state import NULL, Config, Request, Running, State, awaited, certain, keys_of, runs_ahead
 from .units import ends_in
 
 
@@ -43,18 +43,6 @@ def publishable(request: Running, group: Group, at: int, count: int, stop: int |
     return range(inside // size - 1, max(left.stop, inside // size))
 
 
-def awaited(config: Config, request: Running) -> int:
-    """Return the tokens after which a step left a state inside that is still to be published, or 0 (MAMBA-7)."""
-    inside, groups = request.added.checkpoint, zip(config.groups, request.published, strict=True)
-    is_awaited = any(looked * each.block_size < inside for each, looked in groups if isinstance(each.kind, Mamba))
-    return inside if is_awaited else 0
-
-
-def trim_end(config: Config, request: Running, settled: int) -> int:
-    """Return the tokens that tables are trimmed for: none beyond a state that is still to be published (MAMBA-7)."""
-    return min(settled, awaited(config, request) or settled)
-
-
 def published(state: State, slot: int, count: int, stop: int | None) -> State:
     """Publish what `count` tokens filled in each group, after a step that ended at `stop`, group by group (PUB-1).
 
@@ -69,18 +57,12 @@ def published(state: State, slot: int, count: int, stop: int | None) -> State:
 
 
 def filled_published(
-    state: State,
-    slot: int,
-    request: Running,
-    count: int,
-    stop: int | None,
-    inside: int,
-    kinds: tuple[type, ...] = (object,),
+    state: State, slot: int, request: Running, count: int, stop: int | None, inside: int, kind: type = object
 ) -> State:
-    """Publish whole blocks, or the states at their ends, in layers of some kinds."""
+    """Publish whole blocks, or the states at their ends, in layers of some kind."""
     config, most = state.config, keyed(state.config.added, request.prefix)
     full = tuple(
-        publishable(request, group, at, count if isinstance(group.kind, kinds) else 0, stop, most, inside)
+        publishable(request, group, at, count if isinstance(group.kind, kind) else 0, stop, most, inside)
         for at, group in enumerate(config.groups)
     )
     keys = tuple(
@@ -136,7 +118,7 @@ def due_published(state: State, slot: int, stop: int, inside: int) -> State:
     if not isinstance(request, Running):
         return state
     count = min(stop, len(request.prefix[1]))
-    return tails_published(filled_published(state, slot, request, count, stop, inside, (Mamba,)), slot, count, stop)
+    return tails_published(filled_published(state, slot, request, count, stop, inside, Mamba), slot, count, stop)
 
 
 def due_tails(request: Running, count: int) -> tuple[int, ...]:

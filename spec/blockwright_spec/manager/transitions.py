@@ -15,8 +15,8 @@ from .keeping import learned, leaving
 from .outcomes import Done, Outcome, Reason, Refusal, Step
 from .plans import let_go, nulled, trimmed_tables
 from .preconditions import going, starting, wrong
-from .publication import delaying, is_open, published, replaced, stops, trim_end, without
-from .state import NULL, Absent, Hit, Running, State, Waiting, certain, held_tables, runs_ahead
+from .publication import delaying, is_open, published, replaced, stops, without
+from .state import NULL, Absent, Hit, Running, State, Waiting, certain, held_tables, runs_ahead, trim_end
 
 Ask = tuple[int, int, Step]
 """One request of a batch: its slot, its computed tokens, and the step."""

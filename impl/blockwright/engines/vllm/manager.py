@@ -551,13 +551,13 @@ class KVCacheManager:
         return max(settled, twin.certain)  # publishing may have told the manager of more, which is certain then
 
     def _is_unheard(self, twin: Twin, settled: int) -> bool:
-        """Return whether the manager need not hear of steps up to `settled` apart: the next is told as if it began them.
+        """Return whether the manager need not hear of steps up to `settled` apart: the next is told as one with them.
 
         All of them read and write the state of one block, and no window ends among them.
         """
         if not self._has_states or self._unread < FOR_EVER or twin.written == 0:
             return False
-        return all([(twin.written - 1) // size == (settled - 1) // size for size in self._state_sizes])
+        return all((twin.written - 1) // size == (settled - 1) // size for size in self._state_sizes)
 
     def _trim_late(self) -> bool:
         """Trim what could have been trimmed one step earlier, where blocks are short; say whether there was any."""
@@ -1055,7 +1055,7 @@ class KVCacheManager:
     ) -> int:
         """Return the blocks that a request still needs for so many tokens, as the scheduler reserves them for loads.
 
-        Of a recurrent layer these are the states after its last token and its drafts, and one that a step leaves inside.
+        Of a recurrent layer: the states after the last token and the drafts, and one that a step leaves inside.
         """
         if any(new_computed_blocks) or num_encoder_tokens or not apply_admission_cap:
             raise UnsupportedError(
