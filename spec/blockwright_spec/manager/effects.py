@@ -13,6 +13,7 @@ from .hits import lost
 from .keeping import leaving, leaving_at_end, passed
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .plans import let_go, planned
+from .preconditions import awaited, trim_end
 from .publication import last_end, last_tail, replaced, ripened, stepped_on, without
 from .retention import doubled, guarded, held_again, in_order, marked, undoubled
 from .state import (
@@ -25,14 +26,12 @@ from .state import (
     State,
     Table,
     Waiting,
-    awaited,
     certain,
     held_tables,
     in_flight,
     owned,
     runs_ahead,
     span,
-    trim_end,
 )
 from .units import upto
 

@@ -6,22 +6,8 @@ A request that joins others leaves a watermark and a reserve free; alone it need
 
 from ..reads import Ahead, Cross, Full, Group, Mamba, dead, drafts_beside, entries, filled, hit_entries, writes
 from .outcomes import Fits, Plan, Reason, Refusal, Step
-from .preconditions import going, starting
-from .state import (
-    NULL,
-    Config,
-    Hit,
-    Running,
-    State,
-    Table,
-    covers,
-    entries_of_states,
-    holders,
-    keys_of,
-    sharers,
-    span,
-    trim_end,
-)
+from .preconditions import going, starting, trim_end
+from .state import NULL, Config, Hit, Running, State, Table, covers, entries_of_states, holders, keys_of, sharers, span
 
 
 def trimmed(config: Config, group: Group, table: Table, settled: int) -> Table:

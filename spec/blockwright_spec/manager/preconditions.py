@@ -76,6 +76,18 @@ def is_empty(config: Config, request: Running, place: int) -> bool:
     return all(len(table) < place // each.block_size for each, table in groups if isinstance(each.kind, Mamba))
 
 
+def awaited(config: Config, request: Running) -> int:
+    """Return the tokens after which a step left a state inside that is still to be published, or 0 (MAMBA-7)."""
+    inside, groups = request.added.checkpoint, zip(config.groups, request.published, strict=True)
+    is_awaited = any(looked * each.block_size < inside for each, looked in groups if isinstance(each.kind, Mamba))
+    return inside if is_awaited else 0
+
+
+def trim_end(config: Config, request: Running, settled: int) -> int:
+    """Return the tokens that tables are trimmed for: none beyond a state that is still to be published (MAMBA-7)."""
+    return min(settled, awaited(config, request) or settled)
+
+
 def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal:
     """Return a waiting request as it starts on the blocks of its hit, or refuse.
 

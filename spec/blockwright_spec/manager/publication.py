@@ -11,8 +11,9 @@ from dataclasses import replace
 from ..reads import Ahead, Group, Mamba, cut, saved_end
 from .added import keyed, named
 from .hits import useful
+from .preconditions import awaited
 from .retention import doubled, undoubled
-from .state import NULL, Config, Request, Running, State, awaited, certain, keys_of, runs_ahead
+from .state import NULL, Config, Request, Running, State, certain, keys_of, runs_ahead
 from .units import ends_in
 
 

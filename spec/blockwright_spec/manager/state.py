@@ -231,18 +231,6 @@ def certain(request: Running) -> int:
     return request.written - request.added.drafts
 
 
-def awaited(config: Config, request: Running) -> int:
-    """Return the tokens after which a step left a state inside that is still to be published, or 0 (MAMBA-7)."""
-    inside, groups = request.added.checkpoint, zip(config.groups, request.published, strict=True)
-    is_awaited = any(looked * each.block_size < inside for each, looked in groups if isinstance(each.kind, Mamba))
-    return inside if is_awaited else 0
-
-
-def trim_end(config: Config, request: Running, settled: int) -> int:
-    """Return the tokens that tables are trimmed for: none beyond a state that is still to be published (MAMBA-7)."""
-    return min(settled, awaited(config, request) or settled)
-
-
 def in_flight(state: State, slot: int) -> tuple[int, ...]:
     """Return the numbers of the steps in flight that compute tokens of a request."""
     return tuple(at for at, step in enumerate(state.flights) if any(flight.slot == slot for flight in step))

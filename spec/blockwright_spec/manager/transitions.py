@@ -14,9 +14,9 @@ from .hits import found, holding, served
 from .keeping import learned, leaving
 from .outcomes import Done, Outcome, Reason, Refusal, Step
 from .plans import let_go, nulled, trimmed_tables
-from .preconditions import going, starting, wrong
+from .preconditions import going, starting, trim_end, wrong
 from .publication import delaying, is_open, published, replaced, stops, without
-from .state import NULL, Absent, Hit, Running, State, Waiting, certain, held_tables, runs_ahead, trim_end
+from .state import NULL, Absent, Hit, Running, State, Waiting, certain, held_tables, runs_ahead
 
 Ask = tuple[int, int, Step]
 """One request of a batch: its slot, its computed tokens, and the step."""

@@ -7,6 +7,7 @@ from ..lru import LRU
 from ..outcomes import Done, Outcome, Reason, Refusal, Step
 from ..plans import num_waiting, plan_admission
 from ..pool_laws import asked
+from ..preconditions import awaited
 from ..publication import is_private
 from ..state import (
     NULL,
@@ -15,7 +16,6 @@ from ..state import (
     Running,
     State,
     Waiting,
-    awaited,
     certain,
     entries_of_states,
     heads,
