@@ -81,6 +81,10 @@ class Fits:
     states: tuple[int, ...]
     copied: tuple[int | None, ...] = ()
     """Per group, the entry that is written to though others hold its block, and so is copied."""
+    outgrown: tuple[int | None, ...] = ()
+    """Per group, the entry with a state that is published inside a block and is written over (UNIT-7)."""
+    saves: bool = False
+    """Whether these states are copied first."""
 
 
 Plan = Fits | Refusal
@@ -92,7 +96,7 @@ class Done:
 
     `demand` is the count of its plan; `copied` are the entries whose block others held, per group; `evicted` are the
     blocks taken with which the last copy of a content was lost, in the order of taking; `forgot` are the contents that
-    were forgotten.
+    were forgotten; `outgrown` are the blocks with a published state that is written over, of which `saved` were copied.
     """
 
     state: State
@@ -102,6 +106,8 @@ class Done:
     copied: tuple[int | None, ...] = ()
     evicted: tuple[tuple[int, Content], ...] = ()
     forgot: frozenset[Content] = frozenset()
+    outgrown: tuple[int, ...] = ()
+    saved: int = 0
 
 
 Outcome = Done | Refusal

@@ -12,7 +12,7 @@ from ..reads import Ahead, Group, Mamba, cut, saved_end
 from .added import keyed, named
 from .hits import useful
 from .retention import doubled, undoubled
-from .state import NULL, Config, Request, Running, State, certain, keys_of, runs_ahead
+from .state import NULL, Config, Copy, Request, Running, State, certain, keys_of, recurrent, runs_ahead
 from .units import ends_in
 
 
@@ -87,7 +87,8 @@ def is_whole(state: State, block: int) -> bool:
 def tails_published(state: State, slot: int, count: int, stop: int) -> State:
     """Publish the parts of a request's blocks up to its tails within `count` tokens (UNIT-2).
 
-    Of a recurrent layer, that is the state where the step stopped. What its request does not hold is passed over.
+    Beside recurrent layers, none but that where the step stopped: no hit could need another. What the request does not
+    hold is passed over.
     """
     request, config = state.requests[slot], state.config
     if not isinstance(request, Running) or not due_tails(request, count):
@@ -97,12 +98,20 @@ def tails_published(state: State, slot: int, count: int, stop: int) -> State:
         for end in due_tails(request, count)
         for at, group in enumerate(config.groups)
         if ends_in(config, at, end)
-        if not isinstance(group.kind, Mamba) or end == count == stop
+        if not recurrent(config) or (end == count == stop and holds_state(config, request, end))
     )
     keys = tuple(part for part in dict.fromkeys(parts) if part[0] != NULL and part not in state.keys)
     left = tuple(end for end in request.added.tails if end > count)
     kept = replace(request, added=replace(request.added, tails=left))
     return replaced(replace(state, keys=state.keys + keys), slot, kept)
+
+
+def holds_state(config: Config, request: Running, end: int) -> bool:
+    """Return whether the tables of recurrent layers hold the state after `end` tokens, where the last step stopped.
+
+    Where a step ran ahead, it is known only later which entry has which state.
+    """
+    return end == certain(request) and not (runs_ahead(config) and request.added.drafts)
 
 
 def due_published(state: State, slot: int, stop: int) -> State:
@@ -167,10 +176,10 @@ def stops(config: Config, request: Running) -> bool:
     That is a state at a block's end, after known tokens.
     """
     end, states = certain(request), tuple(group for group in config.groups if isinstance(group.kind, Mamba))
-    if due_tails(request, request.computed):
-        return True
     if runs_ahead(config) and request.added.drafts:
         return False  # which states they leave is not known before they are settled
+    if due_tails(request, request.computed):
+        return True
     is_known = config.caching and end <= len(request.prefix[1])
     return is_known and any(end % group.block_size == 0 for group in states)
 
@@ -195,20 +204,24 @@ def ripened(state: State, slot: int) -> State:
     return due_published(run, slot, stop)
 
 
-def stepped_on(state: State, slot: int, before: int, publishes: bool) -> State:
-    """Publish what a step fills, if that does not wait; a state that it leaves is due, one it began from no more.
-
-    The step before ended with `before` tokens; by now it has run.
-    """
-    request, due = state.requests[slot], without(state.due, slot)
+def stepped_on(state: State, slot: int, publishes: bool) -> State:
+    """Publish what a step fills, if that does not wait; a state that it leaves is due."""
+    request = state.requests[slot]
     if not isinstance(request, Running):
         return state
-    after = due_published(state, slot, before) if slot in state.due else state
-    delayed = delaying(replace(after, due=due), slot, not publishes)
+    delayed = delaying(state, slot, not publishes)
     if not publishes:
         return delayed
-    ready = replace(delayed, due=(*due, slot)) if stops(state.config, request) else delayed
+    ready = replace(delayed, due=(*state.due, slot)) if stops(state.config, request) else delayed
     return published(ready, slot, request.computed, None)
+
+
+def moved(state: State, blocks: tuple[int, ...], copies: tuple[Copy, ...]) -> State:
+    """Let the keys of states that a step writes over go to their copies, or be dropped if there are none (UNIT-7)."""
+    targets = {source: target for _, source, target in copies if source in blocks}
+    left = tuple((block, content) for block, content in state.keys if block not in blocks)
+    went = tuple((targets[block], content) for block, content in state.keys if block in targets)
+    return replace(state, keys=left + went) if blocks else state
 
 
 def delaying(state: State, slot: int, is_delayed: bool) -> State:

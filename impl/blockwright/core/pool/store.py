@@ -959,6 +959,34 @@ class BlockStore:
             return False
         return tails.is_part[block] == 0 or tails.longest(block) > units
 
+    def has_tail(self, block: i64) -> bool:
+        """Return whether a block is published in parts. O(1)."""
+        tails = self._tails
+        return tails is not None and tails.is_part[block] != 0
+
+    def _save_tails(self, block: i64, group: i64) -> i64:
+        """Let the keys of a block that is about to be written over go to a new one, and note the copy. O(1).
+
+        The copy holds both until it is taken; the new one is then a candidate. The caller has made room, and has
+        checked that a block is free. law: UNIT-7, COPY-2.
+        """
+        tails = self._tails
+        assert tails is not None, "tails are kept where hits may end inside blocks"
+        new = self._take_one()
+        tails.move(self._index, block, new)
+        self._ref[block] += 1
+        self._ends[block] += 1
+        self._ends[new] = -1
+        self._copies = append(append(append(self._copies, i32(group)), i32(block)), i32(new))
+        return new
+
+    def _drop_tails(self, block: i64) -> None:
+        """Take their keys from the parts of a held block, which is about to be written over. O(tails of the block)."""
+        tails = self._tails
+        if tails is not None:
+            tails.promote(self._index, block)
+            tails.forget(block)
+
     def tail_keys(self) -> list[list[bytes]]:
         """Return, by block id, the 16-byte keys of the parts that it is published as. O(num_blocks + tails)."""
         tails = self._tails

@@ -40,6 +40,7 @@ from blockwright.core.steps.units import (
     own_parts,
     publish_last,
     reserve_tails,
+    save_states,
     tail_lengths,
 )
 from blockwright.core.tables.ask import StepRequest
@@ -63,6 +64,8 @@ def count_step(state: State, request: Request, tables: RequestTables, stop: i64,
     else:
         known: i64 = request._num_prompt + i64(len(request._output))
         tables.num_certain = max(stop - new, min(stop, known))
+        if state.config.saves_states:  # tokens that are not known may be drafts, said or not
+            tables.num_drafts = max(0, stop - known)
 
 
 def serve_in_place(state: State, request: Request, tables: RequestTables, new: i64) -> None:
@@ -153,6 +156,9 @@ def prepare(
         state.pool._reserve_copies(state.config.num_groups)
         # Every group may have to copy the block that the step writes to first, and no more than that one.
         changes.replaced = with_room(changes.replaced, 4 * state.config.num_groups)
+    if ask.outgrown > 0:
+        state.pool._reserve_copies(2 * state.config.num_groups)
+        changes.saved = with_room(changes.saved, ask.outgrown)
     widen(state, tables, ask, changes)
     return tables
 
@@ -284,6 +290,9 @@ def act(
             trim_dead(state, tables, changes)
         if tables.is_forked:
             unshare(state, tables, ask, changes)
+        if ask.outgrown > 0:
+            publish_due(state, tables, request)
+            save_states(state, tables, ask, changes)
     if is_new or not state.uniform_groups:
         fill_each(state, tables, ask, changes)
     elif changes.grown > 0:
@@ -303,8 +312,11 @@ def act(
     journal = state.journal
     if journal is not None and is_new:
         note_admission(state, journal, request, tables, ask, changes, num_replaced)
-    elif journal is not None and (changes.grown > 0 or i64(len(changes.replaced)) > num_replaced):
+    elif journal is not None and (
+        len(changes.saved) > 0 or (changes.grown > 0 or i64(len(changes.replaced)) > num_replaced)
+    ):
         base = note_blocks(state, journal, GROW, request, tables, ask.new, changes)
+        journal._add_blocks(base, NUM_NEW, changes.saved, 0, i64(len(changes.saved)))
         while num_replaced < i64(len(changes.replaced)):  # four numbers for each copy, the last is the new block
             journal._add_blocks(base, NUM_NEW, changes.replaced, num_replaced + 3, num_replaced + 4)
             num_replaced += 4

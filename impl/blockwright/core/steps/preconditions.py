@@ -111,7 +111,8 @@ def is_in_place(state: State, request: Request, tables: RequestTables, new: i64,
 
 def keeps_up(state: State, request: Request, stop: i64, ahead: i64) -> bool:
     """Return whether a step without drafts, in place, is right for recurrent layers too (`check_drafts`)."""
-    return ahead == 0 and (state.config.runs_ahead or stop <= request._num_prompt + i64(len(request._output)))
+    may_run = state.config.runs_ahead and state.config.unit == 0
+    return ahead == 0 and (may_run or stop <= request._num_prompt + i64(len(request._output)))
 
 
 def check_ask(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> None:

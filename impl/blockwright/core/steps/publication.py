@@ -55,8 +55,8 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
     is_due = False
     in_place = state.config.max_len
     publishes = publishes_now(state, ask)
-    # A load may bring less, and states inside blocks are left at more places than block ends.
-    certain: i64 = max(ask.begin, min(ask.stop, known)) if ask.external == 0 and state.config.unit == 0 else -1
+    # A load may bring less.
+    certain: i64 = max(ask.begin, min(ask.stop, known)) if ask.external == 0 else -1
     at: i64 = 0
     runs = state.changes.runs
     while at < state.config.num_groups:
@@ -73,7 +73,9 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
         in_place = min(in_place, first.in_place)
         at = stop
     if state.config.unit > 0:
-        is_due = publishes and ask.new > 0 and next_tail(tables) <= min(ask.stop, known)
+        drafts = ask.drafts if state.config.overlaps else ask.stop - known
+        if not (state.config.runs_ahead and drafts > 0):
+            is_due = is_due or (publishes and ask.new > 0 and next_tail(tables) <= min(ask.stop, known))
         tables.is_delayed = not publishes or ask.new == 0
         # A step that reaches a tail, or follows one that has, takes the careful way. law: UNIT-3.
         in_place = 0 if is_due or tables.is_delayed else min(in_place, next_tail(tables) - 1)
@@ -133,10 +135,10 @@ def leaves_due(state: State, tables: RequestTables, request: Request) -> bool:
     Of layers that run ahead it does not: only the engine knows which of their states remain.
     """
     known: i64 = request._num_prompt + i64(len(request._output))
-    if state.config.unit > 0 and next_tail(tables) <= min(tables.num_written, known):
-        return True
     if state.config.runs_ahead:
         return False
+    if state.config.unit > 0 and next_tail(tables) <= min(tables.num_written, known):
+        return True
     stopped = tables.num_written - tables.num_drafts
     return stopped <= known and any([each.leaves_state(stopped) for each in state.groups])
 

@@ -23,6 +23,7 @@ class StepRequest:
                          ^ begin    ^ resumed             ^ certain ^ stop  ^ slots
 
     `resumed` is where tokens are computed: behind the load, or before the last known token if all of them are loaded.
+    `outgrown` counts the published states that the step writes over, and `saves` says that they are copied first.
     """
 
     def __init__(self) -> None:
@@ -48,6 +49,8 @@ class StepRequest:
         self.demand: i64 = 0
         self.missing: i64 = 0
         self.most: i64 = 0
+        self.outgrown: i64 = 0
+        self.saves = False
         self.is_too_long = False
 
     def take(self, drafts: int, external: int, encoder: int, reserve: int) -> None:

@@ -425,12 +425,18 @@ class GroupTables:
         if held < size:
             self.block_pool._fill(table.blocks, held, size)
 
+    def first_written(self, ask: StepRequest) -> i64:
+        """Return the first entry that a step may write to. O(1)."""
+        if self.runs_ahead:
+            return self.first_ahead(ask)
+        return ask.begin // self._block_size if self._layout == ROW else self.entries_for(ask.certain) - 1
+
     def shared_entry(self, table: GroupTable, ask: StepRequest) -> i64:
         """Return the entry that a step writes to though others hold its block, or -1. O(1). law: WRITE-2."""
         if self.is_encoder:
             return -1
         # A step writes from its first slot on; blocks after the first are new, and no other request has them.
-        entry = ask.begin // self._block_size if self._layout == ROW else self.entries_for(ask.certain) - 1
+        entry = self.first_written(ask)
         if entry >= i64(len(table.blocks)):
             return -1
         return entry if self.block_pool.num_sharers(i64(table.blocks[entry])) > 1 else -1
@@ -574,7 +580,7 @@ class GroupTables:
             i += 1
         slots = size * self._block_size
         table = GroupTable(blocks, length // self._block_size, trimmed, slots, self._null_states())
-        table.saved = slots
+        table.saved = length
         self.widen(table, num_slots)
         return table
 

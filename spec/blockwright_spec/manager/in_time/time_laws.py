@@ -25,7 +25,7 @@ from ..state import (
     sharers,
     span,
 )
-from ..step_laws import copies
+from ..step_laws import copies, saving
 from ..table_laws import given, tables
 from ..transitions import release
 from .forks import take_copies
@@ -150,12 +150,16 @@ def law_copies_are_apart(state: State) -> bool:
 
 
 def law_copy_is_of_its_entry(before: State, done: Done) -> bool:
-    """COPY-2: a copy is made from a block that another request keeps, or that is published, and leaves it as it was."""
+    """COPY-2: a copy is made from a block that another request keeps, or that is published, and leaves it as it was.
+
+    A state that is about to be written over is copied for its key alone (UNIT-7).
+    """
+    saved = saving(done)
     return all(
         (sharers(done.state, source) > 0 or key(done.state, source) is not None)
         and done.state.contents[source] == before.contents[source]
-        for _, source, _ in copies(done)
-    )
+        for _, source, _ in copies(done)[: len(copies(done)) - len(saved)]
+    ) and all(key(done.state, target) == before.contents[source] for _, source, target in saved)
 
 
 def law_head_is_served(state: State) -> bool:
