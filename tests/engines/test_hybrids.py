@@ -92,6 +92,21 @@ def test_a_running_step_serves_hits_at_once(models_folder: Path) -> None:
     assert hits[1] >= hits[0] > 0
 
 
+def test_a_state_that_is_to_be_copied_is_hit_a_step_later(models_folder: Path) -> None:
+    """A copy of it to the newcomer would be made together with the copy that it needs."""
+    from tests.engines import stub
+
+    kinds: list[Any] = [stub.state(16), stub.full(16)]
+    side = stub.Side(stub.scheduler(models_folder, True, kinds, 30, unit=4), kinds)
+    for name, tokens in (("first", [*range(3, 14)]), ("second", [*range(3, 20)])):
+        side.scheduler.add_request(stub.request(name, tokens, 4, 3))
+        side.step()  # the first ends a step after 8 tokens; its next one writes over that state
+    while side.scheduler.requests:
+        side.step()
+        side.check()
+    assert side.hits == 8
+
+
 def _trims_ahead(own: Any) -> dict[str, Any]:
     """Let entries die by counts that drafts may take back."""
     settle = own._settle

@@ -178,7 +178,8 @@ class KVCacheManager:
             require_margins(groups, self._specs)
         sizes = [spec.block_size for spec in self._specs if not isinstance(spec, CrossAttentionSpec)]
         # Where one of these is on, hits end with blocks, as with vLLM's own manager.
-        whole = not enable_caching or self._has_states or self.use_eagle or self._lookahead or num_prefill_lookahead
+        whole = not enable_caching or self.use_eagle or self._lookahead or num_prefill_lookahead
+        whole = whole or any(getattr(spec, "num_speculative_blocks", 0) for spec in self._specs)
         whole = whole or dcp_world_size > 1 or len(sizes) < len(self._specs) or metrics_collector is not None
         whole = whole or enable_kv_cache_events or hash_block_size is None or hash_block_size >= min(sizes)
         self._match_unit: int | None = None if whole else hash_block_size
@@ -254,7 +255,7 @@ class KVCacheManager:
                 for number, (size, group) in enumerate(zip(self._sizes, groups, strict=True))
             ),
             block_pool=self.block_pool,
-            enable_partial_hash_hits=False,
+            enable_partial_hash_hits=self._has_states and self._match_unit is not None,
             full_attention_group_id=next(
                 (number for number, spec in enumerate(self._specs) if isinstance(spec, FullAttentionSpec)), None
             ),
@@ -274,10 +275,10 @@ class KVCacheManager:
         if self._has_states:
             scheduler.mamba_has_prefill_checkpoint_blocks = False
         unit, connector = getattr(scheduler.cache_config, "prefix_match_unit", None), scheduler.connector
-        if unit is not None and self._has_states and unit < min(self._state_sizes):
+        if unit is not None and self._has_states and unit < min(self._state_sizes) and self._match_unit is None:
             raise UnsupportedError(
                 f"prefix_match_unit={unit}: hits that end inside a block of recurrent layers are not supported under "
-                "Blockwright: start vLLM without --prefix-match-unit"
+                "Blockwright beside drafts or events: start vLLM without --prefix-match-unit"
             )
         if connector is not None:
             if self._match_unit is not None:
@@ -622,7 +623,7 @@ class KVCacheManager:
             )
         twin = self._twin(request)
         own, stop = twin.request, length + external + new
-        if self._has_states and self._is_left_this_step(request, length):
+        if self._has_states and (self._is_left_this_step(request, length) or self._is_copied_this_step(hit)):
             return None
         own.num_computed_tokens = 0
         twin.learn(request, request.num_tokens)
@@ -668,6 +669,11 @@ class KVCacheManager:
                 if other.block_hashes[at] == hashes[at]:
                     return True
         return False
+
+    def _is_copied_this_step(self, hit: KVCacheBlocks | None) -> bool:
+        """Return whether this step copies a state that a hit ends with: no copy is made of it before the next."""
+        pool = self.core.block_pool
+        return hit is not None and any(pool.is_destination(int(ids[-1])) for ids in hit.ids if len(ids))
 
     def _admit_load(
         self,
@@ -864,9 +870,12 @@ class KVCacheManager:
 
     def _publish_last(self, request: Any, twin: Twin) -> None:
         """Tell the manager of all that a request has computed, whose parts are published as it ends."""
-        count = min(request.num_computed_tokens - request.num_in_flight_tokens, request.num_tokens)
+        computed: int = request.num_computed_tokens
+        count = min(computed - request.num_in_flight_tokens, request.num_tokens)
         if count > 0:
             twin.learn(request, count)
+            if self._has_states and computed > max(count, twin.written):
+                self._catch_up(twin, computed)  # what is in flight writes over the state
             if count > twin.written:
                 self._catch_up(twin, count)
             self.core.cache_blocks(twin.request, count)
@@ -1005,7 +1014,7 @@ class KVCacheManager:
         return {name: states for name, states in offers.items() if states}
 
     def finalize_partial_tail_offloads(self, request: Any) -> list[tuple[int, int, int]]:
-        """Return none: no state inside a block is published."""
+        """Return none: where a connector is served, no state inside a block is published."""
         return []
 
     def _num_blocks_to_allocate(
