@@ -177,9 +177,10 @@ wheel-check: $(READY) ## build wheels in isolation, with each Python found here,
 bench: build-pgo ## time this build, beside peers where 'make bench-peers' fetched them
 	$(RUN)/python -m benchmarks $$(test -d $(PEERS)/vllm && echo --peer-path $(PEERS)) $(BENCH_ARGS)
 
-bench-results: build-pgo ## time everything beside all peers and plain C, into benchmarks/results: ten minutes of a quiet machine
+bench-results: build-pgo ## time everything beside all peers and plain C, into benchmarks/results and the page "Measured": fifteen minutes of a quiet machine
 	$(RUN)/python -m benchmarks --peer-path $(PEERS) --floor --scaling --json benchmarks/results/linux-x86_64.json \
 		> benchmarks/results/linux-x86_64.txt || (cat benchmarks/results/linux-x86_64.txt; exit 1)
+	$(RUN)/python -m benchmarks.page benchmarks/results/linux-x86_64.json docs/reference/measured.md
 	cat benchmarks/results/linux-x86_64.txt
 
 bench-peers: $(INSTALLED) ## fetch the Python files of the peers (three releases of vLLM, one of SGLang) to compare with (large downloads)

@@ -15,6 +15,8 @@ WINDOW = 1_024
 """Tokens of the sliding windows."""
 WINDOWS: Windows = (None, *[WINDOW] * 5)
 """The groups: one of full attention, five of sliding windows."""
+ODD: Windows = (None, *[WINDOW] * 45)
+"""The groups of a model that shares no shape of cache between most layers."""
 MANY: Windows = (*[WINDOW] * 63, None)
 """As many groups as should cost no more than one, each; the windows first, which is the dearer order."""
 BATCH = 256
@@ -23,16 +25,18 @@ STEPS = 128
 """Decode steps of one repetition: each request passes eight block boundaries."""
 SHORTEST, LIFE = 7_168, 2_048
 """Tokens of the youngest running request, and tokens that it decodes before it ends; the batch has all ages evenly."""
+LARGE = 24 << 20
+"""Bytes that are freed at once: from then on the C library keeps what is freed, as in a process of some age."""
 CHUNK = 1_024
 """Tokens of a prefill step, so that windows slide during the prefill too."""
 
 
-def pool_size(shortest: int = SHORTEST, steps: int = STEPS) -> int:
+def pool_size(shortest: int = SHORTEST, steps: int = STEPS, windows: Windows = WINDOWS) -> int:
     """Return the blocks of a pool for a batch whose youngest request has so many tokens, with little to spare."""
     per_full = (shortest + LIFE + steps) // BLOCK_SIZE + 1
     per_window = (WINDOW + steps) // BLOCK_SIZE + 2
-    spare = len(WINDOWS) * (CHUNK + WINDOW) // BLOCK_SIZE
-    return BATCH * (per_full + (len(WINDOWS) - 1) * per_window) + spare
+    spare = len(windows) * (CHUNK + WINDOW) // BLOCK_SIZE
+    return BATCH * (per_full + (len(windows) - 1) * per_window) + spare
 
 
 def ages() -> list[int]:
@@ -96,8 +100,8 @@ def decode_each(side: Side) -> Sample:
     return each_call(Decoding(side, side.manager(pool_size(), MAX_MODEL_LEN, WINDOWS)))
 
 
-def decode_batch(side: Ours, overlap_steps: bool = False) -> Sample:
-    manager = side.manager(pool_size(), MAX_MODEL_LEN, WINDOWS, overlap_steps)
+def decode_batch(side: Ours, overlap_steps: bool = False, windows: Windows = WINDOWS) -> Sample:
+    manager = side.manager(pool_size(windows=windows), MAX_MODEL_LEN, windows, overlap_steps)
     run = Decoding(side, manager, overlap_steps)
     return in_flight(run) if overlap_steps else one_call(run)
 
@@ -172,6 +176,7 @@ def num_needed(windows: Windows, num_blocks: int) -> int:
 
 
 def lookup(side: Side, windows: Windows, num_blocks: int) -> Sample:
+    bytearray(LARGE)
     ids = Tokens().draw(num_blocks * BLOCK_SIZE + 1)
     manager = side.manager(len(windows) * (num_blocks + 1) + 1, MAX_MODEL_LEN, windows)
     writer, request = side.request("writer", ids), side.request("reader", ids)

@@ -24,6 +24,7 @@ class Path:
         base: a smaller task of ours, timed in turn with this path, to tell what the difference between them costs.
         growth: what differs from the base, and the largest ratio over it to reach, None where it only informs.
         system: which of our systems is measured, hence which peer.
+        most_of_floor: largest ratio over the floor to reach, None where there is no such target.
         limit: largest time of ours per unit to reach, in ns, None where there is no such target.
         needs: packages, beyond this one, without which the path is left out.
     """
@@ -39,4 +40,5 @@ class Path:
     growth: tuple[str, float | None] = ("", None)
     system: str = MANAGER
     limit: float | None = None
+    most_of_floor: float | None = None
     needs: tuple[str, ...] = ()

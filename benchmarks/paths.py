@@ -24,6 +24,7 @@ from benchmarks.sides import (
     Side,
     Tokens,
     Windows,
+    With,
     as_array,
     as_list,
     as_numpy,
@@ -41,7 +42,8 @@ SHARED_LONG = 80
 HASHED, PROMPTS = 512, 4
 """Blocks of each request whose construction is timed (8,192 tokens), requests of one repetition."""
 _LOOKUP_GROWTH = _GROUPS_GROWTH = 1.5
-"""Time per block with several groups over that with one, at most."""
+_MANY_GROWTH, _SIX_GROWTH, _ODD_GROWTH = 3, 2.5, 8
+"""Time per block with several groups over that with one, at most; time of a decode step with 6 and with 46 groups."""
 MANY_LONG = 512
 """Blocks of the long request in each of 64 groups."""
 
@@ -262,8 +264,47 @@ def _groups(name: str, title: str, target: float | None, overlap_steps: bool) ->
         name, title, "request", target, lambda: groups.decode_batch(Ours(), overlap_steps), groups.decode_each, None
     )
     if not overlap_steps:
-        return path
+        alone = _over_one(groups.WINDOWS)
+        return replace(path, base=alone.base, growth=(alone.growth[0], _SIX_GROWTH))
     return replace(path, base=lambda: groups.decode_batch(Ours()), growth=("of the time without steps in flight", None))
+
+
+def _over_one(windows: Windows) -> Path:
+    """Return a decode step in several groups over that of the same requests in one."""
+    return Path(
+        f"decode-{len(windows)}",
+        f"decode step, 1 full + {len(windows) - 1} sliding groups",
+        "request",
+        None,
+        lambda: groups.decode_batch(Ours(), windows=windows),
+        None,
+        base=lambda: groups.decode_batch(Ours(), windows=windows[:1]),
+        growth=("of the time with one group", _ODD_GROWTH),
+    )
+
+
+def _cost(name: str, title: str, side: Callable[[], Ours], without: Callable[[], Ours] | None = None) -> list[Path]:
+    """Return what something costs: in a decode step of several groups, and where each block evicts another.
+
+    The second only where one group can have it, which then is `without` nothing else.
+    """
+    of = {"decode": ("request", groups.decode_batch), "churn": ("block", churn)}
+    if without is not None:
+        del of["churn"]
+    off = without or Ours
+    return [
+        Path(
+            f"{kind}-{name}",
+            f"{'decode step, 1 full + 5 sliding' if kind == 'decode' else 'admit, release'}, {title}",
+            unit,
+            None,
+            lambda make=make: make(side()),  # type: ignore[misc]
+            None,
+            base=lambda make=make: make(off()),  # type: ignore[misc]
+            growth=("of the time without", None),
+        )
+        for kind, (unit, make) in of.items()
+    ]
 
 
 def _lookup_groups(name: str, windows: Windows) -> Path:
@@ -304,14 +345,30 @@ def all_paths() -> list[Path]:
     to_numpy = as_numpy()
     return [
         Path("decode", "decode step, one call each", "request", 40, _of(decode_each), decode_each),
-        Path("decode-batch", "decode step, all in one call", "request", 150, _of(decode_batch), decode_each, "decode"),
+        Path(
+            "decode-batch",
+            "decode step, all in one call",
+            "request",
+            150,
+            _of(decode_batch),
+            decode_each,
+            "decode",
+            most_of_floor=7,
+        ),
         _groups("decode-groups", "decode step, 1 full + 5 sliding groups", 60, overlap_steps=False),
+        _over_one(groups.ODD),
+        *_cost("keep", "keep_wanted", lambda: With(keep_wanted=True), lambda: With(keep_wanted=False)),
+        *_cost("units", "prefix_match_unit=8", lambda: With(prefix_match_unit=8)),
+        *_cost("journal", "a journal", lambda: With(journal=True)),
         _groups("decode-flight", "the same, one more step in flight", None, overlap_steps=True),
         Path("lookup", "prefix lookup", "block", 50, _of(lookup), lookup, "lookup"),
         _lookup_groups("lookup-2", groups.WINDOWS[:2]),
         _lookup_groups("lookup-6", groups.WINDOWS),
         _many_groups(
-            "lookup-64", "prefix lookup, 64 groups", "needed block", groups.lookup, MANY_LONG, MANY_LONG, None
+            "lookup-64", "prefix lookup, 64 groups", "needed block", groups.lookup, MANY_LONG, MANY_LONG, _MANY_GROWTH
+        ),
+        _many_groups(
+            "lookup-64-long", "the same, 131,072 tokens", "needed block", groups.lookup, LONG, LONG, _MANY_GROWTH
         ),
         _many_groups(
             "prefill-64", "cold prefill, 64 groups", "block", groups.prefill, MANY_LONG, 64 * MANY_LONG, _GROUPS_GROWTH

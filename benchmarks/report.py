@@ -89,8 +89,17 @@ class Row:
         return Verdict(f"{self.path.name}: us per {self.path.unit}", self.ours.median / 1e3, self.path.limit / 1e3)
 
     @property
+    def over_floor(self) -> Verdict | None:
+        """How many times plain C's time ours is; None where there is no such target."""
+        if self.floor is None or self.path.most_of_floor is None:
+            return None
+        return Verdict(
+            f"{self.path.name}: times plain C", self.ours.median / self.floor.median, self.path.most_of_floor
+        )
+
+    @property
     def verdicts(self) -> list[Verdict]:
-        return [verdict for verdict in (self.limit, self.growth) if verdict is not None]
+        return [verdict for verdict in (self.limit, self.growth, self.over_floor) if verdict is not None]
 
 
 def configuration(peer_versions: Mapping[str, str], repeat: int, packages: Collection[str] = ()) -> dict[str, Any]:
@@ -242,6 +251,7 @@ def as_data(
                 "base": asdict(row.base) if row.base else None,
                 "limit": _judged(row.limit) if row.limit else None,
                 "growth": _judged(row.growth) if row.growth else None,
+                "over_floor": _judged(row.over_floor) if row.over_floor else None,
             }
             for row in rows
         ],

@@ -29,7 +29,7 @@ ROUNDS, FLOOR_ROUNDS = 9, 3
 """Repetitions of each number; the median counts."""
 FLAT_TARGET = 1.5
 """Growth of the time per operation from the first size to any other, at most; or that of plain C, if that is more."""
-BYTES_TARGET = 96.0
+BYTES_TARGET = 56.0
 """Bookkeeping per block, at most."""
 
 PATHS = ("lookup", "adopt", "release", "churn", "decode-batch")

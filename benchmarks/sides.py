@@ -105,6 +105,29 @@ class SharedOurs(Ours):
         return Request(request_id, prompt_token_ids, BLOCK_SIZE, cache_salt=next(self._salts))
 
 
+class With(Ours):
+    """Blockwright with something that costs time: options of the manager, or a journal."""
+
+    def __init__(self, journal: bool = False, **options: Any) -> None:
+        super().__init__()
+        self._journal, self._options = journal, options
+
+    def manager(
+        self, num_blocks: int, max_model_len: int, windows: Windows = (None,), overlap_steps: bool = False
+    ) -> KVCacheManager:
+        made = KVCacheManager(self.config(num_blocks, windows), max_model_len, **self._options)
+        if self._journal:
+            made.start_journal()
+        return made
+
+    def arriving(self, request_id: str, prompt_token_ids: Any) -> Request:
+        return Request(request_id, prompt_token_ids, self._options.get("prefix_match_unit", BLOCK_SIZE))
+
+    def hash_filled(self, request: Any) -> None:
+        unit = self._options.get("prefix_match_unit", BLOCK_SIZE)
+        request.block_digest(request.num_tokens // unit - 1)
+
+
 def _kind(window: int | None) -> FullAttentionSpec | SlidingWindowSpec:
     if window is None:
         return FullAttentionSpec(BLOCK_SIZE, num_kv_heads=8, head_size=128, dtype="bfloat16")

@@ -7,15 +7,17 @@ hit was. A prompt is one token longer than its cached or cacheable part, which i
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from benchmarks.groups import LARGE
 from benchmarks.measure import Sample, now, require, since
 from benchmarks.path import TOKENS, Path
-from benchmarks.sides import BLOCK_SIZE, MAX_MODEL_LEN, Ours, Tokens, as_array
-from blockwright import KVCacheManager, Request, SipHasher
+from benchmarks.sides import BLOCK_SIZE, MAX_MODEL_LEN, Tokens, as_array
+from blockwright import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, SipHasher
 
 SIZES = {"2k": 2_048, "8k": 8_192, "32k": 32_768, "128k": 131_072}
+SMALL_TARGET = 1 / 3
+"""Ratio over the peer to reach with blocks of one token, the peer's own page."""
 RUNS = 4
 """Prompts of one repetition."""
-_LARGE = 24 << 20
 
 
 class Prefixes(Protocol):
@@ -46,17 +48,20 @@ class Prefixes(Protocol):
 class _Ours:
     """A manager of Blockwright with room for one prompt that is stored, and one that runs."""
 
-    def __init__(self, num_tokens: int) -> None:
-        self._manager: KVCacheManager = Ours().manager(2 * (num_tokens // BLOCK_SIZE + 2), MAX_MODEL_LEN)
+    def __init__(self, num_tokens: int, page: int = BLOCK_SIZE) -> None:
+        self._page = page
+        spec = FullAttentionSpec(page, num_kv_heads=8, head_size=128, dtype="bfloat16")
+        config = KVCacheConfig(2 * (num_tokens // page + 2), [KVCacheGroupSpec(["layers"], spec)])
+        self._manager: KVCacheManager = KVCacheManager(config, MAX_MODEL_LEN)
         self._stored: Any = None
         self._hasher: SipHasher | None = None
 
     def store(self, prompt: Any) -> None:
-        self._stored = Request("stored", prompt, hasher=self._hasher)
+        self._stored = Request("stored", prompt, self._page, hasher=self._hasher)
         self._manager.allocate_slots(self._stored, self._stored.num_tokens)
 
     def request(self, prompt: Any) -> Any:
-        return Request("arriving", prompt)
+        return Request("arriving", prompt, self._page)
 
     def match(self, request: Any) -> tuple[Any, int]:
         return self._manager.get_computed_blocks(request)
@@ -72,11 +77,11 @@ class _Ours:
             self._manager.free(self._stored)
         require(self._manager.reset_prefix_cache())
         self._hasher = SipHasher()  # which has not seen the prompt that comes next, but another
-        require(len(Request("other", range(9 * BLOCK_SIZE), BLOCK_SIZE, hasher=self._hasher).block_hashes) == 9)
+        require(len(Request("other", range(9 * self._page), self._page, hasher=self._hasher).block_hashes) == 9)
 
     def num_stored(self) -> int:
         request = self._stored
-        return len(self._manager.get_block_ids(request.request_id)[0]) * BLOCK_SIZE
+        return len(self._manager.get_block_ids(request.request_id)[0]) * self._page
 
 
 def arrive(side: Prefixes, prompt: Any, stored: Any, length: int) -> Sample:
@@ -138,22 +143,25 @@ CASES: dict[str, tuple[str, Callable[..., Sample], float, float]] = {
 """Of each: what it is called, how it is timed, what part of the prompt is cached, the ratio over the peer to reach."""
 
 
-def _path(case: str, form: str, size: str) -> Path:
+def _path(case: str, form: str, size: str, page: int = BLOCK_SIZE) -> Path:
     title, sample, part, target = CASES[case]
+    name, pages = f"tokens-{case}-{form}-{size}", ""
+    if page != BLOCK_SIZE:
+        name, pages, target = f"{name}-{page}", f", blocks of {page}", SMALL_TARGET
     count = SIZES[size]
 
     def on(side: Prefixes, convert: Callable[[list[int]], Any]) -> Sample:
-        bytearray(_LARGE)  # freed at once: from then on the C library keeps what is freed, as in a process of some age
+        bytearray(LARGE)
         prompt, length = Tokens().draw(count + 1), int(count * part)
         return sample(side, convert(prompt), convert(prompt[:length]), length)
 
     return Path(
-        f"tokens-{case}-{form}-{size}",
-        f"{count:,} tokens from {'a list' if form == 'list' else 'an array'}, {title}",
+        name,
+        f"{count:,} tokens from {'a list' if form == 'list' else 'an array'}{pages}, {title}",
         "prompt",
         target,
-        lambda: on(_Ours(count), list if form == "list" else as_array),
-        lambda peer: on(peer.tree(count), list if form == "list" else peer.array),
+        lambda: on(_Ours(count, page), list if form == "list" else as_array),
+        lambda peer: on(peer.tree(count, page), list if form == "list" else peer.array),
         system=TOKENS,
     )
 
@@ -164,4 +172,4 @@ def all_paths() -> list[Path]:
         for case in CASES
         for form in (("list", "array") if case != "again" else ("array",))
         for size in SIZES
-    ]
+    ] + [_path(case, "array", "8k", 1) for case in ("cached", "again", "insert")]

@@ -7,6 +7,7 @@ made by its own registry and asked through its own adapter. Nothing of it is par
 import importlib
 import sys
 from array import array
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from platform import machine
@@ -16,9 +17,6 @@ from benchmarks.published import Published
 from blockwright.errors import InvalidArgumentError
 
 MEM = "sglang.srt.mem_cache."
-PAGE = 16
-"""Tokens of a page of the tree in Rust."""
-
 PUBLISHED = Published(
     version="0.5.23",
     sha256="00b3cd5b265ac76c64185fbb6b95424f324ddd9f428d0306b77bc9db9d859937",
@@ -64,15 +62,15 @@ PUBLISHED = Published(
 class SglangTree:
     """An empty tree in Rust, with what its engine does to it for a request."""
 
-    def __init__(self, tree: Any, base: Any, key: Any, slots: Any) -> None:
-        self._tree, self._base, self._key, self._slots = tree, base, key, slots
+    def __init__(self, tree: Any, base: Any, key: Any, slots: Any, page: int) -> None:
+        self._tree, self._base, self._key, self._slots, self._page = tree, base, key, slots, page
         self._root: int = tree.root_node_handle(None)
 
     def store(self, prompt: Any) -> None:
         """Insert a finished request: its whole pages, as `checkpoint_into_tree` makes key and slots of them."""
         tokens = _packed(prompt)
         tokens = tokens[: len(tokens)]  # of the request's record
-        key = self._key(tokens[: len(tokens)], None).page_aligned(PAGE)
+        key = self._key(tokens[: len(tokens)], None).page_aligned(self._page)
         slots = self._slots[: len(key)].to(dtype=self._base.torch.int64, copy=True)
         step = self._tree.begin_insert(self._base.InsertParams(key=key, value=slots))
         while step.result is None:
@@ -122,23 +120,23 @@ class SglangPeer:
         self._base.torch.set_num_threads(1)  # else copying slots waits for another thread, for milliseconds
         self._key = importlib.import_module(MEM + "radix_cache").RadixKey
         types = importlib.import_module(MEM + "unified_cache.component_type").ComponentType
-        self._params = importlib.import_module(MEM + "cache_init_params").CacheInitParams(
+        self._params = partial(
+            importlib.import_module(MEM + "cache_init_params").CacheInitParams,
             disable=False,
             req_to_token_pool=None,
             token_to_kv_pool_allocator=None,
-            page_size=PAGE,
             tree_components=(types.FULL,),
             tree_core_backend="rust",
         )
         create = importlib.import_module(MEM + "unified_cache.tree_core_registry").create_tree_core
-        self._tree_type = type(create("rust", self._params, {}))
+        self._tree_type = type(create("rust", self._params(page_size=1), {}))
         if not self._tree_type.__name__.startswith("Rust"):
             raise InvalidArgumentError("peer_path: SGLang would use its tree in Python here")
 
-    def tree(self, num_tokens: int) -> SglangTree:
+    def tree(self, num_tokens: int, page: int) -> SglangTree:
         torch = self._base.torch
         slots = torch.arange(num_tokens, dtype=torch.int32)
-        return SglangTree(self._tree_type(self._params), self._base, self._key, slots)
+        return SglangTree(self._tree_type(self._params(page_size=page)), self._base, self._key, slots, page)
 
     def array(self, token_ids: list[int]) -> Any:
         """Return the integers that its tokenizer's process hands over."""

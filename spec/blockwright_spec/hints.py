@@ -47,11 +47,15 @@ class Tip(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """Blocks that a request lets go of (chapter `keeping`): passing ones, and those where something of it ended."""
+    """Blocks that a request lets go of (chapter `keeping`): passing ones, and those where something of it ended.
+
+    Wanted hits end with those that are `asked` for, in layers that read everything.
+    """
 
     passing: frozenset[int] = frozenset()
     prompt: frozenset[int] = frozenset()
     output: frozenset[int] = frozenset()
+    asked: frozenset[int] = frozenset()
 
 
 NOTHING_LEFT = Leaving()
@@ -65,7 +69,8 @@ class Mark:
     `nexts` are the contents that stood behind it in the tables of those who held it. A block that several things
     followed is never among the first to go. `recent` says that it is among the last to become a candidate, which no
     hint is about (HINT-3). `passing` says that no hit that its last holder wanted needs it (chapter `keeping`), and
-    `spared` that it is one of the last such blocks, which go as all others do. `tip` says what ended with it.
+    `spared` that it is one of the last such blocks, which go as all others do. `tip` says what ended with it, and
+    `asked` that some request has wanted a hit to end there.
     """
 
     priority: int = 0
@@ -75,6 +80,7 @@ class Mark:
     passing: bool = False
     spared: bool = False
     tip: Tip = Tip.NONE
+    asked: bool = False
     nexts: frozenset[Hashable] = frozenset()
 
 

@@ -36,6 +36,8 @@ CASES: dict[str, dict[str, Any]] = {
     "fine hashes, eagle, tight": {**UNIT, **EAGLE, "blocks": 44},
     "fine hashes, eagle, shared prefixes": {**UNIT, **EAGLE, "shared_prefix": True},
     "checkpoints": {"checkpoint": 1},
+    "checkpoints, eagle": {**EAGLE, "checkpoint": 1},
+    "checkpoints, drafts, tight": {"drafts": 3, "checkpoint": 1, "blocks": 44},
     "checkpoints, fine hashes": {**UNIT, "checkpoint": 1},
     "checkpoints, fine hashes, eagle": {**UNIT, **EAGLE, "checkpoint": 1},
     "checkpoints, fine hashes, eagle, tight": {**UNIT, **EAGLE, "checkpoint": 1, "blocks": 44},
@@ -92,6 +94,40 @@ def test_a_running_step_serves_hits_at_once(models_folder: Path) -> None:
     assert hits[1] >= hits[0] > 0
 
 
+@pytest.mark.parametrize("depth", [0, 1], ids=["sync", "in flight"])
+def test_a_state_inside_a_step_is_kept(depth: int, models_folder: Path) -> None:
+    """A prompt is computed in one step, as with vLLM's manager, and found up to its last whole block."""
+    from tests.engines import stub
+
+    found = []
+    for ours in (False, True):
+        kinds = [stub.state(16, 1), stub.full()]
+        made = stub.scheduler(models_folder, ours, kinds, 40, is_async=depth > 0, interval=0)
+        side, sizes = stub.Side(made, kinds, depth=depth), []
+        for name in ("first", "second"):
+            made.add_request(stub.request(name, list(range(3, 60)), 16, 2))
+            while made.requests:
+                sizes.append(side.step().total_num_scheduled_tokens)
+                side.check()
+        found.append((sizes[0], side.hits))
+    assert found == [(57, 48), (57, 48)]
+
+
+def test_a_state_that_is_to_be_copied_is_hit_a_step_later(models_folder: Path) -> None:
+    """A copy of it to the newcomer would be made together with the copy that it needs."""
+    from tests.engines import stub
+
+    kinds: list[Any] = [stub.state(16), stub.full(16)]
+    side = stub.Side(stub.scheduler(models_folder, True, kinds, 30, unit=4), kinds)
+    for name, tokens in (("first", [*range(3, 14)]), ("second", [*range(3, 20)])):
+        side.scheduler.add_request(stub.request(name, tokens, 4, 3))
+        side.step()  # the first ends a step after 8 tokens; its next one writes over that state
+    while side.scheduler.requests:
+        side.step()
+        side.check()
+    assert side.hits == 8
+
+
 def _trims_ahead(own: Any) -> dict[str, Any]:
     """Let entries die by counts that drafts may take back."""
     settle = own._settle
@@ -118,11 +154,22 @@ def _forgets_the_entries_of_drafts(own: Any) -> dict[str, Any]:
     return {"_continue": lambda self, *step: self.empty_kv_cache_blocks if real(self, *step) is not None else None}
 
 
+def _keeps_what_is_not_left(own: Any) -> dict[str, Any]:
+    """Keep a state at the last block end of a step, where the worker leaves one elsewhere."""
+
+    def inside(self: Any, request: Any, start: int, stop: int) -> int:
+        place = (stop - 1) // 16 * 16
+        return place if start + 16 <= place and stop <= request.num_tokens else 0
+
+    return {"_inside": inside}
+
+
 FAULTS: list[tuple[str, int, Callable[[Any], dict[str, Any]]]] = [
     ("blocks of 4, drafts", 1, _trims_ahead),
     ("plain", 0, _finds_at_once),
     ("blocks of 4, 6 drafts", 0, _publishes_drafts),
     ("drafts", 1, _forgets_the_entries_of_drafts),
+    ("checkpoints, fine hashes", 0, _keeps_what_is_not_left),
 ]
 """A case in which a fault must be noticed, with steps in flight, and the methods of the adapter that it bends."""
 

@@ -64,6 +64,13 @@ SCENARIOS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], bool]] = {
         False,
     ),
     "recurrent": ("qwen3_next", "generate", {"longest": 6000, "count": 8}, _RECURRENT | {"max_model_len": 8192}, False),
+    "recurrent, hits inside blocks": (
+        "blocks_of_640",
+        "generate",
+        {"longest": 1500, "count": 6},
+        _RECURRENT | {"max_model_len": 4096, "block_size": 640, "prefix_match_unit": 64},
+        False,
+    ),
     "offload to the host": ("llama", "generate", {"count": 20}, _TIGHT | {"kv_transfer_config": _OFFLOAD}, False),
     "windows, offload to the host": (
         "gemma3",

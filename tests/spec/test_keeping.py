@@ -24,7 +24,7 @@ from blockwright_spec.manager.state import NULL, Config, Running, State, initial
 from blockwright_spec.reads import Chunked, Full, Group, Kind, Prefix, Sinks, Sliding
 
 KEEPS = ConfigAdded(keeps=True, spares=1)
-LEARNS = ConfigAdded(keeps=True, learns=(8, 1), every=4)
+LEARNS = ConfigAdded(keeps=True, learns=(8, 1, 6), every=4)
 
 
 def done(outcome: Outcome) -> State:
@@ -140,7 +140,7 @@ def test_random_histories(seed: int) -> None:
     windows = random.choice(kinds)
     size = random.choice([1, 2])
     groups = (Group(Full(), size), Group(windows, size), Group(Sliding(3), size))
-    learns = random.choice([None, (8, 1)])
+    learns = random.choice([None, (8, 1, 6)])
     added = ConfigAdded(keeps=True, spares=random.randint(0, 3), learns=learns, every=random.choice([0, 4]))
     state, turns = initial(Config(groups, random.randint(40, 90) // size, 24, added=added), 1), NO_TURNS
     known = [tuple(random.choices((0, 1), k=random.randint(3, 8))) for _ in range(3)]

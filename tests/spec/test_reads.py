@@ -1,12 +1,8 @@
 """Property: what follows from what a token reads is what the field expects of it.
 
-How: `needed` against the union over all later tokens it stands for; dead entries and hits against the examples that
-users of the known systems rely on, and against brute force over every cache content of small prefixes, of one group and
-of two.
-Not covered: other integers than those tried (contracts confirm all of them).
+How: reads, dead entries and hits by the examples that users of the known systems rely on.
+Not covered: all other integers (contracts), and that a hit is the longest (laws HIT-1 to HIT-3, in every state).
 """
-
-from itertools import product
 
 import pytest
 
@@ -23,34 +19,11 @@ from blockwright_spec.reads import (
     dead,
     entries,
     filled,
-    hit_entries,
     longest_hit,
-    needed,
     reads,
     shows,
     writes,
 )
-
-KINDS: tuple[Kind, ...] = (
-    Full(),
-    *(Sliding(window) for window in range(1, 6)),
-    *(Sinks(sinks, window) for sinks in range(1, 4) for window in range(1, 4)),
-    *(Chunked(chunk) for chunk in range(1, 5)),
-    Mamba(),
-)
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_needed_is_what_any_later_token_reads(kind: Kind) -> None:
-    for length in range(12):
-        later = {at for position in range(length, length + 20) for at in reads(kind, position) if at < length}
-        assert set(needed(kind, length)) == later
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_a_token_reads_only_earlier_positions(kind: Kind) -> None:
-    for position in range(12):
-        assert all(0 <= at < position for at in reads(kind, position))
 
 
 def test_what_each_kind_reads() -> None:
@@ -83,14 +56,6 @@ def test_a_block_that_reaches_past_the_tokens_is_never_dead() -> None:
     assert dead(Sliding(1), 4, 8, 1)
 
 
-def test_dead_entries_come_first_behind_sinks() -> None:
-    for kind, size, length in product(KINDS, (1, 2, 3), range(12)):
-        first = entries(size, kind.sinks) if isinstance(kind, Sinks) else 0
-        marks = [dead(kind, size, length, entry) for entry in range(first, 8)]
-        assert not any(dead(kind, size, length, entry) for entry in range(first))
-        assert marks == sorted(marks, reverse=True)
-
-
 def test_a_recurrent_step_leaves_one_state() -> None:
     assert list(writes(Mamba(), 2, 7)) == [6]
     assert list(writes(Mamba(), 7, 7)) == []
@@ -104,19 +69,9 @@ def asks(tokens: int) -> Prefix:
 
 
 def hit(kind: Kind, size: int, tokens: int, cached: set[int], eagle: bool = False) -> int:
-    return hit_of_all((Group(kind, size),), tokens, (cached,), eagle)
-
-
-def hit_of_all(groups: tuple[Group, ...], tokens: int, cached: tuple[set[int], ...], eagle: bool = False) -> int:
-    """The hit of `tokens` tokens when the entries `cached` of each group are."""
-    prefix = asks(tokens)
-    held = {
-        (at, cut(prefix, (entry + 1) * group.block_size))
-        for at, group in enumerate(groups)
-        for entry in cached[at]
-        if (entry + 1) * group.block_size <= tokens
-    }
-    return longest_hit(groups, lambda at, known: (at, known) in held, prefix, eagle)
+    """The hit of `tokens` tokens when some entries are cached."""
+    held = {cut(asks(tokens), (entry + 1) * size) for entry in cached if (entry + 1) * size <= tokens}
+    return longest_hit((Group(kind, size),), lambda at, known: known in held, asks(tokens), eagle)
 
 
 @pytest.mark.parametrize(
@@ -151,61 +106,6 @@ def test_known_hits(kind: Kind, size: int, tokens: int, cached: set[int], length
 )
 def test_known_hits_with_a_draft_margin(kind: Kind, tokens: int, cached: set[int], length: int) -> None:
     assert hit(kind, 2, tokens, cached, eagle=True) == length
-
-
-def readable(group: Group, tokens: int, length: int, cached: set[int], eagle: bool) -> bool:
-    """Whether a group could resume `tokens` tokens after `length`, by brute force."""
-    size = group.block_size
-    read = {at // size for at in reads(group.kind, length)}
-    if not eagle or isinstance(group.kind, Mamba | Chunked):
-        return read <= cached and length < tokens
-    return read | {length // size} <= cached and length < tokens >= length + size
-
-
-def subsets(entries: int) -> list[set[int]]:
-    return [{entry for entry, mark in enumerate(marks) if mark} for marks in product((False, True), repeat=entries)]
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("eagle", [False, True])
-def test_hit_is_the_longest_that_can_be_read(kind: Kind, size: int, eagle: bool) -> None:
-    group = Group(kind, size)
-    for tokens, cached in product(range(1, 4 * size + 2), subsets(4)):
-        lengths = [length for length in range(0, tokens, size) if readable(group, tokens, length, cached, eagle)]
-        assert hit(kind, size, tokens, cached, eagle) == max(lengths, default=0)
-
-
-@pytest.mark.parametrize(
-    "groups",
-    [
-        (Group(Full(), 1), Group(Sliding(3), 2)),
-        (Group(Sliding(3), 2), Group(Full(), 1)),
-        (Group(Full(), 2), Group(Mamba(), 1)),
-        (Group(Chunked(2), 1), Group(Full(), 2)),
-        (Group(Sliding(2), 1), Group(Full(), 1)),
-        (Group(Full(), 2), Group(Full(), 3)),
-    ],
-    ids=lambda groups: " ".join(f"{type(group.kind).__name__}{group.block_size}" for group in groups),
-)
-@pytest.mark.parametrize("eagle", [False, True])
-def test_hit_of_two_groups_is_the_longest_that_both_can_read(groups: tuple[Group, Group], eagle: bool) -> None:
-    one, other = groups
-    for tokens, mine, theirs in product((4, 5, 7), subsets(6 // one.block_size), subsets(6 // other.block_size)):
-        lengths = [
-            length
-            for length in range(tokens)
-            if length % one.block_size == length % other.block_size == 0
-            and readable(one, tokens, length, mine, eagle)
-            and readable(other, tokens, length, theirs, eagle)
-        ]
-        assert hit_of_all(groups, tokens, (mine, theirs), eagle) == max(lengths, default=0)
-
-
-def test_hit_entries_are_those_not_dead() -> None:
-    for kind, size, blocks in product(KINDS, (1, 2, 3), range(5)):
-        alive = {entry for entry in range(blocks) if not dead(kind, size, blocks * size, entry)}
-        assert hit_entries(kind, size, blocks * size) == alive
 
 
 def test_content_serves_the_positions_it_covers() -> None:

@@ -53,8 +53,8 @@ class Written:
 
     quiet = QUIET
 
-    def __init__(self, world: World[Any, Any]) -> None:
-        self.world = world
+    def __init__(self, world: Any) -> None:
+        self.world: World[Any, Any] = world
         self.model: Any = None
         self.calls: list[Made] = []
         self.names: set[tuple[str, str]] = set()

@@ -63,6 +63,11 @@ where the specification leaves one open; and ``perform(model, state)`` returns w
 """
 
 
+def kind_of(action: Action) -> str:
+    """Return the kind of an action: its own name for it, or its class."""
+    return getattr(action, "kind", None) or type(action).__name__
+
+
 class World(ABC, Generic[S, M]):
     """One scope of one part of the specification; subclasses define states, models and actions."""
 
@@ -94,7 +99,7 @@ class World(ABC, Generic[S, M]):
         return tuple(each.__name__ for each in self.actions)
 
     def kind(self, action: Any) -> str:
-        return type(action).__name__
+        return kind_of(action)
 
     def meaning(self, state: S, action: Any, choice: Any = None) -> Outcome[S]:
         """Return what comes of an action in a state; without a choice, by the specification's own policy."""
@@ -114,7 +119,7 @@ class World(ABC, Generic[S, M]):
     def happened(self, state: S, action: Any, outcome: Outcome[S]) -> Iterator[str]:
         """Yield the names of what happened, for coverage: the action, and the refusal if there was one."""
         if outcome.steps or outcome.refusal is None:
-            yield type(action).__name__
+            yield self.kind(action)
         if outcome.refusal is not None:
             yield outcome.refusal.reason.name
 
@@ -185,7 +190,3 @@ class CallsWorld(World[S, M]):
     @property
     def kinds(self) -> tuple[str, ...]:
         return tuple(self.table)
-
-    def kind(self, action: Any) -> str:
-        kind: str = action.kind
-        return kind

@@ -1,8 +1,8 @@
 """The actions of an engine, and which of them a scope allows in a state.
 
 Each action is one public call, or a short sequence that an engine makes in one go (make a request, look it up, admit
-it). It names requests by slot, and blocks not at all. One class for each defines when it is allowed, its meaning, its
-calls on a manager, and its line in a counterexample.
+it). It names requests by slot, and blocks not at all. A row of a table (`calls`) or a class of its own defines when it
+is allowed, its meaning, and its calls on a manager.
 """
 
 from collections.abc import Iterator
@@ -14,32 +14,36 @@ from blockwright_spec.manager.metrics import Call
 from blockwright_spec.manager.state import Absent, Running, State, is_loading
 from blockwright_spec.reads import Prefix
 
-from . import arrivals, running, steps, wrong
+from . import arrivals, running, wrong
 from .adapter import ManagerAdapter
-from .arrivals import Admit, AdmitHeld, Preempt, Release
+from .arrivals import Admit, AdmitHeld
+from .calls import KINDS
+from .calls import Call as TableCall
 from .outcome import ManagerOutcome
 from .parts import Reply
 from .scopes import Scope
-from .steps import FinishLoad
 
 RUNNING: tuple[Any, ...] = (
-    *(running.Grow, running.Append, Release, running.Trim, Preempt, running.Publish),
-    *(wrong.WrongStep, wrong.LateHit, steps.Retain, steps.ReleasePrefix),
+    *(running.Grow, running.Append, KINDS["Release"], KINDS["Trim"], KINDS["Preempt"], KINDS["Publish"]),
+    *(wrong.WrongStep, wrong.LateHit, KINDS["Retain"], KINDS["ReleasePrefix"]),
 )
 """What may be done with a request that holds a block table, in the order in which it is tried."""
-WAITING: tuple[Any, ...] = (AdmitHeld, arrivals.Find, Admit, Release)
+WAITING: tuple[Any, ...] = (AdmitHeld, arrivals.Find, Admit, KINDS["Release"])
 """With one that waits."""
 PROMPTED: tuple[Any, ...] = (Admit, arrivals.Find, wrong.WrongHit)
 """With one that is not there, for each prompt that it may have."""
-UNSENT: tuple[Any, ...] = (Release, wrong.WrongStep, Admit)
+UNSENT: tuple[Any, ...] = (KINDS["Release"], wrong.WrongStep, Admit)
 """With one that is not there, whatever its prompt."""
-WHOLE: tuple[Any, ...] = (
-    *(running.GrowEach, steps.Reset, steps.Forget, FinishLoad, steps.Fork, steps.TakeCopies),
-    *(steps.Start, steps.Settle, steps.Tick, steps.Hold, steps.Take, steps.LetGo),
-)
+WHOLE: tuple[Any, ...] = (running.GrowEach, *(each for each in KINDS.values() if each not in RUNNING))
 """With the manager as a whole."""
 
-ACTIONS: tuple[type[Any], ...] = tuple(dict.fromkeys((*RUNNING, *WAITING, *PROMPTED, *UNSENT, *WHOLE)))
+NAMES: tuple[str, ...] = tuple(
+    dict.fromkeys(
+        each.__name__ if isinstance(each, type) else each.name
+        for each in (*RUNNING, *WAITING, *PROMPTED, *UNSENT, *WHOLE)
+    )
+)
+"""The kinds of all actions, by name."""
 
 
 def enabled(scope: Scope, state: State) -> Iterator[Any]:
@@ -74,12 +78,14 @@ def meaning(state: State, action: Any, choice: Choice = LRU) -> ManagerOutcome:
 
 def call_of(action: Any) -> Call | None:
     match action:
-        case Admit() | AdmitHeld() | Release():
+        case Admit() | AdmitHeld():
             return Call(action.slot)
-        case FinishLoad():
-            return Call(action.slot, action.came)
-        case Preempt():
-            return Call(action.slot, 0, True)
+        case TableCall("Release", (slot,)):
+            return Call(slot)
+        case TableCall("FinishLoad", (slot, came)):
+            return Call(slot, came)
+        case TableCall("Preempt", (slot,)):
+            return Call(slot, 0, True)
     return None
 
 

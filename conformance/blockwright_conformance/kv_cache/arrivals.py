@@ -1,4 +1,4 @@
-"""The actions of an engine on a request that is not running, and its ends: look up, admit, release, preempt."""
+"""The actions of an engine on a request that is not running: look it up, admit it."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
@@ -14,7 +14,7 @@ from blockwright_spec.reads import Prefix
 
 from .adapter import Found, ManagerAdapter
 from .outcome import ManagerOutcome
-from .parts import Reply, allocate, chunks, hit_of, is_idle, looked_up, name_of, sent, settled, when
+from .parts import Reply, allocate, chunks, hit_of, is_idle, looked_up, name_of, places, sent, settled, when
 from .scopes import Scope
 
 
@@ -23,7 +23,7 @@ class Admit(NamedTuple):
 
     `external` tokens are loaded from elsewhere instead of computing any; `encoder` tokens are read by cross-attention;
     `whole`: all of the request must fit; `reserve` blocks are left to others. If `planned`, it is planned, and the plan
-    committed.
+    committed. After `checkpoint` tokens the step leaves states as well.
     """
 
     slot: int
@@ -37,6 +37,7 @@ class Admit(NamedTuple):
     whole: bool = False
     reserve: int = 0
     planned: bool = False
+    checkpoint: int = 0
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix | None) -> Iterator[Self]:
@@ -54,7 +55,8 @@ class Admit(NamedTuple):
         if is_idle(scope, state):
             return
         for new in chunks(scope, whole):
-            yield cls(slot, prefix, new, encoder=encoder, planned=planned)
+            for place in places(scope, state, hit.length, new):
+                yield cls(slot, prefix, new, encoder=encoder, planned=planned, checkpoint=place)
             if "whole" in words:
                 for ahead in scope.lookaheads:
                     yield cls(slot, prefix, new, ahead, encoder=encoder, whole=True, planned=planned)
@@ -75,7 +77,7 @@ class Admit(NamedTuple):
             yield cls(slot, prefix, length, 0, False, False)
 
     def step(self) -> Step:
-        added = StepAdded(0, self.external, self.encoder)
+        added = StepAdded(0, self.external, self.encoder, self.checkpoint)
         return Step(self.new, self.lookahead, when(self.later), self.whole, self.reserve, added)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
@@ -142,43 +144,3 @@ class AdmitHeld(NamedTuple):
         request: Any = state.requests[self.slot]
         name, hit = name_of(self.slot), Found(request.hit.length, request.hit.tables)
         return allocate(adapter, name, 0, Step(self.new), hit, name if hit.length else None)._replace(hit=None)
-
-
-class Release(NamedTuple):
-    """End a request; nothing happens to one that is not there."""
-
-    slot: int
-
-    @classmethod
-    def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix | None) -> Iterator[Self]:
-        if prefix is not None or "misuse" in scope.calls:
-            yield cls(slot)
-
-    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        return settled(state, transitions.release(state, self.slot, choice))
-
-    def perform(self, adapter: ManagerAdapter, state: State) -> None:
-        name = name_of(self.slot)
-        if isinstance(state.requests[self.slot], Absent):
-            adapter.send(name, (0, (0,)))
-        adapter.free(name)
-        adapter.forget(name)
-
-
-class Preempt(NamedTuple):
-    """Take a running request's blocks and have it wait."""
-
-    slot: int
-
-    @classmethod
-    def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
-        if "preempt" in scope.calls:
-            yield cls(slot)
-
-    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        return settled(state, transitions.preempt(state, self.slot, choice))
-
-    def perform(self, adapter: ManagerAdapter, state: State) -> None:
-        is_told = state.config.added.counts or state.config.added.keeps
-        release = getattr(adapter, "preempt", adapter.free) if is_told else adapter.free
-        release(name_of(self.slot))

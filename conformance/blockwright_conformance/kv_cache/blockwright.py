@@ -53,9 +53,10 @@ JOINED = 32
 
 
 def keywords(step: Step) -> dict[str, int]:
-    names = "num_draft_tokens num_external_computed_tokens num_encoder_tokens full_sequence_must_fit reserved_blocks"
+    names = "num_draft_tokens num_external_computed_tokens num_encoder_tokens num_checkpoint_tokens "
+    names += "full_sequence_must_fit reserved_blocks"
     added = step.added
-    values = added.drafts, added.external, added.encoder, step.whole, step.reserve
+    values = added.drafts, added.external, added.encoder, added.checkpoint, step.whole, step.reserve
     return {name: value for name, value in zip(names.split(), values, strict=True) if value}
 
 
@@ -218,7 +219,7 @@ class BlockwrightAdapter:
         self.manager: KVCacheManager = self.package.KVCacheManager(groups, config.max_model_len, **options)
         if config.added.learns is not None:  # in fewer parts, and faster, so that few states show all of it
             learner = self.manager.block_pool._passing
-            learner.whole, learner.slow = config.added.learns
+            learner.whole, learner.slow, learner.parts = config.added.learns
         if config.added.retains:
             self.manager.advance_time(0)  # candidates are told apart from the beginning
         self.requests: dict[str, Request] = {}

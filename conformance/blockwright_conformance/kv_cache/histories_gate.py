@@ -10,14 +10,14 @@ from blockwright_spec.manager.outcomes import Reason
 from ..checker.history import Run, run_machine
 from ..gates import GateResult, Profile, factory_of
 from ..rows import Exploration, ran
-from .actions import ACTIONS
+from .actions import NAMES
 from .gate import for_manager
 from .scopes import Scope, large_scopes
 from .world import KVCacheWorld
 
 LENGTHS = {"quick": (2, 60), "pr": (5, 120), "nightly": (2000, 200)}
 """Per profile: examples of the machine, and the steps of each."""
-CALLS = frozenset(kind.__name__ for kind in ACTIONS) | frozenset(Reason.__members__)
+CALLS = frozenset(NAMES) | frozenset(Reason.__members__)
 """What happens once in each call (a batch may both serve and refuse); the rest of what is counted is particular."""
 
 

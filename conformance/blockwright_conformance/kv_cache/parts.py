@@ -8,7 +8,7 @@ from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done, Fits, Plan, Publication, Reason, Refusal, Step
 from blockwright_spec.manager.state import Absent, Hit, Running, State, Waiting, in_flight, recurrent
-from blockwright_spec.reads import Prefix
+from blockwright_spec.reads import Mamba, Prefix
 
 from .adapter import Found, ManagerAdapter, Planned, Served
 from .outcome import ManagerOutcome
@@ -86,10 +86,15 @@ def hit_of(state: State, prefix: Prefix) -> Hit:
     return LAST.hit(state, prefix) if state.config.caching else Hit()
 
 
-def computed_of(state: State, slot: int) -> int:
-    """Return the engine's count of a running request; with steps in flight, their tokens are included."""
+def running(state: State, slot: int) -> Running:
     request = state.requests[slot]
     assert isinstance(request, Running)
+    return request
+
+
+def computed_of(state: State, slot: int) -> int:
+    """Return the engine's count of a running request; with steps in flight, their tokens are included."""
+    request = running(state, slot)
     return request.written if state.config.added.overlaps else request.computed
 
 
@@ -110,6 +115,17 @@ def wanted(state: State, slot: int, request: Running) -> int:
 
 def chunks(scope: Scope, remaining: int) -> range:
     return range(1 if "chunks" in scope.calls else remaining, remaining + 1)
+
+
+def places(scope: Scope, state: State, begin: int, new: int) -> tuple[int, ...]:
+    """Return the places of a checkpoint in a step of `new` tokens: 0 for none, the right one if any, and wrong ones."""
+    if "checkpoint" not in scope.calls:
+        return (0,)
+    size = max(each.block_size for each in state.config.groups if isinstance(each.kind, Mamba))
+    place = (begin + new - 1) // size * size
+    wrong = (begin + new, place - 1, place - size) if "misuse" in scope.calls else ()
+    right = (place,) if place >= begin + size else ()
+    return (0, *sorted({*right, *wrong} - {0}))
 
 
 def is_idle(scope: Scope, state: State) -> bool:

@@ -1,4 +1,4 @@
-"""The actions of an engine on a running request: give it slots, append tokens, publish, trim."""
+"""The actions of an engine on a running request that have options: give it slots, append tokens."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Self
@@ -14,14 +14,21 @@ from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
 from .outcome import ManagerOutcome, outcome_of
-from .parts import Reply, allocate, chunks, computed_of, is_idle, is_untimely, name_of, settled, wanted, when
+from .parts import (
+    Reply,
+    allocate,
+    chunks,
+    computed_of,
+    is_idle,
+    is_untimely,
+    name_of,
+    places,
+    running,
+    settled,
+    wanted,
+    when,
+)
 from .scopes import Scope
-
-
-def running(state: State, slot: int) -> Running:
-    request = state.requests[slot]
-    assert isinstance(request, Running)
-    return request
 
 
 class Grow(NamedTuple):
@@ -33,6 +40,7 @@ class Grow(NamedTuple):
     later: bool = False
     drafts: int = 0
     planned: bool = False
+    checkpoint: int = 0
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
@@ -44,7 +52,8 @@ class Grow(NamedTuple):
             yield from cls.overlapped(scope, state, slot, request)
         elif remaining:
             for new in chunks(scope, remaining):
-                yield cls(slot, new, planned="plan" in scope.calls)
+                for place in places(scope, state, request.computed, new):
+                    yield cls(slot, new, planned="plan" in scope.calls, checkpoint=place)
             for ahead in scope.lookaheads:
                 if ahead:
                     yield cls(slot, remaining, ahead)
@@ -52,7 +61,8 @@ class Grow(NamedTuple):
                 if request.computed + remaining + drafts <= state.config.max_model_len:
                     yield from cls.drafted(state, slot, remaining, drafts)
             if "later" in scope.calls:
-                yield cls(slot, remaining, 0, True)
+                for place in places(scope, state, request.computed, remaining):
+                    yield cls(slot, remaining, 0, True, checkpoint=place)
         if runs_ahead(state.config):
             yield from cls.ahead(scope, state, slot, request)
 
@@ -89,7 +99,8 @@ class Grow(NamedTuple):
                 yield cls(slot, remaining, ahead)
 
     def step(self) -> Step:
-        return Step(self.new, self.lookahead, when(self.later), added=StepAdded(self.drafts))
+        added = StepAdded(self.drafts, checkpoint=self.checkpoint)
+        return Step(self.new, self.lookahead, when(self.later), added=added)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         computed = computed_of(state, self.slot)
@@ -162,74 +173,3 @@ class Append(NamedTuple):
 
     def perform(self, adapter: ManagerAdapter, state: State) -> None:
         adapter.append(name_of(self.slot), self.tokens)
-
-
-class Publish(NamedTuple):
-    """Publish the blocks filled up to `end` tokens."""
-
-    slot: int
-    end: int
-    has_run: bool = True
-
-    @classmethod
-    def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
-        """Yield publications: of all computed tokens, a block less, and known drafts that are accepted only now.
-
-        Layers that run ahead are only told where a step ended: they leave no state between the ends of a step.
-
-        That they cannot be taken back afterwards is seen where wrong steps are made.
-        """
-        if "later" not in scope.calls:
-            return
-        request, size = running(state, slot), state.config.groups[0].block_size
-        most = min(request.written, len(prefix[1]))
-        yield cls(slot, request.computed)
-        if "before" in scope.calls:
-            yield cls(slot, request.computed, False)
-        if request.computed > size and not runs_ahead(state.config):
-            yield cls(slot, (request.computed - 1) // size * size)
-        if request.computed < most:
-            yield cls(slot, most)
-        if "odd" in scope.calls:
-            yield from (cls(slot, end) for end in range(request.computed))
-        if "misuse" in scope.calls:
-            yield cls(slot, most + 1)
-            yield cls(slot, -1)
-
-    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        return settled(state, transitions.publish(state, self.slot, self.end, self.has_run))
-
-    def perform(self, adapter: ManagerAdapter, state: State) -> None:
-        if self.has_run:
-            adapter.publish(name_of(self.slot), self.end)
-        else:
-            adapter.publish_before(name_of(self.slot), self.end)
-
-
-class Trim(NamedTuple):
-    """Null the entries dead at `end` tokens."""
-
-    slot: int
-    end: int
-
-    @classmethod
-    def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
-        if "trim" not in scope.calls:
-            return
-        request = running(state, slot)
-        most = min(request.written, len(prefix[1]))
-        yield cls(slot, request.computed)
-        if request.computed < most:
-            yield cls(slot, most)
-        if "odd" in scope.calls:
-            yield cls(slot, request.settled)
-        if "misuse" in scope.calls:
-            yield cls(slot, -1)
-            if most < request.written:
-                yield cls(slot, request.written)
-
-    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        return settled(state, transitions.trim(state, self.slot, self.end, choice))
-
-    def perform(self, adapter: ManagerAdapter, state: State) -> None:
-        adapter.trim(name_of(self.slot), self.end)

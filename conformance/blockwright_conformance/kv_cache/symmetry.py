@@ -72,7 +72,7 @@ def remembered(state: State, names: Names) -> list[int]:
 
 def placed(mark: Mark) -> tuple[Any, ...]:
     """Return what is remembered of a block that no time ends."""
-    return mark.first, mark.recent, mark.passing, mark.spared, mark.tip, mark.nexts
+    return mark.first, mark.recent, mark.passing, mark.spared, mark.tip, mark.asked, mark.nexts
 
 
 def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[Any, ...]:
@@ -84,7 +84,7 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
         blocks = tuple([tuple([marks[block] if block else -1 for block in table]) for table in owned(request)])
         least = max(certain(request), request.settled)
         added, wish = request.added, request.added.wish
-        counts = request.computed, request.written, added.drafts, least, added.encoder, added.loading
+        counts = request.computed, request.written, added.drafts, least, added.encoder, added.loading, added.checkpoint
         said = (wish.tokens, wish.priority, wish.until - state.now, wish.first if wish.first is not None else -1)
         lengths = astuple(added.wants), added.tails, added.is_delayed
         facts = trimmed, counts, request.published, slot in state.due, said if state.marks else (), lengths

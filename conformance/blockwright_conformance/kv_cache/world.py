@@ -12,7 +12,7 @@ from ..checker.explore import Explorer
 from ..checker.lockstep import Compared
 from ..checker.world import World
 from . import lockstep
-from .actions import ACTIONS, call_of, enabled, meaning, perform
+from .actions import NAMES, call_of, enabled, meaning, perform
 from .adapter import ManagerAdapter, Observation
 from .blockwright import BlockwrightAdapter
 from .counterexample import diagnose
@@ -53,7 +53,7 @@ class KVCacheWorld(World[State, ManagerAdapter]):
     to keep block tables up to date (REPLICA-1).
     """
 
-    actions = ACTIONS
+    kinds = NAMES
     step_laws: ClassVar[tuple[Law, ...]] = STEP_LAWS
     weights = WEIGHTS
     examined_every = 16
@@ -150,5 +150,5 @@ def explorer(
 
 
 EVERYTHING = frozenset(reason.name for reason in Reason if reason is not Reason.ILLEGAL_CHOICE) | frozenset(
-    action.__name__ for action in ACTIONS if not action.__name__.startswith(("Wrong", "Late"))
+    name for name in NAMES if not name.startswith(("Wrong", "Late"))
 )

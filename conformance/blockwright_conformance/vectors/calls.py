@@ -20,13 +20,13 @@ Tables = tuple[Table, ...]
 class Field(NamedTuple):
     name: str
     shape: str = "count"
-    """A "count" (integer), a "name", "tokens" (integers), or "pairs" (of a name and integers)."""
+    """A "count" (integer), a "name", "tokens" (integers), "pairs" (of a name and integers), or of an answer its own."""
     default: int | None = None
     """The value that stands for it where it is left out; None: it is never left out."""
 
 
 REQUEST = Field("request", "name")
-STEP = ("lookahead", "later", "drafts", "external", "encoder", "whole", "reserve")
+STEP = ("lookahead", "later", "drafts", "external", "encoder", "whole", "reserve", "checkpoint")
 """What `allocate` may ask for beyond new tokens, each 0 where it is left out."""
 
 SIGNATURES: dict[str, tuple[Field, ...]] = {
@@ -84,15 +84,15 @@ class Answer(NamedTuple):
     reason: str = ""
 
 
-ANSWERS: dict[str, tuple[str, ...]] = {
+ANSWERS: dict[str, tuple[Field, ...]] = {
     "ok": (),
-    "hit": ("length", "tables"),
-    "blocks": ("tables",),
-    "served": ("served", "whole"),
-    "copies": ("copies",),
-    "counts": ("counts",),
-    "refused": ("reason",),
-    "error": ("reason",),
+    "hit": (Field("length"), Field("tables", "tables")),
+    "blocks": (Field("tables", "tables"),),
+    "served": (Field("served", "tables of requests"), Field("whole", "flag")),
+    "copies": (Field("copies", "copies"),),
+    "counts": (Field("counts", "tokens"),),
+    "refused": (Field("reason", "name"),),
+    "error": (Field("reason", "name"),),
 }
 """The words of answers, each with its fields; "refused" is "not now" or "never", "error" says that a call is wrong."""
 
@@ -108,7 +108,7 @@ SILENT = {
 
 def step_of(arguments: dict[str, Any]) -> Step:
     later = Publication.LATER if arguments["later"] else Publication.NOW
-    added = StepAdded(arguments["drafts"], arguments["external"], arguments["encoder"])
+    added = StepAdded(*[arguments[name] for name in ("drafts", "external", "encoder", "checkpoint")])
     return Step(arguments["new"], arguments["lookahead"], later, bool(arguments["whole"]), arguments["reserve"], added)
 
 
@@ -172,8 +172,8 @@ class ByCalls:
 
     def allocate(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Tables | None:
         added, later = step.added, int(step.publication is Publication.LATER)
-        options = step.lookahead, later, added.drafts, added.external, added.encoder
-        values = computed, step.new, length, hit_of or NOBODY, *options, int(step.whole), step.reserve
+        options = step.lookahead, later, added.drafts, added.external, added.encoder, int(step.whole), step.reserve
+        values = computed, step.new, length, hit_of or NOBODY, *options, added.checkpoint
         answer = self.said("allocate", name, *values, may=("blocks", "refused"))
         return answer.tables if answer.word == "blocks" else None
 

@@ -18,7 +18,7 @@ from blockwright_spec.manager.state import Hit, Running, State, Waiting, initial
 from blockwright_spec.manager.table_laws import common_prefix_blocks
 from blockwright_spec.reads import Prefix
 
-from ..checker.world import Action
+from ..checker.world import Action, kind_of
 from ..kv_cache.abstraction import expected
 from ..kv_cache.actions import enabled, meaning, perform
 from ..kv_cache.adapter import Observation
@@ -32,7 +32,7 @@ from .records import Vector, VectorStep
 
 LENGTH = 30
 
-OPTIONS = ("lookahead", "later", "drafts", "external", "whole", "reserve", "accepted")
+OPTIONS = ("lookahead", "later", "drafts", "external", "whole", "reserve", "accepted", "checkpoint")
 """What an action may ask for; one that does is of another sort than one that does not."""
 
 Place = bytes
@@ -49,7 +49,7 @@ class Move(NamedTuple):
 def sort_of(state: State, action: Action, outcome: ManagerOutcome) -> tuple[str, ...]:
     """Return the sort of a transition: the action, the reason of its refusal, and the changes of blocks."""
     after, hit = outcome.state, outcome.hit
-    signs = [type(action).__name__, outcome.refusal.reason.name if outcome.refusal else ""]
+    signs = [kind_of(action), outcome.refusal.reason.name if outcome.refusal else ""]
     signs += [name for name in OPTIONS if getattr(action, name, None)]
     signs += ["again"] * (isinstance(action, Admit) and isinstance(state.requests[action.slot], Waiting))
     for step in outcome.done:

@@ -78,7 +78,7 @@ def config_of(record: dict[str, Any]) -> Config:
 
 
 def answer_record(answer: Answer) -> dict[str, Any]:
-    return {"answer": answer.word} | {name: getattr(answer, name) for name in ANSWERS[answer.word]}
+    return {"answer": answer.word} | {field.name: getattr(answer, field.name) for field in ANSWERS[answer.word]}
 
 
 def answer_of(record: dict[str, Any]) -> Answer:

@@ -12,7 +12,7 @@ from blockwright_spec.manager.state import Config
 from ..capabilities import Capabilities
 from ..kv_cache.adapter import Observation
 from ..kv_cache.scopes import LAYERS, option
-from .calls import ANSWERS, SIGNATURES, STALE, Answer, Call, Tables
+from .calls import ANSWERS, SIGNATURES, STALE, Answer, Call, Field, Tables
 from .records import FLAGS, UNREADABLE, config_of, group_record
 
 VERSION = 1
@@ -68,15 +68,6 @@ SHAPES: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
 }
 """How a value of each shape is written, and read again."""
 
-PARTS = {
-    "ok": (),
-    "refused": (),
-    "hit": ("count", "tables"),
-    "blocks": ("tables",),
-    "copies": ("copies",),
-    "counts": ("tokens",),
-}
-
 
 def call_line(call: Call) -> str:
     words = [call.word]
@@ -101,14 +92,19 @@ def call_of(line: str) -> Call:
     return Call(word, tuple(values))
 
 
+def parts_of(word: str) -> tuple[Field, ...]:
+    """Return the fields of an answer that a line has; a refusal's reason is for readers of files."""
+    return ANSWERS[word] if word != "refused" else ()
+
+
 def answer_line(answer: Answer) -> str:
     if answer.word == "served":
         tables = ";".join(map(tabled, answer.served)) or NOTHING
         return f"served {len(answer.served)} {'whole' if answer.whole else 'part'} {tables}"
     if answer.word == "error":
         return "error stale" if answer.reason.startswith(STALE) else "error"
-    fields = zip(ANSWERS[answer.word], PARTS[answer.word], strict=False)
-    return " ".join([answer.word, *(SHAPES[shape][0](getattr(answer, name)) for name, shape in fields)])
+    fields = parts_of(answer.word)
+    return " ".join([answer.word, *(SHAPES[field.shape][0](getattr(answer, field.name)) for field in fields)])
 
 
 def answer_of(line: str) -> Answer:
@@ -123,9 +119,9 @@ def answer_of(line: str) -> Answer:
                 return Answer("error", reason=" ".join(rest))
             case ["hit", "0", _]:
                 return Answer("hit")
-            case [word, *texts] if word in ANSWERS and len(texts) == len(PARTS.get(word, "-")):
-                fields = zip(ANSWERS[word], PARTS[word], texts, strict=False)
-                return Answer(word, **{name: SHAPES[shape][1](text) for name, shape, text in fields})
+            case [word, *texts] if word in ANSWERS and len(texts) == len(fields := parts_of(word)):
+                pairs = zip(fields, texts, strict=True)
+                return Answer(word, **{field.name: SHAPES[field.shape][1](text) for field, text in pairs})
     except UNREADABLE as error:
         raise WireError(f"answer: cannot read {line!r}: {error}") from error
     raise WireError(f"answer: expected ok, hit, blocks, served, copies, counts, refused or error, not {line!r}")

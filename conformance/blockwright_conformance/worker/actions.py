@@ -23,8 +23,8 @@ from blockwright_spec.worker.input_laws import Handed, RowCall
 from blockwright_spec.worker.inputs import Inputs, Work, inputs, stepped
 from blockwright_spec.worker.rows import Row, RowRefusal, Rows, RowsOutcome, gaps, place_of
 
-from ..checker.world import Outcome
-from ..kv_cache import arrivals, running, steps
+from ..checker.world import Outcome, kind_of
+from ..kv_cache import arrivals, running
 from ..kv_cache.actions import enabled
 from ..kv_cache.lockstep import replaced
 from ..kv_cache.parts import computed_of, wanted
@@ -144,19 +144,19 @@ class Serve(WorkerAction):
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
         busy, config = state.busy, state.manager.config
-        whole = steps.Fork | steps.Start | steps.Settle
-        beside = steps.TakeCopies | running.GrowEach | steps.Reset
         for each in enabled(scope.engine, state.manager) if not state.result else ():
-            if isinstance(each, arrivals.Admit):
-                if not (busy and recurrent(config)):
-                    yield cls(each)
-            elif isinstance(each, arrivals.Release | arrivals.Preempt):
-                if each.slot not in busy or config.added.settles:
-                    yield cls(each)
-            elif isinstance(each, whole):
-                if not busy:
-                    yield cls(each)
-            elif not isinstance(each, beside) and each.slot not in busy:
+            match kind_of(each):
+                case "Admit":
+                    is_in_time = not (busy and recurrent(config))
+                case "Release" | "Preempt":
+                    is_in_time = each.slot not in busy or config.added.settles
+                case "Fork" | "Start" | "Settle":
+                    is_in_time = not busy
+                case "TakeCopies" | "GrowEach" | "Reset":
+                    is_in_time = False
+                case _:
+                    is_in_time = each.slot not in busy
+            if is_in_time:
                 yield cls(each)
 
     def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
@@ -174,7 +174,7 @@ class Serve(WorkerAction):
                 events.append("hit of the step")
             served = replace(served, parts=(*parts, Part(work, before.contents)))
         events += ["accepted"] * bool(getattr(self.action, "accepted", 0))
-        events += ["rejected"] * bool(getattr(self.action, "rejected", ()))
+        events += ["rejected"] * (kind_of(self.action) == "Settle" and any(self.action.arguments))
         steps: tuple[Any, ...] = ()
         for each in changes(before, after):
             done = each.meaning(served, choice)

@@ -14,8 +14,8 @@ from blockwright_spec.worker.input_laws import INPUT_LAWS, ROW_LAWS, Handed
 from blockwright_spec.worker.inputs import Inputs, slot_at
 from blockwright_spec.worker.rows import RowRefusal
 
-from ..checker.world import Outcome, Reply, World
-from ..kv_cache import actions as engine
+from ..checker.world import Outcome, Reply, World, kind_of
+from ..kv_cache.actions import NAMES
 from ..kv_cache.symmetry import Names, slot_form
 from .actions import ACTIONS, Choice, HandOut, Misuse, Places, Serve, Serving, tables_of
 from .scopes import WorkerScope
@@ -57,10 +57,10 @@ class WorkerWorld(World[Serving, "BlockwrightWorker"]):
     @property
     def kinds(self) -> tuple[str, ...]:
         own = (each.__name__ for each in ACTIONS if each is not Serve)
-        return (*own, *(each.__name__ for each in engine.ACTIONS if each.__name__ in SERVED))
+        return (*own, *(name for name in NAMES if name in SERVED))
 
     def kind(self, action: Any) -> str:
-        return type(action.action if isinstance(action, Serve) else action).__name__
+        return kind_of(action.action if isinstance(action, Serve) else action)
 
     def digest(self, state: Serving) -> bytes:
         """Return a name that is equal for states that differ in the names of blocks only.

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blockwright_conformance.checker.explore import Explorer, Node
-from blockwright_conformance.checker.world import Action
+from blockwright_conformance.checker.world import Action, kind_of
 from blockwright_conformance.kv_cache.actions import meaning
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
 from blockwright_conformance.kv_cache.arrivals import Admit
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.running import Grow
 from blockwright_conformance.kv_cache.scopes import EVERY, Scope
-from blockwright_conformance.kv_cache.steps import FinishLoad, Fork, Settle
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.outcomes import Reason
 from blockwright_spec.manager.state import NULL, Running, State, holders, key
@@ -72,11 +71,11 @@ def is_fenced(before: State, action: Action, answer: ManagerOutcome) -> bool:
 
 
 def is_rejected(before: State, action: Action, answer: ManagerOutcome) -> bool:
-    return isinstance(action, Settle) and bool(action.rejected) and answer.refusal is None
+    return kind_of(action) == "Settle" and any(action.arguments) and answer.refusal is None
 
 
 def is_part_of_a_load(before: State, action: Action, answer: ManagerOutcome) -> bool:
-    came = action.came if isinstance(action, FinishLoad) and not answer.refusal else 0
+    came = action.arguments[1] if kind_of(action) == "FinishLoad" and not answer.refusal else 0
     return came > 0 and any(isinstance(each, Running) and each.added.loading > came for each in before.requests)
 
 
@@ -145,8 +144,8 @@ def steps(each: Scope, actions: tuple[Action, ...]) -> Iterator[Record]:
 def told_action(action: Action) -> str:
     names = "ABCDEFG"
     slot = getattr(action, "slot", None)
-    other = f" to {names[action.child]}" if isinstance(action, Fork) else ""
-    return f"{type(action).__name__}{'' if slot is None else f' {names[slot]}'}{other}"
+    other = f" to {names[action.arguments[1]]}" if kind_of(action) == "Fork" else ""
+    return f"{kind_of(action)}{'' if slot is None else f' {names[slot]}'}{other}"
 
 
 def after(state: State) -> Record:

@@ -8,7 +8,7 @@ import ast
 import re
 import tomllib
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import blockwright
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
@@ -16,6 +16,8 @@ from blockwright_spec.law import CALL_LAWS
 from blockwright_spec.manager import laws
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
+
+from ..known_bugs.changes import definitions
 
 TAG: Final = re.compile(r"\blaw:\s*([A-Z]+-\d+(?:\s*,\s*[A-Z]+-\d+)*)")
 
@@ -38,26 +40,17 @@ def law_ids() -> tuple[str, ...]:
 
 
 def tags(source: str) -> list[tuple[int, str, str]]:
-    spans = list(functions(ast.parse(source)))
+    named = list(definitions(ast.parse(source)))
     return [
-        (number, innermost(spans, number), law.strip())
+        (number, innermost(named, number), law.strip())
         for number, line in enumerate(source.splitlines(), 1)
         for found in TAG.findall(line)
         for law in found.split(",")
     ]
 
 
-def functions(node: ast.AST, prefix: str = "") -> list[tuple[int, int, str]]:
-    found = []
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.ClassDef):
-            name = prefix + child.name
-            found += [(child.lineno, child.end_lineno or child.lineno, name), *functions(child, f"{name}.")]
-    return found
-
-
-def innermost(spans: list[tuple[int, int, str]], number: int) -> str:
-    return next((name for first, last, name in reversed(spans) if first <= number <= last), "")
+def innermost(named: list[tuple[str, Any]], number: int) -> str:
+    return next((name for name, each in reversed(named) if each.lineno <= number <= each.end_lineno), "")
 
 
 def claims() -> dict[str, list[Place]]:

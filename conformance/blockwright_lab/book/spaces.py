@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from blockwright_conformance.checker.explore import Explorer, Node
+from blockwright_conformance.checker.world import kind_of
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
 from blockwright_conformance.kv_cache.scopes import Scope, layer_name, scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld, explorer
@@ -69,7 +70,7 @@ class Drawing(Explorer[State, ManagerAdapter]):
             self.refused[start] = self.refused.get(start, 0) + 1
         elif start != end:
             names = self.edges.setdefault((start, end), [])
-            name = type(action).__name__
+            name = kind_of(action)
             names += [] if name in names else [name]
         return super().arrived(node, action, outcome, after)
 

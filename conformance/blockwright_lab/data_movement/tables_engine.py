@@ -28,7 +28,7 @@ from blockwright_spec.manager.outcomes import When
 from blockwright_spec.reads import Prefix
 
 from ..known_bugs.worlds import tables_of
-from .tables_scopes import World
+from .gate import World
 from .tables_tensors import TokenCaches, code
 
 LAWS_EVERY = 16

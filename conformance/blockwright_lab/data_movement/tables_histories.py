@@ -16,8 +16,8 @@ from blockwright_conformance.checker.history import run_drawn, wander
 from blockwright_conformance.gates import GateResult
 from blockwright_conformance.rows import ran
 
+from .gate import HISTORIES, World
 from .tables_engine import PagedEngine
-from .tables_scopes import HISTORIES, World
 
 LENGTHS = {"quick": (1, 40), "pr": (8, 100), "nightly": (1000, 200)}
 
@@ -40,6 +40,7 @@ class Moves:
 
     def __init__(self, engine: PagedEngine) -> None:
         self.engine, self.world, self.fired, self.made = engine, engine.world, engine.fired, 0
+        self.reset, self.finish = engine.reset, engine.finish
 
     def kinds(self) -> dict[str, list[Move]]:
         numbers, engine = range(CHOICES * self.made, CHOICES * (self.made + 1)), self.engine
@@ -55,12 +56,6 @@ class Moves:
         self.made += 1
         method, random = getattr(self, name), Random(number)
         method(*[random.randrange(2**16) for _ in range(method.__code__.co_argcount - 1)])
-
-    def finish(self) -> None:
-        self.engine.finish()
-
-    def reset(self) -> None:
-        self.engine.reset()
 
     def indices(self, status: SequenceStatus) -> list[int]:
         groups = self.engine.groups

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import scopes
-from . import instrumented, offload_trials, paged_trials, pool_trials
+from . import offload_trials, paged_trials, pool_trials, worlds
 from .changes import Change, How
 from .known_bug import KnownBug, Place, TrialPlace
 
@@ -22,7 +22,7 @@ ROWS: dict[str, dict[str, Any]] = tomllib.loads((FOLDER.parent / "places.toml").
 ADAPTERS = ROWS.pop("adapters")
 
 PLACES = {
-    name: Place(scopes.scope(part, row), getattr(instrumented, ADAPTERS.get(name, "VariantAdapter")))
+    name: Place(scopes.scope(part, row), getattr(worlds, ADAPTERS.get(name, "VariantAdapter")))
     for part, rows in ROWS.items()
     for name, row in rows.items()
 }

@@ -18,6 +18,7 @@ import blockwright
 ROOT = Path(blockwright.__file__).resolve().parent
 
 
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 How = Literal["replace", "before", "after"]
 
 
@@ -76,17 +77,19 @@ def unchanged_functions(file: str) -> tuple[Function, ...]:
     return tuple(functions_of(file, source_of(file)))
 
 
-def functions_of(file: str, text: str) -> Iterator[Function]:
-    def below(node: ast.AST, name: str) -> Iterator[Function]:
-        for child in ast.iter_child_nodes(node):
-            inner = name
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                inner = f"{name}.{child.name}"
-                if not isinstance(child, ast.ClassDef):
-                    yield Function(inner, file, child)
-            yield from below(child, inner)
+def definitions(node: ast.AST, within: str = "") -> Iterator[tuple[str, Definition]]:
+    """Yield the functions and classes below a node, with the names of those around them."""
+    for child in ast.iter_child_nodes(node):
+        name = within
+        if isinstance(child, Definition):
+            name = f"{within}.{child.name}".removeprefix(".")
+            yield name, child
+        yield from definitions(child, name)
 
-    return below(ast.parse(text), file.removesuffix(".py").replace("/", "."))
+
+def functions_of(file: str, text: str) -> Iterator[Function]:
+    named = definitions(ast.parse(text), file.removesuffix(".py").replace("/", "."))
+    return (Function(name, file, node) for name, node in named if not isinstance(node, ast.ClassDef))
 
 
 def functions(sources: dict[str, str]) -> Iterator[Function]:

@@ -16,9 +16,8 @@ from blockwright_conformance.checker.diagnose import diagnose
 from blockwright_conformance.checker.world import World
 
 from .changes import Change
-from .instrumented import VariantAdapter
 from .watch import rearm
-from .worlds import world_on
+from .worlds import VariantAdapter, world_on
 
 
 class Fault(NamedTuple):

@@ -13,12 +13,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations
+from math import inf
 from types import ModuleType
 from typing import Any
 
-from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
-from blockwright_spec.reads import Full, Sliding
+from blockwright_conformance.kv_cache.blockwright import kv_cache_config
+from blockwright_spec.manager.state import Config
+from blockwright_spec.reads import Full, Group, Sliding
 
+from ..numerics.engine.below import LateHandler
 from .known_bug import Fault
 from .watch import rearm
 
@@ -49,34 +52,29 @@ SIZE = 2
 LENGTH = 7
 
 
-class Copies:
+class Copies(LateHandler):
     """A handler that moves contents, and at any time: what changes while it is being read arrives torn."""
 
     def __init__(self, contents: dict[str, list[object]], fails: bool, at_once: bool = False) -> None:
+        super().__init__()
         self.contents, self.fails, self.at_once = contents, fails, at_once
-        self.begun: dict[int, tuple[Any, list[object]]] = {}
-        self.finished: list[tuple[int, bool]] = []
+        self.first: dict[int, list[object]] = {}
 
     def read(self, spec: Any) -> list[object]:
         return [self.contents[spec.medium()][block] for block in spec.block_ids]
 
+    def polls_of(self, spec: Any) -> float:
+        return -1 if self.at_once else inf  # they land when the engine waits for them
+
     def transfer_async(self, job_id: int, spec: Any) -> bool:
-        self.begun[job_id] = (spec, self.read(spec[0]))
-        if self.at_once:
-            self.wait([job_id])
-        return True
+        self.first[job_id] = self.read(spec[0])
+        return super().transfer_async(job_id, spec)
 
-    def wait(self, job_ids: Any) -> None:
-        for job_id in [job_id for job_id in self.begun if job_id in job_ids]:
-            (source, destination), first = self.begun.pop(job_id)
-            is_bad = self.fails and destination.medium() == "GPU"
-            for block, was, now in zip(destination.block_ids, first, self.read(source), strict=True):
-                self.contents[destination.medium()][block] = was if was == now and not is_bad else "torn"
-            self.finished.append((job_id, not is_bad))
-
-    def get_finished(self) -> list[tuple[int, bool]]:
-        finished, self.finished = self.finished, []
-        return finished
+    def carry(self, job_id: int, source: Any, destination: Any) -> bool:
+        is_bad = self.fails and destination.medium() == "GPU"
+        for block, was, now in zip(destination.block_ids, self.first[job_id], self.read(source), strict=True):
+            self.contents[destination.medium()][block] = was if was == now and not is_bad else "torn"
+        return not is_bad
 
 
 def shelf(offload: Any, num_blocks: int) -> Any:
@@ -106,15 +104,12 @@ class Engine:
         self.store_on = store_on
         self.hasher = package.SipHasher(key_lookahead=lookahead)
         offload: Any = package.offload
-        specs = [kv_cache_spec(kind, SIZE, package) for kind in kinds]
-        groups = [self.core.KVCacheGroupSpec([f"layer {at}"], spec) for at, spec in enumerate(specs)]
-        config = self.core.KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=groups)
+        config = kv_cache_config(Config(tuple(Group(kind, SIZE) for kind in kinds), num_blocks, 16), package)
         self.manager = self.core.KVCacheManager(config, 16, track_evictions=store_on == "evict", keep_wanted=False)
         self.contents: dict[str, list[object]] = {"GPU": [None] * num_blocks}
         self.contents |= {medium: [None] * size for medium, size in zip(("CPU", "SHELF"), sizes, strict=False)}
-        self.handler: Any = type("Handler", (Copies, offload.OffloadingHandler), {})(
-            self.contents, fails, len(sizes) > 1
-        )
+        offload.OffloadingHandler.register(LateHandler)  # of a changed package it is another class
+        self.handler: Any = Copies(self.contents, fails, len(sizes) > 1)
         backends = [offload.CPUBackend(SIZE, sizes[0]), *(shelf(offload, size) for size in sizes[1:])]
         chain = offload.OffloadChain([offload.LRUOffloadingManager(each, events) for each in backends], **options)
         worker = offload.OffloadingWorker()
@@ -142,7 +137,9 @@ class Engine:
     def named(self, request: Any) -> list[tuple[int, tuple[int, tuple[int, ...]]]]:
         """Return the whole blocks of a request that are no null entries, with what each must hold."""
         tables = self.manager.get_block_ids(request.request_id)
-        whole = [(group, at, table[at]) for group, table in enumerate(tables) for at in range(LENGTH // SIZE)]
+        whole = [
+            (group, at, block) for group, table in enumerate(tables) for at, block in enumerate(table[: LENGTH // SIZE])
+        ]
         return [
             (block, (group, tuple(request.all_token_ids[: (at + 1) * SIZE]))) for group, at, block in whole if block
         ]
@@ -171,7 +168,7 @@ class Engine:
         return int(external)
 
     def settle(self) -> list[Any]:
-        self.handler.wait(list(self.handler.begun))
+        self.handler.wait(list(self.handler.waiting))
         results: list[Any] = self.connector.poll()
         return results
 
@@ -318,7 +315,7 @@ def interrupted(package: ModuleType) -> Iterator[Fault]:
     engine.manager.reset_prefix_cache()
     request = engine.core.Request("again", [1] * LENGTH, SIZE, hasher=engine.hasher)
     engine.load(request)
-    engine.handler.wait(list(engine.handler.begun))
+    engine.handler.wait(list(engine.handler.waiting))
     for call in (engine.connector.poll, engine.connector.take_events):
         OnTheWayOut(engine.connector)
         with suppress(InterruptError):

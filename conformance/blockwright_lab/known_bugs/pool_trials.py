@@ -16,8 +16,9 @@ from itertools import product
 from types import ModuleType
 from typing import Any
 
-from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
+from blockwright_conformance.kv_cache.blockwright import kv_cache_config
 from blockwright_spec.manager.events import law_restart_finds_what_stood_there
+from blockwright_spec.manager.state import Config
 
 from ..scopes import layer
 from .known_bug import Fault
@@ -108,12 +109,8 @@ def weak(package: ModuleType) -> Iterator[Fault]:
 
 
 def config_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks: int = 9) -> Any:
-    kinds = [layer(f"{each}, block {block_size}").kind for each in layers.split(" + ")]
-    groups = [
-        package.KVCacheGroupSpec([f"layer {at}"], kv_cache_spec(kind, block_size, package))
-        for at, kind in enumerate(kinds)
-    ]
-    return package.KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=groups)
+    groups = tuple(layer(f"{each}, block {block_size}") for each in layers.split(" + "))
+    return kv_cache_config(Config(groups, num_blocks, 8), package)
 
 
 def manager_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks: int = 9, **rest: Any) -> Any:

@@ -31,7 +31,7 @@ from blockwright.offload.disk.store import BLOCKS, INDEX, RECENCY
 from blockwright_spec.offload.directory import DIRECTORY_LAWS, Altered, Place, Reopened, Served
 
 from .altering import FILES, RANDOM, STANDING, STRIDE, Before, Trial
-from .blocks import BLOCK_BYTES, IDENTITY, KEYS, SLOTS, Work, content_of, key_of, parts_of
+from .blocks import BLOCK_BYTES, IDENTITY, KEYS, SLOTS, Work, content_of, key_of, parts_of, read
 from .power import LOG, NotedStore, contents, lay_out
 
 RUN: Final = "disk, files altered"
@@ -163,17 +163,12 @@ def found(store: DiskStore, before: Before) -> Iterator[Served]:
                     yield Served(slot, key, None)
     for slot in range(SLOTS):
         for wanted in keys.get(slot, set()) | {(slot * 7) % KEYS}:
-            data = bytearray(len(content_of(wanted)))
-            if store.get(key_of(wanted), slot, parts_of(data)):
-                yield Served(slot, key_of(wanted), key_of(wanted) if data == content_of(wanted) else None)
+            if (content := read(store, slot, wanted)) is not None:
+                yield Served(slot, key_of(wanted), key_of(wanted) if content == content_of(wanted) else None)
 
 
 def all_there(store: DiskStore, keys: list[int]) -> bool:
-    for slot, key in enumerate(keys):
-        data = bytearray(len(content_of(key)))
-        if not store.get(key_of(key), slot, parts_of(data)) or data != content_of(key):
-            return False
-    return True
+    return all(read(store, slot, key) == content_of(key) for slot, key in enumerate(keys))
 
 
 def is_private(path: Path, *names: str) -> bool:

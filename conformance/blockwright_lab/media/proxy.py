@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from random import Random
-from types import TracebackType
 from typing import Self
 
 CHUNK = 1 << 16
@@ -41,9 +40,7 @@ class FaultProxy:
         self._listen()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closing = True
         self._changed.set()
         self._deafen()

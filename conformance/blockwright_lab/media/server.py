@@ -9,7 +9,6 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 WAIT = 10.0
@@ -53,9 +52,7 @@ class LocalServer:
                 return self
         raise RuntimeError(f"the server did not start: {self.log()}")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
         self._folder.cleanup()
 

@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar, NamedTuple, NoReturn, TypeVar
 
@@ -128,12 +129,8 @@ def live(plan: Plan) -> None:
             Work(store, random.Random(plan.seed + i), range(i, SLOTS, count), range(i, KEYS, count), say)
             for i in range(count)
         ]
-        threads = [threading.Thread(target=work.run, args=(STEPS,)) for work in works[1:]]
-        for thread in threads:
-            thread.start()
-        works[0].run(STEPS)
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(lambda work: work.run(STEPS), works))
 
 
 def start(plan: Plan) -> int:

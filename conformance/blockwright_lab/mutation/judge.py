@@ -11,9 +11,9 @@ import argparse
 import ast
 import gc
 import json
+import multiprocessing
 import os
 import resource
-import select
 import signal
 import subprocess
 import sys
@@ -138,31 +138,26 @@ def in_fork(work: Callable[[], str], limit: float) -> tuple[str, bool]:
     An error gives the text of a pair: nothing, and what was raised, as JSON. The process and all that it started is
     ended.
     """
-    reads, writes = os.pipe()
-    child = os.fork()
-    if child == 0:
+    fork = multiprocessing.get_context("fork")
+    received, sends = fork.Pipe(duplex=False)
+
+    def alone() -> None:
         os.setsid()
-        with os.fdopen(writes, "w", encoding="utf-8") as pipe:
-            pipe.write(silently(work))
-            pipe.flush()
-        os._exit(0)
-    os.close(writes)
-    received, until = bytearray(), time.monotonic() + limit
+        sends.send(silently(work))
+
+    child = fork.Process(target=alone)
+    child.start()
+    sends.close()
     try:
-        while (left := until - time.monotonic()) > 0:
-            if select.select([reads], [], [], left)[0]:
-                more = os.read(reads, 1 << 16)
-                if not more:
-                    return received.decode("utf-8", "replace"), True
-                received += more
-        return "", False
+        return (received.recv(), True) if received.poll(limit) else ("", False)
+    except EOFError:
+        return "", True
     finally:
-        os.close(reads)
-        try:
-            os.killpg(child, signal.SIGKILL)
-        except ProcessLookupError:
-            os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        received.close()
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid or 0, signal.SIGKILL)
+        child.kill()
+        child.join()
 
 
 def silently(work: Callable[[], str]) -> str:

@@ -21,8 +21,8 @@ from blockwright_conformance.offload.scopes import CHAIN_PR, TIER_LARGE, TIER_PR
 from blockwright_conformance.worker.world import WorkerWorld
 from blockwright_conformance.worker.world import scopes as worker_scopes
 
+from ..data_movement.gate import HISTORIES
 from ..data_movement.tables_histories import random_walk
-from ..data_movement.tables_scopes import HISTORIES
 
 NEAR, FAR = 400, 60
 """Transitions from the initial state on, and steps of a walk."""

@@ -38,15 +38,15 @@ def reason_for(mutation: Mutation) -> str:
 def changed(listed: dict[str, Listed], drop: bool, digests: Iterable[str], reason: str) -> dict[str, Listed]:
     from .targets import all_mutations
 
-    found: dict[str, Listed] = {}
-    for of in listed:
-        there = {(each.function, each.digest) for each in all_mutations() if each.of == of}
-        known = {(function, digest): why for function, held in listed[of].items() for digest, why in held.items()}
-        known = {each: why for each, why in known.items() if not drop or each in there}
-        by_function: Listed = {}
-        for (function, digest), why in sorted((known | {each: reason for each in there if each[1] in digests}).items()):
-            by_function.setdefault(function, {})[digest] = why
-        found[of] = by_function
+    there = {(each.of, each.function, each.digest) for each in all_mutations()}
+    known = {
+        (of, name, digest): why for of in listed for name, own in listed[of].items() for digest, why in own.items()
+    }
+    kept = {each: why for each, why in known.items() if not drop or each in there}
+    kept |= {each: reason for each in there if each[2] in digests}
+    found: dict[str, Listed] = {of: {} for of in listed}
+    for (of, name, digest), why in sorted(kept.items()):
+        found[of].setdefault(name, {})[digest] = why
     return found
 
 

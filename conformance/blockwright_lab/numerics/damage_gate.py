@@ -20,8 +20,8 @@ from typing import Any
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import Listed
 
-from ..data_movement.tables_scopes import HISTORIES
-from ..data_movement.tables_scopes import World as Tables
+from ..data_movement.gate import HISTORIES
+from ..data_movement.gate import World as Tables
 from ..known_bugs.bugs import BY_ID
 from ..known_bugs.gate import CORE, named, summed
 from ..known_bugs.variants import variant

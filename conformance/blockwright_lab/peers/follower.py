@@ -15,6 +15,7 @@ from typing import Any
 from blockwright_conformance.capabilities import Deviation, Finding
 from blockwright_conformance.checker.explore import Explorer, Node, path
 from blockwright_conformance.checker.lockstep import named
+from blockwright_conformance.checker.world import kind_of
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld
@@ -62,7 +63,7 @@ class Follower(Explorer[State, Any]):
         self.result.transitions += 1
         model = node.model.copy()
         outcome, state, faults = follow(model, node.state, action)
-        self.result.fired[outcome.refusal.reason.name if outcome.refusal else type(action).__name__] += 1
+        self.result.fired[outcome.refusal.reason.name if outcome.refusal else kind_of(action)] += 1
         after = Node(state or node.state, model, (node.trail, action))
         goes_on = self.note_all(faults, after)
         if state is None:

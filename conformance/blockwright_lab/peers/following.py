@@ -16,12 +16,12 @@ from blockwright_conformance.checker.world import Action
 from blockwright_conformance.kv_cache import actions
 from blockwright_conformance.kv_cache.abstraction import compared, expected
 from blockwright_conformance.kv_cache.adapter import Observation
-from blockwright_conformance.kv_cache.arrivals import Admit, Release
+from blockwright_conformance.kv_cache.arrivals import Admit
+from blockwright_conformance.kv_cache.calls import KINDS, Call
 from blockwright_conformance.kv_cache.lockstep import choice_of
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.parts import OTHER, Reply, names_of, sent, settled
 from blockwright_conformance.kv_cache.scopes import Scope
-from blockwright_conformance.kv_cache.steps import FinishLoad, Reset
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.effects import written
@@ -36,8 +36,8 @@ from blockwright_spec.reads import Full, Prefix
 from .loading import SyncLoad, mean_sync_load, perform_sync_load
 
 
-class LawError(Exception):
-    """A law that a manager breaks by its own account."""
+class LawError(AssertionError):
+    """A law that a manager breaks by its own account, as that of its own fields which contradict one another."""
 
     def __init__(self, law: str, detail: str) -> None:
         super().__init__(detail)
@@ -74,14 +74,13 @@ def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[Action | SyncL
             yield from actions.of_running(scope, state, slot, request.prefix)
         elif isinstance(request, Waiting):
             yield from newcomers(scope, state, slot, request.prefix, hit_of(request.prefix))
-            yield Release(slot)
+            yield Call("Release", (slot,))
         elif not is_absent_seen:
             is_absent_seen = True
             for prefix in scope.prompts:
                 yield from newcomers(scope, state, slot, prefix, hit_of(prefix))
-    if "reset" in scope.calls:
-        yield Reset()
-    yield from FinishLoad.allowed(scope, state)
+    for name in ("Reset", "FinishLoad"):
+        yield from KINDS[name].allowed(scope, state)
 
 
 def newcomers(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -> Iterator[Action | SyncLoad]:
@@ -123,8 +122,8 @@ def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
         return Followed(outcome, None, [Fault(law, "error", f"{where(error)}; expected {wanted}")])
     outcome = tell(state, action, reply, choice_of(adapter, reply))
     outcome = replace(outcome, state=begin(outcome.state).state)  # type: ignore[union-attr]  # each call is a step of its own
-    if isinstance(action, FinishLoad):
-        outcome = replace(outcome, state=replace(outcome.state, contents=arrived(state, outcome, action)))
+    if isinstance(action, Call) and action.kind == "FinishLoad":
+        outcome = replace(outcome, state=replace(outcome.state, contents=arrived(state, outcome, *action.arguments)))
     shown = adapter.observe(names_of(state))
     faults = misfound(state, action, reply) + misjudged(state, action, outcome, reply)
     is_agreed = reply.refused == (outcome.refusal is not None)
@@ -141,12 +140,12 @@ def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
     return Followed(outcome, rejoined(state, base, shown), faults)
 
 
-def arrived(state: State, outcome: ManagerOutcome, action: FinishLoad) -> tuple[Content | None, ...]:
-    request = state.requests[action.slot]
-    if outcome.refusal or not action.came or not isinstance(request, Running):
+def arrived(state: State, outcome: ManagerOutcome, slot: int, count: int) -> tuple[Content | None, ...]:
+    request = state.requests[slot]
+    if outcome.refusal or not count or not isinstance(request, Running):
         return outcome.state.contents
-    came = replace(request, computed=request.written + action.came)
-    return written(state, action.slot, came, request.written).contents
+    came = replace(request, computed=request.written + count)
+    return written(state, slot, came, request.written).contents
 
 
 def where(error: Exception) -> str:

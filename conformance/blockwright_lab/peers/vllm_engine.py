@@ -7,9 +7,10 @@ are never called, as `benchmarks.published` says. Nothing of vLLM is part of thi
 
 import importlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import starmap
 from math import lcm
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from benchmarks.peers import vllm_paging as vllm_paging_peer
 from benchmarks.published import Published
 from blockwright_conformance.kv_cache.adapter import EXTRAS
 from blockwright_conformance.kv_cache.blockwright import hash_unit
+from blockwright_conformance.kv_cache.scopes import layers
 from blockwright_spec.manager.state import Config
-from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sinks, Sliding
+from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Sinks, Sliding
 
 EVENTS = frozenset({"vllm.distributed.kv_events"})
 """Its events, which need msgspec; the sockets that they are sent over are never opened."""
@@ -158,3 +160,12 @@ def load(version: str, peer_path: Path) -> VllmEngine:
     Raises InvalidArgumentError if the folder holds no unpacked copy of it.
     """
     return RELEASES[version].load(peer_path, lambda: VllmEngine(version))
+
+
+def vllm(
+    version: str, groups: str, num_blocks: int, *, caching: bool = True, eagle: bool = False, **options: Any
+) -> tuple[Any, Callable[..., Any]]:
+    """Return a manager for a script, and what makes its requests."""
+    config = Config(tuple(starmap(Group, layers(groups))), num_blocks, 64, caching, eagle)
+    engine, unit = VllmEngine(version), options.get("hash_block_size", hash_unit(config))
+    return engine.manager(config, **options), lambda name, tokens, **more: engine.request(name, 0, tokens, unit, **more)

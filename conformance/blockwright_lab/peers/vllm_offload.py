@@ -29,6 +29,8 @@ from blockwright_conformance.offload.tier_adapter import TierUnderTest
 from blockwright_spec.offload.tier_calls import TierReason
 from blockwright_spec.offload.tier_state import Key
 
+from .following import LawError
+
 PUBLISHED = replace(
     vllm_peer.PUBLISHED,
     witness="vllm/v1/kv_offload/cpu/manager.py",
@@ -153,18 +155,10 @@ class View:
         used = [*(self.place_of(status) for status in self.blocks().values()), *freed]
         fresh = num_free - len(freed)
         if len(used) != len(set(used)) or len(used) + fresh != capacity:
-            raise BrokenError("TIER-2", f"{capacity} places: in use or freed {sorted(used)}, never used {fresh}")
+            raise LawError("TIER-2", f"{capacity} places: in use or freed {sorted(used)}, never used {fresh}")
 
     def place_of(self, status: Any) -> int:
         return int(getattr(status, self.place))
-
-
-class BrokenError(AssertionError):
-    """A manager's own fields contradict one another, or a law."""
-
-    def __init__(self, law: str, message: str) -> None:
-        super().__init__(message)
-        self.law = law
 
 
 def reported(output: Any, keys: Sequence[Key], evicted: Sequence[Key]) -> Any:
@@ -236,18 +230,18 @@ class NewView(View):
         counts = [status.ref_cnt for status in self.policy_blocks().values()]
         kept = (self.manager._num_evictable_cache_chunks, self.manager._num_write_pending_chunks)
         if kept != (wanted := (counts.count(0), counts.count(-1))):
-            raise BrokenError("TIER-3", f"idle and pending chunks: expected {wanted}, kept {kept}")
+            raise LawError("TIER-3", f"idle and pending chunks: expected {wanted}, kept {kept}")
         policy = self.manager._policy
         if hasattr(policy, "chunks"):
             idle = {key for key, status in policy.chunks.items() if status.ref_cnt == 0}
             current = {entry[1] for entry in policy._heap if policy._is_current(entry)}
             if not idle == policy._evictable == current:
-                raise BrokenError("TIER-3", f"idle: {idle}, evictable: {policy._evictable}, in the heap: {current}")
+                raise LawError("TIER-3", f"idle: {idle}, evictable: {policy._evictable}, in the heap: {current}")
         elif overlap := [
             *(policy.t1.keys() & policy.t2.keys()),
             *((policy.t1 | policy.t2).keys() & (policy.b1 | policy.b2)),
         ]:
-            raise BrokenError("TIER-4", f"{overlap} in two of its lists")
+            raise LawError("TIER-4", f"{overlap} in two of its lists")
 
     def policy_state(self) -> object:
         policy = self.manager._policy

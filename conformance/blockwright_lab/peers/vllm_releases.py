@@ -1,13 +1,16 @@
-"""The two releases of vLLM as engines under test: what they can do, and where they differ."""
+"""The two releases of vLLM as engines under test: what they can do, and where they differ.
+
+The scopes are smaller than Blockwright's own, of every kind, and each is followed to the limit of the profile, shortest
+ways first: two requests, pools that two requests do not fit in, prompts that end on a block and beside one.
+"""
 
 from functools import partial
 from pathlib import Path
 
 from blockwright_conformance.kv_cache.fitting import needs_of
-from blockwright_conformance.kv_cache.scopes import Scope
+from blockwright_conformance.kv_cache.scopes import Scope, of_row, rows_of
 from blockwright_spec.reads import Cross, Full, Mamba
 
-from .engine_scopes import SCOPES
 from .engines import EngineUnderTest, Explored, capabilities_of, deviations_of, explored, laws_of
 from .follower import JUDGED, STEPS, Follower
 from .vllm_engine import NEW, OLD, load
@@ -39,6 +42,7 @@ def explore(version: str, scope: Scope, peer_path: Path, limit: int | None) -> E
     return explored(follower.run(), limit, follower.findings)
 
 
+SCOPES = tuple([of_row(*row) for row in rows_of(__file__)["scopes"]])
 LISTED = tuple((law.id, law.statement.partition("\n")[0]) for law in (*JUDGED, *STEPS))
 LAWS = (*LISTED, *laws_of("vllm").items())
 

@@ -6,7 +6,7 @@ than wide.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from blockwright_conformance.block_tables.scopes import PAGED_PROFILES
 from blockwright_conformance.block_tables.world import TablesWorld
@@ -30,42 +30,34 @@ from .choices import OpenExplorer, open_scopes
 from .steps import Move, refined
 
 Pair = tuple[Any, Any]
+Nulls = Iterator[tuple[Place, bool]]
 
 
 class RefiningExplorer(explore.Explorer[Any, Any]):
     """Follows every transition of an explorer in the block machine, and compares which entries may be null."""
 
-    world_of: ClassVar[type[World[Any, Any]]]
     width: int | None = None
 
-    def __init__(self, scope: Any, max_transitions: int | None = None) -> None:
-        super().__init__(self.world_of(scope), alone=True, max_transitions=max_transitions)
+    def __init__(self, part: "Part", scope: Any, max_transitions: int | None = None) -> None:
+        super().__init__(part.world(scope), alone=True, max_transitions=max_transitions)
+        self.part = part
         self.moves: Counter[Move] = Counter()
         self.last: tuple[Any, Any] = (None, None)
 
     def mapped(self, state: Any) -> Machine:
         """Map a state; the last one is remembered, since many transitions leave from it."""
         if self.last[0] is not state:
-            self.last = state, self.machine(state)
+            self.last = state, self.part.machine(state)
         return self.last[1]  # type: ignore[no-any-return]
-
-    def machine(self, state: Any) -> Machine:
-        raise NotImplementedError
-
-    def trimmable(self, state: Any) -> Iterator[tuple[Place, bool]]:
-        return iter(())
 
     def level(self, frontier: list[explore.Node[Any, Any]]) -> Iterator[explore.Node[Any, Any]]:
         return super().level(frontier[:: 1 if self.width is None else -(-len(frontier) // self.width)])
 
-    def pairs(self, before: Any, outcome: Any) -> Iterator[Pair]:
-        return ((state, done.state) for state, done in outcome.steps if outcome.refusal is None)
-
     def judge_step(self, node: explore.Node[Any, Any], outcome: Any, trail: explore.Trail) -> None:
-        for before, reached in self.pairs(node.state, outcome):
+        for before, reached in self.part.pairs(node.state, outcome):
             if before is not reached:
-                now = self.mapped(before) if before is node.state else self.machine(before)
-                found = refined(now, self.machine(reached))
+                now = self.mapped(before) if before is node.state else self.part.machine(before)
+                found = refined(now, self.part.machine(reached))
                 self.moves.update(found.moves)
                 if found.fault:
                     self.fail("STEP-0", found.fault, trail)
@@ -76,77 +68,61 @@ class RefiningExplorer(explore.Explorer[Any, Any]):
         for law in BLOCK_LAWS:
             if not law.holds(now):
                 self.fail(law.id, law.statement, node.trail)
-        for (name, entry), may in self.trimmable(node.state):
+        for (name, entry), may in self.part.trimmable(node.state):
             if block_machine.unread(now.tables[name], entry) is not may:
                 fault = f"entry {entry} of table {name}: {may} by the part's law, not by BLOCK-4"
                 self.fail("BLOCK-4", fault, node.trail)
 
 
-class OfManager(RefiningExplorer):
-    """The manager, under its policy."""
-
-    world_of = KVCacheWorld
-
-    machine = staticmethod(maps.of_manager)
-
-    def pairs(self, before: Any, reported: Any) -> Iterator[Pair]:
-        for start, done in reported.steps:
-            yield start, done.state
-            before = done.state
-        yield before, reported.state
-
-    def trimmable(self, state: Any) -> Iterator[tuple[Place, bool]]:
-        for request, at, group, table in tables(state):
-            size, slot = span(state.config, group), next(n for n, each in enumerate(state.requests) if each is request)
-            for entry in range(len(table)):
-                is_dead = dead(group.kind, size, request.trimmed, entry)
-                yield ((slot, at), entry), is_dead or jumped(state, request, group, entry)
+class OpenRefiningExplorer(RefiningExplorer, OpenExplorer):
+    """The same under any legal choice."""
 
 
-class OfChoices(OfManager, OpenExplorer):
-    """The manager, under any legal choice."""
+def of_calls(before: Any, outcome: Any) -> Iterator[Pair]:
+    return ((state, done.state) for state, done in outcome.steps if outcome.refusal is None)
 
 
-class OfTables(RefiningExplorer):
-    """Block tables."""
-
-    world_of = TablesWorld
-
-    machine = staticmethod(maps.of_tables)
-
-    def trimmable(self, state: Any) -> Iterator[tuple[Place, bool]]:
-        for slot, table in enumerate(state.tables):
-            for entry in range(len(table.entries) if table is not None else 0):
-                yield (slot, entry), entry < dead_entries(state.config, table)
+def of_manager_calls(before: Any, outcome: Any) -> Iterator[Pair]:
+    for start, done in outcome.steps:
+        yield start, done.state
+        before = done.state
+    yield before, outcome.state
 
 
-class OfTier(RefiningExplorer):
-    """One tier."""
-
-    world_of = TierWorld
-
-    def machine(self, state: Any) -> Machine:
-        return maps.of_tier(getattr(state, "tier", state))
-
-    def pairs(self, before: Any, outcome: Any) -> Iterator[Pair]:
-        for written, done in outcome.steps:
-            yield before.tier, written.tier
-            yield written.tier, done.state
+def of_tier_calls(before: Any, outcome: Any) -> Iterator[Pair]:
+    for written, done in outcome.steps:
+        yield before.tier, written.tier
+        yield written.tier, done.state
 
 
-class OfChain(RefiningExplorer):
-    """A chain of tiers."""
+def nulls_of_manager(state: Any) -> Nulls:
+    for request, at, group, table in tables(state):
+        size, slot = span(state.config, group), next(n for n, each in enumerate(state.requests) if each is request)
+        for entry in range(len(table)):
+            is_dead = dead(group.kind, size, request.trimmed, entry)
+            yield ((slot, at), entry), is_dead or jumped(state, request, group, entry)
 
-    world_of = ChainWorld
 
-    machine = staticmethod(maps.of_chain)
+def nulls_of_tables(state: Any) -> Nulls:
+    for slot, table in enumerate(state.tables):
+        for entry in range(len(table.entries) if table is not None else 0):
+            yield (slot, entry), entry < dead_entries(state.config, table)
 
 
 class Part(NamedTuple):
-    """A part of the specification: how it is explored, and in which scopes of a profile."""
+    """A part of the specification: how it is explored and mapped, and in which scopes of a profile."""
 
-    explorer: type[RefiningExplorer]
+    world: type[World[Any, Any]]
+    machine: Callable[[Any], Machine]
     scopes: Callable[[str], tuple[Any, ...]]
+    pairs: Callable[[Any, Any], Iterator[Pair]] = of_calls
+    """The states before and after each step of an action."""
+    trimmable: Callable[[Any], Nulls] = lambda state: iter(())
+    """Entries of tables, and whether they may be null by the part's own law."""
+    kind: type[RefiningExplorer] = RefiningExplorer
+
+    def explorer(self, scope: Any, limit: int | None) -> RefiningExplorer:
+        return self.kind(self, scope, limit)
 
 
 def followed(profile: str) -> tuple[Any, ...]:
@@ -158,10 +134,13 @@ def followed(profile: str) -> tuple[Any, ...]:
     return tuple(each for each in PROFILES[profile] if not runs_ahead(each.config) and not each.config.added.unit)
 
 
+MANAGER = Part(KVCacheWorld, maps.of_manager, followed, of_manager_calls, nulls_of_manager)
 PARTS: dict[str, Part] = {
-    "the manager": Part(OfManager, followed),
-    "the manager, any choice": Part(OfChoices, open_scopes),
-    "block tables": Part(OfTables, lambda profile: PAGED_PROFILES[profile]),
-    "one tier": Part(OfTier, lambda profile: TIER_PROFILES[profile]),
-    "a chain of tiers": Part(OfChain, lambda profile: CHAIN_PROFILES[profile]),
+    "the manager": MANAGER,
+    "the manager, any choice": MANAGER._replace(scopes=open_scopes, kind=OpenRefiningExplorer),
+    "block tables": Part(TablesWorld, maps.of_tables, PAGED_PROFILES.__getitem__, trimmable=nulls_of_tables),
+    "one tier": Part(
+        TierWorld, lambda state: maps.of_tier(getattr(state, "tier", state)), TIER_PROFILES.__getitem__, of_tier_calls
+    ),
+    "a chain of tiers": Part(ChainWorld, maps.of_chain, CHAIN_PROFILES.__getitem__),
 }

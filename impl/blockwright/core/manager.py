@@ -182,7 +182,7 @@ class KVCacheManager:
             prefix_match_unit: tokens that divide every block: hits may end inside a block, at their multiples. A
                 request that hits part of a block which others read gets that part as a copy: run those of
                 `take_copies` before each step, and call `new_step_starts` at its beginning. None: hits end with whole
-                blocks. Only for attention, and without the options that know whole blocks only: `use_eagle`, events,
+                blocks. Without states of drafts, and the options that know whole blocks only: `use_eagle`, events,
                 `verify_tokens`, `explain_evictions`, `track_evictions`, shares, hints and `eviction_policy`.
 
         Complexity: O(num_blocks + shares).
@@ -350,6 +350,7 @@ class KVCacheManager:
         num_encoder_tokens: int = 0,
         full_sequence_must_fit: bool = False,
         reserved_blocks: int = 0,
+        num_checkpoint_tokens: int = 0,
     ) -> KVCacheBlocks | None:
         """Give a request slots for its next tokens; return the new blocks, or None if there is no room now.
 
@@ -378,6 +379,9 @@ class KVCacheManager:
             num_encoder_tokens: tokens that cross-attention reads, with a new request.
             full_sequence_must_fit: start a new request only if all its tokens would fit, in steps as large as this.
             reserved_blocks: blocks to leave to others; a new request that finds the pool idle need not leave any.
+            num_checkpoint_tokens: recurrent layers also keep the state after so many tokens, the last block end before
+                the step's last token and at least a block behind its first. It takes a block, and is found like the
+                state at the step's end. 0 for none. law: MAMBA-7.
 
         Raises:
             InvalidArgumentError: a count is out of range; names the argument.
@@ -393,7 +397,9 @@ class KVCacheManager:
         plain = num_new_computed_tokens == 0 and new_computed_blocks is None
         more = num_draft_tokens != 0 or num_external_computed_tokens != 0 or num_encoder_tokens != 0
         # Where hits may end inside blocks, a request that ends must know whether its last step put publication off.
-        more = more or reserved_blocks != 0 or (delay_cache_blocks and state.config.unit > 0)
+        more = (
+            more or reserved_blocks != 0 or num_checkpoint_tokens != 0 or (delay_cache_blocks and state.config.unit > 0)
+        )
         # Most steps of decoding end here: they take no block and fill none, so that only counts change.
         if plain and not more and tables is not None and is_in_place(state, request, tables, new, ahead):
             serve_in_place(state, request, tables, new)
@@ -406,7 +412,13 @@ class KVCacheManager:
         if not plain:
             check_hit(state, request, tables, ask, num_new_computed_tokens, new_computed_blocks)
         if more:
-            ask.take(num_draft_tokens, num_external_computed_tokens, num_encoder_tokens, reserved_blocks)
+            ask.take(
+                num_draft_tokens,
+                num_external_computed_tokens,
+                num_encoder_tokens,
+                reserved_blocks,
+                num_checkpoint_tokens,
+            )
         check_ask(state, request, tables, ask)
         if not fits(state, request, tables, ask):
             journal = state.journal
@@ -467,6 +479,7 @@ class KVCacheManager:
         num_encoder_tokens: int = 0,
         full_sequence_must_fit: bool = False,
         reserved_blocks: int = 0,
+        num_checkpoint_tokens: int = 0,
     ) -> Plan:
         """Return whether `allocate_slots` with these arguments would succeed, and its demand; change nothing.
 
@@ -484,7 +497,9 @@ class KVCacheManager:
         ask.ahead = count_of("num_lookahead_tokens", num_lookahead_tokens)
         ask.is_delayed = delay_cache_blocks
         ask.is_whole = full_sequence_must_fit
-        ask.take(num_draft_tokens, num_external_computed_tokens, num_encoder_tokens, reserved_blocks)
+        ask.take(
+            num_draft_tokens, num_external_computed_tokens, num_encoder_tokens, reserved_blocks, num_checkpoint_tokens
+        )
         if num_new_computed_tokens != 0 or new_computed_blocks is not None:
             check_hit(state, request, tables, ask, num_new_computed_tokens, new_computed_blocks)
         check_ask(state, request, tables, ask)
@@ -1145,8 +1160,10 @@ def _check_unit(unit: int, refused: list[str], groups: list[KVCacheGroupSpec]) -
         raise UnsupportedError(f"prefix_match_unit: not together with {', '.join(refused)}; leave one out")
     for group in groups:
         spec = group.kv_cache_spec
-        if isinstance(spec, MambaSpec):
-            raise UnsupportedError("prefix_match_unit: states of recurrent layers are found after whole blocks only")
+        if isinstance(spec, MambaSpec) and spec.num_speculative_blocks > 0:
+            raise UnsupportedError(
+                "prefix_match_unit: not together with states of drafts (num_speculative_blocks); leave one out"
+            )
         if spec.block_size % unit != 0:
             raise InvalidArgumentError(f"prefix_match_unit: {unit} tokens do not divide a block of {spec.block_size}")
 

@@ -80,10 +80,10 @@ class DevicePool(BlockStore):
 
     def is_held(self, mark: i64) -> bool:
         block: i64 = mark - self.first_id
-        return 0 < block < self._count and block != self.null and self._ref[block] > 0
+        return 0 < block < self._count and block != self.null and self.ref_count(block) > 0
 
     def is_free(self, mark: i64) -> bool:
-        return self._ref[mark - self.first_id] == 0
+        return self.ref_count(mark - self.first_id) == 0
 
     def sharers(self, mark: i64) -> i64:
         """Return how many hold a block, copies to come left out. O(1)."""

@@ -24,10 +24,10 @@ class ConfigAdded:
     candidates are told apart by hints and tenants: each of `floors` is a tenant's extra keys and the blocks that are
     its own, and the last `guard` candidates are out of the reach of hints. With `keeps`, blocks that no wanted hit
     needs go first (chapter `keeping`), except the last `spares` of them, which go as others do where there are neither
-    hints nor floors. With `learns` their number is learned: the two numbers say in how many parts of the pool, and how
-    slowly. With `every`, hits of each multiple of so many tokens are wanted too. With `key_lookahead`, a key covers so
-    many tokens behind its block as well (PUB-4). With a `unit`, which divides every block, hits may end inside blocks,
-    at its multiples (chapter `units`).
+    hints nor floors. With `learns` their number is learned: its numbers say in how many parts of the pool, how slowly,
+    and which part of a hit counts as all of it. With `every`, hits of each multiple of so many tokens are wanted too.
+    With `key_lookahead`, a key covers so many tokens behind its block as well (PUB-4). With a `unit`, which divides
+    every block, hits may end inside blocks, at its multiples (chapter `units`).
     """
 
     overlaps: bool = False
@@ -39,7 +39,7 @@ class ConfigAdded:
     guard: int = 0
     keeps: bool = False
     spares: int = 0
-    learns: tuple[int, int] | None = None
+    learns: tuple[int, int, int] | None = None
     every: int = 0
     key_lookahead: int = 0
     unit: int = 0
@@ -69,14 +69,17 @@ class RunningAdded:
     `states` are, per group, the blocks for the states of draft tokens; `drafts` counts the drafts of the last step, all
     its unknown tokens unless steps are in flight. Of recurrent layers that run ahead, `saved` is the first token
     count of the last steps without a gap: from there on each step leaves the state at the last block end that it
-    passes. `encoder` tokens are read by cross-attention; `loading` tokens after the written ones are on their way from
-    elsewhere. `wish` is what was said of its blocks, and `wants` the hits that it wants kept. `tails` are the lengths
-    that end inside a block and are still to be published; `is_delayed` says that the last step put publication off.
+    passes. At `checkpoint` tokens, if not 0, a step left states of recurrent layers besides those at its end: the last
+    step, or one of which they are still to be published. `encoder` tokens are read by cross-attention; `loading` tokens
+    after the written ones are on their way from elsewhere. `wish` is what was said of its blocks, and `wants` the hits
+    that it wants kept. `tails` are the lengths that end inside a block and are still to be published; `is_delayed` says
+    that the last step put publication off.
     """
 
     states: tuple[tuple[int, ...], ...] = ()
     drafts: int = 0
     saved: int = 0
+    checkpoint: int = 0
     encoder: int = 0
     loading: int = 0
     wish: Wish = UNSAID
@@ -89,13 +92,15 @@ class RunningAdded:
 class StepAdded:
     """Additions to a step (`outcomes.Step`): the last `drafts` of its new tokens are drafts.
 
-    For a request that is admitted, also: slots for `external` tokens that are loaded, and for the tokens of an
-    `encoder`.
+    With a `checkpoint`, recurrent layers also keep the state after so many tokens, at the last block end before the
+    step's own end (MAMBA-7). For a request that is admitted, also: slots for `external` tokens that are loaded, and for
+    the tokens of an `encoder`.
     """
 
     drafts: int = 0
     external: int = 0
     encoder: int = 0
+    checkpoint: int = 0
 
 
 PLAIN_CONFIG = ConfigAdded()

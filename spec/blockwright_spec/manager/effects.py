@@ -13,7 +13,8 @@ from .hits import lost
 from .keeping import leaving, leaving_at_end, passed
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .plans import let_go, planned
-from .publication import last_end, last_tail, replaced, ripened, stepped_on, without
+from .preconditions import awaited, trim_end
+from .publication import last_end, last_tail, moved, replaced, ripened, stepped_on, without
 from .retention import doubled, guarded, held_again, in_order, marked, undoubled
 from .state import (
     NULL,
@@ -88,6 +89,13 @@ def copied(tables: tuple[Table, ...], copies: tuple[Copy, ...], entries: tuple[i
     )
 
 
+def apart(state: State, slot: int, copies: tuple[Copy, ...], entries: tuple[int | None, ...]) -> Running:
+    """Return a request with the blocks of its own that others' were copied to."""
+    request = state.requests[slot]
+    assert isinstance(request, Running)
+    return replace(request, tables=copied(request.tables, copies, entries)) if copies else request
+
+
 def target(request: Running, at: int, group: Group, size: int, place: int) -> int:
     """Return the block that a position is written to: a draft's state has a separate block (MAMBA-3)."""
     if isinstance(group.kind, Mamba) and not isinstance(group.kind, Ahead) and place >= certain(request):
@@ -105,7 +113,7 @@ def written(state: State, slot: int, request: Running, start: int) -> State:
     into = {
         target(request, at, group, span(config, group), place): (at, cut(request.prefix, place + 1))
         for at, group in enumerate(config.groups)
-        for place in (*ends_passed(request, group, start), *writes(group.kind, start, request.computed))
+        for place in (*left_inside(request, group, start), *writes(group.kind, start, request.computed))
     }
     contents = tuple(
         into.get(block, content) if block != NULL else None for block, content in enumerate(state.contents)
@@ -113,36 +121,50 @@ def written(state: State, slot: int, request: Running, start: int) -> State:
     return replaced(replace(state, contents=contents), slot, request)
 
 
-def ends_passed(request: Running, group: Group, start: int) -> tuple[int, ...]:
-    """Return the token before the last block end after `start`, if a layer that runs ahead leaves the state there."""
-    end = saved_end(request.added.saved, group.block_size, request.computed)
-    return (end - 1,) if isinstance(group.kind, Ahead) and end > start else ()
+def left_inside(request: Running, group: Group, start: int) -> tuple[int, ...]:
+    """Return the tokens after `start` whose state a recurrent layer leaves besides the last: before ends of blocks.
+
+    That is a checkpoint's (MAMBA-7), and in a layer that runs ahead that of the last block end.
+    """
+    end = saved_end(request.added.saved, group.block_size, request.computed) if isinstance(group.kind, Ahead) else 0
+    places = (request.added.checkpoint, end) if isinstance(group.kind, Mamba) else ()
+    return tuple(place - 1 for place in places if place > start)
 
 
 def serve(state: State, slot: int, start: Running, begin: int, step: Step, choice: Choice) -> Outcome:
     """Trim, adopt, take, write and publish: the whole of a step from token `begin` on, or none of it."""
     # REFUSE
-    plan = planned(state, start, begin, step, not isinstance(state.requests[slot], Running))
+    plan = planned(state, slot, start, begin, step)
     if isinstance(plan, Refusal):
         return plan
     # CHOOSE
     batch = let_go(start.tables, plan.gone)
     order, wants = choice.order(batch), (*plan.wants, *((True,) * count for count in plan.states))
-    kept = replace(start, tables=plan.tables, trimmed=max(start.trimmed, start.settled))
+    trimmed = max(start.trimmed, trim_end(state.config, start, start.settled))
+    added = replace(start.added, checkpoint=awaited(state.config, start))
+    kept = replace(start, tables=plan.tables, trimmed=trimmed, added=added)
     ending = leaving(state.config, start.tables, plan.gone, start.added.wants)
     freed = adopted(requeued(replaced(state, slot, kept), order, ending), plan.tables)
-    shared = tuple((at, kept.tables[at][entry]) for at, entry in enumerate(plan.copied) if entry is not None)
-    count = len(shared) + sum(sum(wanted) for wanted in wants)
+    shared, passed_on = (blocks_at(kept.tables, entries) for entries in (plan.copied, plan.outgrown))
+    sources = (*shared, *passed_on) if plan.saves else shared
+    count = len(sources) + sum(sum(wanted) for wanted in wants)
     taken = choice.take(in_order(freed, start.prefix[0], count), count)
     if not (legal_order(sum(batch, ()), order) and legal_taking(freed.queue, count, taken)):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
-    new = placed(taken[len(shared) :], wants)
-    copies = tuple((at, source, block) for (at, source), block in zip(shared, taken, strict=False))
-    own = replace(kept, tables=copied(kept.tables, copies, plan.copied)) if copies else kept
-    after = stepped(duplicated(emptied(freed, taken), copies, begin), slot, own, new, begin, step)
-    return Done(after, new[: len(plan.wants)], plan.gone, plan.demand, plan.copied, lost(freed, taken))
+    new = placed(taken[len(sources) :], wants)
+    copies = tuple((at, source, block) for (at, source), block in zip(sources, taken, strict=False))
+    outgrown = tuple(block for _, block in passed_on)
+    over = moved(duplicated(ripened(emptied(freed, taken), slot), copies, begin), outgrown, copies)
+    after = stepped(over, slot, apart(over, slot, copies[: len(shared)], plan.copied), new, begin, step)
+    given, evicted, saved = new[: len(plan.wants)], lost(freed, taken), len(copies) - len(shared)
+    return Done(after, given, plan.gone, plan.demand, plan.copied, evicted, outgrown=outgrown, saved=saved)
     # SAME: other requests; the entries of this one that were not dead; keys of blocks that were not taken.
+
+
+def blocks_at(tables: tuple[Table, ...], entries: tuple[int | None, ...]) -> tuple[tuple[int, int], ...]:
+    """Return the blocks at some entries, one per group or none, each with the number of its group."""
+    return tuple((at, tables[at][entry]) for at, entry in enumerate(entries) if entry is not None)
 
 
 def duplicated(state: State, copies: tuple[Copy, ...], begin: int) -> State:
@@ -169,19 +191,20 @@ def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], beg
     states, drafts = start.added.states or new[groups:], step.added.drafts if config.added.overlaps else stop - known
     first = min(stop + step.added.external, len(start.prefix[1]))  # a step over known tokens leaves a gap before it
     saved = first if runs_ahead(config) and first > max(begin, start.written) + 1 else start.added.saved
+    more = replace(start.added, states=states, drafts=drafts, saved=saved)
     request = replace(
         start,
         computed=known,
         written=stop,
-        tables=tuple(table + more for table, more in zip(start.tables, new[:groups], strict=True)),
-        added=replace(start.added, states=states, drafts=drafts, saved=saved, loading=step.added.external),
+        tables=tuple(table + taken for table, taken in zip(start.tables, new[:groups], strict=True)),
+        added=replace(more, checkpoint=step.added.checkpoint or start.added.checkpoint, loading=step.added.external),
     )
     after = written(blanked(state, request), slot, request, begin)
     if config.added.overlaps and step.new:
         flight = Flight(slot, begin, stop, owned(request), step.added.drafts)
         after = replace(after, flights=(*after.flights[:-1], (*after.flights[-1], flight)))
     waits = config.added.settles or step.publication is Publication.LATER or step.added.external
-    return stepped_on(after, slot, certain(start), step.new > 0 and not waits)
+    return stepped_on(after, slot, step.new > 0 and not waits)
 
 
 def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice) -> Outcome:

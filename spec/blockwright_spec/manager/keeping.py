@@ -9,8 +9,8 @@ token, which the same prompt would hit; its *junction*, up to which the layers t
 cached though others did not; and, when it lets go of its blocks, all that it has published. Each is cut to a length
 that a hit can have. It also wants the hit that it began with, unless that was a *tip*: the end of an earlier prompt or
 of its output, from which no request has gone on since. Then this is the next turn, and the one after it goes on from
-here. If the tip was the end of a prompt, the engine has left the output of the last turn out (as with reasoning), and
-is likely to do so again: then a request that ends does not want its output.
+here. If the tip was the end of a prompt and there is no junction behind it, the engine has left the output of the last
+turn out (as with reasoning), and is likely to do so again: then a request that ends does not want its output.
 
 An engine may ask that hits of every multiple of some number of tokens be wanted as well, for prompts that part
 anywhere. Layers of chunked local attention are left out of that, as in vLLM.
@@ -21,8 +21,12 @@ everything always are. Passing blocks go first, in the order in which they were 
 them: they go as ordinary ones do (POLICY-4). Prompts also part at points that no request could foresee, and the spared
 blocks may serve those. How many are of use depends on the prompts: none where sessions take turns, and much of the pool
 where prompts part anywhere. So an engine may leave the number to be learned (POLICY-6). The share of the pool that is
-spared follows the share of requests that passing blocks have served. A junction says that passing blocks would have
-served a longer hit, had they been there, and counts half as much. At most a quarter of the pool is spared.
+spared follows the part of requests that passing blocks have served. A request counts whole if its hit would be shorter
+by some part (a sixth) without them, and in part if by less: a few tokens behind the end of an earlier prompt, which
+would have been hit in any case, are worth little. A junction says that passing blocks would have served a longer hit,
+had they been there, and counts half, unless an earlier request *asked* for a hit that ends there: then ordinary blocks
+are gone, because memory is short, and sparing passing ones would have more of them go. Blocks of layers that read
+everything remember where such hits end. At most a quarter of the pool is spared.
 
 What follows for a user (KEEP-1): a request's next turn hits all that this one has left (`left`) if no other request has
 gone on from there, and if the blocks that are held meanwhile, the spared ones, and the ordinary ones of this request
@@ -32,10 +36,11 @@ and of each other group the windows of at most five lengths, however many window
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import lcm
 
 from ..hints import Leaving, Tip
-from ..reads import Chunked, Cross, Full, Group, hit_ends, margin
-from .added import Wants
+from ..reads import Chunked, Cross, Full, Group, Prefix, hit_ends, margin
+from .added import Wants, longest, named
 from .retention import put
 from .state import NULL, Config, Hit, Running, State, Table, Waiting, key, sharers
 from .units import aligned
@@ -57,7 +62,7 @@ def wants_of(state: State, request: Waiting, tables: tuple[Table, ...], length: 
     own = {within(config, known), within(config, known - 1)} - {0}
     tip = Tip.NONE if external or hit in own else tip_of(state, tables)
     proven = {request.hit.junction, hit if tip == Tip.NONE else 0} - {0}
-    return Wants(tuple(sorted(own | proven)), tuple(sorted(proven)), tip != Tip.PROMPT)
+    return Wants(tuple(sorted(own | proven)), tuple(sorted(proven)), tip != Tip.PROMPT or request.hit.junction > 0)
 
 
 def tip_of(state: State, tables: tuple[Table, ...]) -> Tip:
@@ -111,6 +116,7 @@ def leaving(
         frozenset(tables[at][entry] for at, entry in places if (at, entry) not in kept),
         frozenset(tables[at][entry] for at, entry in ends if ends_at(config, at, entry, prompt)),
         frozenset(tables[at][entry] for at, entry in ends if ends_at(config, at, entry, output)),
+        frozenset(tables[at][entry] for at, entry in kept - ends if asks_at(config, at, entry, lengths)),
     )
 
 
@@ -119,6 +125,11 @@ def ends_at(config: Config, at: int, entry: int, lengths: Iterable[int]) -> bool
     size = config.groups[at].block_size
     before = entry * size if config.added.unit else (entry + 1) * size - 1
     return any(before < length <= (entry + 1) * size for length in lengths)
+
+
+def asks_at(config: Config, at: int, entry: int, lengths: Iterable[int]) -> bool:
+    """Return whether an entry of a group's table is the last whole block of one of some lengths."""
+    return any(length // config.groups[at].block_size == entry + 1 for length in lengths)
 
 
 def forgets(config: Config, at: int) -> bool:
@@ -175,17 +186,42 @@ def learned(state: State, slot: int, hit: Hit) -> State:
     added, request = state.config.added, state.requests[slot]
     if added.learns is None or added.retains or not isinstance(request, Waiting):
         return state
-    (whole, slow), old = added.learns, state.share
-    up, down = (whole - old >> slow, 0) if serve_passing(state, hit.tables) else (0, old >> slow)
-    used = old + up - down if hit.length or not request.hit.junction else old
-    share = used + (whole - used >> slow + 1) if request.hit.junction else used
+    (whole, slow, parts), old, tokens = added.learns, state.share, hit.length or 1
+    more, lacks = min(hit.length, parts * served_by_passing(state, request.prefix, hit)), lacks_passing(state, request)
+    up, down = (whole - old) * more // tokens >> slow, old * (tokens - more) // tokens >> slow
+    used = old + up - down if hit.length or not lacks else old
+    share = used + (whole - used >> slow + 1) if lacks else used
     spared = tuple(block for block in state.queue if state.marks[block].spared)
     return sparing(replace(state, share=share), spared)
 
 
+def served_by_passing(state: State, prefix: Prefix, hit: Hit) -> int:
+    """Return by how many tokens a hit that ends with a passing candidate is longer than without such candidates."""
+    if not serve_passing(state, hit.tables):
+        return 0
+    config = state.config
+    held = frozenset(content for block, content in state.keys if not is_passing_candidate(state, block))
+    lengths = range(0, hit.length + 1, lcm(*(group.block_size for group in config.groups)))
+    return hit.length - longest(config.added, enumerate(config.groups), held, prefix, config.eagle, lengths)
+
+
+def lacks_passing(state: State, request: Waiting) -> bool:
+    """Return whether a hit falls short of a junction that no earlier request has asked for."""
+    config, junction = state.config, request.hit.junction
+    at = next((at for at in range(len(config.groups)) if not forgets(config, at)), 0)
+    size = config.groups[at].block_size
+    content = named(config.added, at, request.prefix, junction // size * size)
+    return junction > 0 and not any(state.marks[block].asked for block, other in state.keys if other == content)
+
+
 def serve_passing(state: State, tables: tuple[Table, ...]) -> bool:
     """Return whether a hit ends with a passing candidate in some group."""
-    return any(table[-1] in state.queue and state.marks[table[-1]].passing for table in tables if table)
+    return any(is_passing_candidate(state, table[-1]) for table in tables if table)
+
+
+def is_passing_candidate(state: State, block: int) -> bool:
+    """Return whether a block is free and passing."""
+    return block in state.queue and state.marks[block].passing
 
 
 def sparing(state: State, blocks: Table) -> State:
@@ -209,6 +245,9 @@ def passed(state: State, released: Table, ending: Leaving | None) -> State:
     candidates = {block for block in state.queue if key(state, block) is not None}
     tips = {block: tip_at(said, block) if block in candidates else Tip.NONE for block in now}
     state = put(state, {block: replace(state.marks[block], passing=now[block], tip=tips[block]) for block in now})
+    asked = said.asked if added.learns is not None and not added.retains else ()
+    kept = {block for block in asked if key(state, block) is not None}
+    state = put(state, {block: replace(state.marks[block], asked=True) for block in kept})
     fresh = tuple(block for block in released if block in state.queue and state.marks[block].passing)
     return sparing(state, tuple(block for block in state.queue if state.marks[block].spared or block in fresh))
 

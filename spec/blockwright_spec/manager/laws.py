@@ -42,6 +42,7 @@ LAWS = (
     listed(table_laws.law_state_is_single, "vLLM MambaManager"),
     listed(table_laws.law_counts_are_ordered, "vLLM KVCacheManager.allocate_slots; known bug B40"),
     listed(time_laws.law_drafts_have_states, "vLLM MambaSpec.num_speculative_blocks"),
+    listed(time_laws.law_checkpoint_is_kept, "vLLM MambaManager: prefill checkpoints; known bugs D97, D98"),
     listed(time_laws.law_draft_state_is_its_own, "vLLM MambaSpec.num_speculative_blocks"),
     listed(table_laws.law_state_found_has_run, "vLLM MambaManager.cached_blocks_this_step (0.33.0); known bug B42"),
     listed(time_laws.law_encoder_is_kept, "vLLM CrossAttentionManager"),
@@ -74,6 +75,7 @@ STEP_LAWS = (
     ),
     listed(unit_laws.law_tail_is_found, "vLLM RFC #45702: partial cache hits for hybrid models"),
     listed(unit_laws.law_resend_hits, "vLLM RFC #45702: partial cache hits for hybrid models"),
+    listed(unit_laws.law_state_is_saved, "vLLM BlockPool.move_block_hashes: the key moves to the copy; known bug E39"),
     listed(unit_laws.law_parts_are_near, "ours: what large blocks lose of a system prompt; known bug E35"),
 )
 """Every law of steps."""

@@ -30,6 +30,10 @@ class Reason(Enum):
     TOO_LONG = (When.NEVER, "the tokens exceed the model's maximum length")
     STATE_DRAFTED = (When.INVALID, "a recurrent layer is given more drafts than it has states to go back to")
     DRAFTS_IN_FLIGHT = (When.INVALID, "a recurrent layer must know which drafts of the step before hold")
+    NO_CHECKPOINT = (
+        When.INVALID,
+        "a checkpoint where the step does not pass over a whole block, or that cannot be kept",
+    )
     TOO_MANY_DRAFTS = (When.INVALID, "no token of the step is certain, or a known token is called a draft")
     LOAD_ALONE = (When.INVALID, "a load comes with tokens to compute, or is of more tokens than are known")
     LOADING = (When.INVALID, "tokens of the request are still being loaded")
@@ -81,6 +85,10 @@ class Fits:
     states: tuple[int, ...]
     copied: tuple[int | None, ...] = ()
     """Per group, the entry that is written to though others hold its block, and so is copied."""
+    outgrown: tuple[int | None, ...] = ()
+    """Per group, the entry with a state that is published inside a block and is written over (UNIT-7)."""
+    saves: bool = False
+    """Whether these states are copied first."""
 
 
 Plan = Fits | Refusal
@@ -92,7 +100,7 @@ class Done:
 
     `demand` is the count of its plan; `copied` are the entries whose block others held, per group; `evicted` are the
     blocks taken with which the last copy of a content was lost, in the order of taking; `forgot` are the contents that
-    were forgotten.
+    were forgotten; `outgrown` are the blocks with a published state that is written over, of which `saved` were copied.
     """
 
     state: State
@@ -102,6 +110,8 @@ class Done:
     copied: tuple[int | None, ...] = ()
     evicted: tuple[tuple[int, Content], ...] = ()
     forgot: frozenset[Content] = frozenset()
+    outgrown: tuple[int, ...] = ()
+    saved: int = 0
 
 
 Outcome = Done | Refusal

@@ -6,7 +6,7 @@ A request that joins others leaves a watermark and a reserve free; alone it need
 
 from ..reads import Ahead, Cross, Full, Group, Mamba, dead, drafts_beside, entries, filled, hit_entries, writes
 from .outcomes import Fits, Plan, Reason, Refusal, Step
-from .preconditions import going, starting
+from .preconditions import going, starting, trim_end
 from .state import (
     NULL,
     Config,
@@ -14,6 +14,7 @@ from .state import (
     Running,
     State,
     Table,
+    certain,
     covers,
     entries_of_states,
     holders,
@@ -21,6 +22,7 @@ from .state import (
     sharers,
     span,
 )
+from .units import ends_in
 
 
 def trimmed(config: Config, group: Group, table: Table, settled: int) -> Table:
@@ -57,55 +59,89 @@ def reach(config: Config, begin: int, step: Step) -> int:
 def wanted(config: Config, group: Group, held: int, start: Running, begin: int, step: Step) -> tuple[bool, ...]:
     """Return, for each entry after the first `held`, whether it takes a block (TABLE-1).
 
-    A state jumps over entries, and those of drafts have separate blocks (MAMBA-1, MAMBA-3). What is dead once a
-    load has come takes none (READ-1).
+    A state jumps over entries, except a checkpoint's, and those of drafts have separate blocks (MAMBA-1, MAMBA-3,
+    MAMBA-7). What is dead once a load has come takes none (READ-1).
     """
+    inside = step.added.checkpoint // group.block_size - 1
     if isinstance(group.kind, Cross):
         return (True,) * entries(group.block_size, step.added.encoder)
     slots = reach(config, begin, step)
     stop, size = begin + step.added.external + step.new, span(config, group)
     if isinstance(group.kind, Ahead):
         ahead = entries_of_states(config, group, len(start.prefix[1]), stop)
-        return tuple(entry in ahead for entry in range(held, ahead.stop))
+        return tuple(entry in ahead or entry == inside for entry in range(held, ahead.stop))
     end = stop - step.added.drafts if isinstance(group.kind, Mamba) else slots
     kept = {entry for entry in filled(group.kind, size, begin, end) if not dead(group.kind, size, start.trimmed, entry)}
+    kept = kept | {inside} if isinstance(group.kind, Mamba) else kept
     return tuple(entry in kept for entry in range(held, covers(config, group, end)))
 
 
-def rewritten(state: State, group: Group, table: Table, begin: int, step: Step, is_new: bool) -> int | None:
+def rewritten(
+    state: State, start: Running, group: Group, table: Table, begin: int, step: Step, is_new: bool
+) -> int | None:
     """Return the entry that a step from token `begin` on writes to though its block must stay as it is (WRITE-2).
 
     Others hold it, or it is published with units as more than is computed: a newcomer may have adopted a part of it.
-    A recurrent layer writes over the whole of it.
+    A recurrent layer writes over the whole of it, but the states of a request that runs are passed on (`outgrown`).
     """
-    size, end = span(state.config, group), begin + step.added.external + step.new - step.added.drafts
-    place = next(iter(writes(group.kind, begin, end)), None)
-    if place is None or place // size >= len(table):
+    is_state = isinstance(group.kind, Mamba)
+    entry = first_written(state, group, start, begin, step)
+    if is_state and is_new and begin % span(state.config, group) and table:
+        last = len(table) - 1  # its owner writes over it, wherever the newcomer goes on
+        return last if last == entry or holders(state, table[last]) > 0 else None
+    if entry is None or entry >= len(table):
         return None
-    block, kept = table[place // size], 0 if isinstance(group.kind, Mamba) else begin
-    is_read = state.config.added.unit and any(len(content[1][1]) > kept for content in keys_of(state, block))
+    block = table[entry]
+    is_read = state.config.added.unit and any(len(content[1][1]) > begin for content in keys_of(state, block))
     is_held = holders(state, block) > 0 if is_new else sharers(state, block) > 1
-    return place // size if is_read or is_held else None
+    return entry if is_held or (is_read and not is_state) else None
 
 
-def planned(state: State, start: Running, begin: int, step: Step, is_new: bool) -> Plan:
+def first_written(state: State, group: Group, start: Running, begin: int, step: Step) -> int | None:
+    """Return the first entry that a step from token `begin` on may write to."""
+    size, stop = span(state.config, group), begin + step.added.external + step.new
+    if isinstance(group.kind, Ahead):
+        return entries_of_states(state.config, group, len(start.prefix[1]), stop).start
+    return next((place // size for place in writes(group.kind, begin, stop - step.added.drafts)), None)
+
+
+def outgrown(state: State, slot: int, start: Running, at: int, table: Table, begin: int, step: Step) -> int | None:
+    """Return the entry whose recurrent state a step writes over though it is found inside a block, or is to be now.
+
+    If others hold the block, it stays with them.
+    """
+    group = state.config.groups[at]
+    entry = first_written(state, group, start, begin, step) if isinstance(group.kind, Mamba) else None
+    if entry is None or entry >= len(table) or not state.config.added.unit or sharers(state, table[entry]) > 1:
+        return None
+    end = certain(start)
+    is_due = slot in state.due and end in start.added.tails and ends_in(state.config, at, end)
+    is_found = any(len(content[1][1]) % group.block_size for content in keys_of(state, table[entry]))
+    return entry if is_found or (is_due and end // group.block_size == entry) else None
+
+
+def planned(state: State, slot: int, start: Running, begin: int, step: Step) -> Plan:
     """Count what a step from token `begin` on takes, and whether the pool has it (PLAN-1).
 
     It fits if ``max(demand, whole - shared) + spare <= free + freed``. On the left, `demand` is what this step takes
     out of the queue: new blocks, copies, and the blocks of its hit that are free. If the whole request must fit,
     `whole - shared` is what it takes until all its tokens are computed. And `spare` must stay free. On the right are
-    the blocks that are free already, and those that the step's own trim frees.
+    the blocks that are free already, and those that the step's own trim frees. States that the step writes over are
+    copied first only if that fits too (UNIT-7).
 
     It never fits if the pool has fewer blocks than the request is to hold at a time: those it keeps and the new ones of
     this step, or the most that the whole of it holds.
     """
-    config = state.config
-    tables = trimmed_tables(config, start.tables, start.settled)
+    config, is_new = state.config, not isinstance(state.requests[slot], Running)
+    tables = trimmed_tables(config, start.tables, trim_end(config, start, start.settled))
     gone = nulled(start.tables, tables)
     groups = tuple(zip(config.groups, tables, strict=True))
     wants = tuple(wanted(config, group, len(table), start, begin, step) for group, table in groups)
     states = tuple(drafts_beside(group.kind) if is_new else 0 for group in config.groups)
-    copied = tuple(rewritten(state, group, table, begin, step, is_new) for group, table in groups)
+    copied = tuple(rewritten(state, start, group, table, begin, step, is_new) for group, table in groups)
+    own = () if is_new else tables
+    over = tuple(outgrown(state, slot, start, at, table, begin, step) for at, table in enumerate(own))
+    states_over = tuple(table[entry] for table, entry in zip(own, over, strict=True) if entry is not None)
     num_new = sum(sum(takes) for takes in wants) + sum(states)
     num_copies = sum(entry is not None for entry in copied)
     num_adopted = sum(block in state.queue for table in tables for block in table)
@@ -118,7 +154,8 @@ def planned(state: State, start: Running, begin: int, step: Step, is_new: bool) 
     missing = needed - len(state.queue) - num_freed
     if missing > 0:
         return Refusal(Reason.NO_FREE_BLOCKS, missing, num_waiting(state))
-    return Fits(demand, tables, gone, wants, states, copied)
+    saves = missing + len(states_over) <= 0 and not any(target in states_over for _, _, target in state.copies)
+    return Fits(demand + len(states_over) * saves, tables, gone, wants, states, copied, over, saves)
 
 
 def num_waiting(state: State) -> int:
@@ -186,10 +223,10 @@ def shared(state: State, tables: tuple[Table, ...], copied: tuple[int | None, ..
 def plan_admission(state: State, slot: int, hit: Hit, step: Step) -> Plan:
     """Return whether a waiting request can start, and the blocks it takes: ``plan`` (PLAN-1, PLAN-2)."""
     start = starting(state, slot, hit, step)
-    return start if isinstance(start, Refusal) else planned(state, start, hit.length, step, True)
+    return start if isinstance(start, Refusal) else planned(state, slot, start, hit.length, step)
 
 
 def plan_growth(state: State, slot: int, computed: int, step: Step) -> Plan:
     """Return whether a running request can go on, and the blocks it takes: ``plan`` (PLAN-1)."""
     start = going(state, slot, computed, step)
-    return start if isinstance(start, Refusal) else planned(state, start, computed, step, False)
+    return start if isinstance(start, Refusal) else planned(state, slot, start, computed, step)

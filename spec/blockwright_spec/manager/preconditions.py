@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ..reads import Cross, Prefix, dead
+from ..reads import Cross, Mamba, Prefix, dead
 from .added import RunningAdded
 from .hits import sound
 from .keeping import wants_of
@@ -29,7 +29,7 @@ from .units import aligned, ends_in, num_adopted, tail_lengths
 def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step) -> Refusal | None:
     """Refuse a step from token `begin` on that no state of the pool could serve."""
     first, known, added = begin + step.added.external, len(prefix[1]), step.added
-    if min(step.new, step.lookahead, added.drafts, added.external, added.encoder, step.reserve) < 0:
+    if min(step.new, step.lookahead, added.drafts, added.external, added.encoder, added.checkpoint, step.reserve) < 0:
         return Refusal(Reason.NEGATIVE)
     if step.new == 0 and (added.external + adopted == 0 or any(adopted % each.block_size for each in config.groups)):
         return Refusal(Reason.NO_TOKENS)
@@ -41,7 +41,20 @@ def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step)
         return Refusal(Reason.TOO_LONG)
     if added.drafts > 0 and (added.drafts >= step.new or first + step.new - added.drafts < known):
         return Refusal(Reason.TOO_MANY_DRAFTS)
+    if added.checkpoint > 0 and not is_checkpoint(config, known, begin, step):
+        return Refusal(Reason.NO_CHECKPOINT)
     return overdrafted(config, known, first, step)
+
+
+def is_checkpoint(config: Config, known: int, begin: int, step: Step) -> bool:
+    """Return whether a step over known tokens can keep a state in an entry that it would jump over (MAMBA-7).
+
+    That is the last entry but one, and the state at its end.
+    """
+    place, stop, added = step.added.checkpoint, begin + step.new, config.added
+    sizes = tuple(group.block_size for group in config.groups if isinstance(group.kind, Mamba))
+    is_plain = config.caching and stop <= known and not (added.overlaps or added.unit or step.added.external)
+    return bool(sizes) and is_plain and all(begin + size <= place == (stop - 1) // size * size for size in sizes)
 
 
 def overdrafted(config: Config, known: int, first: int, step: Step) -> Refusal | None:
@@ -55,6 +68,24 @@ def overdrafted(config: Config, known: int, first: int, step: Step) -> Refusal |
     if most is None or (max(drafts, step.lookahead) <= most and is_certain):
         return None
     return Refusal(Reason.STATE_DRAFTED)
+
+
+def is_empty(config: Config, request: Running, place: int) -> bool:
+    """Return whether the entries of a checkpoint are not there yet: layers that run ahead may have drafts in them."""
+    groups = zip(config.groups, request.tables, strict=True)
+    return all(len(table) < place // each.block_size for each, table in groups if isinstance(each.kind, Mamba))
+
+
+def awaited(config: Config, request: Running) -> int:
+    """Return the tokens after which a step left a state inside that is still to be published, or 0 (MAMBA-7)."""
+    inside, groups = request.added.checkpoint, zip(config.groups, request.published, strict=True)
+    is_awaited = any(looked * each.block_size < inside for each, looked in groups if isinstance(each.kind, Mamba))
+    return inside if is_awaited else 0
+
+
+def trim_end(config: Config, request: Running, settled: int) -> int:
+    """Return the tokens that tables are trimmed for: none beyond a state that is still to be published (MAMBA-7)."""
+    return min(settled, awaited(config, request) or settled)
 
 
 def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal:
@@ -115,6 +146,8 @@ def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
         return Refusal(Reason.LOADING)
     if computed > request.written:
         return Refusal(Reason.UNWRITTEN)
+    if step.added.checkpoint and not is_empty(config, request, step.added.checkpoint):
+        return Refusal(Reason.NO_CHECKPOINT)
     if computed < (request.written if config.added.overlaps else max(certain(request), request.settled)):
         return Refusal(Reason.WENT_BACK)
     return hurried(state, slot, request) if config.added.overlaps else None

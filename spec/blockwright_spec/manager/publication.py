@@ -11,8 +11,9 @@ from dataclasses import replace
 from ..reads import Ahead, Group, Mamba, cut, saved_end
 from .added import keyed, named
 from .hits import useful
+from .preconditions import awaited
 from .retention import doubled, undoubled
-from .state import NULL, Config, Request, Running, State, certain, keys_of, runs_ahead
+from .state import NULL, Config, Copy, Request, Running, State, certain, keys_of, recurrent, runs_ahead
 from .units import ends_in
 
 
@@ -21,14 +22,15 @@ def replaced(state: State, slot: int, request: Request) -> State:
     return replace(state, requests=(*state.requests[:slot], request, *state.requests[slot + 1 :]))
 
 
-def publishable(request: Running, group: Group, at: int, count: int, stop: int | None, most: int) -> range:
+def publishable(request: Running, group: Group, at: int, count: int, stop: int | None, most: int, inside: int) -> range:
     """Return the entries of a group that end at or before `count` tokens and were not looked at yet (PUB-1).
 
     None that ends beyond `most` tokens, behind which tokens of its key are not known yet (PUB-4).
 
     Of a recurrent layer, that is the state after `count` tokens, if a block ends there and a step that has run stopped
-    there; `stop` is None while the step has still to run (MAMBA-5). A layer that runs ahead also leaves the state at
-    the last block end among the tokens that hold; of several block ends, only that one.
+    there; `stop` is None while the step has still to run (MAMBA-5). So is the one that it left `inside` (MAMBA-7). A
+    layer that runs ahead also leaves the state at the last block end among the tokens that hold; of several block ends,
+    only that one.
     """
     size, looked = group.block_size, request.published[at]
     full, last = range(looked, min(count, most) // size), range(looked, count // size)[-1:]
@@ -36,7 +38,10 @@ def publishable(request: Running, group: Group, at: int, count: int, stop: int |
         return full
     end = saved_end(request.added.saved, group.block_size, count)
     is_left = (isinstance(group.kind, Ahead) and stop is not None and end > 0) or count == stop == last.stop * size
-    return last if is_left and last.stop * size <= most else full[:0]
+    left = last if is_left and last.stop * size <= most else full[:0]
+    if stop is None or not looked * size < inside <= min(count, most):
+        return left
+    return range(inside // size - 1, max(left.stop, inside // size))
 
 
 def published(state: State, slot: int, count: int, stop: int | None) -> State:
@@ -48,17 +53,17 @@ def published(state: State, slot: int, count: int, stop: int | None) -> State:
     request = state.requests[slot]
     if not isinstance(request, Running) or not state.config.caching:
         return state
-    after = filled_published(state, slot, request, count, stop)
+    after = filled_published(state, slot, request, count, stop, request.added.checkpoint)
     return after if stop is None else tails_published(after, slot, count, stop)
 
 
 def filled_published(
-    state: State, slot: int, request: Running, count: int, stop: int | None, kinds: tuple[type, ...] = (object,)
+    state: State, slot: int, request: Running, count: int, stop: int | None, inside: int, kind: type = object
 ) -> State:
-    """Publish whole blocks, or the states at their ends, in layers of some kinds."""
+    """Publish whole blocks, or the states at their ends, in layers of some kind."""
     config, most = state.config, keyed(state.config.added, request.prefix)
     full = tuple(
-        publishable(request, group, at, count if isinstance(group.kind, kinds) else 0, stop, most)
+        publishable(request, group, at, count if isinstance(group.kind, kind) else 0, stop, most, inside)
         for at, group in enumerate(config.groups)
     )
     keys = tuple(
@@ -87,7 +92,8 @@ def is_whole(state: State, block: int) -> bool:
 def tails_published(state: State, slot: int, count: int, stop: int) -> State:
     """Publish the parts of a request's blocks up to its tails within `count` tokens (UNIT-2).
 
-    Of a recurrent layer, that is the state where the step stopped. What its request does not hold is passed over.
+    Beside recurrent layers, none but that where the step stopped: no hit could need another. What the request does not
+    hold is passed over.
     """
     request, config = state.requests[slot], state.config
     if not isinstance(request, Running) or not due_tails(request, count):
@@ -97,7 +103,7 @@ def tails_published(state: State, slot: int, count: int, stop: int) -> State:
         for end in due_tails(request, count)
         for at, group in enumerate(config.groups)
         if ends_in(config, at, end)
-        if not isinstance(group.kind, Mamba) or end == count == stop
+        if not recurrent(config) or (end == count == stop and holds_state(config, request, end))
     )
     keys = tuple(part for part in dict.fromkeys(parts) if part[0] != NULL and part not in state.keys)
     left = tuple(end for end in request.added.tails if end > count)
@@ -105,7 +111,15 @@ def tails_published(state: State, slot: int, count: int, stop: int) -> State:
     return replaced(replace(state, keys=state.keys + keys), slot, kept)
 
 
-def due_published(state: State, slot: int, stop: int) -> State:
+def holds_state(config: Config, request: Running, end: int) -> bool:
+    """Return whether the tables of recurrent layers hold the state after `end` tokens, where the last step stopped.
+
+    Where a step ran ahead, it is known only later which entry has which state.
+    """
+    return end == certain(request) and not (runs_ahead(config) and request.added.drafts)
+
+
+def due_published(state: State, slot: int, stop: int, inside: int) -> State:
     """Publish what a step that ended at `stop` left to be published once it has run: states, and tails.
 
     Whole blocks of other layers were published with the step, as far as its tokens were known then.
@@ -114,7 +128,7 @@ def due_published(state: State, slot: int, stop: int) -> State:
     if not isinstance(request, Running):
         return state
     count = min(stop, len(request.prefix[1]))
-    return tails_published(filled_published(state, slot, request, count, stop, (Mamba,)), slot, count, stop)
+    return tails_published(filled_published(state, slot, request, count, stop, inside, Mamba), slot, count, stop)
 
 
 def due_tails(request: Running, count: int) -> tuple[int, ...]:
@@ -164,15 +178,16 @@ def is_open(state: State, slot: int) -> bool:
 def stops(config: Config, request: Running) -> bool:
     """Return whether the last step leaves what is publishable once it has run: a tail, or a state (PUB-1).
 
-    That is a state at a block's end, after known tokens.
+    That is a state at a block's end, after known tokens, its own or one inside.
     """
     end, states = certain(request), tuple(group for group in config.groups if isinstance(group.kind, Mamba))
-    if due_tails(request, request.computed):
-        return True
     if runs_ahead(config) and request.added.drafts:
         return False  # which states they leave is not known before they are settled
+    if due_tails(request, request.computed):
+        return True
     is_known = config.caching and end <= len(request.prefix[1])
-    return is_known and any(end % group.block_size == 0 for group in states)
+    is_left = awaited(config, request) > 0 or any(end % group.block_size == 0 for group in states)
+    return is_known and is_left
 
 
 def without(due: tuple[int, ...], slot: int) -> tuple[int, ...]:
@@ -192,23 +207,27 @@ def ripened(state: State, slot: int) -> State:
     stop = certain(request)
     done = request.settled if state.config.added.overlaps else max(request.settled, stop)
     run = replaced(replace(state, due=without(state.due, slot)), slot, replace(request, settled=done))
-    return due_published(run, slot, stop)
+    return due_published(run, slot, stop, request.added.checkpoint)
 
 
-def stepped_on(state: State, slot: int, before: int, publishes: bool) -> State:
-    """Publish what a step fills, if that does not wait; a state that it leaves is due, one it began from no more.
-
-    The step before ended with `before` tokens; by now it has run.
-    """
-    request, due = state.requests[slot], without(state.due, slot)
+def stepped_on(state: State, slot: int, publishes: bool) -> State:
+    """Publish what a step fills, if that does not wait; a state that it leaves is due."""
+    request = state.requests[slot]
     if not isinstance(request, Running):
         return state
-    after = due_published(state, slot, before) if slot in state.due else state
-    delayed = delaying(replace(after, due=due), slot, not publishes)
+    delayed = delaying(state, slot, not publishes)
     if not publishes:
         return delayed
-    ready = replace(delayed, due=(*due, slot)) if stops(state.config, request) else delayed
+    ready = replace(delayed, due=(*state.due, slot)) if stops(state.config, request) else delayed
     return published(ready, slot, request.computed, None)
+
+
+def moved(state: State, blocks: tuple[int, ...], copies: tuple[Copy, ...]) -> State:
+    """Let the keys of states that a step writes over go to their copies, or be dropped if there are none (UNIT-7)."""
+    targets = {source: target for _, source, target in copies if source in blocks}
+    left = tuple((block, content) for block, content in state.keys if block not in blocks)
+    went = tuple((targets[block], content) for block, content in state.keys if block in targets)
+    return replace(state, keys=left + went) if blocks else state
 
 
 def delaying(state: State, slot: int, is_delayed: bool) -> State:

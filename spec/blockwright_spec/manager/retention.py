@@ -158,8 +158,8 @@ def guarded(state: State, released: Table) -> State:
 
 def held_again(state: State, blocks: frozenset[int]) -> State:
     """Note that candidates are held again: nothing that was said of when they go counts any more."""
-    marks = {block: state.marks[block] for block in blocks if state.marks}
-    return put(state, {block: Mark(mark.priority, mark.until, nexts=mark.nexts) for block, mark in marks.items()})
+    marks = ((block, state.marks[block]) for block in blocks if state.marks)
+    return put(state, {at: Mark(old.priority, old.until, asked=old.asked, nexts=old.nexts) for at, old in marks})
 
 
 def retain(state: State, slot: int, tokens: int, priority: int, until: int) -> Outcome:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from ..hints import PLAIN, Mark, Wish, rank
 from ..reads import Full, Prefix, cut
 from .hits import found
-from .keeping import serve_passing, spares_of
+from .keeping import lacks_passing, serve_passing, spares_of
 from .lru import LRU
 from .outcomes import Done, Step
 from .plans import plan_growth
@@ -130,16 +130,20 @@ def law_passing_go_first(before: State, done: Done) -> bool:
 def law_spares_are_learned(before: State, done: Done) -> bool:
     """POLICY-6: more is spared only after an admission whose hit passing blocks serve, or would have made longer.
 
-    It is at most a quarter of the pool, and no more passing blocks than that are spared.
+    They would have if there is a junction that no earlier request has asked for. At most a quarter of the pool is
+    spared, and no more passing blocks than that.
     """
     after, begun = done.state, zip(before.requests, done.state.requests, strict=True)
     if after.config.added.learns is None:
         return after.share == before.share
     admitted = tuple((old, new) for old, new in begun if isinstance(new, Running) and not isinstance(old, Running))
-    hits = tuple(old.hit if isinstance(old, Waiting) else found(before, new.prefix, LRU) for old, new in admitted)
-    shows = any(hit.junction or serve_passing(before, hit.tables) for hit in hits)
+    waited = tuple(
+        old if isinstance(old, Waiting) else Waiting(new.prefix, found(before, new.prefix, LRU))
+        for old, new in admitted
+    )
+    shows = any(lacks_passing(before, each) or serve_passing(before, each.hit.tables) for each in waited)
     is_small = sum(mark.spared for mark in after.marks) <= spares_of(after) <= after.config.num_blocks // 4
-    return is_small and (shows or after.share == before.share or (bool(hits) and after.share < before.share))
+    return is_small and (shows or after.share == before.share or (bool(waited) and after.share < before.share))
 
 
 def is_ordinary(state: State, block: int) -> bool:

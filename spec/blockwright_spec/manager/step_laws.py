@@ -1,9 +1,9 @@
 """Part one, chapter 17: the laws of steps, given the state before a step that happened and its outcome."""
 
-from ..reads import writes
+from ..reads import Mamba, writes
 from .effects import target
 from .outcomes import Done
-from .state import NULL, Copy, Request, Running, State, Table, holders, keys_of, running, sharers, span
+from .state import NULL, Content, Copy, Request, Running, State, Table, holders, keys_of, running, sharers, span
 from .table_laws import held
 
 
@@ -13,7 +13,7 @@ def law_table_is_append_only(before: State, done: Done) -> bool:
     both = tuple((old, new) for old, new in pairs if isinstance(new, Running))
     changed = tuple((old, new) for old, new in both if isinstance(old, Running) and old.tables != new.tables)
     is_joined = any(not isinstance(old, Running) for old, _ in both)
-    return bool(changed or is_joined or not copies(done)) and all(
+    return bool(changed or is_joined or len(copies(done)) == done.saved) and all(
         table == table_after(old.tables[at], done, at) for old, new in changed for at, table in enumerate(new.tables)
     )
 
@@ -29,9 +29,14 @@ def table_after(table: Table, done: Done, at: int) -> Table:
 
 
 def copies(done: Done) -> tuple[Copy, ...]:
-    """Return the copies that a step asked for: the last ones, one for each entry that it copied."""
-    count = sum(entry is not None for entry in done.copied)
+    """Return the copies that a step asked for: the last ones, of each entry that it copied and each state it saved."""
+    count = sum(entry is not None for entry in done.copied) + done.saved
     return done.state.copies[len(done.state.copies) - count :]
+
+
+def saving(done: Done) -> tuple[Copy, ...]:
+    """Return those of the copies that were made of states which the step writes over (UNIT-7)."""
+    return copies(done)[len(copies(done)) - done.saved :]
 
 
 def taken(done: Done) -> tuple[int, ...]:
@@ -47,13 +52,17 @@ def taken_at_most(done: Done) -> tuple[int, ...]:
 
 
 def law_taking_drops_its_key(before: State, done: Done) -> bool:
-    """STEP-2: a taken block loses its key, no other does but duplicates (SHARE-4), unless by `reset` or `forget`."""
+    """STEP-2: a taken block loses its key, no other does but duplicates (SHARE-4), unless by `reset` or `forget`.
+
+    A state that is written over loses its own, or that goes to its copy (UNIT-7).
+    """
     gone, kept = taken_at_most(done), frozenset(content for _, content in done.state.keys)
     rest = tuple(
         published
         for published in before.keys
         if published[0] not in gone
         if published[1] not in done.forgot
+        if published[0] not in done.outgrown
         if published in done.state.keys or not (before.config.added.retains and published[1] in kept)
     )
     return done.state.keys[: len(rest)] == rest or (
@@ -61,11 +70,19 @@ def law_taking_drops_its_key(before: State, done: Done) -> bool:
     )
 
 
+def is_state(state: State, content: Content) -> bool:
+    """Return whether a content is a recurrent layer's."""
+    return isinstance(state.config.groups[content[0]].kind, Mamba)
+
+
 def law_demand_is_taken(before: State, done: Done) -> bool:
-    """STEP-3: what leaves the free queue is held from then on, and what is taken has this one holder."""
-    left = frozenset(before.queue) - frozenset(done.state.queue)
+    """STEP-3: what leaves the free queue is held from then on, and what is taken has this one holder.
+
+    That is the request, or for a state that it saves the copy.
+    """
+    left, apart = frozenset(before.queue) - frozenset(done.state.queue), {target for _, _, target in saving(done)}
     return all(holders(done.state, block) > 0 for block in left) and all(
-        sharers(done.state, block) + done.state.outside.count(block) == 1 for block in taken(done)
+        sharers(done.state, block) + done.state.outside.count(block) == (block not in apart) for block in taken(done)
     )
 
 

@@ -180,11 +180,12 @@ def law_common_is_shared(state: State) -> bool:
 def law_states_are_two(state: State) -> bool:
     """MAMBA-1: of a recurrent layer a request holds at most the state last read and the state last written.
 
-    With steps in flight there are more, until they are settled, and in a layer that runs ahead (MAMBA-6).
+    With steps in flight there are more, until they are settled, and in a layer that runs ahead (MAMBA-6). A checkpoint
+    is one more, until it is published and the next step has begun (MAMBA-7).
     """
     return state.config.added.overlaps or all(
-        len(table) - table.count(NULL) <= 2
-        for _, _, group, table in tables(state)
+        len(table) - table.count(NULL) <= 2 + (request.added.checkpoint > 0)
+        for request, _, group, table in tables(state)
         if isinstance(group.kind, Mamba) and not isinstance(group.kind, Ahead)
     )
 

@@ -4,16 +4,30 @@ from ..reads import cut, hit_ends
 from .hits import found
 from .lru import LRU
 from .outcomes import Done
-from .publication import due_tails
-from .state import NULL, Config, Content, Request, Running, State, Waiting, certain, keys_of
-from .step_laws import begun, copies
+from .publication import due_tails, holds_state
+from .state import (
+    NULL,
+    Config,
+    Content,
+    Request,
+    Running,
+    State,
+    Waiting,
+    certain,
+    key,
+    keys_of,
+    recurrent,
+    running,
+    runs_ahead,
+)
+from .step_laws import begun, copies, is_state, saving
 from .table_laws import has_run
 from .units import aligned, ends_in, hit_lengths, widest
 
 
 def law_copied_has_run(before: State, done: Done) -> bool:
     """UNIT-1: what a step copies was written by a step that has run, in every group."""
-    overlaps = before.config.added.overlaps
+    overlaps, kept = before.config.added.overlaps, {target: source for _, source, target in saving(done)}
     starts = {
         (at, block): begun(old, new, overlaps)
         for old, new in zip(before.requests, done.state.requests, strict=True)
@@ -22,7 +36,7 @@ def law_copied_has_run(before: State, done: Done) -> bool:
         for block in table
     }
     return all(
-        has_run(done.state, slot, request) >= starts[at, target]
+        has_run(done.state, slot, request) >= starts[at, kept.get(target, target)]
         for at, source, target in copies(done)
         for slot, request in enumerate(done.state.requests)
         if isinstance(request, Running) and source in request.tables[at]
@@ -30,33 +44,66 @@ def law_copied_has_run(before: State, done: Done) -> bool:
 
 
 def law_tail_is_found(before: State, done: Done) -> bool:
-    """UNIT-2: once a tail is published no more, every block that its request holds is found under that length."""
+    """UNIT-2: once a tail is published no more, every block that its request holds is found under that length.
+
+    Beside recurrent layers, that is a tail where its last step stopped, unless the state is given up (UNIT-7).
+    """
     pairs = zip(before.requests, done.state.requests, strict=True)
     return all(
-        content in contents
+        content in contents or (is_state(before, content) and not saves(before, done))
         for old, new in pairs
         if isinstance(old, Running) and isinstance(new, Running)
         for contents in (tuple(one for _, one in done.state.keys),)
-        for content in tail_contents(done.state, new, set(old.added.tails) - set(new.added.tails))
+        for content in tail_contents(done.state, old, new)
     )
 
 
-def tail_contents(state: State, request: Running, lengths: set[int]) -> tuple[Content, ...]:
-    """Return what the blocks of a request that some lengths end in are to be published as."""
-    sizes = tuple(group.block_size for group in state.config.groups)
+def tail_contents(state: State, old: Running, new: Running) -> tuple[Content, ...]:
+    """Return what the blocks of a request are to be published as that the tails end in which it has published."""
     return tuple(
-        (at, cut(request.prefix, length))
-        for at, size in enumerate(sizes)
-        for length in lengths
+        (at, cut(new.prefix, length))
+        for at, group in enumerate(state.config.groups)
+        for length in set(old.added.tails) - set(new.added.tails)
         if ends_in(state.config, at, length)
-        if request.tables[at][length // size] != NULL
+        if new.tables[at][length // group.block_size] != NULL
+        if not recurrent(state.config) or holds_state(state.config, old, length)
+    )
+
+
+def saves(before: State, done: Done) -> bool:
+    """Return whether a step must copy the states that it writes over.
+
+    A block is free for each, and to none of theirs a copy is still to come: then the engine has left a step out.
+    """
+    targets = {target for _, _, target in before.copies}
+    return len(done.state.queue) >= len(done.outgrown) and not targets & set(done.outgrown)
+
+
+def law_state_is_saved(before: State, done: Done) -> bool:
+    """UNIT-7: a state that was found inside a block is found after its block is written over, if blocks are free.
+
+    So its block has no key any more, and a request that runs has it.
+    """
+    tables = tuple(table for request in running(before) for table in request.tables)
+    found_now = {content for _, content in done.state.keys}
+    return all(
+        any(block in table for table in tables)
+        and key(done.state, block) is None
+        and (not saves(before, done) or all(content in found_now for content in keys_of(before, block)))
+        for block in done.outgrown
     )
 
 
 def law_tail_comes_in_time(state: State) -> bool:
-    """UNIT-3: a tail that has run is published, or is due, or its request puts publication off."""
+    """UNIT-3: a tail that has run is published, or is due, or its request puts publication off.
+
+    Where layers run ahead, they wait to be told what they have left (MAMBA-5).
+    """
     return all(
-        not due_tails(request, min(request.settled, request.computed)) or slot in state.due or request.added.is_delayed
+        not due_tails(request, min(request.settled, request.computed))
+        or slot in state.due
+        or request.added.is_delayed
+        or runs_ahead(state.config)
         for slot, request in enumerate(state.requests)
         if isinstance(request, Running)
     )
@@ -105,30 +152,44 @@ def longest_units(state: State, request: Running) -> tuple[int, ...]:
 def has_blocks(state: State, request: Running, length: int) -> bool:
     """Return whether all whole blocks that a hit needs can be found, and the last part's block was held."""
     contents, groups = frozenset(content for _, content in state.keys), tuple(enumerate(state.config.groups))
-    return all(
-        (at, cut(request.prefix, end)) in contents
-        for at, group in groups
-        for end in hit_ends(group, length, state.config.eagle)
-        if end % group.block_size == 0
-    ) and all(
-        request.tables[at][length // group.block_size] != NULL
-        for at, group in groups
-        if ends_in(state.config, at, length)
+    return (
+        all(
+            (at, cut(request.prefix, end)) in contents
+            for at, group in groups
+            for end in hit_ends(group, length, state.config.eagle)
+            if end % group.block_size == 0
+        )
+        and all(
+            request.tables[at][length // group.block_size] != NULL
+            for at, group in groups
+            if ends_in(state.config, at, length)
+        )
+        and all(
+            not recurrent(state.config)
+            or holds_state(state.config, request, length)
+            or (at, cut(request.prefix, length)) in contents
+            for at, _ in groups
+            if ends_in(state.config, at, length)
+        )
     )
 
 
 def law_parts_are_near(before: State, done: Done) -> bool:
     """UNIT-6: wherever a prompt parts from an admitted one, a tail or block covers half of what they share of a block.
 
-    That is of what the admitted one computes of it.
+    That is of what the admitted one computes of it, and not beside recurrent layers: they leave no state there.
     """
-    return not before.config.added.unit or all(
-        any(2 * (end - start) >= length - start for end in ends if start < end <= length)
-        for old, new in zip(before.requests, done.state.requests, strict=True)
-        if isinstance(new, Running) and isinstance(old, Waiting)
-        for hit, ends in ((begun(old, new, before.config.added.overlaps), parting_ends(before.config, new)),)
-        for length in range(aligned(before.config) + hit, len(new.prefix[1]), aligned(before.config))
-        for start in (max(hit, (length - 1) // widest(before.config) * widest(before.config)),)
+    return (
+        not before.config.added.unit
+        or recurrent(before.config)
+        or all(
+            any(2 * (end - start) >= length - start for end in ends if start < end <= length)
+            for old, new in zip(before.requests, done.state.requests, strict=True)
+            if isinstance(new, Running) and isinstance(old, Waiting)
+            for hit, ends in ((begun(old, new, before.config.added.overlaps), parting_ends(before.config, new)),)
+            for length in range(aligned(before.config) + hit, len(new.prefix[1]), aligned(before.config))
+            for start in (max(hit, (length - 1) // widest(before.config) * widest(before.config)),)
+        )
     )
 
 

@@ -25,6 +25,14 @@ the two it is.
 A copy takes one block more than the request goes on to hold, until the engine has run it. So a prompt that would fill
 the whole pool hits whole blocks only; otherwise it might wait for ever for room that it does not need (LIVE-1).
 
+A recurrent layer has only the state where a step stopped, not one for each part of a block. So beside it the tails are
+the ends of a prompt and its junction, and each is published only if the engine ends a step there. A newcomer always
+gets the state as a copy if others hold its block, because their next step writes over it. Before it does, the state is
+copied to a block of its own too, and its key goes with it: the table of the request that goes on does not change
+(UNIT-7). If no block is free for that, the state is given up, because no step is refused for it. Where a step has run
+ahead of the known tokens, the states that it leaves are not found inside blocks; nor are those that a later step has
+begun from, where blocks are published when they are settled.
+
 Wanted lengths (chapter `keeping`) are multiples of the unit. Draft heads (EAGLE), hints and shares know whole blocks
 only, and so do those who follow events: these stand in no configuration with a unit.
 """
@@ -33,7 +41,7 @@ from collections.abc import Sequence
 from math import lcm
 
 from ..reads import cut, drafts_beside, filled, hit_ends, hit_entries
-from .state import Config, Content, span
+from .state import Config, Content, recurrent, span
 
 
 def aligned(config: Config) -> int:
@@ -65,7 +73,8 @@ def has_room(config: Config, known: int, length: int) -> bool:
 def tail_lengths(config: Config, known: int, hit: int, junction: int) -> tuple[int, ...]:
     """Return the tails of a request of `known` tokens that it is to publish, ascending: none that it has hit."""
     unit = config.added.unit
-    lengths = {known // unit * unit, (known - 1) // unit * unit, junction, *halves(config, known, hit)} if unit else ()
+    inside = halves(config, known, hit) if unit and not recurrent(config) else ()
+    lengths = {known // unit * unit, (known - 1) // unit * unit, junction, *inside} if unit else ()
     return tuple(sorted(length for length in lengths if length > hit and is_inside(config, length)))
 
 

@@ -126,7 +126,7 @@ def settled(world: StepWorld, value: Any) -> None:
 
 NAMED = [
     "num_new_tokens", "num_new_computed_tokens", "num_lookahead_tokens", "num_draft_tokens",
-    "num_external_computed_tokens", "num_encoder_tokens", "reserved_blocks",
+    "num_external_computed_tokens", "num_encoder_tokens", "reserved_blocks", "num_checkpoint_tokens",
 ]  # fmt: skip
 
 

@@ -1,36 +1,40 @@
 """Property: an explanation of a hit names what limits it, and what became of what is missing, truly.
 
-How: causes over random walks in small pools, against a model that watches tables, counters and keys; causes and
-errors by examples; copies, and that nothing changes.
+How: causes over random walks in small pools, by a model that watches tables, counters and keys, and the specification;
+causes and errors by examples; copies, and that nothing changes.
 Not covered: limits, and which blocks a longer hit lacks (the scopes named "explained"), time (benchmarks).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from math import lcm
+from dataclasses import replace
+from itertools import starmap
 from random import Random
-from typing import NamedTuple
 
 import pytest
 from tests.core import support
-from tests.core.support import chunked, cross, full, mamba, manager_dump, needed, sliding
+from tests.core.support import chunked, cross, full, mamba, manager_dump, sliding
 
 from blockwright import (
     BlockPool,
-    ChunkedLocalAttentionSpec,
     EvictionStats,
-    HitExplanation,
     HitLimit,
     KVCacheManager,
     KVCacheSpec,
-    MambaSpec,
     Request,
     SipHasher,
 )
 from blockwright.errors import InvalidArgumentError
+from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
+from blockwright_conformance.kv_cache.scopes import layers
+from blockwright_spec.manager.hits import found
+from blockwright_spec.manager.in_time.explain import Limit, explained
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.state import Config, Content, State, initial
+from blockwright_spec.reads import Group, Prefix, cut
 
 
 def manager_over(
@@ -70,79 +74,6 @@ def flush(manager: KVCacheManager, first: int = 500) -> None:
     """Have every free block taken for something else, once."""
     blocks = manager.block_pool.get_new_blocks(manager.block_pool.get_num_free_blocks())
     manager.block_pool.free_blocks(blocks)
-
-
-class Expected(NamedTuple):
-    """What an explanation must say; per group: its own hit, the end it names, its limit, and the blocks it lacks."""
-
-    length: int
-    candidate: int | None
-    before: int
-    parts: list[tuple[int, int | None, HitLimit, list[int]]]
-
-
-def ends_of(spec: KVCacheSpec, length: int, eagle: bool) -> list[int]:
-    size = spec.block_size
-    ends = {(position // size + 1) * size for position in needed(spec, length)}
-    return sorted(
-        ends | ({length + size} if eagle and not isinstance(spec, MambaSpec | ChunkedLocalAttentionSpec) else set())
-    )
-
-
-def longest(specs: Sequence[KVCacheSpec], has: Sequence[AbstractSet[int]], num_tokens: int, eagle: bool) -> int:
-    """The longest hit by definition; `has` are the ends of the blocks that each group finds."""
-    lengths = range(0, num_tokens, lcm(*(spec.block_size for spec in specs)))
-    return max(
-        length
-        for length in lengths
-        if length == 0
-        or all(
-            end <= num_tokens and end in cached
-            for spec, cached in zip(specs, has, strict=True)
-            for end in ends_of(spec, length, eagle)
-        )
-    )
-
-
-def expected(
-    specs: Sequence[KVCacheSpec],
-    has: Sequence[AbstractSet[int]],
-    lost: Sequence[Mapping[int, HitLimit]],
-    num_tokens: int,
-    eagle: bool = False,
-) -> Expected:
-    """The explanation by definition; `lost` says for each group how ends were lost."""
-    length = longest(specs, has, num_tokens, eagle)
-    before = longest(specs, [one | other.keys() for one, other in zip(has, lost, strict=True)], num_tokens, eagle)
-    candidate = before if before > length else length + lcm(*(spec.block_size for spec in specs))
-    parts: list[tuple[int, int | None, HitLimit, list[int]]] = []
-    for spec, cached, gone in zip(specs, has, lost, strict=True):
-        alone = longest([spec], [cached], num_tokens, eagle)
-        if candidate >= num_tokens:
-            parts.append((alone, None, HitLimit.NOT_ALIGNED if alone > length else HitLimit.NOTHING, []))
-            continue
-        ends = ends_of(spec, candidate, eagle)
-        lacks = [end for end in ends if end not in cached]
-        if ends and ends[-1] > num_tokens:
-            parts.append((alone, ends[-1], HitLimit.DRAFT_MARGIN, []))
-        elif not lacks:
-            parts.append((alone, None, HitLimit.OTHER_GROUP, []))
-        elif lacks[0] > candidate:
-            parts.append((alone, lacks[0], HitLimit.DRAFT_MARGIN, lacks))
-        else:
-            parts.append((alone, lacks[0], gone.get(lacks[0], HitLimit.NEVER_PUBLISHED), lacks))
-    return Expected(length, candidate if candidate < num_tokens else None, before, parts)
-
-
-def matches(said: HitExplanation, wanted: Expected) -> None:
-    assert (said.num_tokens, said.candidate) == (wanted.length, wanted.candidate)
-    assert [(part.num_tokens, part.missing_end, part.limit) for part in said.groups] == [
-        part[:3] for part in wanted.parts
-    ]
-    assert said.limiting_groups == tuple(at for at, part in enumerate(wanted.parts) if part[1] is not None)
-
-
-# --- over random cache contents ---
 
 
 # --- causes ---
@@ -273,8 +204,12 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("specs", [[full(2), sliding(2, 3)], [full(2), mamba(2)], [sliding(2, 5)]], ids=str)
-def test_causes_over_a_random_walk(specs: list[KVCacheSpec], seed: int) -> None:
+@pytest.mark.parametrize(
+    "names", ["full, block 2 + sliding 3, block 2", "full, block 2 + mamba, block 2", "sliding 5, block 2"]
+)
+def test_causes_over_a_random_walk(names: str, seed: int) -> None:
+    groups = tuple(starmap(Group, layers(names)))
+    specs = [kv_cache_spec(group.kind, group.block_size) for group in groups]
     random, manager = Random(seed), manager_over(specs, 9 + 2 * len(specs))
     model, seen = Model(manager), set()
     running: dict[str, Request] = {}
@@ -304,24 +239,40 @@ def test_causes_over_a_random_walk(specs: list[KVCacheSpec], seed: int) -> None:
                 model.free(running.pop(name))
         if step % 5 == 0:
             tokens = [random.randrange(2) for _ in range(random.randrange(3, 13))]
-            seen |= judged(model, specs, Request("q", tokens, 2))
+            seen |= judged(model, groups, Request("q", tokens, 2))
         manager.check()
     stats = manager.make_eviction_stats()
     assert stats == EvictionStats(*(tuple(model.counts[cause]) for cause in model.counts))
     assert HitLimit.EVICTED in seen
 
 
-def judged(model: Model, specs: list[KVCacheSpec], request: Request) -> set[HitLimit]:
-    held = {content for content in model.contents() if content is not None}
-    groups = range(len(specs))
-    keys = [(2 * (entry + 1), key[:16]) for entry, key in enumerate(request.block_hashes)]
-    has = [{end for end, key in keys if (group, key) in held} for group in groups]
-    causes = dict(model.losses)
-    lost = [{end: causes[group, key] for end, key in keys if (group, key) in causes} for group in groups]
-    wanted, said = expected(specs, has, lost, request.num_tokens), model.manager.explain_hit(request)
-    matches(said, wanted)
-    assert said.num_tokens_without_losses == wanted.before
+def judged(model: Model, groups: tuple[Group, ...], request: Request) -> set[HitLimit]:
+    """Compare an explanation with the specification's of what is cached and of what the model saw being lost."""
+    prefix: Prefix = (0, tuple(request.all_token_ids))
+    named: dict[tuple[int, bytes], Content] = {
+        (at, key[:16]): (at, cut(prefix, 2 * (entry + 1)))
+        for entry, key in enumerate(request.block_hashes)
+        for at in range(len(groups))
+    }
+    held = {named[content] for content in model.contents() if content in named}
+    causes = {named[content]: cause for content, cause in model.losses if content in named}
+    wanted, said = explained(caching(groups, held), prefix, frozenset(causes)), model.manager.explain_hit(request)
+    assert (said.num_tokens, said.candidate) == (wanted.length, wanted.candidate)
+    for at, (part, own) in enumerate(zip(said.groups, wanted.parts, strict=True)):
+        end, limit = (*own.missing, None)[0], HitLimit.NEVER_PUBLISHED
+        if end is not None and own.limit is Limit.MISSING:
+            limit = causes.get((at, cut(prefix, end)), limit)
+        elif own.limit is not Limit.MISSING:
+            limit = HitLimit[own.limit.name]
+        assert (part.num_tokens, part.missing_end, part.limit) == (own.length, end, limit)
+    assert said.num_tokens_without_losses == found(caching(groups, {*held, *causes}), prefix, LRU).length
     return {part.limit for part in said.groups}
+
+
+def caching(groups: tuple[Group, ...], contents: AbstractSet[Content]) -> State:
+    """A state of the specification in which free blocks hold some contents."""
+    state = initial(Config(groups, len(contents) + 2, 20), 1)
+    return replace(state, keys=tuple(enumerate(contents, 1)), contents=(None, *contents, None))
 
 
 def test_a_draft_margin_beyond_the_keys_was_never_lost() -> None:

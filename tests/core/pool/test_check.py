@@ -20,6 +20,7 @@ from mypy_extensions import i32
 from tests.core.support import Setup, admit, every_setup, full, mamba, manager_of, pure_only, sliding, table
 
 from blockwright import KVCacheManager, Request, Sha256Hasher
+from blockwright.core.pool.index import LINK, LOW, MARK
 from blockwright.core.tables.view import INSTEAD
 from blockwright.errors import InvariantError, ReadOnlyError
 
@@ -139,34 +140,40 @@ def entry(manager: KVCacheManager, name: str, index: int, block: int) -> None:
     assign(manager._state.groups[0]._tables[name].blocks, index, block)
 
 
+def link(manager: KVCacheManager, block: int, behind: int | None = None, before: int | None = None) -> None:
+    """Change one of the neighbours of a block in the queue."""
+    was = manager.block_pool._rows[4 * block + LINK]
+    behind, before = (was >> 32 if behind is None else behind), (was % 2**32 if before is None else before)
+    assign(manager.block_pool._rows, 4 * block + LINK, behind << 32 | before)
+
+
 DAMAGE: dict[str, tuple[Callable[[KVCacheManager], object], str]] = {
-    "one holder too many": (lambda m: assign(m.block_pool._ref, 1, 3), "REF-1"),
-    "one holder too few": (lambda m: assign(m.block_pool._ref, 1, 1), "REF-1"),
-    "no holder of a held block": (lambda m: assign(m.block_pool._ref, 3, 0), "REF-1"),
-    "a holder of a free block": (lambda m: assign(m.block_pool._ref, 9, 1), "REF-1"),
-    "a negative count": (lambda m: assign(m.block_pool._ref, 9, -1), "REF-1"),
-    "a holder of the null block": (lambda m: assign(m.block_pool._ref, 0, 1), "NULL-1"),
-    "a key of the null block": (lambda m: assign(m.block_pool._index.marks, 0, 1 << 32), "NULL-1"),
+    "one holder too many": (lambda m: assign(m.block_pool._rows, 4 * 1 + LINK, -3), "REF-1"),
+    "one holder too few": (lambda m: assign(m.block_pool._rows, 4 * 1 + LINK, -1), "REF-1"),
+    "no holder of a held block": (lambda m: assign(m.block_pool._rows, 4 * 3 + LINK, 0), "REF-1"),
+    "a holder of a free block": (lambda m: assign(m.block_pool._rows, 4 * 9 + LINK, -1), "QUEUE-1"),
+    "a holder of the null block": (lambda m: assign(m.block_pool._rows, LINK, -1), "QUEUE-1"),
+    "a key of the null block": (lambda m: assign(m.block_pool._rows, MARK, 1 << 32), "NULL-1"),
     "more free than queued": (lambda m: added(m.block_pool, "_num_free", 1), "QUEUE-1"),
     "fewer free than queued": (lambda m: added(m.block_pool, "_num_free", -1), "QUEUE-1"),
-    "a queue that skips": (lambda m: assign(m.block_pool._next, 9, 11), "QUEUE-1"),
-    "a queue that ends early": (lambda m: assign(m.block_pool._next, 9, 0), "QUEUE-1"),
-    "a queue in a circle": (lambda m: assign(m.block_pool._next, 10, 10), "QUEUE-1"),
-    "a queue that never ends": (lambda m: assign(m.block_pool._next, 5, 9), "QUEUE-1"),
-    "a queue that goes astray": (lambda m: assign(m.block_pool._next, 9, 1), "QUEUE-1"),
-    "a way back that skips": (lambda m: assign(m.block_pool._prev, 11, 9), "QUEUE-1"),
-    "a way back in a circle": (lambda m: assign(m.block_pool._prev, 11, 11), "QUEUE-1"),
-    "a lost tail": (lambda m: assign(m.block_pool._prev, 0, 6), "QUEUE-1"),
-    "a key before bare blocks": (lambda m: assign(m.block_pool._index.marks, 9, 9 << 32), "QUEUE-1"),
-    "a lost key of a candidate": (lambda m: assign(m.block_pool._index.marks, 5, 0), "QUEUE-1"),
-    "a lost key of a held block": (lambda m: assign(m.block_pool._index.marks, 2, 0), "KEY-1"),
-    "a key out of nothing": (lambda m: assign(m.block_pool._index.marks, 3, 3 << 32), "KEY-1"),
+    "a queue that skips": (lambda m: link(m, 9, behind=11), "QUEUE-1"),
+    "a queue that ends early": (lambda m: link(m, 9, behind=0), "QUEUE-1"),
+    "a queue in a circle": (lambda m: link(m, 10, behind=10), "QUEUE-1"),
+    "a queue that never ends": (lambda m: link(m, 5, behind=9), "QUEUE-1"),
+    "a queue that goes astray": (lambda m: link(m, 9, behind=1), "QUEUE-1"),
+    "a way back that skips": (lambda m: link(m, 11, before=9), "QUEUE-1"),
+    "a way back in a circle": (lambda m: link(m, 11, before=11), "QUEUE-1"),
+    "a lost tail": (lambda m: link(m, 0, before=6), "QUEUE-1"),
+    "a key before bare blocks": (lambda m: assign(m.block_pool._rows, 4 * 9 + MARK, 9 << 32), "QUEUE-1"),
+    "a lost key of a candidate": (lambda m: assign(m.block_pool._rows, 4 * 5 + MARK, 0), "QUEUE-1"),
+    "a lost key of a held block": (lambda m: assign(m.block_pool._rows, 4 * 2 + MARK, 0), "KEY-1"),
+    "a key out of nothing": (lambda m: assign(m.block_pool._rows, 4 * 3 + MARK, 3 << 32), "KEY-1"),
     "a ring cut": (lambda m: assign(m.block_pool._index._younger, 1, 1), "KEY-1"),
     "a ring that never closes": (lambda m: assign(m.block_pool._index._younger, 7, 7), "KEY-1"),
     "a ring through a stranger": (lambda m: assign(m.block_pool._index._younger, 1, 2), "KEY-1"),
     "a slot emptied": (lambda m: empty_slot(m, 2), "KEY-1"),
     "a slot of another": (lambda m: empty_slot(m, 2, 5), "KEY-1"),
-    "a key that moved": (lambda m: assign(m.block_pool._index._words, 4, 12345), "KEY-1"),
+    "a key that moved": (lambda m: assign(m.block_pool._rows, 4 * 2 + LOW, 12345), "KEY-1"),
     "one key too many": (lambda m: added(m.block_pool._index, "num_keyed", 1), "KEY-1"),
     "a block twice in a table": (lambda m: entry(m, "a", 2, 2), "TABLE-2"),
     "a null entry in the middle": (lambda m: entry(m, "a", 1, 0), "TRIM-2"),

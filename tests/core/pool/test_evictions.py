@@ -1,90 +1,21 @@
-"""Property: a manager that tracks evictions tells of exactly the contents that its pool loses to other content.
+"""Property: a manager that tracks evictions reports the last copy of a content only, its owner, and its hint.
 
-How: random requests of one and of several groups, with forks, plans, batches and copies of the manager; what is told is
-compared with the digests that could be found before a call and cannot be after it, and with `num_evictions`.
-Not covered: the order within a call and resets between calls, which the kit compares with the specification.
+How: pools of a few blocks, by hand.
+Not covered: which evictions are reported, and in which order (law STEP-4, in lock-step).
 """
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
-from tests.core.support import full, mamba, manager_over, sliding
+from tests.core.support import full, manager_over
 
-from blockwright import Eviction, Fits, KVCacheManager, KVCacheSpec, Request
+from blockwright import Eviction, KVCacheManager, KVCacheSpec, Request
 from blockwright.core.pool.order.order import BlockHint
 from blockwright.errors import InvalidArgumentError
-
-KINDS: dict[str, list[KVCacheSpec]] = {
-    "full": [full(2)],
-    "full, sliding": [full(4), sliding(2, 5)],
-    "full, mamba": [full(2), mamba(2, 1)],
-}
 
 
 def tracking(specs: list[KVCacheSpec], num_blocks: int = 24) -> KVCacheManager:
     return manager_over(specs, num_blocks, track_evictions=True)
-
-
-def findable(manager: KVCacheManager) -> set[tuple[int, bytes]]:
-    pool = manager.block_pool
-    pairs = zip(pool.block_groups(), pool.block_keys(), strict=True)
-    return {(group, key) for group, key in pairs if group is not None and key is not None}
-
-
-def admitted(manager: KVCacheManager, request: Request, random: Random) -> bool:
-    hit, length = manager.get_computed_blocks(request)
-    new = request.num_tokens - length
-    if random.random() < 0.5:
-        plan = manager.plan(request, new, length, hit)
-        return isinstance(plan, Fits) and manager.commit(plan) is not None
-    return manager.allocate_slots(request, new, length, hit) is not None
-
-
-@pytest.mark.parametrize("specs", KINDS.values(), ids=KINDS.keys())
-@pytest.mark.parametrize("seed", range(4))
-def test_what_is_told_is_what_was_lost(specs: list[KVCacheSpec], seed: int) -> None:
-    random = Random(seed)
-    manager = tracking(specs)
-    running: list[Request] = []
-    num_told = 0
-    for number in range(150):
-        before = findable(manager)
-        choice = random.random()
-        if choice < 0.4:
-            length = random.randint(2, 14)
-            request = Request(f"r{number}", [random.randrange(2) for _ in range(length)], 2)
-            if admitted(manager, request, random):
-                request.num_computed_tokens = length
-                running.append(request)
-        elif choice < 0.6 and running:
-            for request in running:
-                request.append_output_token_ids([random.randrange(2)])
-            served = manager.allocate_slots_batch(running, 1).num_served
-            for request in running[:served]:
-                request.num_computed_tokens += 1
-            for request in running[served:]:
-                manager.free(request)
-            del running[served:]
-        elif choice < 0.7 and running:
-            child = running[0].fork(f"f{number}")
-            if manager.fork(running[0], child) is not None:
-                running.append(child)
-        elif running:
-            manager.free(running.pop(random.randrange(len(running))))
-        manager.take_copies()
-        twin = manager.copy()
-        evictions = manager.take_evictions()
-        assert evictions == twin.take_evictions()
-        assert manager.take_evictions() == []
-        after = findable(manager)
-        lost = {(each.group, each.block_hash[:16]) for each in evictions}
-        assert before - after <= lost <= before | after
-        assert all(0 < each.block_id < 24 for each in evictions)
-        num_told += len(evictions)
-        manager.check()
-    assert 0 < num_told <= manager.block_pool.num_evictions
 
 
 def test_only_the_last_copy_counts() -> None:
@@ -114,15 +45,6 @@ def test_resets_are_no_evictions_and_pools_need_caching() -> None:
     assert manager_over([full(2)], 5).take_evictions() == []
     with pytest.raises(InvalidArgumentError, match="track_evictions"):
         manager_over([full(2)], 5, caching=False, track_evictions=True)
-
-
-def test_blocks_held_elsewhere_are_counted() -> None:
-    manager = tracking([full(2)], 5)
-    assert manager.allocate_slots(Request("r", [1, 2, 3], 2), 3) is not None
-    manager.block_pool.touch([1, 2, 2])
-    manager.check({1: 1, 2: 2})
-    manager.block_pool.free_blocks([2, 2, 1])
-    manager.check()
 
 
 @pytest.mark.parametrize(("at", "kept"), [(5.0, True), (9.0, False)])

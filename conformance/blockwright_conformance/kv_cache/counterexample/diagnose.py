@@ -46,13 +46,15 @@ from blockwright_spec.reads import Prefix, cut, margin, needed, shows, writes
 
 from ...checker.diagnose import Broken
 from ...checker.lockstep import Compared
+from ...checker.world import kind_of
 from ..abstraction import differences, expected
 from ..adapter import Found, ManagerAdapter, Observation
 from ..arrivals import Admit, Find
 from ..outcome import ManagerOutcome
 from ..parts import OTHER, Reply, names_of
 from ..running import GrowEach
-from ..steps import ReleasePrefix, Retain, Tick
+
+HINTS = ("Retain", "ReleasePrefix", "Tick")
 
 
 def symptoms(adapter: ManagerAdapter, before: State, action: Any, compared: Compared) -> Broken:
@@ -112,7 +114,7 @@ def effects(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, s
             yield "REFUSE-1", f"a refused call changed {change}"
         if isinstance(action, Find):
             yield "LOOKUP-1", f"a lookup changed {change}"
-    for change in differences(expected(before), shown) if isinstance(action, Retain | ReleasePrefix | Tick) else ():
+    for change in differences(expected(before), shown) if kind_of(action) in HINTS else ():
         yield "HINT-1", f"a hint changed {change}"
 
 
@@ -142,7 +144,7 @@ def fences(before: State, outcome: ManagerOutcome, shown: Observation) -> Broken
 
 
 def prefix_of(before: State, action: Any) -> Prefix:
-    request = before.requests[getattr(action, "slot", 0)]
+    request = before.requests[getattr(action, "slot", None) or 0]
     if isinstance(request, Running | Waiting):
         return request.prefix
     prefix: Prefix = getattr(action, "prefix", (0, ()))
@@ -253,7 +255,7 @@ def of_step(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, s
         if law.id not in ("STEP-1", "STEP-4") and not holds(law.holds, before, done):
             yield law.id, law.statement
     slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else []
-    slots += [action.slot] if hasattr(action, "slot") else []
+    slots += [action.slot] if getattr(action, "slot", None) is not None else []
     for slot, step, served in zip(slots, outcome.done, reply.served, strict=False):
         after, was = state.requests[slot], before.requests[slot]
         nulled = step.nulled if served.nulled is None else served.nulled

@@ -54,17 +54,20 @@ class LateHandler(OffloadingHandler):
     """What handlers of transfers have in common here; takes the transfers of any copy of the package."""
 
     def __init__(self) -> None:
-        self.waiting: dict[int, tuple[Any, int]] = {}
+        self.waiting: dict[int, tuple[Any, float]] = {}
         self.finished: list[tuple[int, bool]] = []
 
-    def polls_of(self, spec: Any) -> int:
+    def polls_of(self, spec: Any) -> float:
+        """Return how often results are asked for until a transfer has ended; -1: it ends at once."""
         raise NotImplementedError
 
     def carry(self, job_id: int, source: Any, destination: Any) -> bool:
         raise NotImplementedError
 
     def transfer_async(self, job_id: int, spec: Any) -> bool:
-        self.waiting[job_id] = spec, self.polls_of(spec)
+        self.waiting[job_id] = spec, (polls := self.polls_of(spec))
+        if polls < 0:
+            self.wait([job_id])
         return True
 
     def get_finished(self) -> list[tuple[int, bool]]:

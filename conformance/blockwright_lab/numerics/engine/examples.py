@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-import blockwright
 from blockwright.errors import InvalidArgumentError
 from blockwright_conformance.gates import GateResult
 
@@ -22,41 +21,32 @@ from .worlds import WORLDS, random_schedule
 MOST_SHRINKING = 30.0
 
 
-class Examples:
-    """What happened in schedules that went well, and those that did not, each with what was wrong."""
-
-    def __init__(self, package: Any = blockwright) -> None:
-        self.package = package
-        self.fired: Counter[str] = Counter()
-        self.failed: list[tuple[Schedule, NumericsError]] = []
-
-    def fails(self, schedule: Schedule) -> bool:
-        try:
-            self.fired.update(run(schedule, self.package))
-        except NumericsError as error:
-            self.failed.append((schedule, error))
-            return True
-        self.fired["schedules"] += 1
-        return False
-
-
 def examples(name: str, count: int, part: int | None) -> GateResult:
     torch.set_num_threads(1)
-    started, runs, drawn = time.perf_counter(), Examples(), time.time_ns() if part is None else part
+    fired, failed = Counter[str](), list[tuple[Schedule, NumericsError]]()
+
+    def fails(schedule: Schedule) -> bool:
+        try:
+            fired.update(run(schedule))
+        except NumericsError as error:
+            failed.append((schedule, error))
+            return True
+        fired["schedules"] += 1
+        return False
+
+    started, drawn = time.perf_counter(), time.time_ns() if part is None else part
     schedules = (random_schedule(WORLDS[name], f"{drawn} {number}") for number in range(count))
-    if failing := next(filter(runs.fails, schedules), None):
-        shrunk(failing, runs.fails, MOST_SHRINKING)
-    counts = (runs.fired["schedules"], runs.fired["steps"], int(bool(runs.failed)), time.perf_counter() - started)
-    row = GateResult("numerics", name, "Blockwright", *counts, fired=dict(+runs.fired))
-    if runs.failed:
-        schedule, error = runs.failed[-1]
+    if failing := next(filter(fails, schedules), None):
+        shrunk(failing, fails, MOST_SHRINKING)
+    counts = (fired["schedules"], fired["steps"], int(bool(failed)), time.perf_counter() - started)
+    row = GateResult("numerics", name, "Blockwright", *counts, fired=dict(+fired))
+    if failed:
+        schedule, error = failed[-1]
         row = replace(row, law=error.law, detail=str(error), script=f"{script(schedule)}\n# {error}")
     return row
 
 
 # ---- shrinking: from a schedule that fails to a smaller one that fails too
-
-PLAIN = EngineConfig()
 
 
 def shrunk(schedule: Schedule, fails: Callable[[Schedule], bool], seconds: float) -> Schedule:
@@ -78,29 +68,25 @@ def still_fails(schedule: Schedule, fails: Callable[[Schedule], bool]) -> bool:
 
 
 def simpler(schedule: Schedule) -> Iterator[Schedule]:
-    jobs, config = schedule.jobs, schedule.config
-    size = len(jobs) // 2
-    while size:
-        for at in range(0, len(jobs), size):
-            if left := jobs[:at] + jobs[at + size :]:
-                yield replace(schedule, jobs=left)
-        size //= 2
-    for at in range(len(schedule.layers)):
-        if left_layers := schedule.layers[:at] + schedule.layers[at + 1 :]:
-            yield replace(schedule, layers=left_layers)
+    """Yield schedules with fewer requests or layers, or with a feature as it is by default."""
+    for name in ("jobs", "layers"):
+        parts = getattr(schedule, name)
+        for size in dict.fromkeys((len(parts) // 2, 1)) if len(parts) > 1 else ():
+            for at in range(0, len(parts), size):
+                yield replace(schedule, **{name: parts[:at] + parts[at + size :]})
     yield replace(schedule, resets=(), model_seed=0, grow_blocks=False)
     for field in fields(EngineConfig):
         if field.name not in ("max_model_len", "spare_blocks", "enable_caching"):
-            yield replace(schedule, config=replace(config, **{field.name: getattr(PLAIN, field.name)}))
-    for at, job in enumerate(jobs):
+            plain: Any = field.default
+            yield replace(schedule, config=replace(schedule.config, **{field.name: plain}))
+    for at, job in enumerate(schedule.jobs):
         for less in simpler_jobs(job):
-            yield replace(schedule, jobs=(*jobs[:at], less, *jobs[at + 1 :]))
+            yield replace(schedule, jobs=(*schedule.jobs[:at], less, *schedule.jobs[at + 1 :]))
 
 
 def simpler_jobs(job: Job) -> Iterator[Job]:
-    for name, value in (("forks", ()), ("abort", None), ("salt", None), ("adapter", 0), ("seed", None)):
-        yield replace(job, **{name: value})  # type: ignore[arg-type]
-    yield replace(job, forks=job.forks[:-1])
+    for name in ("forks", "abort", "salt", "adapter", "seed"):
+        yield replace(job, **{name: getattr(Job, name)})
     for name, least in (("arrival", 0), ("variation", 0), ("family", 0), ("shared", 0), ("own", 1), ("output", 1)):
         value = getattr(job, name)
         for less in dict.fromkeys((least, (least + value) // 2, value - 1)):

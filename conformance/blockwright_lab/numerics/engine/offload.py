@@ -31,13 +31,7 @@ class LateCopies(LateHandler):
         self.num_loads = 0
 
     def polls_of(self, spec: Any) -> int:
-        return self.load_polls if spec[0].medium() == "CPU" else self.store_polls
-
-    def transfer_async(self, job_id: int, spec: Any) -> bool:
-        super().transfer_async(job_id, spec)
-        if self.polls_of(spec) == 0:
-            self.wait([job_id])
-        return True
+        return (self.load_polls if spec[0].medium() == "CPU" else self.store_polls) or -1
 
     def carry(self, job_id: int, source: Any, destination: Any) -> bool:
         source, destination = ours(source), ours(destination)

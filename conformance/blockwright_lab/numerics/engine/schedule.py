@@ -3,9 +3,10 @@
 A schedule decides everything that happens, so that it can be printed, pasted into Python and run again (`script`).
 """
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from random import Random
 
+from blockwright_conformance.checker.recorded import Written
 from blockwright_spec.reads import Group
 
 
@@ -111,29 +112,10 @@ class Schedule:
     cache_dtype: str | None = None
 
     def __repr__(self) -> str:
-        return shown(self)
-
-
-def shown(value: object) -> str:
-    if isinstance(value, tuple):
-        return f"({', '.join(map(shown, value))}{',' * (len(value) == 1)})"
-    if not isinstance(value, EngineConfig | Job | Schedule):
-        return repr(value)
-    parts = [
-        f"{each.name}={shown(getattr(value, each.name))}"
-        for each in fields(value)
-        if each.default is MISSING or getattr(value, each.name) != each.default
-    ]
-    return f"{type(value).__name__}({', '.join(parts)})"
+        return Written(None).text(self)
 
 
 def script(schedule: Schedule) -> str:
-    return "\n".join(
-        (
-            "from blockwright_lab.numerics.engine.engine import run",
-            "from blockwright_lab.numerics.engine.schedule import EngineConfig, Job, Schedule",
-            "from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sinks, Sliding",
-            "",
-            f"run({shown(schedule)})",
-        )
-    )
+    written = Written(None)
+    call = f"{written.named('blockwright_lab.numerics.engine.engine', 'run')}({written.text(schedule)})"
+    return "\n".join([*written.imports(), "", call])

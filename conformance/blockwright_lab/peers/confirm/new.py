@@ -1,6 +1,6 @@
 """Where vLLM 0.33.0 is wrong by its own word, each shown by a function over its own API."""
 
-from .setup import vllm
+from ..vllm_engine import vllm
 
 VERSION = "0.33.0"
 

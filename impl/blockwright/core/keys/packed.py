@@ -7,8 +7,9 @@ from typing import Final
 from librt.vecs import append, extend, pop, vec
 from mypy_extensions import i32, i64
 
-# Zeros are copied from here, several times faster than they are written; never written to.
-_ZEROS32: Final = vec[i32]([0] * 4096)
+# Zeros are copied from here, several times faster than they are written; never written to. Enough for a long table: a
+# slice writes memory once, while a longer vector is cleared as it is made, and then copied to.
+_ZEROS32: Final = vec[i32]([0] * 32768)
 _ZEROS64: Final = vec[i64]([0] * 4096)
 
 

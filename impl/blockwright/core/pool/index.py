@@ -6,14 +6,14 @@ group. A search begins at the slot that the tag gives, so that the groups of one
 short with 64 groups as with one. Blocks with equal keys form a ring, oldest first; only the oldest is in the slots and
 serves hits. Deletion closes the gap by moving later entries back, so there are no tombstones and no rebuilds.
 
-A block's key lies in `_words`, and is read only where a tag is right. Its mark is the block before it in its ring, with
+A block's key lies in its row, and is read only where a tag is right. Its mark is the block before it in its ring, with
 the tag, in the form of a slot: that of a block alone in its ring equals its slot, so its key is dropped without being
 read. The group is not kept, because it follows from key and tag.
 
 In a large index a slot is seldom in the processor's caches. So a run of keys that are added or dropped reads all its
 slots first: reads that wait for nothing else are made many at a time.
 
-Memory: 28 bytes per block and 8 per slot, 16 to 32 bytes of slots per block.
+Memory: 36 bytes per block, 8 of them the link, and 8 per slot, 16 to 32 bytes of slots per block.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import zeros32, zeros64
 
+LOW: Final = 3
+HIGH: Final = 4
+MARK: Final = 5
+LINK: Final = 6
+"""Where the words of block 0 are. A large vector begins three words before a line of the caches; no row lies in two."""
 _APART: Final = 0x9E3779B1
 """How far apart two groups begin to search: odd, and no simple part of any number of slots."""
 _INVERSE: Final = 0x0E8B2F51
@@ -37,8 +42,7 @@ _AHEAD: Final = 64
 
 def _put(
     slots: vec[i64],
-    words: vec[i64],
-    marks: vec[i64],
+    rows: vec[i64],
     younger: vec[i32],
     mask: i64,
     block: i64,
@@ -54,29 +58,29 @@ def _put(
     entry = slots[slot]
     oldest = entry >> 32
     # The tag is compared first: it is in the slot, while the words of a block may be in no cache.
-    while entry != 0 and (entry & _TAG != tag or words[2 * oldest] != low or words[2 * oldest + 1] != high):
+    while entry != 0 and (entry & _TAG != tag or rows[4 * oldest + LOW] != low or rows[4 * oldest + HIGH] != high):
         slot = (slot + 1) & mask
         entry = slots[slot]
         oldest = entry >> 32
-    words[2 * block] = low
-    words[2 * block + 1] = high
+    rows[4 * block + LOW] = low
+    rows[4 * block + HIGH] = high
     if entry == 0:
         slots[slot] = block << 32 | tag
-        marks[block] = block << 32 | tag
+        rows[4 * block + MARK] = block << 32 | tag
         return True
     # A duplicate joins the ring behind the youngest, so that the oldest goes on serving hits.
-    youngest = marks[oldest] >> 32
+    youngest = rows[4 * oldest + MARK] >> 32
     younger[youngest] = i32(block)
     younger[block] = i32(oldest)
-    marks[block] = youngest << 32 | tag
-    marks[oldest] = block << 32 | tag
+    rows[4 * block + MARK] = youngest << 32 | tag
+    rows[4 * oldest + MARK] = block << 32 | tag
     return False
 
 
-def _take(slots: vec[i64], words: vec[i64], marks: vec[i64], younger: vec[i32], mask: i64, block: i64) -> bool:
+def _take(slots: vec[i64], rows: vec[i64], younger: vec[i32], mask: i64, block: i64) -> bool:
     """Drop a block's key as `PrefixIndex.drop` does."""
-    mark = marks[block]
-    marks[block] = 0
+    mark = rows[4 * block + MARK]
+    rows[4 * block + MARK] = 0
     tag: i64 = mark & _TAG
     slot = tag & mask
     own = block << 32 | tag
@@ -88,14 +92,14 @@ def _take(slots: vec[i64], words: vec[i64], marks: vec[i64], younger: vec[i32], 
         return True
     behind: i64 = i64(younger[block])
     younger[mark >> 32] = i32(behind)
-    marks[behind] = mark
+    rows[4 * behind + MARK] = mark
     # The oldest of the ring stands in a slot; if it is this one, the next takes its place.
-    low: i64 = words[2 * block]
-    high: i64 = words[2 * block + 1]
+    low: i64 = rows[4 * block + LOW]
+    high: i64 = rows[4 * block + HIGH]
     entry = slots[slot]
     while entry != own:
         oldest = entry >> 32
-        if entry & _TAG == tag and words[2 * oldest] == low and words[2 * oldest + 1] == high:
+        if entry & _TAG == tag and rows[4 * oldest + LOW] == low and rows[4 * oldest + HIGH] == high:
             return False
         slot = (slot + 1) & mask
         entry = slots[slot]
@@ -125,7 +129,8 @@ class PrefixIndex:
 
     Attributes:
         num_keyed: blocks that carry a key.
-        marks: per block, the block before it in its ring and its tag; 0 iff it carries no key. Only to be read.
+        num_blocks: ids are below it.
+        rows: four words per block: its key, its mark (0 iff it carries no key), and its link, which the store keeps.
     """
 
     def __init__(self, num_blocks: i64) -> None:
@@ -135,8 +140,8 @@ class PrefixIndex:
             capacity *= 2
         self._mask: i64 = capacity - 1
         self._slots: vec[i64] = zeros64(capacity)
-        self._words: vec[i64] = zeros64(2 * num_blocks)
-        self.marks: vec[i64] = zeros64(num_blocks)
+        self.num_blocks: i64 = num_blocks
+        self.rows: vec[i64] = zeros64(4 * num_blocks + LOW)
         # A ring through the blocks with the same key: oldest, next, ..., youngest, oldest; not kept where one is alone.
         self._younger: vec[i32] = zeros32(num_blocks)
         self.num_keyed: i64 = 0
@@ -147,8 +152,8 @@ class PrefixIndex:
         twin = PrefixIndex(0)
         twin._mask = self._mask
         twin._slots = self._slots[:]
-        twin._words = self._words[:]
-        twin.marks = self.marks[:]
+        twin.num_blocks = self.num_blocks
+        twin.rows = self.rows[:]
         twin._younger = self._younger[:]
         twin.num_keyed = self.num_keyed
         twin._last_group = self._last_group
@@ -159,28 +164,28 @@ class PrefixIndex:
         if self.num_keyed == 0:
             return
         # The vectors are emptied in place, because a reset must not fail for want of memory.
-        slots, marks = self._slots, self.marks
+        slots, rows = self._slots, self.rows
         at: i64 = 0
         while at < i64(len(slots)):
             slots[at] = 0
             at += 1
         at = 0
-        while at < i64(len(marks)):
-            marks[at] = 0
+        while at < self.num_blocks:
+            rows[4 * at + MARK] = 0
             at += 1
         self.num_keyed = 0
 
     def has_key(self, block: i64) -> bool:
-        return self.marks[block] != 0
+        return self.rows[4 * block + MARK] != 0
 
     def is_single(self, block: i64) -> bool:
         """Return whether no other block has the key of a published one."""
-        return self.marks[block] >> 32 == block
+        return self.rows[4 * block + MARK] >> 32 == block
 
     def find(self, low: i64, high: i64, group: i64) -> i64:
         """Return the oldest block with this key, or 0."""
         slots = self._slots
-        words = self._words
+        rows = self.rows
         mask = self._mask
         # The low word is random already, so it needs no further mixing; the group shifts it.
         tag: i64 = (low + group * _APART) & _TAG
@@ -188,7 +193,7 @@ class PrefixIndex:
         entry = slots[slot]
         while entry != 0:
             block = entry >> 32
-            if entry & _TAG == tag and words[2 * block] == low and words[2 * block + 1] == high:
+            if entry & _TAG == tag and rows[4 * block + LOW] == low and rows[4 * block + HIGH] == high:
                 return block
             slot = (slot + 1) & mask
             entry = slots[slot]
@@ -196,11 +201,11 @@ class PrefixIndex:
 
     def matches(self, block: i64, low: i64, high: i64, group: i64) -> bool:
         """Return whether a block is published under this key."""
-        words, mark = self._words, self.marks[block]
+        rows, mark = self.rows, self.rows[4 * block + MARK]
         return (
             mark != 0
-            and words[2 * block] == low
-            and words[2 * block + 1] == high
+            and rows[4 * block + LOW] == low
+            and rows[4 * block + HIGH] == high
             and (mark - low - group * _APART) & _TAG == 0
         )
 
@@ -212,7 +217,7 @@ class PrefixIndex:
         Entry i has its key in `words` at ``(i + 1) * stride - 2``. One lookup per entry.
         """
         slots = self._slots
-        own = self._words
+        rows = self.rows
         mask = self._mask
         shift = group * _APART
         i = start
@@ -223,7 +228,9 @@ class PrefixIndex:
             slot = tag & mask
             entry = slots[slot]
             block = entry >> 32
-            while block != 0 and (entry & _TAG != tag or own[2 * block] != low or own[2 * block + 1] != words[at + 1]):
+            while block != 0 and (
+                entry & _TAG != tag or rows[4 * block + LOW] != low or rows[4 * block + HIGH] != words[at + 1]
+            ):
                 slot = (slot + 1) & mask
                 entry = slots[slot]
                 block = entry >> 32
@@ -235,11 +242,11 @@ class PrefixIndex:
 
     def match_run(self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64) -> i64:
         """Return the first entry from `start` on with a block that is not published under its key, or len(ids)."""
-        own, marks = self._words, self.marks
+        rows = self.rows
         shift = group * _APART
         i = start
         size: i64 = len(ids)
-        num_blocks: i64 = len(marks)
+        num_blocks = self.num_blocks
         while i < size:
             block: i64 = i64(ids[i])
             at = (i + 1) * stride - 2
@@ -247,10 +254,10 @@ class PrefixIndex:
                 block <= 0
                 # The ids come from outside; one out of range would read beyond the arrays instead of failing.
                 or block >= num_blocks
-                or marks[block] == 0
-                or own[2 * block] != words[at]
-                or own[2 * block + 1] != words[at + 1]
-                or (marks[block] - words[at] - shift) & _TAG != 0
+                or rows[4 * block + MARK] == 0
+                or rows[4 * block + LOW] != words[at]
+                or rows[4 * block + HIGH] != words[at + 1]
+                or (rows[4 * block + MARK] - words[at] - shift) & _TAG != 0
             ):
                 return i
             i += 1
@@ -267,27 +274,27 @@ class PrefixIndex:
 
     def add(self, block: i64, low: i64, high: i64, group: i64) -> bool:
         """Give a block its key; return whether the key is new. The block must carry none. law: PUB-1."""
-        assert self.marks[block] == 0, "a block has one key"
+        assert self.rows[4 * block + MARK] == 0, "a block has one key"
         self.num_keyed += 1
         self._last_group = max(self._last_group, group)
         tag: i64 = (low + group * _APART) & _TAG
-        return _put(self._slots, self._words, self.marks, self._younger, self._mask, block, low, high, tag)
+        return _put(self._slots, self.rows, self._younger, self._mask, block, low, high, tag)
 
     def add_each(self, low: i64, high: i64, blocks: vec[i32], count: i64) -> None:
         """Give the first of some blocks the key in group 0, the next in group 1, ..., except blocks that have a key."""
-        slots, own, marks, younger, mask = self._slots, self._words, self.marks, self._younger, self._mask
+        slots, rows, younger, mask = self._slots, self.rows, self._younger, self._mask
         added: i64 = 0
         group: i64 = 0
         while group < count:
             block = i64(blocks[group])
-            if block != 0 and marks[block] == 0:
+            if block != 0 and rows[4 * block + MARK] == 0:
                 tag: i64 = (low + group * _APART) & _TAG
                 if slots[tag & mask] == 0:  # as most often, and then a call would cost as much as the rest
-                    own[2 * block] = low
-                    own[2 * block + 1] = high
-                    slots[tag & mask] = marks[block] = block << 32 | tag
+                    rows[4 * block + LOW] = low
+                    rows[4 * block + HIGH] = high
+                    slots[tag & mask] = rows[4 * block + MARK] = block << 32 | tag
                 else:
-                    _put(slots, own, marks, younger, mask, block, low, high, tag)
+                    _put(slots, rows, younger, mask, block, low, high, tag)
                 added += 1
             group += 1
         self.num_keyed += added
@@ -295,7 +302,7 @@ class PrefixIndex:
 
     def add_run(self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64, stop: i64) -> None:
         """Give the blocks of some entries that are not null and carry no key their keys; `words` as for `find_run`."""
-        slots, own, marks, younger, mask = self._slots, self._words, self.marks, self._younger, self._mask
+        slots, rows, younger, mask = self._slots, self.rows, self._younger, self._mask
         shift = group * _APART
         added: i64 = 0
         read: i64 = 0
@@ -311,10 +318,10 @@ class PrefixIndex:
             while i < end:
                 block = i64(ids[i])
                 i += 1
-                if block != 0 and marks[block] == 0:
+                if block != 0 and rows[4 * block + MARK] == 0:
                     at = i * stride - 2
                     low: i64 = words[at]
-                    _put(slots, own, marks, younger, mask, block, low, words[at + 1], (low + shift) & _TAG)
+                    _put(slots, rows, younger, mask, block, low, words[at + 1], (low + shift) & _TAG)
                     added += 1
         self._read = read
         self._last_group = max(self._last_group, group)
@@ -322,13 +329,13 @@ class PrefixIndex:
 
     def drop(self, block: i64) -> bool:
         """Take a block's key away; return whether it was the last with this key. The block must carry one."""
-        assert self.marks[block] != 0, "only a block with a key loses it"
+        assert self.rows[4 * block + MARK] != 0, "only a block with a key loses it"
         self.num_keyed -= 1
-        return _take(self._slots, self._words, self.marks, self._younger, self._mask, block)
+        return _take(self._slots, self.rows, self._younger, self._mask, block)
 
-    def drop_run(self, following: vec[i32], block: i64, count: i64) -> i64:
-        """Take the keys of `count` blocks away, from one on in the order of a list; return how many carried one."""
-        slots, own, marks, younger, mask = self._slots, self._words, self.marks, self._younger, self._mask
+    def drop_run(self, block: i64, count: i64) -> i64:
+        """Take the keys of `count` blocks away, from one on as the queue links them; return how many carried one."""
+        slots, rows, younger, mask = self._slots, self.rows, self._younger, self._mask
         dropped: i64 = 0
         read: i64 = 0
         while count > 0:
@@ -338,14 +345,14 @@ class PrefixIndex:
             ahead = block
             left: i64 = part
             while left > 1:  # the last one waits for itself as well as ahead
-                read ^= slots[marks[ahead] & mask]  # a tag's last bits say where a search begins
-                ahead = i64(following[ahead])
+                read ^= slots[rows[4 * ahead + MARK] & mask]  # a tag's last bits say where a search begins
+                ahead = rows[4 * ahead + LINK] >> 32
                 left -= 1
             while part > 0:
-                if marks[block] != 0:
-                    _take(slots, own, marks, younger, mask, block)
+                if rows[4 * block + MARK] != 0:
+                    _take(slots, rows, younger, mask, block)
                     dropped += 1
-                block = i64(following[block])
+                block = rows[4 * block + LINK] >> 32
                 part -= 1
         self._read = read
         self.num_keyed -= dropped
@@ -353,17 +360,17 @@ class PrefixIndex:
 
     def key(self, block: i64) -> tuple[i64, i64, i64]:
         # The group is what the tag has more than the low word; `_INVERSE` undoes the multiplication modulo 2**32.
-        low: i64 = self._words[2 * block]
-        return low, self._words[2 * block + 1], ((self.marks[block] - low) * _INVERSE) & _TAG
+        low: i64 = self.rows[4 * block + LOW]
+        return low, self.rows[4 * block + HIGH], ((self.rows[4 * block + MARK] - low) * _INVERSE) & _TAG
 
     def keyed(self) -> list[bool]:
-        return [mark != 0 for mark in self.marks]
+        return [self.has_key(i64(block)) for block in range(self.num_blocks)]
 
     def all_keys(self) -> list[tuple[int, int, int] | None]:
         """Return the key of each block, by id; None where it is not published. O(num_blocks)."""
         found: list[tuple[int, int, int] | None] = []
         block: i64 = 0
-        while block < i64(len(self.marks)):
+        while block < self.num_blocks:
             if not self.has_key(block):
                 found.append(None)
             else:
@@ -387,7 +394,7 @@ class PrefixIndex:
             ring: list[int] = []
             is_sound = group <= self._last_group
             block = oldest
-            while block != 0 and len(ring) <= len(self.marks):
+            while block != 0 and len(ring) <= self.num_blocks:
                 is_sound = is_sound and self.matches(block, low, high, group)
                 ring.append(int(block))
                 block = self.next_duplicate(block, oldest)

@@ -19,7 +19,7 @@ from blockwright.core.pool.order.chosen import ChosenOrder, EvictionPolicy
 from blockwright.core.pool.order.order import CandidateOrder, Wish
 from blockwright.core.pool.order.passing import PassingBlocks
 from blockwright.core.pool.order.retained import FOR_GOOD, RetentionOrder, check_shares
-from blockwright.core.pool.store import BlockStore
+from blockwright.core.pool.store import BlockStore, _join
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError, UnsupportedError
 from blockwright.events import KVCacheEvent
 
@@ -177,11 +177,10 @@ class BlockPool(BlockStore):
             bare += 1
         made.start(self._count - 1 - self._num_free, blocks[int(bare) :], self.passing_block_ids())
         if self._passing is not None:  # from now on it knows only tables, and blocks that a connector holds
-            self._passing.leave([each for each in self.passing_block_ids() if self._ref[i64(each)] == 0])
+            self._passing.leave([each for each in self.passing_block_ids() if self.ref_count(i64(each)) == 0])
         made.hear(self._index)
         last: i64 = i64(blocks[int(bare) - 1]) if bare > 0 else 0
-        self._next[last] = 0
-        self._prev[0] = i32(last)
+        _join(self._rows, last, 0)
         self._order = made
         for candidate in blocks[int(bare) :]:
             if not self._index.is_single(candidate):
@@ -202,11 +201,11 @@ class BlockPool(BlockStore):
         """How many of the last passing blocks are evicted by age now (``keep_wanted``); 0 without that. O(1)."""
         return 0 if self._passing is None else int(self._passing.spares)
 
-    def _learn(self, hits: bool, is_used: bool, falls_short: bool) -> None:
+    def _learn(self, hit: i64, served: i64, lacks: bool) -> None:
         """Learn from an admission how many passing blocks to spare. O(blocks spared no more). law: POLICY-6."""
         passing = self._passing
         if passing is not None and passing.whole > 0:
-            passing.learn(hits, is_used, falls_short)
+            passing.learn(hit, served, lacks)
             self._spare_fewer(passing)
 
     def passing_block_ids(self) -> list[int]:
@@ -218,7 +217,7 @@ class BlockPool(BlockStore):
         ids: list[int] = []
         block: i64 = 1
         while passing is not None and block < self._count:
-            is_ranked = order is not None and self._ref[block] == 0 and self._index.has_key(block)
+            is_ranked = order is not None and self.ref_count(block) == 0 and self._index.has_key(block)
             if order.is_passing(block) if order is not None and is_ranked else passing.is_noted(block):
                 ids.append(int(block))
             block += 1
@@ -227,7 +226,7 @@ class BlockPool(BlockStore):
     def tip(self, block: i64) -> i64:
         """Return what ended with a block that no request has gone on from since, 0 if nothing did. O(1)."""
         passing = self._passing
-        is_candidate = passing is not None and self._ref[block] == 0 and self._index.has_key(block)
+        is_candidate = passing is not None and self.ref_count(block) == 0 and self._index.has_key(block)
         return passing.tip(block) if passing is not None and is_candidate else 0
 
     def tips(self) -> list[tuple[int, int]]:
@@ -428,9 +427,10 @@ class BlockPool(BlockStore):
                 f"({keys.num_blocks()}) and of the table ({len(ids)})"
             )
         for block in ids[num_cached_blocks:num_full_blocks]:
-            if block != 0 and self._ref[i64(block)] == 0:
+            if block != 0 and self.ref_count(i64(block)) == 0:
                 raise BlockError(f"blocks: block {block} is not held; only held blocks are published")
-            if not self._index.has_key(i64(block)) and self._ref[i64(block)] != self.num_external_holders(i64(block)):
+            others = self.num_external_holders(i64(block))
+            if not self._index.has_key(i64(block)) and self.ref_count(i64(block)) != others:
                 raise BlockError(f"blocks: block {block} is held by a request, and its manager publishes it")
         keys.ensure_keys(num_full_blocks)
         try:
@@ -487,7 +487,7 @@ class BlockPool(BlockStore):
         self.require_whole()
         ids = self.ids_of(blocks)
         for block in ids:
-            if block != 0 and self._ref[i64(block)] == 0 and not self._index.has_key(i64(block)):
+            if block != 0 and self.ref_count(i64(block)) == 0 and not self._index.has_key(i64(block)):
                 raise BlockError(f"blocks: block {block} is free and has no content; take blocks with get_new_blocks")
         if len(ids) > 0:
             self._reserve_external()

@@ -17,7 +17,7 @@ Eviction candidates are evicted in the order of their release (a queue), unless 
 holds only blocks without content.
 
 `BlockStore` is the only writer of the counters, the free queue and the prefix index. All of them are packed arrays:
-about 70 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
+about 54 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
 that engine developers know.
 
 A change of several fields takes all its memory first, so that a `MemoryError` leaves everything as it was. Where this
@@ -26,7 +26,7 @@ is not possible (events to record, an interrupt in uncompiled code), the store i
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Final, cast
 
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
@@ -36,13 +36,45 @@ from blockwright.core.keys.packed import with_room, zeros32, zeros64
 from blockwright.core.keys.request import BlockKeys, Request, owner_mark
 from blockwright.core.pool.check import check_index, check_passing, check_queue, demand
 from blockwright.core.pool.facts import Journal as FactJournal
-from blockwright.core.pool.index import PrefixIndex
+from blockwright.core.pool.index import LINK, MARK, PrefixIndex
 from blockwright.core.pool.journal import EVICTED, TRIMMED, Journal
 from blockwright.core.pool.order.order import CandidateOrder
 from blockwright.core.pool.order.passing import PassingBlocks
 from blockwright.core.pool.tails import TailIndex
 from blockwright.errors import InterruptedCallError, StaleHitError
 from blockwright.events import BlockStored
+
+_BEFORE: Final = 0xFFFFFFFF
+"""The part of a free block's links that is the block before it in the queue; the next one stands above it."""
+_AFTER: Final = -0x100000000
+
+
+def _join(rows: vec[i64], ahead: i64, behind: i64) -> None:
+    """Let a block be the next one behind another in the queue."""
+    rows[4 * ahead + LINK] = behind << 32 | rows[4 * ahead + LINK] & _BEFORE
+    rows[4 * behind + LINK] = rows[4 * behind + LINK] & _AFTER | ahead
+
+
+def _insert(rows: vec[i64], block: i64, ahead: i64) -> None:
+    """Put a block into the queue behind another, in front of all if that is 0."""
+    behind = rows[4 * ahead + LINK] >> 32
+    rows[4 * block + LINK] = behind << 32 | ahead
+    rows[4 * behind + LINK] = rows[4 * behind + LINK] & _AFTER | block
+    rows[4 * ahead + LINK] = block << 32 | rows[4 * ahead + LINK] & _BEFORE
+
+
+def _insert_all(rows: vec[i64], ids: vec[i32], start: i64, stop: i64, ahead: i64) -> i64:
+    """Put the blocks of a range of a table into the queue behind another, last entry first; return the last."""
+    behind = rows[4 * ahead + LINK] >> 32
+    i = stop
+    while i > start:
+        i -= 1
+        block: i64 = i64(ids[i])
+        rows[4 * block + LINK] = ahead
+        rows[4 * ahead + LINK] = block << 32 | rows[4 * ahead + LINK] & _BEFORE
+        ahead = block
+    _join(rows, ahead, behind)
+    return ahead
 
 
 class BlockStore:
@@ -60,16 +92,14 @@ class BlockStore:
         self._is_torn = False  # a call ended in the middle of a change
         self._count: i64 = count
         self._index: PrefixIndex = PrefixIndex(count)
-        self._ref: vec[i32] = zeros32(count)
-        # A ring through the free blocks; the null block, never free, is where it begins and ends.
-        self._next: vec[i32] = zeros32(count)
-        self._prev: vec[i32] = zeros32(count)
+        # Of a held block the number of its holders, negative. Of a free one its neighbours in the queue: the next one,
+        # and in the last 32 bits the one before. The queue is a ring; the null block is where it begins and ends.
+        self._rows: vec[i64] = self._index.rows
         block: i64 = 1
         while block < count:
-            self._next[block - 1] = i32(block)
-            self._prev[block] = i32(block - 1)
+            _join(self._rows, block - 1, block)
             block += 1
-        self._prev[0] = i32(count - 1)
+        _join(self._rows, count - 1, 0)
         self._num_free: i64 = count - 1
         self._num_evictions: i64 = 0
         # Copies to come: group, source and destination of each. And per block, once there has been one: of how many it
@@ -96,9 +126,7 @@ class BlockStore:
         twin._is_torn = False
         twin._count = self._count
         twin._index = self._index.copy()
-        twin._ref = self._ref[:]
-        twin._next = self._next[:]
-        twin._prev = self._prev[:]
+        twin._rows = twin._index.rows
         twin._num_free = self._num_free
         twin._num_evictions = self._num_evictions
         twin._copies = self._copies[:]
@@ -130,16 +158,16 @@ class BlockStore:
     def free_block_ids(self) -> list[int]:
         """Return the free blocks in the order in which they will be taken. O(num_free), n log n by access."""
         ids: list[int] = []
-        block: i64 = i64(self._next[0])
+        block: i64 = self._rows[LINK] >> 32
         while block != 0 and i64(len(ids)) <= self._count:
             ids.append(int(block))
-            block = i64(self._next[block])
+            block = max(0, self._rows[4 * block + LINK] >> 32)  # the self-check reads a damaged queue too
         order = self._order
         return ids if order is None else ids + order.candidates()
 
     def ref_counts(self) -> list[int]:
         """Return the number of holders of each block, by id. O(num_blocks)."""
-        return [int(count) for count in self._ref]
+        return [int(self.ref_count(i64(block))) for block in range(self._count)]
 
     def block_keys(self) -> list[bytes | None]:
         """Return the 16-byte key of each block, by id; None where it is not published. O(num_blocks)."""
@@ -184,8 +212,7 @@ class BlockStore:
 
         Eviction candidates that go by a `CandidateOrder` are in no queue and are not among them.
         """
-        following = int(self._next[block]) if block == 0 or self._ref[block] == 0 else 0
-        return following or None
+        return max(0, int(self._rows[4 * block + LINK] >> 32)) or None
 
     def is_published(self, block: i64) -> bool:
         """Return whether a block carries a key. O(1)."""
@@ -193,7 +220,7 @@ class BlockStore:
 
     def ref_count(self, block: i64) -> i64:
         """Return the number of holders of one block. O(1)."""
-        return i64(self._ref[block])
+        return max(0, -self._rows[4 * block + LINK])
 
     # ------------------------------------------------------------------ the free queue
 
@@ -215,23 +242,20 @@ class BlockStore:
             self._fill_ranked(order, ids, at, stop)
             return
         count = stop - at
-        following = self._next
-        ref = self._ref
-        marks = self._index.marks
-        block: i64 = i64(following[0])
+        rows = self._rows
+        block: i64 = rows[LINK] >> 32
         while at < stop:
             # The mark is read here and not by a call, since most blocks that are taken carry no key.
-            if marks[block] != 0:
+            if rows[4 * block + MARK] != 0:
                 self._evict(block, stop - at)
             # law: STEP-3, TABLE-2
             taken = block
-            block = i64(following[taken])  # before a write that such a read could wait for
-            ref[taken] = 1
+            block = rows[4 * taken + LINK] >> 32
+            rows[4 * taken + LINK] = -1
             ids[at] = i32(taken)
             at += 1
-        following[0] = i32(block)
         # The ring is closed once for the whole run: within it, no block's neighbours are ever read again.
-        self._prev[block] = 0
+        _join(rows, 0, block)
         if self._passing is not None:
             self._passing.taken(ids, stop - count, stop)
         self._version += 1
@@ -239,19 +263,18 @@ class BlockStore:
 
     def _fill_ranked(self, order: CandidateOrder, ids: vec[i32], at: i64, stop: i64) -> None:
         """Fill a range where candidates are not in the queue: blocks without content first. law: POLICY-2."""
-        following = self._next
-        ref = self._ref
+        rows = self._rows
         start = at
         # Blocks without content lose nothing, so they are taken before any candidate has to give up its key.
         bare = at + min(stop - at, self._num_free - order.size)
-        block: i64 = i64(following[0])
+        block: i64 = rows[LINK] >> 32
         while at < bare:
-            ref[block] = 1
             ids[at] = i32(block)
-            block = i64(following[block])
+            behind = rows[4 * block + LINK] >> 32
+            rows[4 * block + LINK] = -1
+            block = behind
             at += 1
-        following[0] = i32(block)
-        self._prev[block] = 0
+        _join(rows, 0, block)
         order.tells_gone = self._journal is not None
         order.take(ids, start, at, stop)
         if self._journal is not None:
@@ -260,7 +283,7 @@ class BlockStore:
         while at < stop:
             block = i64(ids[at])
             self._evict(block, 1)
-            ref[block] = 1
+            rows[4 * block + LINK] = -1
             at += 1
         if len(order.gone) > 0:
             order.gone.clear()
@@ -276,15 +299,14 @@ class BlockStore:
             return i64(ids[0])
         # Decoding takes one block at a time, for which the loop of `_fill` would cost as much as the taking.
         assert self._num_free > 0, "blocks are counted before they are taken"
-        block: i64 = i64(self._next[0])
-        following: i64 = i64(self._next[block])
-        if self._index.marks[block] != 0:
+        rows = self._rows
+        block = rows[LINK] >> 32
+        if self._rows[4 * block + MARK] != 0:
             self._evict(block, 1)
         if self._passing is not None:  # only now: the eviction tells whether the block was passing
             self._passing.taken_one(block)
-        self._ref[block] = 1
-        self._next[0] = i32(following)
-        self._prev[following] = 0
+        _join(rows, 0, rows[4 * block + LINK] >> 32)
+        rows[4 * block + LINK] = -1
         self._version += 1
         self._num_free -= 1
         return block
@@ -302,12 +324,12 @@ class BlockStore:
         if journal is None and facts is None:
             # All keys of the run are dropped at the first of its candidates, while the slots that were read ahead are
             # in the cache.
-            self._num_evictions += index.drop_run(self._next, block, count)
+            self._num_evictions += index.drop_run(block, count)
             return
         order, passing = self._order, self._passing
         goes_first = passing is not None and passing.last != 0
         while count > 0:
-            if index.marks[block] != 0:
+            if self._rows[4 * block + MARK] != 0:
                 self._num_evictions += 1
                 low, high, group = index.key(block)
                 was_last = index.drop(block)
@@ -320,14 +342,14 @@ class BlockStore:
                     journal.forgot(block, low, high, group, was_last, passes)
                 if passing is not None and block == passing.last:
                     goes_first = False
-            block = i64(self._next[block])
+            block = self._rows[4 * block + LINK] >> 32
             count -= 1
 
     def _forget_tails(self, tails: TailIndex, block: i64, count: i64) -> None:
         """Forget the tails of `count` blocks from one on, as the queue has them."""
         while count > 0:
             tails.forget(block)
-            block = i64(self._next[block])
+            block = self._rows[4 * block + LINK] >> 32
             count -= 1
 
     def _touch_entries(self, ids: vec[i32], is_outside: bool = False) -> None:
@@ -339,9 +361,11 @@ class BlockStore:
             self._line_up(order.leave(ids))
         self._version += 1
         passing = self._passing
-        ref = self._ref
-        following = self._next
-        before = self._prev
+        rows = self._rows
+        # Blocks that stand side by side in the queue, as those of a prefix do, leave it in one go: then `front` and
+        # `behind` are side by side.
+        front = rows[LINK] & _BEFORE
+        behind: i64 = 0
         size: i64 = len(ids)
         i: i64 = 0
         while i < size:
@@ -349,18 +373,24 @@ class BlockStore:
             i += 1
             if block == 0:
                 continue
-            if ref[block] == 0:
-                if passing is not None:
-                    ahead: i64 = i64(before[block])
-                    if order is not None:
-                        passing.note(block, order.is_passing(block))
-                    passing.held(block, ahead, self._index.marks[ahead] == 0, is_outside)
-                following[i64(before[block])] = following[block]
-                before[i64(following[block])] = before[block]
-                self._num_free -= 1
-            elif passing is not None and not is_outside:
-                passing.note(block, False)
-            ref[block] += 1
+            link = rows[4 * block + LINK]
+            if link < 0:
+                if passing is not None and not is_outside:
+                    passing.note(block, False)
+                rows[4 * block + LINK] = link - 1
+                continue
+            if block != front:
+                _join(rows, front, behind)
+                link = rows[4 * block + LINK]
+                behind = link >> 32
+            front = link & _BEFORE
+            if passing is not None:
+                if order is not None:
+                    passing.note(block, order.is_passing(block))
+                passing.held(block, front, rows[4 * front + MARK] == 0, is_outside)
+            self._num_free -= 1
+            rows[4 * block + LINK] = -1
+        _join(rows, front, behind)
 
     def _release(self, ids: vec[i32], start: i64, stop: i64) -> None:
         """Give up one holder of each non-null entry in a range of a table, last entry first. law: REF-1, QUEUE-1."""
@@ -385,14 +415,13 @@ class BlockStore:
 
     def _let_go_by_age(self, ids: vec[i32], start: i64, stop: i64) -> None:
         """Give up one holder of each entry in a range, where candidates are evicted in the order of their release."""
-        ref = self._ref
-        following = self._next
-        before = self._prev
-        marks = self._index.marks
+        rows = self._rows
         # From the end on: the last block of a prefix is of use to the fewest requests, so it is to be evicted first.
         i = stop
-        # The tail is kept in a local for the whole range: the next block waits for no write to the ring.
-        tail: i64 = i64(before[0])
+        # The tail and the block before it are kept in locals for the whole range: the next block waits for no write to
+        # the ring.
+        tail = rows[LINK] & _BEFORE
+        ahead = rows[4 * tail + LINK] & _BEFORE
         freed: i64 = 0
         while i > start:
             i -= 1
@@ -400,27 +429,23 @@ class BlockStore:
             # law: NULL-1
             if block == 0:
                 continue
-            count: i64 = i64(ref[block]) - 1
+            count = -1 - rows[4 * block + LINK]
             assert count >= 0, "a block is released by those that hold it"
-            ref[block] = i32(count)
             if count > 0:
+                rows[4 * block + LINK] = -count
                 continue
             freed += 1
-            if marks[block] != 0:
-                following[tail] = i32(block)
-                before[block] = i32(tail)
+            if rows[4 * block + MARK] != 0:
+                rows[4 * tail + LINK] = block << 32 | ahead
+                rows[4 * block + LINK] = ahead = tail
                 tail = block
             else:
                 # A block without content goes to the head, because taking it costs nobody a prefix.
-                head: i64 = i64(following[0])
+                _insert(rows, block, 0)
                 if tail == 0:
                     tail = block
-                following[0] = i32(block)
-                before[block] = 0
-                following[block] = i32(head)
-                before[head] = i32(block)
-        following[tail] = 0
-        before[0] = i32(tail)
+                ahead = rows[4 * tail + LINK] & _BEFORE
+        rows[LINK] = rows[LINK] & _AFTER | tail
         self._version += 1
         self._num_free += freed
 
@@ -437,37 +462,29 @@ class BlockStore:
             else:
                 self._pass_all(passing, ids, start, stop)
             return
-        ref = self._ref
-        following = self._next
-        before = self._prev
-        marks = self._index.marks
+        rows = self._rows
         i = stop
         while i > start:
             i -= 1
             block: i64 = i64(ids[i])
             if block == 0:
                 continue
-            count: i64 = i64(ref[block]) - 1
-            ref[block] = i32(count)
-            if count > 0:
+            rows[4 * block + LINK] += 1
+            if rows[4 * block + LINK] < 0:
                 self._note_left(passing, i, block)
                 continue
             self._num_free += 1
-            if marks[block] == 0:
-                if marks[i64(following[0])] != 0 or following[0] == 0:
+            if rows[4 * block + MARK] == 0:
+                if rows[4 * (rows[LINK] >> 32) + MARK] != 0 or rows[LINK] == 0:
                     passing.last_bare = block
                 passing.note(block, False)
-                self._put_first(block)
+                _insert(rows, block, 0)
                 continue
             passes = passing.is_passing(i, block)
             if passes and passing.spares == 0:
                 self._put_last_to_pass(passing, block)
                 continue
-            tail: i64 = i64(before[0])
-            following[tail] = i32(block)
-            before[block] = i32(tail)
-            following[block] = 0
-            before[0] = i32(block)
+            _insert(rows, block, rows[LINK] & _BEFORE)
             if not passes:
                 passing.note_ordinary(i, block)
                 continue
@@ -480,28 +497,14 @@ class BlockStore:
 
         A loop of its own, because its reads wait for memory all at once, and not one after another.
         """
-        ref = self._ref
-        marks = self._index.marks
-        while start < stop and ref[i64(ids[start])] == 1 and marks[i64(ids[start])] != 0:
+        rows = self._rows
+        while start < stop and rows[4 * i64(ids[start]) + LINK] == -1 and rows[4 * i64(ids[start]) + MARK] != 0:
             start += 1
         return start == stop
 
     def _spare_all(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
         """Let go of the last holder of passing blocks, last entry first. O(entries)."""
-        ref = self._ref
-        following = self._next
-        before = self._prev
-        tail: i64 = i64(before[0])
-        i = stop
-        while i > start:
-            i -= 1
-            block: i64 = i64(ids[i])
-            ref[block] = 0
-            following[tail] = i32(block)
-            before[block] = i32(tail)
-            tail = block
-        following[tail] = 0
-        before[0] = i32(tail)
+        _insert_all(self._rows, ids, start, stop, self._rows[LINK] & _BEFORE)
         passing.spare_all(ids, start, stop)
         self._num_free += stop - start
         self._version += 1
@@ -509,23 +512,8 @@ class BlockStore:
 
     def _pass_all(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
         """Put passing blocks in front of the ordinary ones, last entry first, as their last holder. O(entries)."""
-        ref = self._ref
-        following = self._next
-        before = self._prev
-        after = self._last_to_pass(passing)
-        behind: i64 = i64(following[after])
-        i = stop
-        while i > start:
-            i -= 1
-            block: i64 = i64(ids[i])
-            ref[block] = 0
-            following[after] = i32(block)
-            before[block] = i32(after)
-            after = block
-        following[after] = i32(behind)
-        before[behind] = i32(after)
+        passing.last = _insert_all(self._rows, ids, start, stop, self._last_to_pass(passing))
         passing.note_all(ids, start, stop, True)
-        passing.last = after
         self._num_free += stop - start
         self._version += 1
 
@@ -533,56 +521,43 @@ class BlockStore:
         """Return the last block in front of the ordinary ones, 0 if there is none. O(1)."""
         after = passing.last
         if after == 0:
-            first: i64 = i64(self._next[0])
-            after = passing.last_bare if first != 0 and self._index.marks[first] == 0 else 0
+            first = self._rows[LINK] >> 32
+            after = passing.last_bare if first != 0 and self._rows[4 * first + MARK] == 0 else 0
         return after
 
     def _spare_fewer(self, passing: PassingBlocks) -> None:
         """Put the first spared blocks in front of the ordinary ones until no more than `spares` are left."""
-        following = self._next
-        before = self._prev
+        rows = self._rows
         while passing.num_spared > passing.spares:
             oldest = passing.spare_no_more()
-            ahead: i64 = i64(before[oldest])
-            behind: i64 = i64(following[oldest])
-            following[ahead] = i32(behind)
-            before[behind] = i32(ahead)
+            _join(rows, rows[4 * oldest + LINK] & _BEFORE, rows[4 * oldest + LINK] >> 32)
             self._put_last_to_pass(passing, oldest)
 
     def _note_left(self, passing: PassingBlocks, entry: i64, block: i64) -> None:
         """Note the class of a block that a request has left, if only others than requests hold it now. O(1)."""
-        if self._num_others(block) == i64(self._ref[block]):
-            passing.note(block, self._index.marks[block] != 0 and passing.is_passing(entry, block))
+        if self._num_others(block) == self.ref_count(block):
+            passing.note(block, self._rows[4 * block + MARK] != 0 and passing.is_passing(entry, block))
 
     def _put_last_to_pass(self, passing: PassingBlocks, block: i64) -> None:
         """Put a passing block behind all others in front of the ordinary ones. O(1)."""
-        self._put_after(block, self._last_to_pass(passing))
+        _insert(self._rows, block, self._last_to_pass(passing))
         passing.note(block, True)
         passing.last = block
-
-    def _put_after(self, block: i64, before: i64) -> None:
-        """Put a free block into the queue behind another, behind none if that is 0."""
-        following = self._next[before]
-        self._next[before] = i32(block)
-        self._prev[block] = i32(before)
-        self._next[block] = following
-        self._prev[i64(following)] = i32(block)
 
     def _let_go_ranked(self, order: CandidateOrder, ids: vec[i32], start: i64, stop: i64) -> None:
         """Give up one holder of each entry where candidates are not in the queue."""
         passing = self._passing
-        ref = self._ref
-        marks = self._index.marks
+        rows = self._rows
         i = stop
         while i > start:
             i -= 1
             block: i64 = i64(ids[i])
             if block == 0:
                 continue
-            count: i64 = i64(ref[block]) - 1
+            count = -1 - rows[4 * block + LINK]
             assert count >= 0, "a block is released by those that hold it"
-            ref[block] = i32(count)
-            is_published = marks[block] != 0
+            rows[4 * block + LINK] = -count
+            is_published = rows[4 * block + MARK] != 0
             # An order hears of every holder that lets go, not only of the last: whose block it is may depend on all of
             # them.
             if is_published and order.tells:
@@ -608,11 +583,8 @@ class BlockStore:
                 # find it.
                 self._forget_double(order, block)
             order.forget(block)
-            self._put_first(block)
+            _insert(self._rows, block, 0)
         self._version += 1
-
-    def _put_first(self, block: i64) -> None:
-        self._put_after(block, 0)
 
     def _forget_double(self, order: CandidateOrder, block: i64) -> None:
         """Drop the key of a free block that others carry as well; they keep its hints. law: SHARE-4."""
@@ -628,14 +600,14 @@ class BlockStore:
 
     def _leave_alone(self, order: CandidateOrder, ids: vec[i32], start: i64, stop: i64) -> None:
         """Take the content from candidates with the same content as a range of held blocks. law: SHARE-4."""
-        index, ref = self._index, self._ref
+        index, rows = self._index, self._rows
         while start < stop:
             block: i64 = i64(ids[start])
             start += 1
             if block == 0 or not index.has_key(block) or index.is_single(block):
                 continue
             double = index.next_duplicate(block, block)
-            while double != 0 and ref[double] > 0:
+            while double != 0 and rows[4 * double + LINK] < 0:
                 double = index.next_duplicate(double, block)
             if double != 0:
                 self._empty_double(order, double)
@@ -646,7 +618,7 @@ class BlockStore:
         order.withdraw(block)
         self._forget_double(order, block)
         order.forget(block)
-        self._put_first(block)
+        _insert(self._rows, block, 0)
         self._version += 1
 
     def _note_trim(self, ids: vec[i32], start: i64, stop: i64) -> None:
@@ -681,7 +653,7 @@ class BlockStore:
 
     def num_sharers(self, block: i64) -> i64:
         """Return the number of tables that hold one block: neither copies to come nor holders from outside. O(1)."""
-        count: i64 = i64(self._ref[block])
+        count = self.ref_count(block)
         return count - self._num_others(block) if count > 1 else count
 
     def _num_others(self, block: i64) -> i64:
@@ -708,12 +680,12 @@ class BlockStore:
         Both are also held by the copy until it is taken, so that neither is handed out before the copy has been run.
         The caller has checked that a block is free. law: COPY-1, COPY-2.
         """
-        assert self._ref[block] > 1 or self._index.has_key(block), "only what others read is copied"
+        assert self.ref_count(block) > 1 or self._index.has_key(block), "only what others read is copied"
         self._reserve_copies(1)
         new = self._take_one()
         # One holder is the writer, the other the copy: neither end may be handed out before the engine has run the
         # copy.
-        self._ref[new] = 2
+        self._rows[4 * new + LINK] = -2
         self._ends[block] += 1
         self._ends[new] = -1
         self._copies = append(append(append(self._copies, i32(group)), i32(block)), i32(new))
@@ -745,7 +717,7 @@ class BlockStore:
     def _end(self, pending: vec[i32], last: vec[i32]) -> None:
         """Let go of both ends of these copies; `last` has room for them."""
         size: i64 = len(pending)
-        ref = self._ref
+        rows = self._rows
         at: i64 = 0
         while at < size:
             block: i64 = i64(pending[at])
@@ -756,11 +728,11 @@ class BlockStore:
             if copies < 0:
                 copies = 1
             self._ends[block] = 0
-            if i64(ref[block]) > copies:
-                ref[block] -= i32(copies)
+            if rows[4 * block + LINK] + copies < 0:
+                rows[4 * block + LINK] += copies
             else:
                 # The last holder is given up by `_let_go`, which alone knows where in the queue a block goes.
-                ref[block] = 1
+                rows[4 * block + LINK] = -1
                 last = append(last, i32(block))
         self._let_go(last, 0, i64(len(last)))
 
@@ -844,12 +816,32 @@ class BlockStore:
         journal = self._journal
         return journal is None or journal.holds(block, keys, index, block_size)
 
+    def is_to_pass(self, block: i64) -> bool:
+        """Return whether a block, which may be the null block, is a passing candidate in the queue. O(1)."""
+        passing = self._passing
+        return passing is not None and block != 0 and self.ref_count(block) == 0 and passing.is_noted(block)
+
+    def all_pass(self, block: i64) -> bool:
+        """Return whether a block that serves hits and its duplicates are passing candidates. O(duplicates)."""
+        oldest = block
+        while block != 0 and self.is_to_pass(block):
+            block = self._index.next_duplicate(block, oldest)
+        return block == 0
+
+    def is_asked(self, block: i64) -> bool:
+        """Return whether a request has wanted a hit to end with a block that serves hits. O(duplicates)."""
+        passing = self._passing
+        oldest = block
+        while block != 0 and passing is not None and not passing.is_asked(block):
+            block = self._index.next_duplicate(block, oldest)
+        return block != 0
+
     def num_candidates(self, ids: vec[i32]) -> i64:
         """Return how many non-null blocks of a hit are free now. O(entries)."""
-        ref = self._ref
+        rows = self._rows
         free: i64 = 0
         for block in ids:
-            if block != 0 and ref[i64(block)] == 0:
+            if block != 0 and rows[4 * i64(block) + LINK] >= 0:
                 free += 1
         return free
 
@@ -902,11 +894,11 @@ class BlockStore:
         if journal is None:
             index.add_run(words, 2 * units, group, ids, start, stop)
         else:
-            marks = index.marks
+            rows = self._rows
             i = start
             while i < stop:
                 block: i64 = i64(ids[i])
-                if block != 0 and marks[block] == 0:
+                if block != 0 and rows[4 * block + MARK] == 0:
                     at: i64 = 2 * ((i + 1) * units - 1)
                     is_new = index.add(block, words[at], words[at + 1], group)
                     journal.stored(block, request, units, i, group, block_size, is_new)
@@ -959,6 +951,34 @@ class BlockStore:
             return False
         return tails.is_part[block] == 0 or tails.longest(block) > units
 
+    def has_tail(self, block: i64) -> bool:
+        """Return whether a block is published in parts. O(1)."""
+        tails = self._tails
+        return tails is not None and tails.is_part[block] != 0
+
+    def _save_tails(self, block: i64, group: i64) -> i64:
+        """Let the keys of a block that is about to be written over go to a new one, and note the copy. O(1).
+
+        The copy holds both until it is taken; the new one is then a candidate. The caller has made room, and has
+        checked that a block is free. law: UNIT-7, COPY-2.
+        """
+        tails = self._tails
+        assert tails is not None, "tails are kept where hits may end inside blocks"
+        new = self._take_one()
+        tails.move(self._index, block, new)
+        self._rows[4 * block + LINK] -= 1
+        self._ends[block] += 1
+        self._ends[new] = -1
+        self._copies = append(append(append(self._copies, i32(group)), i32(block)), i32(new))
+        return new
+
+    def _drop_tails(self, block: i64) -> None:
+        """Take their keys from the parts of a held block, which is about to be written over. O(tails of the block)."""
+        tails = self._tails
+        if tails is not None:
+            tails.promote(self._index, block)
+            tails.forget(block)
+
     def tail_keys(self) -> list[list[bytes]]:
         """Return, by block id, the 16-byte keys of the parts that it is published as. O(num_blocks + tails)."""
         tails = self._tails
@@ -1005,10 +1025,10 @@ class BlockStore:
     def _mark_run(self, ids: vec[i32], start: i64, stop: i64, salt: i64, adapter: i64) -> None:
         """Note the salt and the adapter of blocks that are being published; published ones keep theirs. O(blocks)."""
         self._reserve_marks()
-        salts, adapters, marks = self._salt_marks, self._adapter_marks, self._index.marks
+        salts, adapters, rows = self._salt_marks, self._adapter_marks, self._rows
         while start < stop:
             block: i64 = i64(ids[start])
-            if marks[block] == 0:
+            if rows[4 * block + MARK] == 0:
                 salts[block] = salt
                 adapters[block] = adapter
             start += 1
@@ -1042,10 +1062,10 @@ class BlockStore:
 
     def _forget(self, blocks: vec[i32]) -> None:
         """Take the keys of published blocks away; the free ones are taken next. O(blocks). law: FORGET-1, FORGET-2."""
-        index, ref, journal = self._index, self._ref, self._journal
+        index, rows, journal = self._index, self._rows, self._journal
         free = vec[i32](capacity=i64(len(blocks)))
         for block in blocks:
-            if ref[i64(block)] == 0:
+            if rows[4 * i64(block) + LINK] >= 0:
                 free = append(free, block)
         try:
             # Held for the moment, so that they leave the queue with their keys, and come back to it without.
@@ -1055,6 +1075,7 @@ class BlockStore:
                 was_last = index.drop(i64(each))
                 if self._passing is not None:  # a connector may hold what its last request left as passing
                     self._passing.note(i64(each), False)
+                    self._passing.renew(i64(each))
                 if journal is not None:
                     journal.forgotten(i64(each), low, high, group, was_last)
             self._let_go(free, 0, i64(len(free)))
@@ -1086,7 +1107,7 @@ class BlockStore:
             if order is not None:
                 self._line_up(order.clear())
             if self._passing is not None:
-                self._passing.clear(i64(self._prev[0]))
+                self._passing.clear(self._rows[LINK] & _BEFORE)
             if self._tails is not None:
                 self._tails.clear()
             self._version += 1
@@ -1097,13 +1118,9 @@ class BlockStore:
 
     def _line_up(self, blocks: list[int]) -> None:
         """Put candidates that are about to be taken or held at the end of the queue."""
-        tail: i64 = i64(self._prev[0])
+        rows = self._rows
         for block in blocks:
-            self._next[tail] = i32(block)
-            self._prev[block] = i32(tail)
-            tail = block
-        self._next[tail] = 0
-        self._prev[0] = i32(tail)
+            _insert(rows, block, rows[LINK] & _BEFORE)
 
     # ------------------------------------------------------------------ self-check
 
@@ -1133,7 +1150,7 @@ class BlockStore:
             ends[destination] = -1
         demand("COPY-1", "copies to come that each block is the source of", ends, [int(count) for count in self._ends])
         apart = self.holders_apart()
-        over = [block for block, times in enumerate(apart) if not 0 <= times <= int(self._ref[block])]
+        over = [block for block, times in enumerate(apart) if not 0 <= times <= int(self.ref_count(block))]
         demand("OUTSIDE-1", "blocks with more holders from outside than holders", [], over)
         demand("OUTSIDE-1", "blocks held from outside", len([n for n in apart if n > 0]), self.num_held_externally)
         if self._journal is not None:
@@ -1142,9 +1159,9 @@ class BlockStore:
     def _backwards(self) -> list[int]:
         """Return the free queue from its tail, cut off if it runs in a circle."""
         ids: list[int] = []
-        block: i64 = i64(self._prev[0])
+        block: i64 = max(0, self._rows[LINK]) & _BEFORE
         while block != 0 and i64(len(ids)) <= self._count:
             ids.append(int(block))
-            block = i64(self._prev[block])
+            block = max(0, self._rows[4 * block + LINK]) & _BEFORE
         order = self._order
         return ids if order is None else order.candidates()[::-1] + ids

@@ -136,6 +136,16 @@ class TailIndex:
             keys.drop(block)
             self.is_part[block] = 0
 
+    def move(self, keys: PrefixIndex, block: i64, other: i64) -> None:
+        """Give the tail of a block that is published as nothing else to another block, the latest. law: UNIT-7."""
+        number = i64(self._first[block])
+        assert self._next[number] == 0, "a state is of one length"
+        low, high, group = self._index.key(number)
+        units = i64(self._units[number])
+        self.promote(keys, block)
+        self.forget(block)
+        self.publish(keys, other, low, high, group, units)
+
     def forget(self, block: i64) -> None:
         """Forget the tails of a block that loses its key: none outlives it. law: KEY-1."""
         self.is_part[block] = 0

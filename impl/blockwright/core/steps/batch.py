@@ -22,7 +22,7 @@ from blockwright.core.keys.block_hash import HashChain
 from blockwright.core.keys.packed import cut_to, with_room, zeros32, zeros64
 from blockwright.core.keys.request import MAX_LENGTH, Request, no_request, pack_tokens
 from blockwright.core.pool.facts import BATCH, REFUSE, STEP, Journal
-from blockwright.core.steps.effects import act, prepare, serve_in_place, undo
+from blockwright.core.steps.effects import act, only_publishes, prepare, publish_step, serve_in_place, undo
 from blockwright.core.steps.outcomes import BatchAllocation
 from blockwright.core.steps.plans import fits, refuse_never
 from blockwright.core.steps.preconditions import check_ask, is_in_place, keeps_up, tables_of
@@ -236,6 +236,14 @@ def serve_each(
         ask.known = request._num_prompt + i64(len(request._output))
         ask.stop = ask.begin + ask.new
         ask.certain = ask.stop - ask.drafts
+        if tables is not None and only_publishes(state, tables, ask):
+            if publishes:
+                request.hash_filled(ask.stop)
+            changes.has_begun = True
+            publish_step(state, request, tables, ask)
+            names[turn] = request._request_id
+            turn += 1
+            continue
         if room < num_groups:  # one each, as most batches take at most
             room = (changes.num_pending - turn) * num_groups
             new_ids = with_room(new_ids, room)
@@ -265,7 +273,8 @@ def serve_each(
         if changes.grown > 0 or i64(len(changes.nulled)) > changes.num_nulled:
             num_new: i64 = len(new_ids)
             if tables is not None and state.uniform_groups and changes.grown == num_groups:
-                new_ids = extend(new_ids, changes.taken)
+                taken = changes.taken
+                new_ids = append(new_ids, taken[0]) if num_groups == 1 else extend(new_ids, taken)
             else:
                 new_ids = with_new(new_ids, ready, changes)
             num_changed = write_changed(changed, num_changed, served * num_groups, num_new, ready, changes)

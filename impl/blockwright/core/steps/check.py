@@ -39,7 +39,7 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
                 name,
                 table,
                 group.is_row(),
-                group.most_states(state.config.overlaps),
+                group.most_states(table, state.config.overlaps, running.checkpoint),
                 whole,
                 useful,
                 int(group.sinks),

@@ -25,6 +25,7 @@ from blockwright.core.steps.keeping import (
     NONE,
     SOME,
     all_wanted,
+    ask_for,
     begin_wanted,
     end_wanted,
     learn,
@@ -32,7 +33,7 @@ from blockwright.core.steps.keeping import (
     wanted_dead,
     wanted_lengths,
 )
-from blockwright.core.steps.publication import publish_alike, publish_due, publish_taken
+from blockwright.core.steps.publication import awaited, publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State
 from blockwright.core.steps.units import (
     last_count,
@@ -40,6 +41,7 @@ from blockwright.core.steps.units import (
     own_parts,
     publish_last,
     reserve_tails,
+    save_states,
     tail_lengths,
 )
 from blockwright.core.tables.ask import StepRequest
@@ -63,6 +65,8 @@ def count_step(state: State, request: Request, tables: RequestTables, stop: i64,
     else:
         known: i64 = request._num_prompt + i64(len(request._output))
         tables.num_certain = max(stop - new, min(stop, known))
+        if state.config.saves_states:  # tokens that are not known may be drafts, said or not
+            tables.num_drafts = max(0, stop - known)
 
 
 def serve_in_place(state: State, request: Request, tables: RequestTables, new: i64) -> None:
@@ -80,6 +84,25 @@ def serve_in_place(state: State, request: Request, tables: RequestTables, new: i
         elif state.config.overlaps:
             state.steps[-1].strike(tables)
         raise
+
+
+def only_publishes(state: State, tables: RequestTables, ask: StepRequest) -> bool:
+    """Return whether a checked step of a batch takes, trims and copies nothing; False where that takes a closer look.
+
+    Half of the steps in decoding that do not only count are such.
+    """
+    return (
+        state.uniform_groups
+        and not (state.config.overlaps or tables.is_forked)
+        and ask.begin < tables.trim_at
+        and ask.stop + ask.ahead <= i64(len(tables.by_group[0].blocks)) * state.config.least_size
+    )
+
+
+def publish_step(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> None:
+    """Serve a step that only publishes, the keys made. Takes no memory, except for events."""
+    tables.in_place = min(publish_alike(state, request, tables, ask), tables.trim_at - 1)
+    count_step(state, request, tables, ask.stop, ask.new, ask.drafts)
 
 
 # ---------------------------------------------------------------------- any other step
@@ -153,6 +176,9 @@ def prepare(
         state.pool._reserve_copies(state.config.num_groups)
         # Every group may have to copy the block that the step writes to first, and no more than that one.
         changes.replaced = with_room(changes.replaced, 4 * state.config.num_groups)
+    if ask.outgrown > 0:
+        state.pool._reserve_copies(2 * state.config.num_groups)
+        changes.saved = with_room(changes.saved, ask.outgrown)
     widen(state, tables, ask, changes)
     return tables
 
@@ -275,7 +301,7 @@ def act(
     # Shares depend on whom a block is taken for, so the pool is told before the first is taken.
     state.pool._serve(tables.tenant)
     if is_new:
-        learn(state, request, ask)
+        learn(state, ask)
         adopt(state, request, tables, ask)
         if ask.hit_length % state.config.whole_alignment != 0:
             own_parts(state, tables, ask, changes)
@@ -284,6 +310,9 @@ def act(
             trim_dead(state, tables, changes)
         if tables.is_forked:
             unshare(state, tables, ask, changes)
+        if ask.outgrown > 0:
+            publish_due(state, tables, request)
+            save_states(state, tables, ask, changes)
     if is_new or not state.uniform_groups:
         fill_each(state, tables, ask, changes)
     elif changes.grown > 0:
@@ -291,6 +320,7 @@ def act(
     if is_new:
         for group, table in zip(state.groups, tables.by_group):
             group.fill_states(table)
+    inside: i64 = 0 if ask.checkpoint > 0 else awaited(state, tables)
     if state.uniform_groups:
         in_place = publish_alike(state, request, tables, ask)
     else:
@@ -299,12 +329,16 @@ def act(
         in_place = 0
     tables.in_place = min(in_place, tables.trim_at - 1)
     tables.num_loading = ask.external
+    tables.checkpoint = max(ask.checkpoint, inside)
     count_step(state, request, tables, ask.stop - ask.external, ask.new, ask.drafts)
     journal = state.journal
     if journal is not None and is_new:
         note_admission(state, journal, request, tables, ask, changes, num_replaced)
-    elif journal is not None and (changes.grown > 0 or i64(len(changes.replaced)) > num_replaced):
+    elif journal is not None and (
+        len(changes.saved) > 0 or (changes.grown > 0 or i64(len(changes.replaced)) > num_replaced)
+    ):
         base = note_blocks(state, journal, GROW, request, tables, ask.new, changes)
+        journal._add_blocks(base, NUM_NEW, changes.saved, 0, i64(len(changes.saved)))
         while num_replaced < i64(len(changes.replaced)):  # four numbers for each copy, the last is the new block
             journal._add_blocks(base, NUM_NEW, changes.replaced, num_replaced + 3, num_replaced + 4)
             num_replaced += 4
@@ -327,7 +361,7 @@ def fill_each(state: State, tables: RequestTables, ask: StepRequest, changes: St
                 read = group.state_block(table, ask.begin)
                 table.num_read = ask.begin
                 table.read_block = read
-            group.fill(table, group.slots_after(ask), held)
+            group.fill(table, group.slots_after(ask), held, ask.checkpoint)
             if group.runs_ahead:
                 group.note_saved(table, ask, tables.num_written)
             at += 1
@@ -592,6 +626,7 @@ def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) ->
         for group, table in zip(state.groups, tables.by_group):
             if not waits:
                 state.pool._begin_release(wish, group._block_size)
+                ask_for(state, group, wants, table.blocks)
                 begin_wanted(state, group, wants)
                 group.release(table)
                 end_wanted(state)
@@ -616,6 +651,7 @@ def release_batch(state: State, batch: list[vec[i32]], wish: Wish | None, wants:
     """Release a batch that waited behind a fence, in the order in which it would have been at once."""
     for blocks, group in zip(batch, state.groups):
         state.pool._begin_release(wish, group._block_size)
+        ask_for(state, group, wants, blocks)
         begin_wanted(state, group, wants)
         state.pool._release(blocks, 0, i64(len(blocks)))
         end_wanted(state)

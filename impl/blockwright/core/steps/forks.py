@@ -47,6 +47,7 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         new.wants_output = tables.wants_output
         new.tails = tables.tails
         new.is_delayed = tables.is_delayed
+        new.checkpoint = tables.checkpoint
         state.running[child._request_id] = new
         given = KVCacheBlocks(state.pool, [table.blocks[:] for table in by_group])
         has_begun = True

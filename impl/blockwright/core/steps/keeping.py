@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from librt.vecs import append, vec
-from mypy_extensions import i64
+from mypy_extensions import i32, i64
 
 from blockwright.core.keys.request import Request
 from blockwright.core.pool.order.passing import AT_PROMPT, NO_TIP, PassingBlocks
@@ -20,6 +20,7 @@ from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.changes import StepScratch
 from blockwright.core.tables.group import GroupTables
 from blockwright.core.tables.table import NO_WANTS, RequestTables
+from blockwright.core.tables.window import Probe, common_hit
 
 _PROMPT: Final = 0
 _RESEND: Final = 1
@@ -34,7 +35,7 @@ SOME: Final = 2
 
 
 def wanted_lengths(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> None:
-    """Note the lengths that a request wants kept from its admission on, each one that a hit can have. O(groups).
+    """Note which lengths, each one that a hit can have, a request wants kept, and what passing blocks are worth to it.
 
     law: KEEP-1.
     """
@@ -51,27 +52,76 @@ def wanted_lengths(state: State, request: Request, tables: RequestTables, ask: S
     junction: i64 = request._junction if request._num_looked_up > 0 else 0
     tables.wants = vec[i64]([prompt, resend, hit if tip == NO_TIP else 0, junction])
     tables.wants_end = max(prompt, hit, junction)
-    tables.wants_output = tip != AT_PROMPT
+    tables.wants_output = tip != AT_PROMPT or junction > 0
+    worth(state, request, ask)
 
 
-def learn(state: State, request: Request, ask: StepRequest) -> None:
-    """Let the pool learn from an admission how many passing blocks to spare. O(groups); takes no memory.
+def learn(state: State, ask: StepRequest) -> None:
+    """Let the pool learn from an admission how many passing blocks to spare. O(1); takes no memory.
 
     law: POLICY-6.
     """
-    pool, hit = state.pool, ask.hit
-    passing = pool._passing
+    if state.pool._passing is not None:
+        state.pool._learn(ask.hit_length, ask.served, ask.lacks)
+
+
+def worth(state: State, request: Request, ask: StepRequest) -> None:
+    """Count what passing blocks are worth to a request that is admitted. O(blocks of its hit) if it ends with one.
+
+    law: POLICY-6.
+    """
+    ask.served = 0
+    ask.lacks = False
+    passing, hit = state.pool._passing, ask.hit
     if passing is None or passing.whole == 0:
         return
-    is_used = False
-    at: i64 = 0
-    while hit is not None and at < state.config.num_groups:
-        ids = hit.ids[at]
-        if not state.groups[at].keeps_all and len(ids) > 0:
-            block: i64 = i64(ids[-1])
-            is_used = is_used or (block != 0 and pool.ref_count(block) == 0 and passing.is_noted(block))
-        at += 1
-    pool._learn(ask.hit_length > 0, is_used, request._num_looked_up > 0 and request._junction > 0)
+    is_served = False
+    if hit is not None:
+        for ids in hit.ids:
+            is_served = is_served or (len(ids) > 0 and state.pool.is_to_pass(i64(ids[-1])))
+    if is_served:
+        ask.served = ask.hit_length - ordinary_hit(state, request, ask.hit_length)
+    junction: i64 = request._junction if request._num_looked_up > 0 else 0
+    if junction > 0:
+        ask.lacks = not is_asked(state, request, junction)
+
+
+def ordinary_hit(state: State, request: Request, length: i64) -> i64:
+    """Return the longest hit of at most some tokens that needs no passing candidate. O(blocks) at most."""
+    max_length: i64 = min(request.num_tokens - 1, request.num_keyed())
+    probes: list[Probe] = []
+    for group in state.groups:
+        size = group._block_size
+        keys = request.keys(state.pool._units_for(request, size))
+        # One block more than the hit, since a draft head needs that.
+        probe = group.probe(keys, min(max_length, length + size), state.config.eagle)
+        probe.leaves_out = not group.keeps_all
+        probes.append(probe)
+    return common_hit([group.rule for group in state.groups], probes, state.config.whole_alignment, length)
+
+
+def is_asked(state: State, request: Request, junction: i64) -> bool:
+    """Return whether an earlier request asked for a hit that ends at a junction. O(duplicates)."""
+    for group in state.groups:
+        if group.keeps_all:
+            size = group._block_size
+            keys = request.keys(state.pool._units_for(request, size))
+            return junction >= size and state.pool.is_asked(
+                state.pool.find(keys, junction // size - 1, group._group, size)
+            )
+    return False
+
+
+def ask_for(state: State, group: GroupTables, wants: vec[i64], blocks: vec[i32]) -> None:
+    """Note in a table that is let go of with which blocks of full attention the wanted hits end. O(1)."""
+    passing = state.pool._passing
+    if passing is not None and passing.whole > 0 and group.keeps_all:
+        i: i64 = 0
+        while i < i64(len(wants)):
+            entry = wants[i] // group._block_size - 1
+            if entry >= 0 and entry < i64(len(blocks)) and state.pool._index.has_key(i64(blocks[entry])):
+                passing.ask(i64(blocks[entry]))
+            i += 1
 
 
 def tip_of(state: State, ask: StepRequest) -> i64:

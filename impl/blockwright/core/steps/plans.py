@@ -14,8 +14,9 @@ from mypy_extensions import i32, i64
 from blockwright.core.keys.request import MAX_LENGTH, Request, count_of
 from blockwright.core.pool.pool import BlockPool
 from blockwright.core.steps.outcomes import Fits, Never, NotNow, Plan
+from blockwright.core.steps.publication import trim_end
 from blockwright.core.steps.state import State
-from blockwright.core.steps.units import check_part_copied, num_parts_to_copy, num_replaced_shares
+from blockwright.core.steps.units import check_part_copied, count_outgrown, num_parts_to_copy, num_replaced_shares
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.group import LAST_STATE, GroupTables, layout_for
 from blockwright.core.tables.table import RequestTables
@@ -29,18 +30,20 @@ def fits(state: State, request: Request, tables: RequestTables | None, ask: Step
     state.pool.require_whole()
     ask.slots = min(ask.stop + ask.ahead, config.max_len)
     ask.demand = 0
+    ask.outgrown = 0
     if tables is None:
         ask.settled = ask.begin
         count_new(state, request, ask)
         if ask.most > state.pool.num_blocks - 1:
             return False
     else:
-        ask.settled = tables.num_settled if config.overlaps else ask.begin
+        ask.settled = tables.num_settled if config.overlaps else trim_end(state, tables, ask.begin)
         # Each group takes one block more than its share of the new slots fills, one for an entry that is
         # copied, and those for the states of drafts.
         new = ask.slots - tables.num_written
         most: i64 = 2 if new < config.least_size else new // config.least_size + 2
-        if config.num_groups * (most + config.drafts_within) <= state.pool._num_free and not ask.is_planned:
+        is_short = config.num_groups * (most + config.drafts_within) > state.pool._num_free
+        if not is_short and not ask.is_planned and not config.saves_states:
             return True
         count_running(state, tables, ask)
     return ask.missing <= 0
@@ -156,6 +159,8 @@ def count_running(state: State, tables: RequestTables, ask: StepRequest) -> None
         at += 1
     ask.demand = demand
     ask.missing = demand - state.pool._num_free - gain
+    if state.config.saves_states:
+        count_outgrown(state, tables, ask)
 
 
 def planned(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> Plan:
@@ -203,7 +208,7 @@ def freed_by(state: State, batch: list[vec[i32]], held: dict[int, int]) -> int:
         for each in blocks:
             block = int(each)
             if block != 0:
-                left = held.get(block, int(state.pool._ref[i64(block)])) - 1
+                left = held.get(block, int(state.pool.ref_count(i64(block)))) - 1
                 held[block] = left
                 # Forks and hits share blocks: one of them returns only with its last holder.
                 if left == 0:

@@ -111,7 +111,8 @@ def is_in_place(state: State, request: Request, tables: RequestTables, new: i64,
 
 def keeps_up(state: State, request: Request, stop: i64, ahead: i64) -> bool:
     """Return whether a step without drafts, in place, is right for recurrent layers too (`check_drafts`)."""
-    return ahead == 0 and (state.config.runs_ahead or stop <= request._num_prompt + i64(len(request._output)))
+    may_run = state.config.runs_ahead and state.config.unit == 0
+    return ahead == 0 and (may_run or stop <= request._num_prompt + i64(len(request._output)))
 
 
 def check_ask(state: State, request: Request, tables: RequestTables | None, ask: StepRequest) -> None:
@@ -146,6 +147,8 @@ def check_ask(state: State, request: Request, tables: RequestTables | None, ask:
         )
     if ask.drafts > 0 or state.config.most_drafts >= 0:
         check_drafts(state, request, ask)
+    if ask.checkpoint > 0:
+        check_checkpoint(state, tables, ask)
     if tables is None:
         if state.config.overlaps and ask.new > 0 and len(state.steps) == 0:
             raise UnknownStepError("allocate_slots: no step has been started; call start_step first")
@@ -230,6 +233,33 @@ def check_drafts(state: State, request: Request, ask: StepRequest) -> None:
             f"num_new_tokens: a recurrent state must not run ahead of the {known} known tokens of "
             f"{request.request_id!r}; pass the number of drafts as num_draft_tokens"
         )
+
+
+def check_checkpoint(state: State, tables: RequestTables | None, ask: StepRequest) -> None:
+    """Check that a step over known tokens jumps over the entries that end at its checkpoint. law: MAMBA-7."""
+    config, place = state.config, ask.checkpoint
+    if not config.caching or config.overlaps or config.unit > 0 or config.most_drafts < 0:
+        raise InvalidArgumentError(
+            "num_checkpoint_tokens: a state is kept inside a step of recurrent layers alone, with caching and without "
+            "overlap_steps and prefix_match_unit"
+        )
+    at: i64 = 0
+    while at < config.num_groups:
+        group = state.groups[at]
+        size = group._block_size
+        if not group.is_row() and (
+            ask.stop > ask.known
+            or ask.external > 0
+            or ask.begin + size > place
+            or place != (ask.stop - 1) // size * size
+            or (tables is not None and i64(len(tables.by_group[at].blocks)) >= place // size)
+        ):
+            raise InvalidArgumentError(
+                f"num_checkpoint_tokens: {place} in a step over the tokens {ask.begin}..{ask.stop - 1}, of which "
+                f"{ask.known} are known: it must be the last multiple of {size} before the last token, a whole block "
+                "after the first, and in no entry that the request has already"
+            )
+        at += 1
 
 
 def check_overlap(state: State, request: Request, tables: RequestTables) -> None:

@@ -36,13 +36,13 @@ def make_keys(state: State, request: Request, count: i64) -> None:
             state.pool._reserve_marks()
 
 
-def publish_to(group: GroupTables, table: GroupTable, request: Request, count: i64, stopped: i64) -> None:
+def publish_to(group: GroupTables, table: GroupTable, request: Request, count: i64, stopped: i64, inside: i64) -> None:
     """Publish the blocks that the first `count` tokens fill, all of them known and written.
 
-    A recurrent layer's state only if a step that has run stopped there, after `stopped` tokens.
+    A recurrent layer's state only if a step that has run stopped there, after `stopped` tokens, or left it `inside`.
     """
     if group.publishes(table, count) and request._block_size > 0:
-        group.publish(table, request, group._block_size // request._block_size, count, stopped)
+        group.publish(table, request, group._block_size // request._block_size, count, stopped, inside)
 
 
 def publish_taken(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> i64:
@@ -55,8 +55,8 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
     is_due = False
     in_place = state.config.max_len
     publishes = publishes_now(state, ask)
-    # A load may bring less, and states inside blocks are left at more places than block ends.
-    certain: i64 = max(ask.begin, min(ask.stop, known)) if ask.external == 0 and state.config.unit == 0 else -1
+    # A load may bring less.
+    certain: i64 = max(ask.begin, min(ask.stop, known)) if ask.external == 0 else -1
     at: i64 = 0
     runs = state.changes.runs
     while at < state.config.num_groups:
@@ -64,7 +64,7 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
         stop: i64 = i64(runs[at])
         if first.in_place < ask.slots:
             while publishes and at < stop:
-                publish_to(state.groups[at], tables.by_group[at], request, min(ask.stop, known), NOT_RUN)
+                publish_to(state.groups[at], tables.by_group[at], request, min(ask.stop, known), NOT_RUN, 0)
                 at += 1
             end = ask.stop if group.runs_ahead else ask.certain
             is_due = is_due or (publishes and ask.new > 0 and end <= known and group.leaves_state(end))
@@ -72,8 +72,11 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
             first.in_place = group.in_place_slots(first, state.config.caching, certain)
         in_place = min(in_place, first.in_place)
         at = stop
+    is_due = is_due or (publishes and ask.checkpoint > 0)
     if state.config.unit > 0:
-        is_due = publishes and ask.new > 0 and next_tail(tables) <= min(ask.stop, known)
+        drafts = ask.drafts if state.config.overlaps else ask.stop - known
+        if not (state.config.runs_ahead and drafts > 0):
+            is_due = is_due or (publishes and ask.new > 0 and next_tail(tables) <= min(ask.stop, known))
         tables.is_delayed = not publishes or ask.new == 0
         # A step that reaches a tail, or follows one that has, takes the careful way. law: UNIT-3.
         in_place = 0 if is_due or tables.is_delayed else min(in_place, next_tail(tables) - 1)
@@ -124,7 +127,7 @@ def publish_alike(state: State, request: Request, tables: RequestTables, ask: St
 def publish_filled(state: State, tables: RequestTables, request: Request, count: i64, stopped: i64) -> None:
     """Publish, in every group, the blocks that the first `count` tokens fill."""
     for group, table in zip(state.groups, tables.by_group):
-        publish_to(group, table, request, count, stopped)
+        publish_to(group, table, request, count, stopped, tables.checkpoint)
 
 
 def leaves_due(state: State, tables: RequestTables, request: Request) -> bool:
@@ -133,12 +136,28 @@ def leaves_due(state: State, tables: RequestTables, request: Request) -> bool:
     Of layers that run ahead it does not: only the engine knows which of their states remain.
     """
     known: i64 = request._num_prompt + i64(len(request._output))
-    if state.config.unit > 0 and next_tail(tables) <= min(tables.num_written, known):
-        return True
     if state.config.runs_ahead:
         return False
+    if state.config.unit > 0 and next_tail(tables) <= min(tables.num_written, known):
+        return True
     stopped = tables.num_written - tables.num_drafts
-    return stopped <= known and any([each.leaves_state(stopped) for each in state.groups])
+    if stopped > known:
+        return False
+    return awaited(state, tables) > 0 or any([each.leaves_state(stopped) for each in state.groups])
+
+
+def awaited(state: State, tables: RequestTables) -> i64:
+    """Return the tokens after which a step left states inside that are still to be published, or 0."""
+    inside = tables.checkpoint
+    if inside > 0 and any([each.awaits(table, inside) for each, table in zip(state.groups, tables.by_group)]):
+        return inside
+    return 0
+
+
+def trim_end(state: State, tables: RequestTables, settled: i64) -> i64:
+    """Return the tokens that tables are trimmed for: none beyond a state still to be published. law: MAMBA-7."""
+    inside = awaited(state, tables)
+    return min(settled, inside) if inside > 0 else settled
 
 
 def publish_due(state: State, tables: RequestTables, request: Request) -> None:
@@ -153,7 +172,7 @@ def publish_due(state: State, tables: RequestTables, request: Request) -> None:
     stopped = tables.num_written - tables.num_drafts
     for group, table in zip(state.groups, tables.by_group):
         if not group.is_row():
-            publish_to(group, table, request, stopped, stopped)
+            publish_to(group, table, request, stopped, stopped, tables.checkpoint)
     if state.config.unit > 0:
         known: i64 = request._num_prompt + i64(len(request._output))
         publish_tails(state, tables, request, min(tables.num_certain, known))

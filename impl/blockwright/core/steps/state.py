@@ -148,6 +148,7 @@ class Config:
         max_len: tokens that a request may have at most.
         alignment: tokens that every hit is a multiple of; least_size: tokens of the smallest block.
         unit: the same where hits may end inside blocks, else 0; whole_alignment: that of hits of whole blocks.
+        saves_states: with a unit, states of recurrent layers are found inside blocks.
         hash_size: tokens per hashed block of requests that were made without a size.
         most_drafts: drafts that every recurrent layer can take back, -1 where there is no such layer.
         runs_ahead, drafts_within: steps of recurrent layers may run beyond the known tokens, with so many entries of a
@@ -182,6 +183,7 @@ class Config:
         self.max_len: i64 = max_len
         self.alignment: i64 = unit if unit > 0 else alignment
         self.unit: i64 = unit
+        self.saves_states = unit > 0 and most_drafts >= 0
         self.whole_alignment: i64 = alignment
         self.least_size: i64 = min(sizes, default=1)
         self.most_size: i64 = max(sizes, default=1)

@@ -19,7 +19,14 @@ from blockwright.core.steps.keeping import trim_group
 from blockwright.core.steps.outcomes import Fits, Plan
 from blockwright.core.steps.plans import request_version
 from blockwright.core.steps.preconditions import tables_of, tables_running
-from blockwright.core.steps.publication import NOT_RUN, leaves_due, make_keys, publish_filled, publishes_now
+from blockwright.core.steps.publication import (
+    NOT_RUN,
+    leaves_due,
+    make_keys,
+    publish_filled,
+    publishes_now,
+    trim_end,
+)
 from blockwright.core.steps.state import State
 from blockwright.core.steps.units import check_unit, last_count, longest_inside, publish_tails, reserve_tails, with_tail
 from blockwright.core.tables.table import RequestTables
@@ -140,8 +147,9 @@ def trim(state: State, request: Request, num_computed_tokens: int) -> None:
     try:
         tables.num_certain = max(tables.num_certain, count)
         at: i64 = 0
+        end = trim_end(state, tables, count)
         while at < state.config.num_groups:
-            kept = state.groups[at].first_kept(count)
+            kept = state.groups[at].first_kept(end)
             trim_group(state, tables, at, min(kept, i64(len(tables.by_group[at].blocks))))
             at += 1
     except BaseException:

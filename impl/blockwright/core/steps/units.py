@@ -107,16 +107,17 @@ def tail_lengths(state: State, request: Request, begin: i64) -> vec[i64]:
     tails = vec[i64]()
     first, last = (known - 1) // unit * unit, known // unit * unit
     start = begin
-    while start < first:
+    while start < first and state.config.most_drafts < 0:  # recurrent layers leave no states there
         stop = start // size * size + size
         end = start + unit
         while end < min(stop, first):
             tails = append(tails, end)
             end += end - start
         start = stop
-    if first > begin:
+    whole = state.config.whole_alignment
+    if first > begin and first % whole != 0:
         tails = append(tails, first)
-    if last > begin and last != first:
+    if last > begin and last != first and last % whole != 0:
         tails = append(tails, last)
     return with_junction(tails, request._junction if request._num_looked_up > 0 else 0, begin)
 
@@ -170,12 +171,21 @@ def publish_tails(state: State, tables: RequestTables, request: Request, count: 
     The caller has made room and keys; takes no memory.
     """
     while next_tail(tables) <= count:
-        publish_tail(state, tables, request, next_tail(tables))
+        publish_tail(state, tables, request, next_tail(tables), count)
         tables.num_tails += 1
 
 
-def publish_tail(state: State, tables: RequestTables, request: Request, length: i64) -> None:
-    """Publish the parts that end after `length` tokens, in each group that reads of them."""
+def publish_tail(state: State, tables: RequestTables, request: Request, length: i64, count: i64) -> None:
+    """Publish the parts that end after `length` of `count` tokens, in each group that reads of them.
+
+    Beside recurrent layers only where the last step stopped, unless that has run ahead: no hit could need another.
+    """
+    if state.config.saves_states and (
+        length != count
+        or length != tables.num_written - tables.num_drafts
+        or (state.config.runs_ahead and tables.num_drafts > 0)
+    ):
+        return
     at = 2 * (length // request._block_size - 1)
     for group, table in zip(state.groups, tables.by_group):
         size = group._block_size
@@ -195,9 +205,9 @@ def publish_last(state: State, tables: RequestTables, request: Request, computed
     count = last_published(state, tables, request, computed)
     first = min(count, request.num_tokens - 1) // unit * unit
     if first > 0:
-        publish_tail(state, tables, request, first)
+        publish_tail(state, tables, request, first, count)
     if count // unit * unit != first:
-        publish_tail(state, tables, request, count // unit * unit)
+        publish_tail(state, tables, request, count // unit * unit, count)
 
 
 def last_published(state: State, tables: RequestTables, request: Request, computed: i64) -> i64:
@@ -214,10 +224,16 @@ def last_count(tables: RequestTables, request: Request) -> i64:
 
 
 def num_parts_to_copy(state: State, ask: StepRequest, at: i64, is_held: bool) -> i64:
-    """Return 1 if a group gets the part in which a hit ends as a copy, else 0. See `GroupTables.is_read`."""
+    """Return 1 if a group gets the part in which a hit ends as a copy, else 0. See `GroupTables.is_read`.
+
+    A recurrent layer writes over its state, unless the step goes on in another block; then its owner may.
+    """
     group, hit = state.groups[at], ask.hit
     if hit is None or not group.ends_in(ask.hit_length) or ask.hit_length % group._block_size == 0:
         return 0
+    if not group.is_row():
+        is_shared = state.pool.ref_count(i64(hit.ids[at][-1])) > (1 if is_held else 0)
+        return 1 if is_shared or group.first_written(ask) == ask.hit_length // group._block_size else 0
     return 1 if group.is_read(i64(hit.ids[at][-1]), ask.hit_length, state.config.unit, is_held) else 0
 
 
@@ -247,4 +263,57 @@ def own_parts(state: State, tables: RequestTables, ask: StepRequest, changes: St
             block = state.groups[at].unshare(table, entry)
             replaced = append(append(changes.replaced, changes.request), i32(at))
             changes.replaced = append(append(replaced, i32(entry)), i32(block))
+        at += 1
+
+
+def outgrown_entry(state: State, tables: RequestTables, ask: StepRequest, at: i64) -> i64:
+    """Return the entry whose state a step writes over though it is found inside its block, or is to be now; or -1.
+
+    If others hold the block, it stays with them. O(tails).
+    """
+    group, blocks = state.groups[at], tables.by_group[at].blocks
+    if group.is_row():
+        return -1
+    entry = group.first_written(ask)
+    if entry >= i64(len(blocks)) or blocks[entry] == 0 or state.pool.num_sharers(i64(blocks[entry])) > 1:
+        return -1
+    if state.pool.has_tail(i64(blocks[entry])):
+        return entry
+    end = tables.num_written - tables.num_drafts
+    if not tables.is_due or end % group._block_size == 0 or end // group._block_size != entry:
+        return -1
+    number = tables.num_tails
+    while number < i64(len(tables.tails)) and tables.tails[number] < end:
+        number += 1
+    return entry if number < i64(len(tables.tails)) and tables.tails[number] == end else -1
+
+
+def count_outgrown(state: State, tables: RequestTables, ask: StepRequest) -> None:
+    """Count the published states that a step writes over; they are copied if that fits beside all it takes."""
+    ask.outgrown = 0
+    is_copied = True
+    at: i64 = 0
+    while at < state.config.num_groups:
+        entry = outgrown_entry(state, tables, ask, at)
+        if entry >= 0:
+            ask.outgrown += 1
+            is_copied = is_copied and not state.pool.is_destination(i64(tables.by_group[at].blocks[entry]))
+        at += 1
+    ask.saves = ask.outgrown > 0 and is_copied and ask.missing + ask.outgrown <= 0
+    if ask.saves:
+        ask.demand += ask.outgrown
+        ask.missing += ask.outgrown
+
+
+def save_states(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
+    """Let the keys of published states that a step writes over go to copies, or drop them. law: UNIT-7."""
+    at: i64 = 0
+    while at < state.config.num_groups:
+        entry = outgrown_entry(state, tables, ask, at)
+        if entry >= 0:
+            block = i64(tables.by_group[at].blocks[entry])
+            if ask.saves:
+                changes.saved = append(changes.saved, i32(state.pool._save_tails(block, at)))
+            else:
+                state.pool._drop_tails(block)
         at += 1

@@ -23,6 +23,7 @@ class StepRequest:
                          ^ begin    ^ resumed             ^ certain ^ stop  ^ slots
 
     `resumed` is where tokens are computed: behind the load, or before the last known token if all of them are loaded.
+    `outgrown` counts the published states that the step writes over, and `saves` says that they are copied first.
     """
 
     def __init__(self) -> None:
@@ -31,6 +32,7 @@ class StepRequest:
         self.drafts: i64 = 0
         self.external: i64 = 0
         self.encoder: i64 = 0
+        self.checkpoint: i64 = 0
         self.reserve: i64 = 0
         self.is_whole = False
         self.is_delayed = False
@@ -48,14 +50,20 @@ class StepRequest:
         self.demand: i64 = 0
         self.missing: i64 = 0
         self.most: i64 = 0
+        self.outgrown: i64 = 0
+        self.saves = False
         self.is_too_long = False
+        # What passing blocks are worth to it (`keeping.worth`).
+        self.served: i64 = 0
+        self.lacks = False
 
-    def take(self, drafts: int, external: int, encoder: int, reserve: int) -> None:
+    def take(self, drafts: int, external: int, encoder: int, reserve: int, checkpoint: int) -> None:
         """Take what few steps ask for, checked; zeros ask for nothing."""
         self.drafts = count_of("num_draft_tokens", drafts)
         self.external = count_of("num_external_computed_tokens", external)
         self.encoder = count_of("num_encoder_tokens", encoder)
         self.reserve = count_of("reserved_blocks", reserve)
+        self.checkpoint = count_of("num_checkpoint_tokens", checkpoint)
 
 
 def counts_of(name: str, given: int | Sequence[int], size: i64) -> vec[i64]:

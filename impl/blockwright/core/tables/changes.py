@@ -36,6 +36,7 @@ class StepScratch:
         taken: the blocks that a step took, one for each group, if groups that grow alike took one each.
         replaced: the entries that are copied, four numbers each: index of the request, group, entry, new block. Each
             block is also in the pool's list of copies.
+        saved: the blocks that states are copied to before the step writes over them.
         request: index of the request in its batch; 0 outside a batch.
         grown: entries that the step appends, in all groups together: an upper bound of the blocks that it takes.
         has_begun: the call has made a change that cannot be taken back. An error before that is undone; one after it
@@ -68,6 +69,7 @@ class StepScratch:
         self.blocks: vec[i32] = zeros32(num_groups)
         self.taken: vec[i32] = zeros32(num_groups)
         self.replaced: vec[i32] = vec[i32]()
+        self.saved: vec[i32] = vec[i32]()
         self.request: i32 = 0
 
     def clear(self) -> None:
@@ -87,6 +89,8 @@ class StepScratch:
     def begin(self, tables: RequestTables | None, uniform_groups: bool) -> None:
         """Note the entries held before a step; `tables` is None for a new request."""
         self.grown = 0
+        if len(self.saved) > 0:
+            self.saved = vec[i32]()
         self.num_nulled = i64(len(self.nulled))
         self.held_each = -1
         if tables is None:

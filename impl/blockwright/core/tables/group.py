@@ -203,13 +203,18 @@ class GroupTables:
 
     def first_ahead(self, ask: StepRequest) -> i64:
         """Return the first entry that a step may write to, of a layer that runs ahead. O(1). law: MAMBA-6."""
-        return 0 if self._layout == ONE_STATE else (min(ask.stop, ask.known) - 1) // self._block_size
+        if self._layout == ONE_STATE:
+            return 0
+        first = (min(ask.stop, ask.known) - 1) // self._block_size
+        return first - 1 if ask.checkpoint > 0 else first
 
     def missing_in(self, held: i64, ask: StepRequest) -> i64:
         """Return the new blocks that a table of `held` entries takes in a step. O(1)."""
         if self.runs_ahead:
             return max(0, self.num_ahead(ask.stop, ask.known) - max(held, self.first_ahead(ask)))
-        return self.missing(held, self.slots_after(ask))
+        more = self.missing(held, self.slots_after(ask))
+        # law: MAMBA-7
+        return more + 1 if ask.checkpoint > 0 and self._layout == LAST_STATE else more
 
     def held_ahead(self, start: i64, stop: i64, known: i64) -> i64:
         """Return the blocks held in a step over the tokens start..stop-1, of a layer that runs ahead. law: PLAN-2."""
@@ -404,7 +409,7 @@ class GroupTables:
             if more > 0:
                 table.blocks = with_zeros(table.blocks, more)
 
-    def fill(self, table: GroupTable, num_tokens: i64, held: i64) -> None:
+    def fill(self, table: GroupTable, num_tokens: i64, held: i64, checkpoint: i64) -> None:
         """Take blocks for the entries after the first `held`, which cover `num_tokens` slots now. law: TABLE-1.
 
         The caller has counted the blocks; takes no memory.
@@ -415,8 +420,8 @@ class GroupTables:
         if self.runs_ahead:
             held = max(held, table.first_new)
         elif self._layout == LAST_STATE and held < size:
-            # Entries that a step jumps over keep no state; only the last one gets a block.
-            held = size - 1
+            # Entries that a step jumps over keep no state; only the last one gets a block, and a checkpoint's.
+            held = size - 1 if checkpoint == 0 else size - 2
         if held < min(self.sinks, size):
             # Sinks never die, so they get blocks even where the window has moved past them.
             self.block_pool._fill(table.blocks, held, min(self.sinks, size))
@@ -425,12 +430,18 @@ class GroupTables:
         if held < size:
             self.block_pool._fill(table.blocks, held, size)
 
+    def first_written(self, ask: StepRequest) -> i64:
+        """Return the first entry that a step may write to. O(1)."""
+        if self.runs_ahead:
+            return self.first_ahead(ask)
+        return ask.begin // self._block_size if self._layout == ROW else self.entries_for(ask.certain) - 1
+
     def shared_entry(self, table: GroupTable, ask: StepRequest) -> i64:
         """Return the entry that a step writes to though others hold its block, or -1. O(1). law: WRITE-2."""
         if self.is_encoder:
             return -1
         # A step writes from its first slot on; blocks after the first are new, and no other request has them.
-        entry = ask.begin // self._block_size if self._layout == ROW else self.entries_for(ask.certain) - 1
+        entry = self.first_written(ask)
         if entry >= i64(len(table.blocks)):
             return -1
         return entry if self.block_pool.num_sharers(i64(table.blocks[entry])) > 1 else -1
@@ -483,12 +494,19 @@ class GroupTables:
         entry = self.entries_for(num_tokens) - 1
         return i64(table.blocks[entry]) if accepted <= 0 and entry < i64(len(table.blocks)) else 0
 
-    def publish(self, table: GroupTable, request: Request, units: i64, num_tokens: i64, stopped: i64) -> None:
+    def publish(
+        self, table: GroupTable, request: Request, units: i64, num_tokens: i64, stopped: i64, inside: i64
+    ) -> None:
         """Publish what `num_tokens` tokens filled and is not yet published. O(blocks published). law: PUB-1, PUB-2.
 
         A recurrent state is published only where it really is the state after a whole number of blocks: where a step
-        stopped, after `stopped` tokens.
+        stopped, after `stopped` tokens, or `inside` it (law: MAMBA-7).
         """
+        if stopped >= 0 and self.awaits(table, inside) and inside <= min(num_tokens, request.num_keyed()):
+            end = inside // self._block_size
+            if self.is_useful(end - 1):
+                self.block_pool._publish(table.blocks, request, units, self._group, self._block_size, end - 1, end)
+            table.num_published = end
         start = table.num_published
         stop = num_tokens // self._block_size
         if stop * self._block_size > request.num_keyed():
@@ -510,6 +528,10 @@ class GroupTables:
             if self.is_useful(start):
                 self.block_pool._publish(table.blocks, request, units, self._group, self._block_size, start, start + 1)
             start += 1
+
+    def awaits(self, table: GroupTable, inside: i64) -> bool:
+        """Return whether the state that a step left `inside`, after so many tokens, is still to be published. O(1)."""
+        return self._layout == LAST_STATE and inside > table.num_published * self._block_size
 
     def probe(self, keys: BlockKeys, max_length: i64, use_eagle: bool) -> Probe:
         """Start a lookup of at most `max_length` tokens. O(max_length / block_size), one vector."""
@@ -574,7 +596,7 @@ class GroupTables:
             i += 1
         slots = size * self._block_size
         table = GroupTable(blocks, length // self._block_size, trimmed, slots, self._null_states())
-        table.saved = slots
+        table.saved = length
         self.widen(table, num_slots)
         return table
 
@@ -636,11 +658,12 @@ class GroupTables:
         """Return whether every entry up to the covered slots holds a block unless it was trimmed."""
         return self._layout == ROW
 
-    def most_states(self, overlaps: bool) -> int:
-        """Return how many blocks one table may hold at most; with steps in flight there is one state more for each."""
+    def most_states(self, table: GroupTable, overlaps: bool, inside: i64) -> int:
+        """Return how many blocks a table may hold at most; with steps in flight there is one state more for each."""
         if self._layout == ROW or self.runs_ahead or (overlaps and self._layout == LAST_STATE):
             return MAX_LENGTH
-        return 2 if self._layout == LAST_STATE else 1
+        more = 1 if table.num_trimmed * self._block_size < inside else 0
+        return 2 + more if self._layout == LAST_STATE else 1
 
     def holes_ahead(self, table: GroupTable, written: int) -> list[int]:
         """Return the entries that a layer that runs ahead may read or write, and that hold no block. law: MAMBA-6."""

@@ -68,6 +68,7 @@ class RequestTables(ManagerTables):
         num_settled: tokens of steps that are done; kept only with overlapping steps. At most `num_written`.
         num_drafts: drafts of the last step, as its call declared them.
         num_loading: tokens after the written ones that are on their way from elsewhere.
+        checkpoint: the tokens after which a step left recurrent states inside it that may still be published, or 0.
         last_step: number of the last step in flight that computes tokens of it; 0 before the first.
         trim_at: settled tokens at which the next entry dies in some group. A lower bound.
         in_place: slots up to which serving the request changes only counts, in all groups; 0 while it loads or shares.
@@ -99,6 +100,7 @@ class RequestTables(ManagerTables):
         self.last_step: i64 = 0
         self.num_settled: i64 = 0
         self.num_loading: i64 = 0
+        self.checkpoint: i64 = 0
         self.trim_at: i64 = 0
         self.by_group = by_group
         self.is_forked = False
@@ -128,6 +130,7 @@ class RequestTables(ManagerTables):
         twin.num_settled = self.num_settled
         twin.num_drafts = self.num_drafts
         twin.num_loading = self.num_loading
+        twin.checkpoint = self.checkpoint
         twin.last_step = self.last_step
         twin.trim_at = self.trim_at
         twin.in_place = self.in_place

@@ -37,6 +37,7 @@ class Probe:
         limit: blocks that can be asked for, the margin included.
         run_end: length of the leading run of cached blocks, -1 before it was asked for.
         lowest: the first block that a search from the end down has come to.
+        leaves_out: count passing candidates as missing, for a kind whose blocks are looked up from the end down.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Probe:
         self.run_end: i64 = -1
         self.limit: i64 = min(max_length // block_size, keys.num_blocks())
         self.lowest: i64 = self.limit
+        self.leaves_out: bool = False
         # Per block: 0 before it was looked up, -1 if it is missing, else the block that serves. Empty before the first.
         self._ids: vec[i32] = vec[i32]()
 
@@ -61,7 +63,7 @@ class Probe:
         block: i64 = i64(ids[index])
         if block == 0:
             block = self._store.find(self._keys, index, self._group, self.block_size)
-            if block == 0:
+            if block == 0 or (self.leaves_out and self._store.all_pass(block)):
                 # A miss is remembered as well: rules ask for the same block again each time a candidate is shortened.
                 block = -1
             ids[index] = i32(block)
@@ -97,7 +99,7 @@ class Probe:
 
     def fill_back(self, start: i64, stop: i64) -> None:
         """Look up the blocks start, start - 1, ... `stop`, up to a missing one, in one go. O(blocks)."""
-        if start >= stop and self._served()[start] == 0:
+        if start >= stop and not self.leaves_out and self._served()[start] == 0:
             self._store.find_back(self._served(), self._keys, self._group, start, stop)
 
     def last_run(self, length: i64, run: i64, margin: i64) -> i64:

@@ -174,6 +174,44 @@ def translated(config: Any, dcp_world_size: int) -> KVCacheConfig:
     return KVCacheConfig(config.num_blocks, groups)
 
 
+def checkpoint_rule(scheduler: Any) -> Callable[[int, int], int] | None:
+    """Return after which token of a prefill step, from its first to its end, the worker leaves a state inside; 0: none.
+
+    The worker goes by a rule of its own and asks no manager. It is followed where the state belongs to the entry that
+    the worker writes to, the last but one: hits end with blocks, and no block is computed again for a draft head. None
+    where it is not: the entry stays empty, and the worker leaves the state out.
+    """
+    groups = scheduler.kv_cache_config.kv_cache_groups
+    specs = [spec for group in groups if isinstance(spec := layer_spec(group.kv_cache_spec), interface.MambaSpec)]
+    layouts = {
+        (spec.block_size, getattr(spec, "prefill_checkpoint_alignment", None))
+        for spec in specs
+        if spec.mamba_cache_mode == "align"
+    }
+    if not scheduler.mamba_has_prefill_checkpoint_blocks or len(layouts) != 1 or scheduler.use_eagle_block_drop:
+        return None
+    try:
+        from vllm.v1.core.kv_cache_utils import resolve_cache_hit_alignment_tokens
+    except ImportError:  # before 0.32
+        return None
+    unit = scheduler.hash_block_size
+    cut = resolve_cache_hit_alignment_tokens(
+        scheduler.kv_cache_config, scheduler.vllm_config, scheduler.block_size, unit
+    )
+    ((size, alignment),) = layouts
+    if cut != size:
+        return None
+    ahead = getattr(scheduler, "num_hash_lookahead_tokens", 0)
+    more = {"num_hash_lookahead_tokens": ahead} if ahead else {}
+
+    def inside(start: int, stop: int) -> int:
+        place = interface.get_mamba_prefill_checkpoint_position(stop, cut, False, **more)
+        is_left = interface.is_mamba_prefill_checkpoint_valid(start, stop, place, unit, size, alignment)
+        return place if is_left and start + size <= place == (stop - 1) // size * size else 0
+
+    return inside
+
+
 def next_trim(spec: KVCacheSpec, size: int) -> Callable[[int], int] | None:
     """Return what says, of a count of tokens, at how many more a further table entry of a group is no longer read.
 

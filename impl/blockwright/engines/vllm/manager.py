@@ -12,7 +12,7 @@ back are never counted as certain.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,7 @@ from blockwright import Fits, GivenHasher, KVCacheBlocks, Request
 from blockwright import KVCacheManager as Manager
 from blockwright.engines.vllm import connectors
 from blockwright.engines.vllm.events import Events
-from blockwright.engines.vllm.kinds import UNSET, layer_spec, next_trim, require_margins, translated
+from blockwright.engines.vllm.kinds import UNSET, checkpoint_rule, layer_spec, next_trim, require_margins, translated
 from blockwright.engines.vllm.pool import Pool
 from blockwright.engines.vllm.requests import FOR_EVER, NEVER, Twin
 from blockwright.errors import UnsupportedError
@@ -178,7 +178,8 @@ class KVCacheManager:
             require_margins(groups, self._specs)
         sizes = [spec.block_size for spec in self._specs if not isinstance(spec, CrossAttentionSpec)]
         # Where one of these is on, hits end with blocks, as with vLLM's own manager.
-        whole = not enable_caching or self._has_states or self.use_eagle or self._lookahead or num_prefill_lookahead
+        whole = not enable_caching or self.use_eagle or self._lookahead or num_prefill_lookahead
+        whole = whole or any(getattr(spec, "num_speculative_blocks", 0) for spec in self._specs)
         whole = whole or dcp_world_size > 1 or len(sizes) < len(self._specs) or metrics_collector is not None
         whole = whole or enable_kv_cache_events or hash_block_size is None or hash_block_size >= min(sizes)
         self._match_unit: int | None = None if whole else hash_block_size
@@ -216,6 +217,7 @@ class KVCacheManager:
         self._state_sizes = [
             size for spec, size in zip(self._specs, self._sizes, strict=True) if isinstance(spec, MambaSpec)
         ]
+        self._checkpoint: Callable[[int, int], int] | None = None
         self._num_drafts = max([getattr(spec, "num_speculative_blocks", 0) for spec in self._specs], default=0)
         layouts = dict.fromkeys(zip(self._specs, self._sizes, strict=True))
         trims = [found for spec, size in layouts if (found := next_trim(spec, size)) is not None]
@@ -254,7 +256,7 @@ class KVCacheManager:
                 for number, (size, group) in enumerate(zip(self._sizes, groups, strict=True))
             ),
             block_pool=self.block_pool,
-            enable_partial_hash_hits=False,
+            enable_partial_hash_hits=self._has_states and self._match_unit is not None,
             full_attention_group_id=next(
                 (number for number, spec in enumerate(self._specs) if isinstance(spec, FullAttentionSpec)), None
             ),
@@ -265,19 +267,20 @@ class KVCacheManager:
     def bind(self, scheduler: Any) -> None:
         """Check, once its scheduler is made, that the manager can serve it, and serve its connector from now on.
 
-        No block is kept for a checkpoint inside a prefill chunk. The worker leaves such a checkpoint out, so the
-        scheduler ends a chunk there, as it does for models without checkpoints.
+        Where a state that the worker would leave inside a prefill step is not kept, the scheduler ends a step there, as
+        it does for models without such checkpoints.
 
         Raises:
             UnsupportedError: it cannot; names what, and the remedy.
         """
         if self._has_states:
-            scheduler.mamba_has_prefill_checkpoint_blocks = False
+            self._checkpoint = checkpoint_rule(scheduler)
+            scheduler.mamba_has_prefill_checkpoint_blocks = self._checkpoint is not None
         unit, connector = getattr(scheduler.cache_config, "prefix_match_unit", None), scheduler.connector
-        if unit is not None and self._has_states and unit < min(self._state_sizes):
+        if unit is not None and self._has_states and unit < min(self._state_sizes) and self._match_unit is None:
             raise UnsupportedError(
                 f"prefix_match_unit={unit}: hits that end inside a block of recurrent layers are not supported under "
-                "Blockwright: start vLLM without --prefix-match-unit"
+                "Blockwright beside drafts or events: start vLLM without --prefix-match-unit"
             )
         if connector is not None:
             if self._match_unit is not None:
@@ -506,18 +509,29 @@ class KVCacheManager:
                 if end > self.max_model_len:
                     end = self.max_model_len
         own.num_computed_tokens = begin
+        inside = self._inside(request, computed, stop) if self._checkpoint is not None and twin.is_exact else 0
         if reserve:
-            plan = self.core.plan(own, end - begin, num_lookahead_tokens=ahead)
+            plan = self.core.plan(own, end - begin, num_lookahead_tokens=ahead, num_checkpoint_tokens=inside)
             if not isinstance(plan, Fits) or plan.num_blocks + reserve > self.core.block_pool.num_free:
                 return None
-        blocks = self.core.allocate_slots(own, end - begin, 0, None, ahead, is_later)
+        if inside:
+            blocks = self.core.allocate_slots(own, end - begin, 0, None, ahead, is_later, num_checkpoint_tokens=inside)
+        else:
+            blocks = self.core.allocate_slots(own, end - begin, 0, None, ahead, is_later)
         if blocks is None:
             return None
         if not is_later:
             twin.published = max(twin.published, min(begin, sure) // self._unit * self._unit)
             self._tell(request, twin.published)
-        self._note_step(request, twin, begin, end, ahead)
+        self._note_step(request, twin, begin, end, ahead, inside)
         return blocks
+
+    def _inside(self, request: Any, start: int, stop: int) -> int:
+        """Return the tokens after which a step also leaves recurrent states, where their prompt ends; 0 for none."""
+        last = max(request.num_prompt_tokens, request.num_tokens - 1)
+        if self._checkpoint is None or not last <= stop <= request.num_tokens:
+            return 0
+        return self._checkpoint(start, stop)
 
     def _settle(self, request: Any, twin: Twin) -> int:
         """Publish what a request has filled, before it is trimmed, and return how many tokens cannot go back."""
@@ -531,9 +545,20 @@ class KVCacheManager:
             self._tell(request, twin.published)
         else:
             self._publish(request, due)
+            if is_more and self._is_unheard(twin, settled):
+                return twin.written
             if is_more:
                 self._catch_up(twin, settled)
         return max(settled, twin.certain)  # publishing may have told the manager of more, which is certain then
+
+    def _is_unheard(self, twin: Twin, settled: int) -> bool:
+        """Return whether the manager need not hear of steps up to `settled` apart: the next is told as one with them.
+
+        All of them read and write the state of one block, and no window ends among them.
+        """
+        if not self._has_states or self._unread < FOR_EVER or twin.written == 0:
+            return False
+        return all((twin.written - 1) // size == (settled - 1) // size for size in self._state_sizes)
 
     def _trim_late(self) -> bool:
         """Trim what could have been trimmed one step earlier, where blocks are short; say whether there was any."""
@@ -556,7 +581,7 @@ class KVCacheManager:
         twin.certain = max(twin.written, min(stop, own.num_tokens))
         twin.written = stop
 
-    def _note_step(self, request: Any, twin: Twin, begin: int, stop: int, ahead: int) -> None:
+    def _note_step(self, request: Any, twin: Twin, begin: int, stop: int, ahead: int, inside: int = 0) -> None:
         """Note what a step that the manager gave slots to has changed."""
         twin.written = stop
         known = twin.request.num_tokens
@@ -565,6 +590,8 @@ class KVCacheManager:
             twin.end = stop - stop % self._unit
             if twin.is_exact:
                 self._left.append((stop, request))
+            if inside:
+                self._left.append((inside, request))
             if self._caches and twin.end > twin.published:
                 self._due[request.request_id] = request
                 twin.early = min(stop, known)
@@ -622,12 +649,13 @@ class KVCacheManager:
             )
         twin = self._twin(request)
         own, stop = twin.request, length + external + new
-        if self._has_states and self._is_left_this_step(request, length):
+        if self._has_states and (self._is_left_this_step(request, length) or self._is_copied_this_step(hit)):
             return None
         own.num_computed_tokens = 0
         twin.learn(request, request.num_tokens)
+        inside = self._inside(request, length + external, stop) if new else 0
         if external and (not new or self._trims):
-            blocks = self._admit_load(own, new, length, hit, ahead, external, is_whole, reserve)
+            blocks = self._admit_load(own, new, length, hit, ahead, external, is_whole, reserve, inside)
         else:  # what is loaded within the step is for the manager a part of it, published when it has come
             blocks = self.core.allocate_slots(
                 own,
@@ -639,6 +667,7 @@ class KVCacheManager:
                 num_encoder_tokens=encoder,
                 full_sequence_must_fit=is_whole,
                 reserved_blocks=reserve,
+                num_checkpoint_tokens=inside,
             )
         if blocks is None:
             return None
@@ -650,7 +679,7 @@ class KVCacheManager:
         is_published = not is_held and not self._again
         twin.published = max(length, min(stop, own.num_tokens - twin.lookahead)) if is_published else length
         twin.offered = dict.fromkeys(range(len(self._sizes)), length + external)
-        self._note_step(request, twin, length if is_held else length + external, stop, ahead)
+        self._note_step(request, twin, length if is_held else length + external, stop, ahead, inside)
         if is_held:
             self._hold(request)
         self._tell(request, twin.published)
@@ -669,6 +698,11 @@ class KVCacheManager:
                     return True
         return False
 
+    def _is_copied_this_step(self, hit: KVCacheBlocks | None) -> bool:
+        """Return whether this step copies a state that a hit ends with: no copy is made of it before the next."""
+        pool = self.core.block_pool
+        return hit is not None and any(pool.is_destination(int(ids[-1])) for ids in hit.ids if len(ids))
+
     def _admit_load(
         self,
         own: Any,
@@ -679,11 +713,19 @@ class KVCacheManager:
         external: int,
         is_whole: bool,
         reserve: int,
+        inside: int,
     ) -> KVCacheBlocks | None:
         """Take blocks for a load, and for tokens that are computed right behind it."""
         if new and not isinstance(
             self.core.plan(
-                own, external + new, length, hit, ahead, full_sequence_must_fit=is_whole, reserved_blocks=reserve
+                own,
+                external + new,
+                length,
+                hit,
+                ahead,
+                full_sequence_must_fit=is_whole,
+                reserved_blocks=reserve,
+                num_checkpoint_tokens=inside,
             ),
             Fits,
         ):
@@ -701,7 +743,7 @@ class KVCacheManager:
             return blocks
         self.core.finish_load(own, external)
         own.num_computed_tokens = length + external
-        more = self.core.allocate_slots(own, new, 0, None, ahead)
+        more = self.core.allocate_slots(own, new, 0, None, ahead, num_checkpoint_tokens=inside)
         if more is None:
             raise UnsupportedError(f"request {own.request_id!r}: no blocks for tokens after a load")
         return blocks + more
@@ -749,7 +791,7 @@ class KVCacheManager:
                 self._due.pop(request.request_id, None)
         else:
             count -= count % self._unit
-        if count > twin.published:
+        if count // self._unit > twin.published // self._unit:
             twin.learn(request, count)
             if count > twin.written:
                 self._catch_up(twin, count)
@@ -864,9 +906,12 @@ class KVCacheManager:
 
     def _publish_last(self, request: Any, twin: Twin) -> None:
         """Tell the manager of all that a request has computed, whose parts are published as it ends."""
-        count = min(request.num_computed_tokens - request.num_in_flight_tokens, request.num_tokens)
+        computed: int = request.num_computed_tokens
+        count = min(computed - request.num_in_flight_tokens, request.num_tokens)
         if count > 0:
             twin.learn(request, count)
+            if self._has_states and computed > max(count, twin.written):
+                self._catch_up(twin, computed)  # what is in flight writes over the state
             if count > twin.written:
                 self._catch_up(twin, count)
             self.core.cache_blocks(twin.request, count)
@@ -1005,7 +1050,7 @@ class KVCacheManager:
         return {name: states for name, states in offers.items() if states}
 
     def finalize_partial_tail_offloads(self, request: Any) -> list[tuple[int, int, int]]:
-        """Return none: no state inside a block is published."""
+        """Return none: where a connector is served, no state inside a block is published."""
         return []
 
     def _num_blocks_to_allocate(
@@ -1019,7 +1064,7 @@ class KVCacheManager:
     ) -> int:
         """Return the blocks that a request still needs for so many tokens, as the scheduler reserves them for loads.
 
-        What else vLLM passes only matters to recurrent layers with checkpoints, which are refused.
+        Of a recurrent layer: the states after the last token and the drafts, and one that a step leaves inside.
         """
         if any(new_computed_blocks) or num_encoder_tokens or not apply_admission_cap:
             raise UnsupportedError(
@@ -1037,6 +1082,8 @@ class KVCacheManager:
             cap = getattr(group.kv_cache_spec, "max_admission_blocks_per_request", None)
             if cap is not None:
                 wanted = min(wanted, cap(max_in_flight_tokens=self._in_flight, max_model_len=self.max_model_len))
-            states = 1 + spec.num_speculative_blocks if isinstance(spec, MambaSpec) else wanted
+            states = wanted
+            if isinstance(spec, MambaSpec):
+                states = 1 + spec.num_speculative_blocks + (self._checkpoint is not None)
             missing += min(max(0, wanted - len(ids)), states)
         return missing

@@ -135,7 +135,7 @@ class SingleTypeKVCacheManager(GroupReader):
             if table is None:
                 group.open(request_id, grown)
             has_begun = True
-            group.fill(grown, slots, held)
+            group.fill(grown, slots, held, 0)
             group.fill_states(grown)
             for at, view in enumerate(views):
                 view._id = i64(grown.blocks[held + at])
@@ -172,7 +172,7 @@ class SingleTypeKVCacheManager(GroupReader):
             units = self.block_pool._units_for(request, self.block_size)
             request.hash_until(count // self.block_size * units)
             try:
-                self._group.publish(table, request, units, count, table.num_covered)
+                self._group.publish(table, request, units, count, table.num_covered, 0)
             except BaseException:
                 self.block_pool._tear()
                 raise

@@ -7,6 +7,7 @@ from ..lru import LRU
 from ..outcomes import Done, Outcome, Reason, Refusal, Step
 from ..plans import num_waiting, plan_admission
 from ..pool_laws import asked
+from ..preconditions import awaited
 from ..publication import is_private
 from ..state import (
     NULL,
@@ -25,7 +26,7 @@ from ..state import (
     sharers,
     span,
 )
-from ..step_laws import copies
+from ..step_laws import copies, saving
 from ..table_laws import given, tables
 from ..transitions import release
 from .forks import take_copies
@@ -124,6 +125,16 @@ def law_states_ahead_are_there(state: State) -> bool:
     )
 
 
+def law_checkpoint_is_kept(state: State) -> bool:
+    """MAMBA-7: the state at a checkpoint is in the entry that ends there, and stays until it is published."""
+    return all(
+        state.contents[request.tables[at][inside // group.block_size - 1]] == (at, cut(request.prefix, inside))
+        for request, at, group, _ in tables(state)
+        for inside in (awaited(state.config, request),)
+        if isinstance(group.kind, Mamba) and inside
+    )
+
+
 def law_draft_state_is_its_own(state: State) -> bool:
     """MAMBA-4: the block for a draft's state holds the state after exactly that draft of its request, or nothing."""
     return all(
@@ -150,12 +161,16 @@ def law_copies_are_apart(state: State) -> bool:
 
 
 def law_copy_is_of_its_entry(before: State, done: Done) -> bool:
-    """COPY-2: a copy is made from a block that another request keeps, or that is published, and leaves it as it was."""
+    """COPY-2: a copy is made from a block that another request keeps, or that is published, and leaves it as it was.
+
+    A state that is about to be written over is copied for its key alone (UNIT-7).
+    """
+    saved = saving(done)
     return all(
         (sharers(done.state, source) > 0 or key(done.state, source) is not None)
         and done.state.contents[source] == before.contents[source]
-        for _, source, _ in copies(done)
-    )
+        for _, source, _ in copies(done)[: len(copies(done)) - len(saved)]
+    ) and all(key(done.state, target) == before.contents[source] for _, source, target in saved)
 
 
 def law_head_is_served(state: State) -> bool:

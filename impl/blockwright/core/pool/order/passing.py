@@ -21,12 +21,14 @@ WHOLE: Final = 1 << 16
 """The whole pool, in the parts that the learned share of passing blocks is counted in."""
 SLOW: Final = 5
 """One admission moves the learned share by one part in 2 ** SLOW of the way to what it shows."""
+_PARTS: Final = 6  # a hit counts whole if it would be shorter by one of so many parts without passing blocks
 _MOST_SHARED: Final = 4  # one part of so many of the pool is the most that is spared
 # Instead of a neighbour in the ring of spared blocks:
 _PASSING: Final = -1  # passing: in front of the others, or left so by its last request and held by a connector
 _ORDINARY: Final = -2  # not passing, as far as is known
 _PROMPT: Final = -3  # of a free block: ordinary, and a prompt ended with it that no request has gone on from
 _OUTPUT: Final = -4  # likewise, the output of a request
+_ASKED: Final = -1  # instead of a neighbour in the ring, of a block of full attention
 NO_TIP: Final = 0
 AT_PROMPT: Final = 1
 AT_OUTPUT: Final = 2
@@ -43,7 +45,8 @@ class PassingBlocks:
 
     Attributes:
         spares: how many of the last passing blocks go as ordinary ones do.
-        whole, slow: what `learn` counts shares in, and how slowly it does; `whole` is 0 where `spares` is fixed.
+        whole, slow, parts: what `learn` counts shares in, how slowly it does, and which part of a hit counts as all of
+            it; `whole` is 0 where `spares` is fixed.
         share: the part of `whole` that passing blocks are worth, as learned.
         every: hits of each multiple of so many tokens are wanted; 0: none are for that alone.
         last: the last passing block in front of the ordinary ones, 0: there is none.
@@ -60,12 +63,14 @@ class PassingBlocks:
         self.spares: i64 = spares
         self.whole: i64 = whole
         self.slow: i64 = SLOW
+        self.parts: i64 = _PARTS
         self.share: i64 = 0
         self.every: i64 = every
         self.last: i64 = 0
         self.last_bare: i64 = count - 1
         self.num_spared: i64 = 0
         # A ring of the spared blocks, first to be let go of first, from block 0; without it, two bits for each block.
+        # Blocks of full attention are never in it: there `_older` says whether a request asked for a hit to end there.
         self._has_ring: bool = spares > 0 or whole > 0
         ringed: i64 = count if self._has_ring else 1
         packed: i64 = 0 if self._has_ring else (count + 3) // 4
@@ -90,6 +95,7 @@ class PassingBlocks:
         twin._count = self._count
         twin._has_ring = self._has_ring  # though nothing is spared any more: see `leave`
         twin.slow = self.slow
+        twin.parts = self.parts
         twin.share = self.share
         twin.last = self.last
         twin.last_bare = self.last_bare
@@ -116,19 +122,35 @@ class PassingBlocks:
 
     # ------------------------------------------------------------------ what is learned
 
-    def learn(self, hits: bool, is_used: bool, falls_short: bool) -> None:
+    def learn(self, hit: i64, served: i64, lacks: bool) -> None:
         """Learn from an admission how many passing blocks to spare. O(1). law: POLICY-6.
 
         Args:
-            hits: whether it has a hit. Without one, what falls short says nothing of the blocks that are spared.
-            is_used: whether passing blocks serve that.
-            falls_short: whether the layers that read everything would have had a longer one.
+            hit: tokens of its hit. Without one, what is lacking says nothing of the blocks that are spared.
+            served: how many fewer it would have without passing blocks.
+            lacks: whether passing blocks that are gone would have made it longer.
         """
-        if hits or not falls_short:
-            self.share += (self.whole - self.share) >> self.slow if is_used else -(self.share >> self.slow)
-        if falls_short:
+        if hit > 0 or not lacks:
+            tokens: i64 = max(hit, 1)
+            served = min(self.parts * served, hit)
+            more: i64 = (self.whole - self.share) * served // tokens >> self.slow
+            self.share += more - (self.share * (tokens - served) // tokens >> self.slow)
+        if lacks:
             self.share += (self.whole - self.share) >> (self.slow + 1)
         self.spares = self._count * min(self.share, self.whole // _MOST_SHARED) // self.whole
+
+    def ask(self, block: i64) -> None:
+        """Note that a request has wanted a hit to end with a block of full attention. O(1)."""
+        self._older[block] = i32(_ASKED)
+
+    def is_asked(self, block: i64) -> bool:
+        """Return whether a request has wanted a hit to end with a block of full attention. O(1)."""
+        return i64(self._older[block]) == _ASKED
+
+    def renew(self, block: i64) -> None:
+        """Note that a block has lost its content. O(1)."""
+        if self.whole > 0:
+            self._older[block] = 0
 
     def recall(self, num_spared: i64) -> None:
         """Spare as many blocks as an earlier process had learned to, or none where nothing is learned. O(1)."""
@@ -288,10 +310,12 @@ class PassingBlocks:
 
     def taken(self, ids: vec[i32], start: i64, stop: i64) -> None:
         """Note that the first blocks of the queue are taken, those of a range. O(blocks)."""
-        if self.last == 0 and self.num_spared == 0:
-            return
         newer = self._newer
         has_ring = self._has_ring
+        if self.whole > 0:
+            self._renew_all(ids, start, stop)
+        if self.last == 0 and self.num_spared == 0:
+            return
         while start < stop:
             block: i64 = i64(ids[start])
             start += 1
@@ -302,10 +326,20 @@ class PassingBlocks:
             elif noted == _PASSING:
                 newer[block] = _ORDINARY
 
+    def _renew_all(self, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Note that the blocks of a range that are not spared lose their content. O(blocks)."""
+        older = self._older
+        while start < stop:
+            block: i64 = i64(ids[start])
+            if i64(older[block]) == _ASKED:
+                older[block] = 0
+            start += 1
+
     def taken_one(self, block: i64) -> None:
         """Note that the first block of the queue is taken. O(1)."""
         noted = self._noted(block)
         if noted < _PASSING:
+            self.renew(block)
             return
         if noted >= 0:
             # The first of the queue is the first of the spared ones too: both stand in the order of their release.
@@ -350,6 +384,7 @@ class PassingBlocks:
         block: i64 = 1
         while block < self._count:
             self._set(block, _ORDINARY)
+            self.renew(block)
             block += 1
         self._newer[0] = 0
         self._older[0] = 0

@@ -1,0 +1,350 @@
+"""The calls of an engine that one table describes: when a scope allows each, its meaning, and its method of an adapter.
+
+Calls with options, and those that an engine makes in a row, are classes of their own (`arrivals`, `running`, `wrong`).
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any, NamedTuple, cast
+
+from blockwright_spec.hints import Wish
+from blockwright_spec.manager import retention, transitions
+from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.in_time import forgetting, forks, outside
+from blockwright_spec.manager.in_time import in_flight as flights
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Done, Refusal
+from blockwright_spec.manager.state import NULL, Absent, Running, State, held_tables, is_loading, key, runs_ahead
+from blockwright_spec.reads import Prefix
+
+from .adapter import EXTRAS, ManagerAdapter, Served
+from .outcome import ManagerOutcome
+from .parts import Reply, absent, computed_of, is_untimely, name_of, running, sent, settled
+from .scopes import Scope
+
+Arguments = Iterator[tuple[Any, ...]]
+
+
+class Call(NamedTuple):
+    """One call by its kind (`KINDS`); on a request, its slot is the first argument."""
+
+    kind: str
+    arguments: tuple[Any, ...] = ()
+
+    @property
+    def slot(self) -> int | None:
+        return self.arguments[0] if KINDS[self.kind].has_slot else None
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        kind = KINDS[self.kind]
+        return settled(state, kind.transition(state, *self.arguments, *((choice,) if kind.chooses else ())))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        kind, arguments = KINDS[self.kind], self.arguments
+        if not isinstance(kind.method, str):
+            return kind.method(adapter, state, *arguments) or Reply()
+        getattr(adapter, kind.method)(*((name_of(arguments[0]), *arguments[1:]) if kind.has_slot else arguments))
+        return Reply()
+
+
+class Kind(NamedTuple):
+    name: str
+    guard: Callable[..., Arguments]
+    """Yields the arguments that a scope allows in a state; for a call on a request, also of its slot and prefix."""
+    transition: Callable[..., Done | Refusal]
+    method: str | Callable[..., Reply | None]
+    """The adapter's method with the same arguments, the request by its name; or a function of adapter and state."""
+    has_slot: bool = False
+    chooses: bool = False
+    """The transition leaves something open, and takes a choice as its last argument."""
+
+    def allowed(self, *where: Any) -> Iterator[Call]:
+        for arguments in self.guard(*where):
+            yield Call(self.name, arguments)
+
+
+# ---- calls on the manager as a whole
+
+
+def reset(scope: Scope, state: State) -> Arguments:
+    yield from [()] * ("reset" in scope.calls)
+
+
+def reset_answered(adapter: ManagerAdapter, state: State) -> Reply:
+    return Reply(refused=not adapter.reset())
+
+
+def forget(scope: Scope, state: State) -> Arguments:
+    """Yield the slots of requests that may be forgotten, and without a slot owners by their extra keys."""
+    if "forget" in scope.calls:
+        yield from ((slot, 0) for slot, each in enumerate(state.requests) if not isinstance(each, Absent))
+        yield from ((None, extra) for extra in range(1, len(EXTRAS)) if extra in dict(scope.prompts))
+
+
+def forgotten(state: State, slot: int | None, extra: int) -> Done | Refusal:
+    if slot is not None:
+        return forgetting.forget(state, slot)
+    own = EXTRAS[extra].items()
+    return forgetting.forget_extra(state, frozenset(at for at, other in enumerate(EXTRAS) if own <= other.items()))
+
+
+def unlearn(adapter: ManagerAdapter, state: State, slot: int | None, extra: int) -> None:
+    cast("Any", adapter).unlearn(None if slot is None else name_of(slot), extra)
+
+
+def start(scope: Scope, state: State) -> Arguments:
+    yield from [()] * ("start" in scope.calls)
+    yield from [()] * (len(state.flights) < scope.in_flight)
+
+
+def settle(scope: Scope, state: State) -> Arguments:
+    """Yield how many drafts of which slots were rejected in the oldest step in flight."""
+    misuses, untimely = "misuse" in scope.calls, is_untimely(scope)
+    if not (scope.in_flight or (state.config.added.overlaps and misuses)):
+        return
+    if state.flights:
+        drafted = [(flight.slot, flight.drafts) for flight in state.flights[0] if flight.slot is not None]
+        for counts in product(*(range(drafts + 1) for _, drafts in drafted)):
+            pairs = zip(drafted, counts, strict=True)
+            yield (tuple((slot, count) for (slot, _), count in pairs if count),)
+        if misuses:
+            yield (((0, dict(drafted).get(0, 0) + 1),),)
+            if untimely:
+                yield (((0, -1),),)
+    elif untimely:
+        yield ((),)
+
+
+def settle_named(adapter: ManagerAdapter, state: State, rejected: tuple[tuple[int, int], ...]) -> None:
+    adapter.settle(tuple([(name_of(slot), count) for slot, count in rejected]))
+
+
+def finish_load(scope: Scope, state: State) -> Arguments:
+    """Yield the loads that may end, and how many of their tokens came."""
+    for slot, request in enumerate(state.requests) if "load" in scope.calls else ():
+        if not is_loading(state, slot):
+            yield from [(slot, 0)] * is_untimely(scope)
+        elif isinstance(request, Running) and request.added.loading:
+            yield from ((slot, count) for count in range(request.added.loading + 1 + ("misuse" in scope.calls)))
+        else:
+            yield slot, 0
+
+
+def fork(scope: Scope, state: State) -> Arguments:
+    """Yield parents, with the slot and the prefix of the child."""
+    if "fork" not in scope.calls:
+        return
+    child, misuses = absent(state), "misuse" in scope.calls
+    for slot, request in enumerate(state.requests):
+        if child is not None and isinstance(request, Running):
+            yield slot, child, request.prefix
+            extra, tokens = request.prefix
+            if "odd" in scope.calls:
+                yield slot, child, (extra, (1 - tokens[0], *tokens[1:]))
+                yield from ((slot, child, (extra, (*tokens[: request.computed], token))) for token in (0, 1))
+            if misuses:
+                yield slot, child, (extra, (*tokens[:-1], 1 - tokens[-1]))
+                yield slot, slot, request.prefix
+        elif isinstance(request, Absent) and misuses:
+            yield slot, (slot + 1) % len(state.requests), (0, (0,))
+
+
+def forked(state: State, slot: int, child: int, prefix: Prefix, choice: Choice) -> Done | Refusal:
+    return forks.fork(sent(state, child, prefix), slot, child, choice)
+
+
+def fork_sent(adapter: ManagerAdapter, state: State, slot: int, child: int, prefix: Prefix) -> Reply:
+    """Fork a request to another, which is sent if it is not there, and dropped if refused."""
+    one = state.requests[slot]
+    if isinstance(one, Absent):
+        adapter.send(name_of(slot), (0, (0,)))
+    computed = computed_of(state, slot) if isinstance(one, Running) else 0
+    try:
+        reply = Reply(refused=not adapter.fork(name_of(slot), name_of(child), prefix, computed))
+    except adapter.errors as error:
+        reply = Reply(error=error)
+    if isinstance(state.requests[child], Absent) and (reply.refused or reply.error):
+        adapter.forget(name_of(child))
+    if isinstance(one, Absent):
+        adapter.forget(name_of(slot))
+    return reply
+
+
+def copies_to_take(scope: Scope, state: State) -> Arguments:
+    yield from [()] * bool(state.copies and ("fork" in scope.calls or scope.config.added.unit))
+
+
+def take_copies(adapter: ManagerAdapter, state: State) -> None:
+    """Take the copies to come; others than the specification's are an error (COPY-1)."""
+    groups = range(len(state.config.groups))
+    wanted = tuple([tuple([copy[1:] for copy in state.copies if copy[0] == group]) for group in groups])
+    copies = adapter.take_copies()
+    if copies != wanted:
+        raise AssertionError(f"COPY-1: expected the copies {wanted}, found {copies}")
+
+
+def tick(scope: Scope, state: State) -> Arguments:
+    if "hint" in scope.calls:
+        wishes = tuple(each.added.wish.until for each in state.requests if isinstance(each, Running))
+        if max((*wishes, *(mark.until for mark in state.marks))) > state.now:
+            yield (state.now + 1,)
+        if "misuse" in scope.calls:
+            yield (state.now - 1,)
+
+
+def may_hold(scope: Scope, state: State) -> bool:
+    return "outside" in scope.calls and len(state.outside) < scope.outside
+
+
+def hold(scope: Scope, state: State) -> Arguments:
+    if may_hold(scope, state):
+        held = {block for table in held_tables(state) for block in table if block != NULL}
+        found = {block for block in state.queue if key(state, block) is not None}
+        yield from (((block,),) for block in sorted(held | found))
+        if "misuse" in scope.calls:
+            yield ((NULL,),)
+            bare = [block for block in state.queue if block not in found]
+            yield from (((*sorted(held)[:1], block),) for block in bare[:1])
+
+
+def take(scope: Scope, state: State) -> Arguments:
+    yield from [(1,)] * may_hold(scope, state)
+
+
+def take_served(adapter: ManagerAdapter, state: State, count: int) -> Reply:
+    taken = adapter.take(count)
+    return Reply(refused=True) if taken is None else Reply(served=(Served((taken,)),))
+
+
+def let_go(scope: Scope, state: State) -> Arguments:
+    """Yield blocks in the order in which they are let go of."""
+    if "outside" not in scope.calls:
+        return
+    every = state.outside
+    yield from dict.fromkeys((blocks,) for blocks in (*((block,) for block in every), every, every[::-1]) if blocks)
+    if "misuse" in scope.calls:
+        yield from (((*every, block),) for block in sorted({*every}))
+        others = {block for table in held_tables(state) for block in table} - {NULL, *every}
+        yield from (((block,),) for block in (*sorted(others), *state.queue[:1]))
+
+
+# ---- calls on a request
+
+
+def publish(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
+    """Yield publications: of all computed tokens, a block less, and known drafts that are accepted only now.
+
+    Layers that run ahead are only told where a step ended: they leave no state between the ends of a step.
+
+    That they cannot be taken back afterwards is seen where wrong steps are made.
+    """
+    if "later" not in scope.calls:
+        return
+    request, size = running(state, slot), state.config.groups[0].block_size
+    most = min(request.written, len(prefix[1]))
+    yield slot, request.computed, True
+    if "before" in scope.calls:
+        yield slot, request.computed, False
+    if request.computed > size and not runs_ahead(state.config):
+        yield slot, (request.computed - 1) // size * size, True
+    if request.computed < most:
+        yield slot, most, True
+    if "odd" in scope.calls:
+        yield from ((slot, end, True) for end in range(request.computed))
+    if "misuse" in scope.calls:
+        yield slot, most + 1, True
+        yield slot, -1, True
+
+
+def publish_run(adapter: ManagerAdapter, state: State, slot: int, end: int, has_run: bool) -> None:
+    (adapter.publish if has_run else adapter.publish_before)(name_of(slot), end)
+
+
+def trim(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
+    """Yield lengths whose dead entries become null."""
+    if "trim" not in scope.calls:
+        return
+    request = running(state, slot)
+    most = min(request.written, len(prefix[1]))
+    yield slot, request.computed
+    if request.computed < most:
+        yield slot, most
+    if "odd" in scope.calls:
+        yield slot, request.settled
+    if "misuse" in scope.calls:
+        yield slot, -1
+        if most < request.written:
+            yield slot, request.written
+
+
+def release(scope: Scope, state: State, slot: int, prefix: Prefix | None) -> Arguments:
+    if prefix is not None or "misuse" in scope.calls:
+        yield (slot,)
+
+
+def end(adapter: ManagerAdapter, state: State, slot: int) -> None:
+    name = name_of(slot)
+    if isinstance(state.requests[slot], Absent):
+        adapter.send(name, (0, (0,)))
+    adapter.free(name)
+    adapter.forget(name)
+
+
+def preempt(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
+    yield from [(slot,)] * ("preempt" in scope.calls)
+
+
+def preempt_told(adapter: ManagerAdapter, state: State, slot: int) -> None:
+    is_told = state.config.added.counts or state.config.added.keeps
+    (getattr(adapter, "preempt", adapter.free) if is_told else adapter.free)(name_of(slot))
+
+
+def is_told(scope: Scope, request: Running) -> bool:
+    """Return whether there was a hint for a request; only some scopes give more than one."""
+    return "odd" not in scope.calls and request.added.wish != Wish()
+
+
+def retain(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
+    """Yield how many first tokens are to be kept, with which priority, until when."""
+    request = running(state, slot)
+    if "hint" not in scope.calls or is_told(scope, request):
+        return
+    if request.added.wish.priority == 0:
+        yield slot, state.config.groups[0].block_size, 2, state.now + 1
+        yield slot, len(prefix[1]), 1, state.now + 2
+    if "misuse" in scope.calls:
+        yield from ((slot, 1, 1, state.now), (slot, 1, 0, state.now + 1), (slot, -1, 1, state.now + 1))
+
+
+def release_prefix(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
+    """Yield the first token of those that are to be evicted first."""
+    request = running(state, slot)
+    if "hint" in scope.calls and not is_told(scope, request):
+        if request.added.wish.first is None:
+            yield slot, 0
+        yield from [(slot, 1)] * ("odd" in scope.calls)
+        yield from [(slot, -1)] * ("misuse" in scope.calls)
+
+
+KINDS = {
+    each.name: each
+    for each in (
+        Kind("Reset", reset, transitions.reset, reset_answered),
+        Kind("Forget", forget, forgotten, unlearn, has_slot=True),
+        Kind("FinishLoad", finish_load, flights.finish_load, "finish_load", has_slot=True, chooses=True),
+        Kind("Fork", fork, forked, fork_sent, has_slot=True, chooses=True),
+        Kind("TakeCopies", copies_to_take, forks.take_copies, take_copies, chooses=True),
+        Kind("Start", start, flights.begin, "start"),
+        Kind("Settle", settle, flights.settle, settle_named, chooses=True),
+        Kind("Tick", tick, retention.advance, "advance_time"),
+        Kind("Hold", hold, outside.hold, "pin"),
+        Kind("Take", take, outside.take, take_served, chooses=True),
+        Kind("LetGo", let_go, outside.let_go, "unpin"),
+        Kind("Release", release, transitions.release, end, has_slot=True, chooses=True),
+        Kind("Trim", trim, transitions.trim, "trim", has_slot=True, chooses=True),
+        Kind("Preempt", preempt, transitions.preempt, preempt_told, has_slot=True, chooses=True),
+        Kind("Publish", publish, transitions.publish, publish_run, has_slot=True),
+        Kind("Retain", retain, retention.retain, "retain", has_slot=True),
+        Kind("ReleasePrefix", release_prefix, retention.release_prefix, "release_prefix", has_slot=True),
+    )
+}
