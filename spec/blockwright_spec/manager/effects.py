@@ -19,6 +19,7 @@ from .retention import doubled, guarded, held_again, in_order, marked, undoubled
 from .state import (
     NULL,
     Absent,
+    Config,
     Copy,
     Fence,
     Flight,
@@ -140,9 +141,7 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     # CHOOSE
     batch = let_go(start.tables, plan.gone)
     order, wants = choice.order(batch), (*plan.wants, *((True,) * count for count in plan.states))
-    trimmed = max(start.trimmed, trim_end(state.config, start, start.settled))
-    added = replace(start.added, checkpoint=awaited(state.config, start))
-    kept = replace(start, tables=plan.tables, trimmed=trimmed, added=added)
+    kept = shortened(state.config, start, plan.tables)
     ending = leaving(state.config, start.tables, plan.gone, start.added.wants)
     freed = adopted(requeued(replaced(state, slot, kept), order, ending), plan.tables)
     shared, passed_on = (blocks_at(kept.tables, entries) for entries in (plan.copied, plan.outgrown))
@@ -160,6 +159,12 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     given, evicted, saved = new[: len(plan.wants)], lost(freed, taken), len(copies) - len(shared)
     return Done(after, given, plan.gone, plan.demand, plan.copied, evicted, outgrown=outgrown, saved=saved)
     # SAME: other requests; the entries of this one that were not dead; keys of blocks that were not taken.
+
+
+def shortened(config: Config, start: Running, tables: tuple[Table, ...]) -> Running:
+    """Return a request with trimmed tables; of a state inside that is published, nothing more is noted."""
+    trimmed = max(start.trimmed, trim_end(config, start, start.settled))
+    return replace(start, tables=tables, trimmed=trimmed, added=replace(start.added, checkpoint=awaited(config, start)))
 
 
 def blocks_at(tables: tuple[Table, ...], entries: tuple[int | None, ...]) -> tuple[tuple[int, int], ...]:
