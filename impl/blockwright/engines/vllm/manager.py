@@ -273,9 +273,6 @@ class KVCacheManager:
         Raises:
             UnsupportedError: it cannot; names what, and the remedy.
         """
-        if self._has_states:
-            self._checkpoint = checkpoint_rule(scheduler)
-            scheduler.mamba_has_prefill_checkpoint_blocks = self._checkpoint is not None
         unit, connector = getattr(scheduler.cache_config, "prefix_match_unit", None), scheduler.connector
         if unit is not None and self._has_states and unit < min(self._state_sizes) and self._match_unit is None:
             raise UnsupportedError(
@@ -295,6 +292,9 @@ class KVCacheManager:
                 )
             connectors.require_served(connector)
             self.block_pool.keep_hashes()
+        if self._has_states:
+            self._checkpoint = checkpoint_rule(scheduler)
+            scheduler.mamba_has_prefill_checkpoint_blocks = self._checkpoint is not None
 
     # ------------------------------------------------------------------ lookup
 
