@@ -85,11 +85,11 @@ def rewritten(
     A recurrent layer writes over the whole of it, but the states of a request that runs are passed on (`outgrown`).
     """
     is_state = isinstance(group.kind, Mamba)
-    entry = first_written(state, group, start, begin, step)
+    entry = first_written(state, group, table, start, begin, step)
     if is_state and is_new and begin % span(state.config, group) and table:
         last = len(table) - 1  # its owner writes over it, wherever the newcomer goes on
         return last if last == entry or holders(state, table[last]) > 0 else None
-    if entry is None or entry >= len(table):
+    if entry is None:
         return None
     block = table[entry]
     is_read = state.config.added.unit and any(len(content[1][1]) > begin for content in keys_of(state, block))
@@ -97,12 +97,14 @@ def rewritten(
     return entry if is_held or (is_read and not is_state) else None
 
 
-def first_written(state: State, group: Group, start: Running, begin: int, step: Step) -> int | None:
-    """Return the first entry that a step from token `begin` on may write to."""
+def first_written(state: State, group: Group, table: Table, start: Running, begin: int, step: Step) -> int | None:
+    """Return the first entry that a step from token `begin` on may write to, if a table holds a block there."""
     size, stop = span(state.config, group), begin + step.added.external + step.new
     if isinstance(group.kind, Ahead):
-        return entries_of_states(state.config, group, len(start.prefix[1]), stop).start
-    return next((place // size for place in writes(group.kind, begin, stop - step.added.drafts)), None)
+        entry = entries_of_states(state.config, group, len(start.prefix[1]), stop).start
+    else:
+        entry = next((place // size for place in writes(group.kind, begin, stop - step.added.drafts)), len(table))
+    return entry if entry < len(table) and table[entry] != NULL else None
 
 
 def outgrown(state: State, slot: int, start: Running, at: int, table: Table, begin: int, step: Step) -> int | None:
@@ -111,8 +113,8 @@ def outgrown(state: State, slot: int, start: Running, at: int, table: Table, beg
     If others hold the block, it stays with them.
     """
     group = state.config.groups[at]
-    entry = first_written(state, group, start, begin, step) if isinstance(group.kind, Mamba) else None
-    if entry is None or entry >= len(table) or not state.config.added.unit or sharers(state, table[entry]) > 1:
+    entry = first_written(state, group, table, start, begin, step) if isinstance(group.kind, Mamba) else None
+    if entry is None or not state.config.added.unit or sharers(state, table[entry]) > 1:
         return None
     end = certain(start)
     is_due = slot in state.due and end in start.added.tails and ends_in(state.config, at, end)
