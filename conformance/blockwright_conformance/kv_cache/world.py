@@ -72,9 +72,6 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         if scope.config.added.retains or scope.config.added.keeps or hasattr(factory, "policy"):
             kept = "POLICY-" if hasattr(factory, "policy") else ""  # what a policy says of blocks, nobody else knows
             self.laws += tuple([law for law in POLICY_LAWS if law.id.startswith(kept)])
-            if "outside" in scope.calls:  # who holds the end of a chain alone lets go of it after its beginning
-                # By name: where the specification is compiled, laws have no docstring to take an id from.
-                self.laws = tuple([law for law in self.laws if law.holds.__name__ != "law_extension_goes_first"])
             more = [law for law in POLICY_STEP_LAWS if law.id.startswith(kept)]
             self.step_laws = (*STEP_LAWS, *more)  # type: ignore[misc]
         self.names = Names(canonical)

@@ -104,7 +104,6 @@ POLICY_LAWS = (
     listed(retention_laws.law_hints_change_no_answer, "vLLM RFC #52113: hints are best-effort; known bug B67c"),
     listed(retention_laws.law_floors_fit, "LMCache: quotas per salt"),
     listed(retention_laws.law_candidate_is_single, "what a duplicate costs its tenant; known bug D60"),
-    listed(retention_laws.law_extension_goes_first, "SGLang RadixCache: leaves are evicted first; known bug D41"),
     listed(retention_laws.law_full_is_ordinary, "chapter `keeping`"),
     listed(retention_laws.law_free_block_can_be_taken, "SGLang #27539: a policy that lost blocks; known bug B67a"),
 )
@@ -113,6 +112,7 @@ POLICY_LAWS = (
 POLICY_STEP_LAWS = (
     listed(retention_laws.law_hints_end, "SGLang #21045: soft retention instead of pins; known bug B67b"),
     listed(retention_laws.law_share_is_left, "LMCache: quotas per salt; known bug D40"),
+    listed(retention_laws.law_extension_goes_first, "SGLang RadixCache: leaves are evicted first; known bug D41"),
     listed(retention_laws.law_contentless_go_first, "vLLM FreeKVCacheBlockQueue; chapter `lru`"),
     listed(retention_laws.law_passing_go_first, "vLLM #48435: freed windows push out what the next turn needs"),
     listed(retention_laws.law_spares_are_learned, "ARC (FAST 2003): what is hit tells which of two lists is too short"),

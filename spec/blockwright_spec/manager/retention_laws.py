@@ -21,7 +21,7 @@ from .lru import LRU
 from .outcomes import Done, Step
 from .plans import plan_growth
 from .retention import counted, floors_of, held_by_tenants, in_order, is_over, tenant_of, totals
-from .state import Config, Running, State, Waiting, initial, key
+from .state import Config, Running, State, Waiting, initial, key, sharers
 from .step_laws import taken
 
 
@@ -91,15 +91,24 @@ def law_share_is_left(before: State, done: Done) -> bool:
     )
 
 
-def law_extension_goes_first(state: State) -> bool:
-    """POLICY-1: no block of a layer that reads all earlier tokens goes before its cached extension."""
-    published = frozenset(content for _, content in state.keys)
-    return all(
-        (at, cut(prefix, start)) in published
-        for at, prefix in published
-        for group in (state.config.groups[at],)
-        for start in ((len(prefix[1]) - 1) // group.block_size * group.block_size,)
-        if isinstance(group.kind, Full) and start > 0
+def law_extension_goes_first(before: State, done: Done) -> bool:
+    """POLICY-1: no block of a layer that reads all earlier tokens goes before its cached extension.
+
+    An extension that was let go of later may stay: a copy or a connector may hold it longer than the block before it.
+    """
+    queue, groups = before.queue, before.config.groups
+    gone = {block: queue.index(block) for block in taken(done) if block in queue}
+    lost = {content: gone[block] for block, content in before.keys if block in gone}
+    stay = frozenset(content for _, content in done.state.keys)
+    extensions = (
+        (block, (at, cut(prefix, (len(prefix[1]) - 1) // groups[at].block_size * groups[at].block_size)))
+        for block, (at, prefix) in done.state.keys
+        if isinstance(groups[at].kind, Full)
+    )
+    return not any(
+        block in queue[: lost[content]] or sharers(before, block) > 0
+        for block, content in extensions
+        if content in lost and content not in stay
     )
 
 
