@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from . import tier_calls as calls
 from .chain_outcomes import ChainDone
-from .chain_state import Chain, Kind, Part, Transfer, held, is_full, leaving, may_go
+from .chain_state import Chain, Kind, Part, Transfer, held, is_full, leaving, may_go, waits
 from .tier_state import Key, Phase, idle, num_free, phase_of, places, said_of
 
 
@@ -130,10 +130,12 @@ def reserved(done: ChainDone) -> ChainDone:
 def sent_down(done: ChainDone, at: int, reserve: int) -> ChainDone:
     """Send idle blocks of a tier down, in the order of eviction, until enough places are free or will be.
 
-    None goes once the tier below is full: what is evicted when its place is needed stays readable until then.
+    None goes once the tier below is full: what is evicted when its place is needed stays readable until then. None goes
+    either while it would have to wait for places below, once as many are coming free there as are lacking here.
     """
     for key in idle(done.state.tiers[at]):
-        if num_free(done.state.tiers[at]) + leaving(done.state, at) < reserve and not is_full(done.state, at + 1):
+        lacking = reserve - num_free(done.state.tiers[at]) - leaving(done.state, at)
+        if lacking > 0 and not (is_full(done.state, at + 1) or waits(done.state, at + 1, lacking)):
             done = lowered(done, at, key)
     return done
 

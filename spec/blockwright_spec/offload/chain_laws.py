@@ -134,9 +134,9 @@ def index(state: Chain) -> frozenset[Key]:
 def law_reserve_is_kept(before: Chain, outcome: ChainDone) -> bool:
     """CHAIN-10: what takes places in tier 0, or lands, sends idle blocks down until the reserves are, or will be, free.
 
-    No more are sent. A block that the tier below is still writing, or that was found bad there, cannot go; none can
-    while the tier below is full or has to send blocks further down first. After a failure none is sent, lest it fail
-    for ever.
+    No more are sent than the reserve of the tier, or of one above it, asks for. A block that the tier below is still
+    writing, or that was found bad there, cannot go; none can while the tier below is full or has to send blocks further
+    down first. After a failure none is sent, lest it fail for ever.
     """
     state = outcome.state
     new = tuple(each for each in state.transfers if not (each.started or each in before.transfers))
@@ -145,22 +145,24 @@ def law_reserve_is_kept(before: Chain, outcome: ChainDone) -> bool:
         before.config.through
         or not is_due
         or all(
-            (spare <= reserve or all(each.source != at for each in new if each.kind is Kind.DEMOTE))
+            (spare <= most or all(each.source != at for each in new if each.kind is Kind.DEMOTE))
             and (
                 spare >= reserve
-                or waits(state, at + 1)
+                or is_emptied(state, at + 1)
                 or is_full(state, at + 1)
                 or set(idle(tier)) <= unready(state, at + 1)
             )
             for at, tier in enumerate(state.tiers)
             for spare, reserve in ((num_free(tier) + leaving(state, at), reserve_of(state.config, at)),)
+            for most in (max(reserve_of(state.config, each) for each in range(at + 1)),)
         )
     )
 
 
-def waits(state: Chain, tier: int) -> bool:
-    """Return whether a tier is full until blocks have gone further down."""
-    return not num_free(state.tiers[tier]) and leaving(state, tier) > 0
+def is_emptied(state: Chain, tier: int) -> bool:
+    """Return whether a tier is full until blocks have gone further down from it, or from one below it."""
+    full = tier < len(state.tiers) and not num_free(state.tiers[tier])
+    return full and (leaving(state, tier) > 0 or is_emptied(state, tier + 1))
 
 
 def unready(state: Chain, tier: int) -> frozenset[Key]:

@@ -155,6 +155,14 @@ def leaving(state: Chain, tier: int) -> int:
     return sum(len(each.keys) for each in state.transfers if each.kind is Kind.DEMOTE and each.source == tier)
 
 
+def waits(state: Chain, tier: int, lacking: int) -> bool:
+    """Return whether a tier is full until blocks have gone further down, and as many of them as are lacking go now."""
+    further = lacking - leaving(state, tier)
+    first = idle(state.tiers[tier])[:1]
+    goes = num_free(state.tiers[tier]) > 0 or all(may_go(state, tier, key) for key in first)
+    return not goes and (further <= 0 or waits(state, tier + 1, further))
+
+
 def pins(state: Chain, block: int) -> int:
     """Count the transfers under way that read or write a block of the device."""
     return sum(block in each.device for each in state.transfers)

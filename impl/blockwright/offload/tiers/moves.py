@@ -50,10 +50,7 @@ class TierMoves:
     def _make_room_in(self, at: int, reserve: int) -> None:
         """Send idle blocks of one tier down. O(blocks that go, and those passed over)."""
         tier = self.tiers[at]
-        leaving = 0
-        for job in self._jobs.under_way.values():
-            if job.kind == DEMOTE and job.above == at:
-                leaving += len(job.hashes)
+        leaving = self._num_leaving(at)
         seen: set[bytes] = set()
         while True:
             lacking = reserve - tier.num_free - leaving
@@ -64,14 +61,29 @@ class TierMoves:
                 return
             for key in idle:
                 seen.add(key)
+                lacking = reserve - tier.num_free - leaving
                 below = self.tiers[at + 1]
-                if below.num_free <= 0 and len(below.idle_blocks(1)) == 0:
+                if lacking <= 0 or (below.num_free <= 0 and len(below.idle_blocks(1)) == 0):
+                    return
+                if self._waits(at + 1, lacking):
                     return
                 self._refused = -1
                 if self._lower(at, key):
                     leaving += 1
                 elif self._refused == at + 1:  # a store that is down refuses all of them
                     return
+
+    def _num_leaving(self, at: int) -> int:
+        """Return how many blocks are on their way down from a tier. O(transfers under way)."""
+        return sum([len(job.hashes) for job in self._jobs.under_way.values() if job.kind == DEMOTE and job.above == at])
+
+    def _waits(self, at: int, lacking: int) -> bool:
+        """Return whether a tier is full until blocks have gone further down, and enough are on their way."""
+        tier = self.tiers[at]
+        if tier.num_free > 0 or len(self._losing(at, tier.idle_blocks(1))) == 0:
+            return False
+        further = lacking - self._num_leaving(at)
+        return further <= 0 or self._waits(at + 1, further)
 
     def _lower(self, at: int, key: bytes) -> bool:
         """Begin to copy a block to the tier below; return False if it is there already, or there is no room.
