@@ -57,11 +57,11 @@ class _Ours:
         self._hasher: SipHasher | None = None
 
     def store(self, prompt: Any) -> None:
-        self._stored = Request("stored", prompt, self._page, hasher=self._hasher)
+        self._stored = Request("stored", prompt, hasher=self._hasher)
         self._manager.allocate_slots(self._stored, self._stored.num_tokens)
 
     def request(self, prompt: Any) -> Any:
-        return Request("arriving", prompt, self._page)
+        return Request("arriving", prompt)
 
     def match(self, request: Any) -> tuple[Any, int]:
         return self._manager.get_computed_blocks(request)
