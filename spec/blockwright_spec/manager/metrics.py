@@ -9,7 +9,7 @@ is refused counts nowhere, until the request is admitted. Whoever loads tokens h
 all tokens after its hit, even if nobody said so.
 
 Evicted tokens are those that can no longer be found. Groups hold parts of the same token, so they are counted by one
-group: the first with full attention, if there is any.
+group: the first with full attention, if there is any. Parts of its blocks, which are found with units, do not count.
 """
 
 from dataclasses import astuple, dataclass
@@ -103,7 +103,7 @@ def counted(before: State, done: Done, call: Call | None, life: Life) -> Counts:
     """Count what happened in a step; `life` is what the engine knew of the request when it was last admitted."""
     group = counting_group(before.config)
     size = before.config.groups[group].block_size
-    lost = Counts(evicted=sum(size for _, (at, _) in done.evicted if at == group))
+    lost = Counts(evicted=sum(size for _, (at, (_, tokens)) in done.evicted if at == group and len(tokens) % size == 0))
     if call is None:
         return lost
     old, new = before.requests[call.slot], done.state.requests[call.slot]

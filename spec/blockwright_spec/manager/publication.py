@@ -92,8 +92,8 @@ def is_whole(state: State, block: int) -> bool:
 def tails_published(state: State, slot: int, count: int, stop: int) -> State:
     """Publish the parts of a request's blocks up to its tails within `count` tokens (UNIT-2).
 
-    Beside recurrent layers, none but that where the step stopped: no hit could need another. What the request does not
-    hold is passed over.
+    Beside recurrent layers only the tail where the step stopped, since no hit could need another. Entries without a
+    block are passed over.
     """
     request, config = state.requests[slot], state.config
     if not isinstance(request, Running) or not due_tails(request, count):

@@ -78,7 +78,7 @@ def is_state(state: State, content: Content) -> bool:
 def law_demand_is_taken(before: State, done: Done) -> bool:
     """STEP-3: what leaves the free queue is held from then on, and what is taken has this one holder.
 
-    That is the request, or for a state that it saves the copy.
+    The holder is the request, or the copy of a state that is saved.
     """
     left, apart = frozenset(before.queue) - frozenset(done.state.queue), {target for _, _, target in saving(done)}
     return all(holders(done.state, block) > 0 for block in left) and all(

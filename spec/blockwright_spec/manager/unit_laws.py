@@ -59,7 +59,7 @@ def law_tail_is_found(before: State, done: Done) -> bool:
 
 
 def tail_contents(state: State, old: Running, new: Running) -> tuple[Content, ...]:
-    """Return what the blocks of a request are to be published as that the tails end in which it has published."""
+    """Return the contents of the blocks that end with the tails which a request has published in this step."""
     return tuple(
         (at, cut(new.prefix, length))
         for at, group in enumerate(state.config.groups)
@@ -97,7 +97,7 @@ def law_state_is_saved(before: State, done: Done) -> bool:
 def law_tail_comes_in_time(state: State) -> bool:
     """UNIT-3: a tail that has run is published, or is due, or its request puts publication off.
 
-    Where layers run ahead, they wait to be told what they have left (MAMBA-5).
+    Tails of layers that run ahead wait until the engine says which states are left (MAMBA-5).
     """
     return all(
         not due_tails(request, min(request.settled, request.computed))
@@ -177,7 +177,7 @@ def has_blocks(state: State, request: Running, length: int) -> bool:
 def law_parts_are_near(before: State, done: Done) -> bool:
     """UNIT-6: wherever a prompt parts from an admitted one, a tail or block covers half of what they share of a block.
 
-    That is of what the admitted one computes of it, and not beside recurrent layers: they leave no state there.
+    Only tokens that the admitted request computes count, and none beside recurrent layers, which leave no state there.
     """
     return (
         not before.config.added.unit

@@ -130,8 +130,9 @@ def reserved(done: ChainDone) -> ChainDone:
 def sent_down(done: ChainDone, at: int, reserve: int) -> ChainDone:
     """Send idle blocks of a tier down, in the order of eviction, until enough places are free or will be.
 
-    None goes once the tier below is full: what is evicted when its place is needed stays readable until then. None goes
-    either while it would have to wait for places below, once as many are coming free there as are lacking here.
+    None is sent once the tier below is full, since a block that is evicted when its place is needed stays readable
+    until then. None is sent either if it would wait for a place below, and enough places for this tier are coming free
+    there.
     """
     for key in idle(done.state.tiers[at]):
         lacking = reserve - num_free(done.state.tiers[at]) - leaving(done.state, at)

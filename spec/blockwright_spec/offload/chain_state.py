@@ -156,7 +156,7 @@ def leaving(state: Chain, tier: int) -> int:
 
 
 def waits(state: Chain, tier: int, lacking: int) -> bool:
-    """Return whether a tier is full until blocks have gone further down, and as many of them as are lacking go now."""
+    """Return whether a tier is full until blocks have gone further down, and enough of them are on their way."""
     further = lacking - leaving(state, tier)
     first = idle(state.tiers[tier])[:1]
     goes = num_free(state.tiers[tier]) > 0 or all(may_go(state, tier, key) for key in first)

@@ -1,6 +1,6 @@
 """Property: groups agree on a hit, a trim ends with the table, and no step behind a hit holds more than was counted.
 
-How: what is odd of a kind, by hand; counts beside the specification's.
+How: odd cases of each kind, by hand; counts beside the specification's.
 
 Not covered: which hits are found and which entries are trimmed (lock-step, contracts).
 """

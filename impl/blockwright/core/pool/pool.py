@@ -19,7 +19,7 @@ from blockwright.core.pool.order.chosen import ChosenOrder, EvictionPolicy
 from blockwright.core.pool.order.order import CandidateOrder, Wish
 from blockwright.core.pool.order.passing import PassingBlocks
 from blockwright.core.pool.order.retained import FOR_GOOD, RetentionOrder, check_shares
-from blockwright.core.pool.store import BlockStore, _join
+from blockwright.core.pool.store import BlockStore, join
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError, UnsupportedError
 from blockwright.events import KVCacheEvent
 
@@ -180,7 +180,7 @@ class BlockPool(BlockStore):
             self._passing.leave([each for each in self.passing_block_ids() if self.ref_count(i64(each)) == 0])
         made.hear(self._index)
         last: i64 = i64(blocks[int(bare) - 1]) if bare > 0 else 0
-        _join(self._rows, last, 0)
+        join(self._rows, last, 0)
         self._order = made
         for candidate in blocks[int(bare) :]:
             if not self._index.is_single(candidate):

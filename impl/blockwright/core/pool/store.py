@@ -49,7 +49,7 @@ _BEFORE: Final = 0xFFFFFFFF
 _AFTER: Final = -0x100000000
 
 
-def _join(rows: vec[i64], ahead: i64, behind: i64) -> None:
+def join(rows: vec[i64], ahead: i64, behind: i64) -> None:
     """Let a block be the next one behind another in the queue."""
     rows[4 * ahead + LINK] = behind << 32 | rows[4 * ahead + LINK] & _BEFORE
     rows[4 * behind + LINK] = rows[4 * behind + LINK] & _AFTER | ahead
@@ -73,7 +73,7 @@ def _insert_all(rows: vec[i64], ids: vec[i32], start: i64, stop: i64, ahead: i64
         rows[4 * block + LINK] = ahead
         rows[4 * ahead + LINK] = block << 32 | rows[4 * ahead + LINK] & _BEFORE
         ahead = block
-    _join(rows, ahead, behind)
+    join(rows, ahead, behind)
     return ahead
 
 
@@ -97,9 +97,9 @@ class BlockStore:
         self._rows: vec[i64] = self._index.rows
         block: i64 = 1
         while block < count:
-            _join(self._rows, block - 1, block)
+            join(self._rows, block - 1, block)
             block += 1
-        _join(self._rows, count - 1, 0)
+        join(self._rows, count - 1, 0)
         self._num_free: i64 = count - 1
         self._num_evictions: i64 = 0
         # Copies to come: group, source and destination of each. And per block, once there has been one: of how many it
@@ -255,7 +255,7 @@ class BlockStore:
             ids[at] = i32(taken)
             at += 1
         # The ring is closed once for the whole run: within it, no block's neighbours are ever read again.
-        _join(rows, 0, block)
+        join(rows, 0, block)
         if self._passing is not None:
             self._passing.taken(ids, stop - count, stop)
         self._version += 1
@@ -274,7 +274,7 @@ class BlockStore:
             rows[4 * block + LINK] = -1
             block = behind
             at += 1
-        _join(rows, 0, block)
+        join(rows, 0, block)
         order.tells_gone = self._journal is not None
         order.take(ids, start, at, stop)
         if self._journal is not None:
@@ -305,7 +305,7 @@ class BlockStore:
             self._evict(block, 1)
         if self._passing is not None:  # only now: the eviction tells whether the block was passing
             self._passing.taken_one(block)
-        _join(rows, 0, rows[4 * block + LINK] >> 32)
+        join(rows, 0, rows[4 * block + LINK] >> 32)
         rows[4 * block + LINK] = -1
         self._version += 1
         self._num_free -= 1
@@ -317,11 +317,11 @@ class BlockStore:
         law: KEY-1.
         """
         # law: STEP-2
-        index = self._index
-        if self._tails is not None:
-            self._forget_tails(self._tails, block, count)
+        index, tails = self._index, self._tails
         journal, facts = self._journal, self._facts
         if journal is None and facts is None:
+            if tails is not None:
+                self._forget_tails(tails, block, count)
             # All keys of the run are dropped at the first of its candidates, while the slots that were read ahead are
             # in the cache.
             self._num_evictions += index.drop_run(block, count)
@@ -329,11 +329,14 @@ class BlockStore:
         order, passing = self._order, self._passing
         goes_first = passing is not None and passing.last != 0
         while count > 0:
+            is_whole = tails is None or tails.is_part[block] == 0
+            if tails is not None:
+                tails.forget(block)
             if self._rows[4 * block + MARK] != 0:
                 self._num_evictions += 1
                 low, high, group = index.key(block)
                 was_last = index.drop(block)
-                if facts is not None and was_last:
+                if facts is not None and was_last and is_whole:
                     facts._evict(block, group)
                 if journal is not None:
                     passes = goes_first or (passing is not None and passing.is_spared(block))
@@ -380,7 +383,7 @@ class BlockStore:
                 rows[4 * block + LINK] = link - 1
                 continue
             if block != front:
-                _join(rows, front, behind)
+                join(rows, front, behind)
                 link = rows[4 * block + LINK]
                 behind = link >> 32
             front = link & _BEFORE
@@ -390,7 +393,7 @@ class BlockStore:
                 passing.held(block, front, rows[4 * front + MARK] == 0, is_outside)
             self._num_free -= 1
             rows[4 * block + LINK] = -1
-        _join(rows, front, behind)
+        join(rows, front, behind)
 
     def _release(self, ids: vec[i32], start: i64, stop: i64) -> None:
         """Give up one holder of each non-null entry in a range of a table, last entry first. law: REF-1, QUEUE-1."""
@@ -530,7 +533,7 @@ class BlockStore:
         rows = self._rows
         while passing.num_spared > passing.spares:
             oldest = passing.spare_no_more()
-            _join(rows, rows[4 * oldest + LINK] & _BEFORE, rows[4 * oldest + LINK] >> 32)
+            join(rows, rows[4 * oldest + LINK] & _BEFORE, rows[4 * oldest + LINK] >> 32)
             self._put_last_to_pass(passing, oldest)
 
     def _note_left(self, passing: PassingBlocks, entry: i64, block: i64) -> None:

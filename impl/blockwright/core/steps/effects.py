@@ -335,7 +335,7 @@ def act(
     if journal is not None and is_new:
         note_admission(state, journal, request, tables, ask, changes, num_replaced)
     elif journal is not None and (
-        len(changes.saved) > 0 or (changes.grown > 0 or i64(len(changes.replaced)) > num_replaced)
+        changes.grown > 0 or len(changes.saved) > 0 or i64(len(changes.replaced)) > num_replaced
     ):
         base = note_blocks(state, journal, GROW, request, tables, ask.new, changes)
         journal._add_blocks(base, NUM_NEW, changes.saved, 0, i64(len(changes.saved)))

@@ -21,7 +21,7 @@ WHOLE: Final = 1 << 16
 """The whole pool, in the parts that the learned share of passing blocks is counted in."""
 SLOW: Final = 5
 """One admission moves the learned share by one part in 2 ** SLOW of the way to what it shows."""
-_PARTS: Final = 6  # a hit counts whole if it would be shorter by one of so many parts without passing blocks
+_PARTS: Final = 6  # a hit counts whole if it would be shorter by a sixth without passing blocks
 _MOST_SHARED: Final = 4  # one part of so many of the pool is the most that is spared
 # Instead of a neighbour in the ring of spared blocks:
 _PASSING: Final = -1  # passing: in front of the others, or left so by its last request and held by a connector
@@ -126,7 +126,7 @@ class PassingBlocks:
         """Learn from an admission how many passing blocks to spare. O(1). law: POLICY-6.
 
         Args:
-            hit: tokens of its hit. Without one, what is lacking says nothing of the blocks that are spared.
+            hit: tokens of its hit. Without one, a lack says nothing about the blocks that are spared.
             served: how many fewer it would have without passing blocks.
             lacks: whether passing blocks that are gone would have made it longer.
         """
