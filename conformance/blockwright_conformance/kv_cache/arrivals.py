@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
 from blockwright_spec.manager import transitions
-from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Step
@@ -14,37 +13,28 @@ from blockwright_spec.reads import Prefix
 
 from .adapter import Found, ManagerAdapter
 from .outcome import ManagerOutcome
-from .parts import Reply, allocate, chunks, hit_of, is_idle, looked_up, name_of, places, sent, settled, when
+from .parts import Reply, allocate, chunks, hit_of, is_idle, looked_up, name_of, places, sent, settled, step_of
 from .scopes import Scope
 
 
 class Admit(NamedTuple):
     """Send a request if it is not there, look it up, and give it slots; an absent one is dropped again if refused.
 
-    `external` tokens are loaded from elsewhere instead of computing any; `encoder` tokens are read by cross-attention;
-    `whole`: all of the request must fit; `reserve` blocks are left to others. If `planned`, it is planned, and the plan
-    committed. After `checkpoint` tokens the step leaves states as well.
+    If `planned`, the step is planned, and the plan committed.
     """
 
     slot: int
     prefix: Prefix
-    new: int
-    lookahead: int = 0
-    later: bool = False
+    step: Step
     asked: bool = True
-    external: int = 0
-    encoder: int = 0
-    whole: bool = False
-    reserve: int = 0
     planned: bool = False
-    checkpoint: int = 0
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix | None) -> Iterator[Self]:
         if prefix is None:
             if "misuse" in scope.calls:
-                yield cls(slot, scope.prompts[0], 0, 0, False, False)
-                yield cls(slot, scope.prompts[-1], -1, 0, False, False)
+                yield cls(slot, scope.prompts[0], Step(0), False)
+                yield cls(slot, scope.prompts[-1], Step(-1), False)
         elif isinstance(state.requests[slot], Absent) or "hold" not in scope.calls:
             yield from cls.with_hit(scope, state, slot, prefix, hit_of(state, prefix))
 
@@ -56,35 +46,29 @@ class Admit(NamedTuple):
             return
         for new in chunks(scope, whole):
             for place in places(scope, state, hit.length, new):
-                yield cls(slot, prefix, new, encoder=encoder, planned=planned, checkpoint=place)
+                yield cls(slot, prefix, step_of(new, encoder=encoder, checkpoint=place), planned=planned)
             if "whole" in words:
                 for ahead in scope.lookaheads:
-                    yield cls(slot, prefix, new, ahead, encoder=encoder, whole=True, planned=planned)
-                yield cls(slot, prefix, new, encoder=encoder, reserve=1, planned=planned)
+                    yield cls(slot, prefix, step_of(new, ahead, whole=True, encoder=encoder), planned=planned)
+                yield cls(slot, prefix, step_of(new, reserve=1, encoder=encoder), planned=planned)
         if "load" in words and not is_loading(state, slot):
             for external in range(1, whole + (not recurrent(state.config))):  # a state is of no use before its end
-                yield cls(slot, prefix, 0, external=external, encoder=encoder, planned=planned)
-                if "whole" in words:
-                    yield cls(slot, prefix, 0, external=external, encoder=encoder, whole=True, planned=planned)
-        for ahead in scope.lookaheads:
-            if ahead:
-                yield cls(slot, prefix, whole, ahead)
+                for fits in (False, True) if "whole" in words else (False,):
+                    step = step_of(0, whole=fits, external=external, encoder=encoder)
+                    yield cls(slot, prefix, step, planned=planned)
+        yield from (cls(slot, prefix, Step(whole, ahead)) for ahead in scope.lookaheads if ahead)
         if "later" in words:
-            yield cls(slot, prefix, whole, 0, True)
+            yield cls(slot, prefix, step_of(whole, later=True))
         if "adopt" in words and hit.length:
-            yield cls(slot, prefix, 0)
+            yield cls(slot, prefix, Step(0))
         if "unasked" in words:
-            yield cls(slot, prefix, length, 0, False, False)
-
-    def step(self) -> Step:
-        added = StepAdded(0, self.external, self.encoder, self.checkpoint)
-        return Step(self.new, self.lookahead, when(self.later), self.whole, self.reserve, added)
+            yield cls(slot, prefix, Step(length), False)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         ready, hit = sent(state, self.slot, self.prefix), None
         if self.asked:
             ready, hit = looked_up(ready, self.slot, choice)
-        return settled(state, transitions.admit(ready, self.slot, hit or Hit(), self.step(), choice), hit)
+        return settled(state, transitions.admit(ready, self.slot, hit or Hit(), self.step, choice), hit)
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
         name, absent = name_of(self.slot), isinstance(state.requests[self.slot], Absent)
@@ -94,8 +78,8 @@ class Admit(NamedTuple):
         plan = None
         if self.planned:
             spec_hit = Hit(*hit) if hit else Hit()
-            plan = plan_admission(sent(state, self.slot, self.prefix), self.slot, spec_hit, self.step())
-        reply = allocate(adapter, name, 0, self.step(), hit, name if hit else None, plan)
+            plan = plan_admission(sent(state, self.slot, self.prefix), self.slot, spec_hit, self.step)
+        reply = allocate(adapter, name, 0, self.step, hit, name if hit else None, plan)
         if absent and not reply.served:
             adapter.forget(name)
         return reply

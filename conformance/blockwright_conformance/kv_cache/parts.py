@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from blockwright_spec.manager import transitions
+from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.lru import LRU
@@ -44,8 +45,11 @@ def settled(state: State, outcome: Done | Refusal, hit: Hit | None = None) -> Ma
     return ManagerOutcome(outcome.state, ((state, outcome),), None, hit)
 
 
-def when(later: bool) -> Publication:
-    return Publication.LATER if later else Publication.NOW
+def step_of(
+    new: int, lookahead: int = 0, later: bool = False, whole: bool = False, reserve: int = 0, **more: int
+) -> Step:
+    publication = Publication.LATER if later else Publication.NOW
+    return Step(new, lookahead, publication, whole, reserve, StepAdded(**more))
 
 
 def sent(state: State, slot: int, prefix: Prefix) -> State:

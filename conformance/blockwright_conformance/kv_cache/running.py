@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from blockwright_spec.manager import transitions
-from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Step
@@ -12,35 +11,17 @@ from blockwright_spec.manager.plans import plan_growth
 from blockwright_spec.manager.state import Running, State, draft_states, runs_ahead
 from blockwright_spec.reads import Prefix
 
+from . import parts
 from .adapter import ManagerAdapter
 from .outcome import ManagerOutcome, outcome_of
-from .parts import (
-    Reply,
-    allocate,
-    chunks,
-    computed_of,
-    is_idle,
-    is_untimely,
-    name_of,
-    places,
-    running,
-    settled,
-    wanted,
-    when,
-)
+from .parts import Reply, computed_of, is_idle, is_untimely, name_of, places, running, settled, step_of, wanted
 from .scopes import Scope
 
 
 class Grow(NamedTuple):
-    """Give a running request slots; the last `drafts` of its new tokens are declared drafts."""
-
     slot: int
-    new: int
-    lookahead: int = 0
-    later: bool = False
-    drafts: int = 0
+    step: Step
     planned: bool = False
-    checkpoint: int = 0
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
@@ -51,18 +32,16 @@ class Grow(NamedTuple):
         if state.config.added.overlaps:
             yield from cls.overlapped(scope, state, slot, request)
         elif remaining:
-            for new in chunks(scope, remaining):
+            for new in parts.chunks(scope, remaining):
                 for place in places(scope, state, request.computed, new):
-                    yield cls(slot, new, planned="plan" in scope.calls, checkpoint=place)
-            for ahead in scope.lookaheads:
-                if ahead:
-                    yield cls(slot, remaining, ahead)
+                    yield cls(slot, step_of(new, checkpoint=place), "plan" in scope.calls)
+            yield from (cls(slot, Step(remaining, ahead)) for ahead in scope.lookaheads if ahead)
             for drafts in range(1, scope.drafts + 1):
                 if request.computed + remaining + drafts <= state.config.max_model_len:
                     yield from cls.drafted(state, slot, remaining, drafts)
             if "later" in scope.calls:
                 for place in places(scope, state, request.computed, remaining):
-                    yield cls(slot, remaining, 0, True, checkpoint=place)
+                    yield cls(slot, step_of(remaining, later=True, checkpoint=place))
         if runs_ahead(state.config):
             yield from cls.ahead(scope, state, slot, request)
 
@@ -72,15 +51,15 @@ class Grow(NamedTuple):
         if len(request.prefix[1]) <= request.written < state.config.max_model_len:
             most = min(1 + scope.drafts, state.config.max_model_len - request.written)
             for new in {1, most}:
-                yield cls(slot, request.written - request.computed + new)
+                yield cls(slot, Step(request.written - request.computed + new))
 
     @classmethod
     def drafted(cls, state: State, slot: int, remaining: int, drafts: int) -> Iterator[Self]:
         most = draft_states(state.config)
         if most is None:
-            yield cls(slot, remaining + drafts)
+            yield cls(slot, Step(remaining + drafts))
         if most is None or drafts <= most:
-            yield cls(slot, remaining + drafts, 0, False, drafts)
+            yield cls(slot, step_of(remaining + drafts, drafts=drafts))
 
     @classmethod
     def overlapped(cls, scope: Scope, state: State, slot: int, request: Running) -> Iterator[Self]:
@@ -89,27 +68,21 @@ class Grow(NamedTuple):
             return
         remaining = max(1, len(request.prefix[1]) - request.written)
         most = state.config.max_model_len - request.written
-        for new in chunks(scope, min(remaining, most)) if most else ():
-            yield cls(slot, new, planned="plan" in scope.calls)
+        for new in parts.chunks(scope, min(remaining, most)) if most else ():
+            yield cls(slot, Step(new), "plan" in scope.calls)
         for drafts in range(1, scope.drafts + 1):
             if remaining + drafts <= most:
-                yield cls(slot, remaining + drafts, 0, False, drafts)
-        for ahead in scope.lookaheads:
-            if ahead and remaining <= most:
-                yield cls(slot, remaining, ahead)
-
-    def step(self) -> Step:
-        added = StepAdded(self.drafts, checkpoint=self.checkpoint)
-        return Step(self.new, self.lookahead, when(self.later), added=added)
+                yield cls(slot, step_of(remaining + drafts, drafts=drafts))
+        yield from (cls(slot, Step(remaining, ahead)) for ahead in scope.lookaheads if ahead and remaining <= most)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         computed = computed_of(state, self.slot)
-        return settled(state, transitions.grow(state, self.slot, computed, self.step(), choice))
+        return settled(state, transitions.grow(state, self.slot, computed, self.step, choice))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        computed, step = computed_of(state, self.slot), self.step()
-        plan = plan_growth(state, self.slot, computed, step) if self.planned else None
-        return allocate(adapter, name_of(self.slot), computed, step, plan=plan)
+        computed = computed_of(state, self.slot)
+        plan = plan_growth(state, self.slot, computed, self.step) if self.planned else None
+        return parts.allocate(adapter, name_of(self.slot), computed, self.step, plan=plan)
 
 
 class GrowEach(NamedTuple):

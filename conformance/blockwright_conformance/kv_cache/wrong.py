@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import NamedTuple, Self
 
 from blockwright_spec.manager import transitions
-from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.hits import found, sound
 from blockwright_spec.manager.lru import LRU
@@ -16,7 +15,7 @@ from blockwright_spec.reads import Prefix
 
 from .adapter import Found, ManagerAdapter
 from .outcome import ManagerOutcome
-from .parts import OTHER, Reply, allocate, computed_of, hit_of, looked_up, name_of, sent, settled
+from .parts import OTHER, Reply, allocate, computed_of, hit_of, looked_up, name_of, sent, settled, step_of
 from .scopes import Scope
 
 
@@ -26,11 +25,7 @@ class WrongStep(NamedTuple):
     slot: int
     prefix: Prefix
     computed: int
-    new: int
-    lookahead: int = 0
-    drafts: int = 0
-    external: int = 0
-    encoder: int = 0
+    step: Step
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix | None) -> Iterator[Self]:
@@ -38,45 +33,37 @@ class WrongStep(NamedTuple):
             return
         one = state.requests[slot]
         if prefix is None or not isinstance(one, Running):
-            yield cls(slot, scope.prompts[-1], 1, 1)
+            yield cls(slot, scope.prompts[-1], 1, Step(1))
             return
         config, computed = state.config, computed_of(state, slot)
         if computed:
-            yield cls(slot, prefix, computed - 1, 1)
+            yield cls(slot, prefix, computed - 1, Step(1))
         if certain(one) < computed - 1:
-            yield cls(slot, prefix, certain(one), 1)
+            yield cls(slot, prefix, certain(one), Step(1))
         if computed < one.written:  # known drafts are said to hold only now, or all of them though they are not known
             known = min(one.written, len(prefix[1]))
-            yield cls(slot, prefix, known if computed < known else one.written, 1)
+            yield cls(slot, prefix, known if computed < known else one.written, Step(1))
         if config.added.overlaps or recurrent(config):
-            yield cls(slot, prefix, computed, 1, 0, 1)
-            yield cls(slot, prefix, computed, 2, 0, 1)
-            yield cls(slot, prefix, computed, 0, 0, 0, 1)
-            yield cls(slot, prefix, computed, 1, 0, 0, 0, 1)
-        yield cls(slot, prefix, computed, 0)
-        yield cls(slot, prefix, computed, -1)
-        for beyond in (1, 2**31, 2**63) if "odd" in scope.calls else (1,):
-            yield cls(slot, prefix, computed, config.max_model_len - computed + beyond)
+            for step in (step_of(1, drafts=1), step_of(2, drafts=1), step_of(0, external=1), step_of(1, encoder=1)):
+                yield cls(slot, prefix, computed, step)
+        beyond = (1, 2**31, 2**63) if "odd" in scope.calls else (1,)
+        for new in (0, -1, *(config.max_model_len - computed + more for more in beyond)):
+            yield cls(slot, prefix, computed, Step(new))
         if one.written < min(config.max_model_len, len(prefix[1])):
-            yield cls(slot, prefix, one.written + 1, 1)
+            yield cls(slot, prefix, one.written + 1, Step(1))
         if computed < config.max_model_len:
-            yield cls(slot, prefix, computed, 1, -1)
-            if recurrent(config):
-                yield cls(slot, prefix, computed, 1, 9)
-                yield cls(slot, prefix, computed, len(prefix[1]) - computed + 2)
-
-    def step(self) -> Step:
-        added = StepAdded(self.drafts, self.external, self.encoder)
-        return Step(self.new, self.lookahead, added=added)
+            yield cls(slot, prefix, computed, Step(1, -1))
+            for step in (Step(1, 9), Step(len(prefix[1]) - computed + 2)) if recurrent(config) else ():
+                yield cls(slot, prefix, computed, step)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        return settled(state, transitions.grow(state, self.slot, self.computed, self.step(), choice))
+        return settled(state, transitions.grow(state, self.slot, self.computed, self.step, choice))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
         name, there = name_of(self.slot), isinstance(state.requests[self.slot], Running)
         if not there:
             adapter.send(name, self.prefix)
-        reply = allocate(adapter, name, self.computed, self.step())
+        reply = allocate(adapter, name, self.computed, self.step)
         if not there:
             adapter.forget(name)
         return reply

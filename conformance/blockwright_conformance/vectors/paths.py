@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.lru import LRU
-from blockwright_spec.manager.outcomes import When
+from blockwright_spec.manager.outcomes import Publication, When
 from blockwright_spec.manager.state import Hit, Running, State, Waiting, initial
 from blockwright_spec.manager.table_laws import common_prefix_blocks
 from blockwright_spec.reads import Prefix
@@ -32,8 +32,8 @@ from .records import Vector, VectorStep
 
 LENGTH = 30
 
-OPTIONS = ("lookahead", "later", "drafts", "external", "whole", "reserve", "accepted", "checkpoint")
-"""What an action may ask for; one that does is of another sort than one that does not."""
+OPTIONS = ("lookahead", "drafts", "external", "whole", "reserve", "accepted", "checkpoint")
+"""What a step may ask for; one that does is of another sort than one that does not."""
 
 Place = bytes
 
@@ -50,7 +50,10 @@ def sort_of(state: State, action: Action, outcome: ManagerOutcome) -> tuple[str,
     """Return the sort of a transition: the action, the reason of its refusal, and the changes of blocks."""
     after, hit = outcome.state, outcome.hit
     signs = [kind_of(action), outcome.refusal.reason.name if outcome.refusal else ""]
-    signs += [name for name in OPTIONS if getattr(action, name, None)]
+    step = getattr(action, "step", None)
+    parts = (action, step, step.added) if step else (action,)
+    signs += [name for name in OPTIONS if any(getattr(part, name, None) for part in parts)]
+    signs += ["later"] * (step is not None and step.publication is Publication.LATER)
     signs += ["again"] * (isinstance(action, Admit) and isinstance(state.requests[action.slot], Waiting))
     for step in outcome.done:
         signs += ["evicts"] * bool(step.evicted) + ["trims"] * any(step.nulled) + ["copies"] * any(step.copied)

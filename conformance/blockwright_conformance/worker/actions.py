@@ -185,10 +185,10 @@ class Serve(WorkerAction):
 
     def work(self, before: State) -> Work | None:
         match self.action:
-            case arrivals.Admit(slot, prefix, new) if new:
-                return Work(slot, found(before, prefix, LRU).length if before.config.caching else 0, new)
-            case running.Grow(slot, new):
-                return Work(slot, computed_of(before, slot), new, self.action.drafts)
+            case arrivals.Admit(slot, prefix, step) if step.new:
+                return Work(slot, found(before, prefix, LRU).length if before.config.caching else 0, step.new)
+            case running.Grow(slot, step):
+                return Work(slot, computed_of(before, slot), step.new, step.added.drafts)
         return None
 
     def perform(self, model: "BlockwrightWorker", state: Serving) -> None:

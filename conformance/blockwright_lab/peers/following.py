@@ -20,7 +20,7 @@ from blockwright_conformance.kv_cache.arrivals import Admit
 from blockwright_conformance.kv_cache.calls import KINDS, Call
 from blockwright_conformance.kv_cache.lockstep import choice_of
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
-from blockwright_conformance.kv_cache.parts import OTHER, Reply, names_of, sent, settled
+from blockwright_conformance.kv_cache.parts import OTHER, Reply, names_of, sent, settled, step_of
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.choices import Choice
@@ -91,12 +91,12 @@ def newcomers(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -
     """
     recycles = any(not isinstance(group.kind, Full) for group in state.config.groups)
     for action in Admit.with_hit(scope, state, slot, prefix, hit):
-        if not (action.external and recycles):
+        if not (action.step.added.external and recycles):
             yield action
     if "load" in scope.calls:
         left = len(prefix[1]) - hit.length
         for external in range(1, left):
-            yield SyncLoad(slot, prefix, external, left - external)
+            yield SyncLoad(slot, prefix, step_of(left - external, external=external))
 
 
 def asked(adapter: Any, prefix: Prefix) -> Hit:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.parts import Reply, allocate, name_of, sent
-from blockwright_spec.manager.added import RunningAdded, StepAdded
+from blockwright_spec.manager.added import RunningAdded
 from blockwright_spec.manager.choices import legal_taking
 from blockwright_spec.manager.effects import adopted, emptied, placed, written
 from blockwright_spec.manager.hits import sound
@@ -22,12 +22,11 @@ from blockwright_spec.reads import Group, Mamba, Prefix, dead, entries, filled
 
 
 class SyncLoad(NamedTuple):
-    """Admit a request of which `external` tokens are loaded within the same step that computes `new` more."""
+    """Admit a request with a step that loads some of its tokens, and computes more."""
 
     slot: int
     prefix: Prefix
-    external: int
-    new: int
+    step: Step
 
 
 def perform_sync_load(adapter: ManagerAdapter, action: SyncLoad, state: State) -> Reply:
@@ -35,7 +34,7 @@ def perform_sync_load(adapter: ManagerAdapter, action: SyncLoad, state: State) -
     if is_absent:
         adapter.send(name, action.prefix)
     hit = adapter.find(name)
-    reply = allocate(adapter, name, 0, Step(action.new, added=StepAdded(external=action.external)), hit, name)
+    reply = allocate(adapter, name, 0, action.step, hit, name)
     if is_absent and not reply.served:
         adapter.forget(name)
     return reply
@@ -47,8 +46,8 @@ def mean_sync_load(state: State, action: SyncLoad, hit: Hit, reply: Reply) -> Ma
     What the load makes dead is neither adopted nor taken: nobody waits for it.
     """
     config, slot = state.config, action.slot
-    loaded = hit.length + action.external
-    stop = loaded + action.new
+    loaded = hit.length + action.step.added.external
+    stop = loaded + action.step.new
     tables = trimmed_tables(config, heads(config, hit), loaded)
     sized = tuple(zip(config.groups, tables, strict=True))
     wants = tuple(wants_of(group, span(config, group), len(table), loaded, stop) for group, table in sized)

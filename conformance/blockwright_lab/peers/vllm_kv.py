@@ -321,8 +321,8 @@ def scheduled(state: State, action: Any, length_of: Callable[[Prefix], int]) -> 
         assert not isinstance(action, Grow)
         prefix = action.prefix
         begin = 0 if isinstance(action, Admit) and not action.asked else length_of(prefix)
-        begin += action.external
-    return all(is_split(size, begin, begin + action.new, len(prefix[1])) for size in sizes)
+        begin += action.step.added.external
+    return all(is_split(size, begin, begin + action.step.new, len(prefix[1])) for size in sizes)
 
 
 def is_split(size: int, begin: int, end: int, known: int) -> bool:

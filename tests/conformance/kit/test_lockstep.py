@@ -23,7 +23,7 @@ from blockwright_conformance.kv_cache.scopes import scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld, explorer
 from blockwright_conformance.kv_cache.wrong import WrongStep
 from blockwright_spec.manager.events import Listener
-from blockwright_spec.manager.outcomes import Done, Reason, Refusal
+from blockwright_spec.manager.outcomes import Done, Reason, Refusal, Step
 from blockwright_spec.manager.state import Config, State, Table, initial
 from blockwright_spec.reads import Full, Group, Prefix, Sliding
 
@@ -71,13 +71,13 @@ NOT_FIELDS = ("evicted", "listeners", "counted")  # compared in ways of their ow
 
 @pytest.mark.parametrize("field", [field for field in Observation._fields if field not in NOT_FIELDS])
 def test_every_field_of_the_state_is_compared(field: str) -> None:
-    state, adapter = together(Admit(0, PROMPT, 5))
+    state, adapter = together(Admit(0, PROMPT, Step(5)))
     shown = adapter.observe(names_of(state))._replace(**{field: ALTERED[field]})
     assert [fault.partition(":")[0] for fault in differences(expected(state), shown)] == [field]
 
 
 def test_the_count_of_the_null_block_and_an_open_order_do_not_matter() -> None:
-    state, _ = together(Admit(0, PROMPT, 5))
+    state, _ = together(Admit(0, PROMPT, Step(5)))
     wanted = expected(state)
     assert wanted.references is not None
     other = wanted._replace(references=(7, *wanted.references[1:]), queue=(7, 6, 5, 4))
@@ -127,7 +127,7 @@ def faults(answer: ManagerOutcome, **reply: Any) -> list[str]:
     return compare(replace(answer, state=initial(CONFIG, 2)), Reply(**reply), adapter, adapter.observe(("r0", "r1")))
 
 
-DONE = meaning(initial(CONFIG, 2), Admit(0, PROMPT, 5))
+DONE = meaning(initial(CONFIG, 2), Admit(0, PROMPT, Step(5)))
 NOT_NOW = ManagerOutcome(initial(CONFIG, 2), (), Refusal(Reason.NO_FREE_BLOCKS))
 WRONG = ManagerOutcome(initial(CONFIG, 2), (), Refusal(Reason.NO_TOKENS))
 STALE = ManagerOutcome(initial(CONFIG, 2), (), Refusal(Reason.HIT_STALE))
@@ -157,9 +157,9 @@ def test_outputs_are_compared() -> None:
 
 
 def test_a_refusal_that_changes_something_is_noticed() -> None:
-    state, adapter = together(Admit(0, PROMPT, 5))
+    state, adapter = together(Admit(0, PROMPT, Step(5)))
     adapter.manager.block_pool.get_new_blocks(1)
-    assert act(WORLD, adapter, state, WrongStep(0, PROMPT, 5, 0)).faults
+    assert act(WORLD, adapter, state, WrongStep(0, PROMPT, 5, Step(0))).faults
 
 
 class OtherPolicy(BlockwrightAdapter):

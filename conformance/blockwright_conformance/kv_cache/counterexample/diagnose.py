@@ -123,7 +123,7 @@ def admission(before: State, action: Any, reply: Reply, outcome: ManagerOutcome)
     if not isinstance(action, Admit) or refused == (outcome.refusal is not None):
         return
     text = f"{'refused' if refused else 'served'}: expected {outcome.refusal or 'success'}"
-    if action.whole or action.reserve or before.config.watermark:
+    if action.step.whole or action.step.reserve or before.config.watermark:
         yield "PLAN-2", text
     if refused and len(before.queue) == before.config.num_blocks - 1:
         yield "LIVE-1", f"{text}, with all blocks free"
@@ -220,7 +220,7 @@ def writing(config: Config, was: Request, request: Running) -> Iterator[tuple[in
 def assumed(before: State, action: Any, reply: Reply) -> Running:
     """Make the request that a manager holds against the specification: it was admitted, as far as the call shows."""
     prefix, length = prefix_of(before, action), reply.hit.length if reply.hit is not None else 0
-    written = length + getattr(action, "new", 0)
+    written = length + (action.step.new if hasattr(action, "step") else 0)
     none = tuple(0 for _ in before.config.groups)
     return Running(prefix, length, min(written, len(prefix[1])), written, (), none)
 
