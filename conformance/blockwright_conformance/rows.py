@@ -139,7 +139,8 @@ class Exploration:
 
 def row_of(module: str, name: str, profile: Profile) -> GateResult:
     """Explore the scope of a name: a process that imports the kit from elsewhere makes its own scopes."""
-    gate: Exploration = import_module(module).GATE
+    module, _, own = module.partition(":")
+    gate: Exploration = getattr(import_module(module), own or "GATE")
     (scope,) = [each for each in gate.chosen(profile) if each.name == name]
     return gate.row(scope, profile)
 

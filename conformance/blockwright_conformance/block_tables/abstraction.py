@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import permutations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from blockwright_spec.block_tables.outcomes import Choice, PagedReason, preferring
 from blockwright_spec.block_tables.state import Paged, PagedTable, Pair, ends, entries_of
@@ -10,9 +10,6 @@ from blockwright_spec.reads import Prefix
 
 from ..checker.world import Outcome
 from .actions import TablesReply
-
-if TYPE_CHECKING:
-    from .blockwright import BlockwrightTables
 
 
 class TableShown(NamedTuple):
@@ -61,7 +58,6 @@ def expected(state: Paged) -> PagedObservation:
 
 
 def table_shown(state: Paged, table: PagedTable | None) -> TableShown | None:
-    """Return the observation of a table: tokens only where an entry is not null."""
     if table is None:
         return None
     nulls = sum(block == state.null for block in table.entries) * state.config.block_size
@@ -87,7 +83,7 @@ def likely(state: Paged, shown: PagedObservation, reply: TablesReply) -> Iterato
         yield preferring(order)
 
 
-def refused_wrong(model: "BlockwrightTables", outcome: Outcome[Paged], reply: TablesReply) -> Iterator[str]:
+def refused_wrong(short: type[Exception], outcome: Outcome[Paged], reply: TablesReply) -> Iterator[str]:
     refusal, error = outcome.refusal, reply.error
     if refusal is None:
         if error is not None or reply.refused:
@@ -97,5 +93,5 @@ def refused_wrong(model: "BlockwrightTables", outcome: Outcome[Paged], reply: Ta
             yield "reset though blocks are in use"
     elif error is None:
         yield f"accepted; expected {refusal.reason.name}"
-    elif isinstance(error, model.short) != (refusal.reason is PagedReason.NO_FREE_BLOCKS):
+    elif isinstance(error, short) != (refusal.reason is PagedReason.NO_FREE_BLOCKS):
         yield f"expected {refusal.reason.name}, found {type(error).__name__}: {error}"

@@ -5,7 +5,7 @@ Tables are named by slot; blocks only where an access of them is noted.
 
 from collections.abc import Callable, Iterator
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from blockwright_spec.block_tables import marks
 from blockwright_spec.block_tables import transitions as calls
@@ -14,9 +14,6 @@ from blockwright_spec.block_tables.state import Device, Paged, PagedTable, Pair,
 
 from ..checker.world import Outcome
 from .scopes import PagedScope
-
-if TYPE_CHECKING:
-    from .blockwright import BlockwrightTables
 
 CHOOSING = ("allocate", "append", "ensure", "swap")
 """The calls that take free blocks, which one is open."""
@@ -57,7 +54,7 @@ class TableCall(NamedTuple):
         cleared = TableCall("ClearCopies").meaning(outcome.state)
         return Outcome(cleared.state, ((state, outcome), *cleared.steps))
 
-    def perform(self, model: "BlockwrightTables", state: Paged) -> TablesReply:
+    def perform(self, model: Any, state: Paged) -> TablesReply:
         order = model.order()
         try:
             answer = getattr(model, KINDS[self.kind][0])(*self.arguments[:4])

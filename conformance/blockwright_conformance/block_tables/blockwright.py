@@ -6,7 +6,6 @@ Copies to come and access times, which no public name shows, are read from the p
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, ClassVar, Self
 
 import blockwright
@@ -16,8 +15,10 @@ from blockwright_spec.block_tables.state import Device, PagedConfig, Pair
 from blockwright_spec.reads import Prefix
 
 from ..checker.world import twin_of
+from ..kv_cache.blockwright import errors_of
 from .abstraction import PagedObservation, TableShown, ranked
 
+ERRORS = "Block InvalidArgument NoFreeBlocks"
 Hash = Callable[[bytes | None, list[int], int | None], bytes]
 """Gives the content hash of a full block with some tokens, after one with a hash."""
 
@@ -47,10 +48,6 @@ def extra_of(extra: Any) -> int | None:
     return extra or None
 
 
-def refusals_of(package: ModuleType) -> tuple[type[Exception], ...]:
-    return tuple(getattr(package.errors, f"{name}Error") for name in ("Block", "InvalidArgument", "NoFreeBlocks"))
-
-
 class BlockwrightTables:
     """Block tables on one `CpuGpuBlockAllocator`, of slots; blocks are named by absolute id.
 
@@ -59,7 +56,7 @@ class BlockwrightTables:
     """
 
     package: ClassVar[Any] = blockwright
-    errors: tuple[type[Exception], ...] = refusals_of(blockwright)
+    errors: tuple[type[Exception], ...] = errors_of(blockwright, ERRORS)
     short: type[Exception] = blockwright.errors.NoFreeBlocksError
 
     def __init__(self, config: PagedConfig) -> None:

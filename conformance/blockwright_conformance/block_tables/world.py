@@ -65,7 +65,7 @@ class TablesWorld(CallsWorld[Paged, BlockwrightTables]):
     def differences(
         self, model: BlockwrightTables, action: Any, outcome: Outcome[Paged], reply: TablesReply, shown: Any
     ) -> list[str]:
-        if faults := list(refused_wrong(model, outcome, reply)):
+        if faults := list(refused_wrong(model.short, outcome, reply)):
             return faults
         faults = differing(expected(outcome.state), shown)
         if sorted(pairs_of(outcome)) != sorted(reply.pairs):

@@ -48,6 +48,7 @@ def kv_cache_spec(kind: Kind, block_size: int, package: Any = blockwright) -> KV
     return spec
 
 
+ERRORS = "Block DuplicateRequest InvalidArgument StaleHit UnknownRequest UnknownStep Unsupported"
 JOINED = 32
 """Listeners that are kept: in scopes that are visited whole, one for every point of a history."""
 
@@ -60,9 +61,8 @@ def keywords(step: Step) -> dict[str, int]:
     return {name: value for name, value in zip(names.split(), values, strict=True) if value}
 
 
-def errors_of(package: ModuleType) -> tuple[type[Exception], ...]:
-    names = ("Block", "DuplicateRequest", "InvalidArgument", "StaleHit", "UnknownRequest", "UnknownStep", "Unsupported")
-    return tuple(getattr(package.errors, f"{name}Error") for name in names)
+def errors_of(package: ModuleType, names: str = ERRORS) -> tuple[type[Exception], ...]:
+    return tuple(getattr(package.errors, f"{name}Error") for name in names.split())
 
 
 def hash_unit(config: Config) -> int:

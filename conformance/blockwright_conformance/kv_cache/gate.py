@@ -1,14 +1,21 @@
-"""Exhaustive lock-step: every reachable transition of every scope of the profile, several scopes at a time."""
+"""The gates of managers: exhaustive lock-step of small scopes, and the state machine over those too large for it."""
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from blockwright._terminal import Advance
+from blockwright_spec.manager.outcomes import Reason
 
 from ..checker.diagnose import diagnose
 from ..checker.explore import Result
+from ..checker.history import Run, run_machine
 from ..gates import GateResult, Profile, factory_of
-from ..rows import LIMIT, Exploration
+from ..rows import LIMIT, Exploration, ran
+from .actions import NAMES
 from .fitting import capabilities_of, fitting
-from .scopes import FOR_OTHERS, PROFILES, Scope
+from .scopes import FOR_OTHERS, PROFILES, Scope, large_scopes
 from .world import EVERYTHING, Factory, KVCacheWorld, explorer
 
 
@@ -49,3 +56,30 @@ def judged(scope: Scope, factory: Factory) -> GateResult:
             laws = [each for each in broken if each != found.law and not each.startswith("REF-0")]
             found.detail += f" (breaks {', '.join(laws)})" if laws else ""
     return GATE.report(result, world)
+
+
+LENGTHS = {"quick": (2, 60), "pr": (5, 120), "nightly": (2000, 200)}
+"""Per profile: examples of the machine, and the steps of each."""
+CALLS = frozenset(NAMES) | frozenset(Reason.__members__)
+"""What happens once in each call (a batch may both serve and refuse); the rest of what is counted is particular."""
+
+
+def row(world: KVCacheWorld, runs: Iterable[Run]) -> GateResult:
+    return ran("machine", world.scope.name, runs, CALLS.__contains__, world.script)
+
+
+class Histories(Exploration):
+    """The gate of the state machine, of managers of other makes too."""
+
+    def chosen(self, profile: Profile) -> list[Scope]:
+        return for_manager(large_scopes(), profile)
+
+    def run(self, profile: Profile, progress: Advance) -> list[GateResult]:
+        return super().run(replace(profile, explorer=None), progress)  # the specification as it reads
+
+    def row(self, scope: Scope, profile: Profile) -> GateResult:
+        world = KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
+        return row(world, [partial(run_machine, world, *LENGTHS[profile.name], profile.name != "nightly")])
+
+
+MACHINE = Histories(f"{__name__}:MACHINE", "machine", "", lambda profile: large_scopes(), KVCacheWorld, frozenset())

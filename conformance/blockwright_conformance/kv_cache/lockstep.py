@@ -162,7 +162,8 @@ def examine(
         tables = wanted.tables if adapter.follows_policy else hit.tables
         if (wanted.length, tables) != hit:
             faults.append(f"lookup: of {prefix} expected {wanted.length} tokens in {wanted.tables}, found {hit}")
-    adapter.forget(OTHER)
+    if state.config.caching:
+        adapter.forget(OTHER)
     return faults + uncommon(adapter, state) + (pinned(adapter, state) if "pin" in asked else [])
 
 
@@ -173,9 +174,8 @@ def uncommon(adapter: ManagerAdapter, state: State) -> list[str]:
             shared = adapter.common_prefix(name_of(slot), count)
             wants = tuple(common_prefix_blocks(state, slot, group, count) for group in groups)
             if shared is not None and shared != wants:
-                faults.append(
-                    f"COMMON-1: blocks of {name_of(slot)} shared by {count}: expected {wants}, found {shared}"
-                )
+                found = f"expected {wants}, found {shared}"
+                faults.append(f"COMMON-1: blocks of {name_of(slot)} shared by {count}: {found}")
     return faults
 
 

@@ -23,10 +23,11 @@ from blockwright_spec.offload.tier_laws import TIER_LAWS
 from blockwright_spec.offload.tier_state import Key
 
 from ..checker.lockstep import differing
-from ..checker.world import CallsWorld, Outcome
+from ..checker.world import CallsWorld, Outcome, World
+from ..rows import Exploration
 from .chain_adapter import ChainShown, ChainUnderTest, chain_expected
-from .scopes import ChainScope, Slice, said_in
-from .tier import hints, misfound, misrefused
+from .scopes import CHAIN_PROFILES, TIER_PROFILES, ChainScope, Slice, TierScope, said_in
+from .tier import TIER_EVERYTHING, TierWorld, hints, misfound, misrefused
 from .tier_adapter import shown_by
 
 
@@ -334,3 +335,14 @@ def as_one(outcome: Outcome[Chain]) -> ChainDone:
     """Return what came of a call, and of handing out what may start after it, as one step."""
     done: list[ChainDone] = [each for _, each in outcome.steps] or [ChainDone(outcome.state)]
     return replace(done[0], state=outcome.state, handed=done[-1].handed)
+
+
+def world(scope: TierScope | ChainScope) -> World[Any, Any]:
+    return TierWorld(scope) if isinstance(scope, TierScope) else ChainWorld(scope)
+
+
+GATE = Exploration(
+    __name__, "offload", "all scopes of offloading",
+    lambda profile: (*TIER_PROFILES[profile], *CHAIN_PROFILES[profile]), world, TIER_EVERYTHING | CHAIN_EVERYTHING,
+    lambda scope: isinstance(scope, ChainScope),  # those of chains are larger
+)  # fmt: skip

@@ -15,9 +15,9 @@ from ..kv_cache.fitting import fitting, lacking
 from ..kv_cache.scopes import FOR_OTHERS, Scope
 from ..others import lacks as without
 from .judge import Judgement, judge
+from .paths import vectors_of
 from .process import ProcessError, ProcessFactory
-from .records import Vector, write
-from .samples import file_name, made, samples
+from .records import Vector, file_name, samples, write
 from .wire import answer_line, call_line, config_line
 
 _EPILOG = """\
@@ -87,7 +87,7 @@ def _write(args: argparse.Namespace) -> int:
         args.out.mkdir(parents=True, exist_ok=True)
         with progress("vectors", len(scopes)) as advance:
             for scope in scopes:
-                total += write(args.out / file_name(scope.name), made(scope, args.limit))
+                total += write(args.out / file_name(scope.name), vectors_of(scope, args.limit))
                 advance(1, scope.name)
     except OSError as error:
         raise InvalidArgumentError(f"--out: cannot write {error.filename or args.out}: {error.strerror}") from error
@@ -122,7 +122,7 @@ def _vectors(args: argparse.Namespace, factory: ProcessFactory) -> tuple[list[Ve
         if args.files:
             raise InvalidArgumentError("--scope: makes vectors; leave it out to run those of files")
         scopes = _scopes(args)
-        vectors = [each for scope in fitting(scopes, factory.capabilities) for each in made(scope, args.limit)]
+        vectors = [each for scope in fitting(scopes, factory.capabilities) for each in vectors_of(scope, args.limit)]
         lacks = without(scopes, factory.capabilities)
         names = [scope.name for scope in scopes]
     else:

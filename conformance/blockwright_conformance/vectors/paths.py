@@ -19,12 +19,13 @@ from blockwright_spec.manager.table_laws import common_prefix_blocks
 from blockwright_spec.reads import Prefix
 
 from ..checker.world import Action, kind_of
+from ..kv_cache import lockstep
 from ..kv_cache.abstraction import expected
 from ..kv_cache.actions import enabled, meaning, perform
 from ..kv_cache.adapter import Observation
 from ..kv_cache.arrivals import Admit
 from ..kv_cache.outcome import ManagerOutcome
-from ..kv_cache.parts import OTHER, names_of
+from ..kv_cache.parts import names_of
 from ..kv_cache.scopes import Scope
 from ..kv_cache.symmetry import Names
 from .calls import Answer, ByCalls, Call
@@ -200,9 +201,8 @@ def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:
     return Vector(scope.name, number, scope.config, names, tuple(steps))
 
 
-def vectors_of(scope: Scope, limit: int | None = None) -> Iterator[Vector]:
-    for number, actions in enumerate(Graph(scope).paths(limit), 1):
-        yield vector_from(scope, number, actions)
+def vectors_of(scope: Scope, limit: int | None = 0) -> list[Vector]:
+    return [vector_from(scope, number, actions) for number, actions in enumerate(Graph(scope).paths(limit), 1)]
 
 
 class WrongCallError(Exception):
@@ -282,13 +282,5 @@ def taken(state: State, action: Any) -> tuple[list[tuple[Call, Answer]], Manager
 def questions(state: State, prompts: tuple[Prefix, ...]) -> list[tuple[Call, Answer]]:
     """Return questions that change nothing, with the right answers: lookups of prompts, and what requests share."""
     recorder = Recorder(state, ManagerOutcome(state, ()))
-    for prefix in prompts if state.config.caching else ():
-        recorder.send(OTHER, prefix)
-        recorder.find(OTHER)
-    if recorder.steps:
-        recorder.forget(OTHER)
-    for name, request in zip(names_of(state), state.requests, strict=True):
-        if isinstance(request, Running):
-            for count in range(1, len(state.requests) + 1):
-                recorder.common_prefix(name, count)
+    lockstep.examine(recorder, state, prompts)
     return recorder.steps

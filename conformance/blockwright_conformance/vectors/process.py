@@ -6,13 +6,14 @@ and the calls repeated, so that the process need not be able to copy anything.
 
 import atexit
 import contextlib
-import functools
 import os
-import selectors
 import shlex
 import signal
 import subprocess
 import time
+from functools import cache, partial
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, NoReturn, Self
 
 from blockwright_spec.manager.state import Config
@@ -47,31 +48,24 @@ class ProcessError(ValueError):
 class Connection:
     """A process that manages blocks, and which adapter spoke to it last.
 
-    After a failure its answers can no longer be matched with calls: the process is killed, and every later call fails
-    at once. Where it did not just keep silent, which costs time, the factory starts another for the next manager.
+    A thread for each of its pipes keeps it from waiting for us. After a failure its answers can no longer be matched
+    with calls: the process is killed, and every later call fails at once. Where it did not just keep silent, which
+    costs time, the factory starts another for the next manager.
     """
 
     def __init__(self, command: str) -> None:
         self.command, self.speaker, self.unread, self.errors = command, 0, b"", b""
         self.failed, self.is_silent = "", False
+        pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         try:
-            self.process = subprocess.Popen(
-                shlex.split(command),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,
-            )
+            self.process: Any = subprocess.Popen(shlex.split(command), bufsize=0, start_new_session=True, **pipes)
         except (OSError, ValueError, IndexError) as error:
             raise ProcessError(f"cannot run {command!r}: {error}") from error
-        pipes: Any = self.process.stdin, self.process.stdout, self.process.stderr
-        self.input, self.output, self.log = pipes
-        self.selector = selectors.DefaultSelector()
-        for pipe in (self.output, self.log):
-            self.selector.register(pipe, selectors.EVENT_READ)
-        for pipe in (self.input, self.output, self.log):
-            os.set_blocking(pipe.fileno(), False)
+        self.asked: SimpleQueue[bytes] = SimpleQueue()
+        self.heard: SimpleQueue[bytes] = SimpleQueue()
+        self.threads = [Thread(target=each, daemon=True) for each in (self.speak, self.listen, self.heed)]
+        for each in self.threads:
+            each.start()
         try:
             self.name, self.capabilities, self.follows_policy = hello_of(self.ask(["hello 1"])[0])
             check_names(self.capabilities)
@@ -82,100 +76,73 @@ class Connection:
             self.close()
             raise
 
+    def speak(self) -> None:
+        with contextlib.suppress(OSError), self.process.stdin as pipe:  # what it said before it ended is still read
+            for lines in iter(self.asked.get, b""):
+                while lines:
+                    lines = lines[pipe.write(lines) :]
+
+    def listen(self) -> None:
+        with self.process.stdout as pipe:
+            for part in iter(partial(pipe.read, 1 << 16), b""):
+                self.heard.put(part)
+        self.heard.put(b"")
+
+    def heed(self) -> None:
+        with self.process.stderr as pipe:
+            for part in iter(partial(pipe.read, 1 << 16), b""):
+                self.errors = (self.errors + part)[-TAIL:]
+
     def ask(self, lines: list[str]) -> list[str]:
         if self.failed:
             raise ProcessError(self.failed)
-        waiting = "".join(f"{line}\n" for line in lines).encode()
-        answers: list[str] = []
-        deadline = time.monotonic() + TIMEOUT
-        self.listen(bool(waiting))
+        self.asked.put("".join(f"{line}\n" for line in lines).encode())
+        answers, deadline = list[str](), time.monotonic() + TIMEOUT
         while len(answers) < len(lines):
-            left = deadline - time.monotonic()
-            if left <= 0:
+            line = lines[len(answers)]
+            try:
+                answers += self.read(self.heard.get(timeout=max(0.0, deadline - time.monotonic())), line)
+            except Empty:
                 self.is_silent = True
-                self.fail(f"no answer to {lines[len(answers)]!r} in {TIMEOUT:g} s")
-            for key, _ in self.selector.select(left):
-                if key.fileobj is self.input:
-                    waiting = self.send(waiting)
-                    self.listen(bool(waiting))
-                elif key.fileobj is self.log:
-                    self.heed()
-                else:
-                    answers += self.read(lines[min(len(answers), len(lines) - 1)])
-            if len(answers) > len(lines) or (len(answers) == len(lines) and self.unread):
-                self.fail(f"more than one line came back for {lines[-1]!r}")
+                self.fail(f"no answer to {line!r} in {TIMEOUT:g} s")
+        if len(answers) > len(lines) or self.unread:
+            self.fail(f"more than one line came back for {lines[-1]!r}")
         return answers
 
     def expect_silence(self, line: str) -> None:
         """Fail if the process has spoken since it was last asked, or has ended."""
-        came = not self.failed and any(key.fileobj is self.output for key, _ in self.selector.select(0))
-        if came and (self.read(line) or self.unread):
+        if not self.failed and not self.heard.empty() and (self.read(self.heard.get(), line) or self.unread):
             self.fail(f"a line that nothing had asked for came before {line!r}")
 
-    def listen(self, writes: bool) -> None:
-        is_waiting = self.input in self.selector.get_map()
-        if writes and not is_waiting:
-            self.selector.register(self.input, selectors.EVENT_WRITE)
-        elif is_waiting and not writes:
-            self.selector.unregister(self.input)
-
-    def read(self, line: str) -> list[str]:
-        came = self.part(self.output)
-        if came is None:
-            return []
+    def read(self, came: bytes, line: str) -> list[str]:
         if not came:
             self.fail(f"ended {'within a line' if self.unread else 'before it answered'} {line!r}")
         *whole, self.unread = (self.unread + came).split(b"\n")
-        if len(self.unread) > LONGEST or any(len(each) > LONGEST for each in whole):
+        if any(len(each) > LONGEST for each in (*whole, self.unread)):
             self.fail(f"more than {LONGEST:,} bytes without a line's end in the answer to {line!r}")
         return [each.decode(errors="replace").rstrip("\r") for each in whole]
-
-    def heed(self) -> None:
-        came = self.part(self.log)
-        self.errors = (self.errors + (came or b""))[-TAIL:]
-        if came == b"":
-            self.selector.unregister(self.log)
-
-    @staticmethod
-    def part(pipe: Any) -> bytes | None:
-        try:
-            return os.read(pipe.fileno(), 1 << 16)
-        except BlockingIOError:
-            return None
-        except OSError:
-            return b""
-
-    def send(self, waiting: bytes) -> bytes:
-        try:
-            return waiting[os.write(self.input.fileno(), waiting) :]
-        except BlockingIOError:
-            return waiting
-        except OSError:  # what it said before it ended is still to be read
-            return b""
 
     def fail(self, what: str) -> NoReturn:
         """End the process, and raise what went wrong, with its last words."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(0.1)
+        self.threads[-1].join(0.1)
         code = self.process.poll()
         ended = "" if code is None else f"; exit status {code}"
-        if self.log in self.selector.get_map():
-            self.heed()
         words = self.errors.decode(errors="replace").strip()
         self.failed = f"{self.command}: {what}{ended}" + (f"; on its standard error: {words}" if words else "")
         self.close()
         raise ProcessError(self.failed)
 
     def close(self) -> None:
-        self.selector.close()
-        for pipe in (self.input, self.output, self.log):
-            with contextlib.suppress(OSError):
-                pipe.close()
+        self.asked.put(b"")  # closes its input, at which it may end by itself
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(0.0 if self.failed else 1.0)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        for each in self.threads:
+            each.join(1.0)
 
 
 class ProcessAdapter(ByCalls):
@@ -247,7 +214,7 @@ class ProcessFactory:
         self.connection.close()
 
 
-@functools.lru_cache
+@cache
 def started(command: str) -> ProcessFactory:
     """Return the factory of a command that runs until this process ends; a ValueError if it cannot be run."""
     factory = ProcessFactory(command)

@@ -17,7 +17,7 @@ from ..kv_cache.scopes import LAYERS, configured, kind_and_lengths, option
 from .calls import ANSWERS, SIGNATURES, Answer, Call
 
 VERSION = 1
-
+FOLDER = Path(__file__).parent
 
 MOST_BLOCKS = 1 << 20
 """Blocks of a pool at most: a state has an entry for each."""
@@ -167,6 +167,16 @@ def read(path: Path) -> list[Vector]:
         except UNREADABLE as error:
             raise ValueError(f"{path}:{number}: {type(error).__name__}: {error}") from error
     return vectors
+
+
+def samples(files: Iterable[Path] = ()) -> list[Vector]:
+    """Read files of vectors, by default those of the kit: a transition of every sort in some small scopes."""
+    return [vector for path in list(files) or sorted(FOLDER.glob("*.jsonl")) for vector in read(path)]
+
+
+def file_name(scope_name: str) -> str:
+    words = "".join(each if each.isalnum() else " " for each in scope_name.replace("+", " and ")).split()
+    return "-".join(words) + ".jsonl"
 
 
 def write(path: Path, vectors: Iterable[Vector]) -> int:

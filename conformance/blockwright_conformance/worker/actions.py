@@ -9,7 +9,7 @@ computed. With recurrent layers it is handed out before a lookup too, since no s
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import combinations, permutations
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.added import StepAdded
@@ -29,9 +29,6 @@ from ..kv_cache.actions import enabled
 from ..kv_cache.lockstep import replaced
 from ..kv_cache.parts import computed_of, wanted
 from .scopes import WorkerScope
-
-if TYPE_CHECKING:
-    from .blockwright import BlockwrightWorker
 
 Places = tuple[int | None, ...]
 """The slot of the request in each row; None where a row is free."""
@@ -96,7 +93,7 @@ class WorkerAction:
     def named(self) -> frozenset[int]:
         return frozenset()
 
-    def call(self, model: "BlockwrightWorker", state: Serving) -> Any:
+    def perform(self, model: Any, state: Serving) -> Any:
         return getattr(model, type(self).__name__.lower())(*self.arguments())
 
     def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
@@ -104,9 +101,6 @@ class WorkerAction:
         if isinstance(after, RowRefusal):
             return Served(state, (), Refused(after))
         return Served(replace(state, rows=after), ((state, RowCall(state.rows, after, self.named())),))
-
-    def perform(self, model: "BlockwrightWorker", state: Serving) -> Any:
-        return self.call(model, state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +185,10 @@ class Serve(WorkerAction):
                 return Work(slot, computed_of(before, slot), step.new, step.added.drafts)
         return None
 
-    def perform(self, model: "BlockwrightWorker", state: Serving) -> None:
+    def perform(self, model: Any, state: Serving) -> None:
         outcome = self.action.meaning(state.manager)
         for each in changes(state.manager, outcome.state) if outcome.refusal is None else ():
-            each.call(model, state)
+            each.perform(model, state)
 
 
 def tables_of(state: State, slot: int) -> tuple[Any, ...]:
@@ -249,7 +243,7 @@ class Batch(WorkerAction):
         result = tuple(zip((slot for slot, _, _ in self.asks), dones, strict=False))
         return Served(replace(state, manager=before, parts=tuple(parts), result=result), (), None, tuple(events))
 
-    def perform(self, model: "BlockwrightWorker", state: Serving) -> None:
+    def perform(self, model: Any, state: Serving) -> None:
         return None
 
 
@@ -264,7 +258,7 @@ class Apply(WorkerAction):
     def named(self) -> frozenset[int]:
         return frozenset(slot for slot, _ in self.result)
 
-    def call(self, model: "BlockwrightWorker", state: Serving) -> None:
+    def perform(self, model: Any, state: Serving) -> None:
         model.apply(told(self.result))
 
     def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
@@ -321,7 +315,7 @@ class HandOut(WorkerAction):
         served = Serving(taken.state if isinstance(taken, Done) else manager, after)
         return Served(served, steps, None, tuple(events))
 
-    def call(self, model: "BlockwrightWorker", state: Serving) -> Any:
+    def perform(self, model: Any, state: Serving) -> Any:
         return model.step(self.works, state.manager.copies, told(state.result) if state.parts else ())
 
 
@@ -390,8 +384,8 @@ class Misuse(WorkerAction):
         meant: Served = self.wrong.meaning(state)
         return meant
 
-    def call(self, model: "BlockwrightWorker", state: Serving) -> Any:
-        return self.wrong.call(model, state)
+    def perform(self, model: Any, state: Serving) -> Any:
+        return self.wrong.perform(model, state)
 
 
 def wrong_calls(state: Serving) -> Iterator[Any]:

@@ -3,8 +3,9 @@
 import marshal
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from blockwright_spec.law import Law
 from blockwright_spec.manager.outcomes import Reason
@@ -14,21 +15,14 @@ from blockwright_spec.worker.input_laws import INPUT_LAWS, ROW_LAWS, Handed
 from blockwright_spec.worker.inputs import Inputs, slot_at
 from blockwright_spec.worker.rows import RowRefusal
 
+from ..checker.history import run_machine
 from ..checker.world import Outcome, Reply, World, kind_of
+from ..gates import GateResult, Profile
 from ..kv_cache.actions import NAMES
 from ..kv_cache.symmetry import Names, slot_form
-from .actions import ACTIONS, Choice, HandOut, Misuse, Places, Serve, Serving, tables_of
-from .scopes import WorkerScope
-
-if TYPE_CHECKING:
-    from .blockwright import BlockwrightWorker
-
-from functools import partial
-
-from ..checker.history import run_machine
-from ..gates import GateResult, Profile
 from ..rows import Exploration, ran
-from .scopes import LARGE, PROFILES
+from .actions import ACTIONS, Choice, HandOut, Misuse, Places, Serve, Serving, tables_of
+from .scopes import LARGE, PROFILES, WorkerScope
 
 LAW_OF = {
     "tables": "ROW-1", "slots": "SLOT-1", "states_read": "STATE-1", "states_written": "STATE-2", "copies": "COPY-3",
@@ -37,7 +31,7 @@ LAW_OF = {
 """The law that a wrong field of what is handed out breaks."""
 
 
-class WorkerWorld(World[Serving, "BlockwrightWorker"]):
+class WorkerWorld(World[Serving, Any]):
     actions = ACTIONS
     weights: ClassVar[dict[str, int]] = {
         "HandOut": 6, "Batch": 8, "Apply": 3, "Misuse": 4, "Append": 8, "Admit": 6, "Grow": 3, "Start": 12, "Settle": 6,
@@ -90,23 +84,19 @@ class WorkerWorld(World[Serving, "BlockwrightWorker"]):
 
         return BlockwrightWorker, self.scope
 
-    def perform(self, model: "BlockwrightWorker", action: Any, state: Serving) -> Reply:
+    def perform(self, model: Any, action: Any, state: Serving) -> Reply:
         try:
             return Reply(action.perform(model, state))
         except model.errors as error:
             return Reply(error=error)
 
-    def choices(
-        self, model: "BlockwrightWorker", state: Serving, action: Any, reply: Reply, shown: Places
-    ) -> tuple[Choice]:
+    def choices(self, model: Any, state: Serving, action: Any, reply: Reply, shown: Places) -> tuple[Choice]:
         return (Choice(shown, reply.answer if type(action).__name__ == "Compact" and reply.answer else ()),)
 
-    def observe(self, model: "BlockwrightWorker", state: Serving) -> Places:
+    def observe(self, model: Any, state: Serving) -> Places:
         return model.places()
 
-    def differences(
-        self, model: "BlockwrightWorker", action: Any, outcome: Outcome[Serving], reply: Reply, shown: Places
-    ) -> list[str]:
+    def differences(self, model: Any, action: Any, outcome: Outcome[Serving], reply: Reply, shown: Places) -> list[str]:
         refusal, error = outcome.refusal, reply.error
         places = tuple(None if row is None else row.slot for row in outcome.state.rows)
         if refusal is not None and error is None:
@@ -120,13 +110,13 @@ class WorkerWorld(World[Serving, "BlockwrightWorker"]):
             return [f"{law}: places of rows: expected {places}, found {shown}"]
         return list(unlike(outcome, reply.answer)) if isinstance(action, HandOut) else []
 
-    def examine(self, model: "BlockwrightWorker", state: Serving) -> list[str]:
+    def examine(self, model: Any, state: Serving) -> list[str]:
         """Run the self-check, and ask for the slots of all positions; those without a block are refused."""
         model.check()
         rows = () if state.result else filter(None, state.rows)
         return [fault for row in rows for fault in self.misplaced(model, state, row)]
 
-    def misplaced(self, model: "BlockwrightWorker", state: Serving, row: Any) -> Iterator[str]:
+    def misplaced(self, model: Any, state: Serving, row: Any) -> Iterator[str]:
         config = state.manager.config
         for at, group in enumerate(config.groups):
             if isinstance(group.kind, Mamba):

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import blockwright
-from blockwright_conformance.block_tables.blockwright import BlockwrightTables, refusals_of
+from blockwright_conformance.block_tables.blockwright import ERRORS, BlockwrightTables
 from blockwright_conformance.block_tables.scopes import PagedScope
 from blockwright_conformance.checker.world import World
 from blockwright_conformance.kv_cache.adapter import Observation
@@ -106,7 +106,7 @@ def world_on(
 
 def tables_of(package: ModuleType, base: type[BlockwrightTables] = BlockwrightTables) -> type[Any]:
     errors: Any = package.errors
-    names = {"package": package, "errors": refusals_of(package), "short": errors.NoFreeBlocksError}
+    names = {"package": package, "errors": errors_of(package, ERRORS), "short": errors.NoFreeBlocksError}
     return type("Tables", (base,), names)
 
 

@@ -36,7 +36,7 @@ from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import Listed
 from blockwright_conformance.vectors import records, wire
 from blockwright_conformance.vectors.calls import Answer
-from blockwright_conformance.vectors.samples import FOLDER, samples
+from blockwright_conformance.vectors.records import FOLDER, samples
 from blockwright_conformance.vectors.serve import EVERYTHING
 from blockwright_spec.law import law_odd_bytes_are_refused
 

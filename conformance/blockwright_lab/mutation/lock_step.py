@@ -16,7 +16,7 @@ from blockwright_conformance.checker.history import walk
 from blockwright_conformance.checker.world import World
 from blockwright_conformance.kv_cache.scopes import EVERY, large_scopes
 from blockwright_conformance.kv_cache.world import KVCacheWorld
-from blockwright_conformance.offload.gate import world as offload_world
+from blockwright_conformance.offload.chain import world as offload_world
 from blockwright_conformance.offload.scopes import CHAIN_PR, TIER_LARGE, TIER_PR, ChainScope, TierScope
 from blockwright_conformance.worker.world import WorkerWorld
 from blockwright_conformance.worker.world import scopes as worker_scopes

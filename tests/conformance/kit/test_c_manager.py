@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from blockwright_conformance.kv_cache.fitting import lacking
-from blockwright_conformance.kv_cache.scopes import EVERY
+from blockwright_conformance.kv_cache.scopes import EVERY, FILE
 from blockwright_conformance.run import run_conformance
 from blockwright_conformance.vectors.command import history
 from blockwright_conformance.vectors.judge import judge
 from blockwright_conformance.vectors.process import ProcessFactory
-from blockwright_conformance.vectors.samples import NAMES, samples
+from blockwright_conformance.vectors.records import samples
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "examples" / "c_manager" / "manager.c"
@@ -29,7 +29,7 @@ COMPILER = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler: set CC, or install cc, gcc or clang")
 
 
-SCOPES = {each.name: each for each in EVERY if each.name in NAMES}
+SCOPES = {each.name: each for each in EVERY if each.name in FILE["scopes"]["vectors"]}
 VECTORS = samples()
 
 

@@ -13,7 +13,7 @@ import pytest
 from blockwright_conformance.checker.history import HistoryError, run_machine, walk
 from blockwright_conformance.kv_cache.adapter import Served
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
-from blockwright_conformance.kv_cache.histories_gate import row
+from blockwright_conformance.kv_cache.gate import row
 from blockwright_conformance.kv_cache.scopes import large_scopes
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 

@@ -22,14 +22,13 @@ import pytest
 from blockwright.errors import InvalidArgumentError
 from blockwright_conformance.kv_cache.adapter import Found, Observation
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
-from blockwright_conformance.kv_cache.scopes import EVERY, Scope
+from blockwright_conformance.kv_cache.scopes import EVERY, FILE, Scope
 from blockwright_conformance.kv_cache.world import explorer
 from blockwright_conformance.vectors import wire
 from blockwright_conformance.vectors.judge import judge
 from blockwright_conformance.vectors.paths import Graph, vectors_of
 from blockwright_conformance.vectors.process import ProcessError, ProcessFactory
-from blockwright_conformance.vectors.records import Vector, line_of, read, vector_of
-from blockwright_conformance.vectors.samples import FOLDER, NAMES, file_name, made, samples
+from blockwright_conformance.vectors.records import FOLDER, Vector, file_name, line_of, read, samples, vector_of
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.state import Config, Table
 from blockwright_spec.reads import Full, Group
@@ -42,6 +41,7 @@ def scope_named(name: str) -> Scope:
     return next(each for each in EVERY if each.name == name)
 
 
+NAMES: list[str] = FILE["scopes"]["vectors"]
 SAMPLES = samples()
 
 
@@ -69,13 +69,13 @@ def test_samples_are_those_of_today() -> None:
     assert f"{len(NAMES)} small scopes" in page.read_text(encoding="utf-8")
     for name in ("full, block 2: two symbols", "mamba, block 1: put off", "full, block 2: loading"):
         lines = (FOLDER / file_name(name)).read_text(encoding="utf-8").splitlines()
-        assert [line_of(vector) for vector in made(scope_named(name))] == lines
+        assert [line_of(vector) for vector in vectors_of(scope_named(name))] == lines
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", list(map(scope_named, NAMES)), ids=lambda each: each.name)
 def test_every_sample_is_that_of_today(scope: Scope) -> None:
-    assert made(scope) == read(FOLDER / file_name(scope.name))
+    assert vectors_of(scope) == read(FOLDER / file_name(scope.name))
 
 
 @pytest.mark.parametrize("vector", SAMPLES, ids=lambda each: f"{each.scope}, {each.number}")
@@ -288,7 +288,7 @@ def test_the_command_writes_vectors_and_runs_them(tmp_path: Path) -> None:
     done = command("--out", str(out), "--scope", "full, block 2: forks, uncached", "--limit", "3")
     assert done.returncode == 0, done.stderr
     file = out / file_name("full, block 2: forks, uncached")
-    assert read(file) == list(vectors_of(scope_named("full, block 2: forks, uncached"), 3))
+    assert read(file) == vectors_of(scope_named("full, block 2: forks, uncached"), 3)
     done = command("--run", SERVED, str(file))
     assert done.returncode == 0, done.stderr
     assert "3 vectors, 0 failed" in done.stdout

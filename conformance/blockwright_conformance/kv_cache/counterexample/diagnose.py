@@ -26,20 +26,7 @@ from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.laws import LAWS, POLICY_LAWS, POLICY_STEP_LAWS, STEP_LAWS
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done
-from blockwright_spec.manager.state import (
-    NULL,
-    Config,
-    Content,
-    Hit,
-    Request,
-    Running,
-    State,
-    Table,
-    Waiting,
-    heads,
-    holders,
-    span,
-)
+from blockwright_spec.manager.state import NULL, Content, Hit, Request, Running, State, Waiting, heads, holders, span
 from blockwright_spec.manager.step_laws import table_after
 from blockwright_spec.manager.units import aligned, upto
 from blockwright_spec.reads import Prefix, cut, margin, needed, shows, writes
@@ -89,8 +76,12 @@ def of_hit(state: State, prefix: Prefix, hit: Found) -> Broken:
     text = f"lookup of {prefix}: expected {wants.length} tokens in {wants.tables}, found {hit}"
     tables = heads(state.config, Hit(hit.length, hit.tables))
     end = hit.length if state.config.added.unit else state.config.max_model_len
+
+    def content_at(at: int, entry: int) -> Content | None:
+        return state.contents[tables[at][entry]] if entry < len(tables[at]) else None
+
     if len(tables) != len(groups) or not all(
-        shows(group, at, upto(content_at(state, tables[at], position // group.block_size), end), prefix, position)
+        shows(group, at, upto(content_at(at, position // group.block_size), end), prefix, position)
         for at, group in enumerate(groups)
         for position in needed(group.kind, hit.length)
     ):
@@ -100,10 +91,6 @@ def of_hit(state: State, prefix: Prefix, hit: Found) -> Broken:
     extra = max(margin(group, state.config.eagle) for group in groups)
     if hit.length > max(0, len(prefix[1]) - 1 - extra) or hit.length % aligned(state.config):
         yield "HIT-3", text
-
-
-def content_at(state: State, table: Table, entry: int) -> Content | None:
-    return state.contents[table[entry]] if entry < len(table) else None
 
 
 def effects(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, shown: Observation) -> Broken:
@@ -165,12 +152,11 @@ def shown_state(before: State, action: Any, reply: Reply, outcome: ManagerOutcom
     copies = happened.copies if shown.copies is None else shown.copies
     for _, source, destination in copies[len(before.copies) :]:
         contents[destination] = before.contents[source]
-    requests = tuple(
-        shown_request(before, happened, action, reply, shown, slot) for slot in range(len(before.requests))
-    )
+    slots = range(len(before.requests))
+    requests = tuple(shown_request(before, happened, action, reply, shown, slot) for slot in slots)
     for was, request in zip(before.requests, requests, strict=True):
         if isinstance(request, Running):
-            for block, content in writing(before.config, was, request):
+            for block, content in writing(before, was, request):
                 contents[block] = content
     queue = happened.queue if shown.queue is None else shown.queue
     published_blocks = {block for block, _ in keys}
@@ -205,15 +191,15 @@ def shown_request(before: State, happened: State, action: Any, reply: Reply, sho
     )
 
 
-def writing(config: Config, was: Request, request: Running) -> Iterator[tuple[int, Content | None]]:
+def writing(state: State, was: Request, request: Running) -> Iterator[tuple[int, Content | None]]:
     start = was.computed if isinstance(was, Running) else request.settled
     before = was.written if isinstance(was, Running) else request.settled
     if request.written > before:
         yield from ((block, None) for blocks in request.added.states for block in blocks)
-    for at, group in enumerate(config.groups):
+    for at, group in enumerate(state.config.groups):
         for position in writes(group.kind, start, request.computed):
             with suppress(IndexError):
-                block = target(request, at, group, span(config, group), position)
+                block = target(request, at, group, span(state.config, group), position)
                 yield block, (at, cut(request.prefix, position + 1))
 
 
