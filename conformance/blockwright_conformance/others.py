@@ -20,7 +20,6 @@ MEMBERS: Final = (
     *("errors", "stale", "follows_policy"),
     *("copy", "send", "forget", "find", "allocate", "append", "free", "observe", "check"),
 )
-"""What every adapter has, whatever its manager can do."""
 
 
 def unusable(profile: Profile) -> str:

@@ -104,6 +104,7 @@ class Exploration:
     profiles: Callable[[str], Sequence[Any]]
     world: Callable[[Any], World[Any, Any]]
     everything: frozenset[str]
+    """What must happen in some scope of a profile: every action, every refusal, and more of some worlds."""
     weight: Callable[[Any], Any] = lambda scope: 0
     """How large a scope is, more or less: the largest start first."""
 

@@ -147,7 +147,6 @@ def swap(scope: PagedScope, state: Paged) -> Arguments:
 
 
 def access(scope: PagedScope, state: Paged) -> Arguments:
-    """Yield the blocks of tables, at the time of the last access and later."""
     last = max(state.times)
     for slot, _ in there(state) if "access" in scope.calls else ():
         yield touched(state, slot), last + 1

@@ -99,7 +99,6 @@ class TablesWorld(CallsWorld[Paged, BlockwrightTables]):
 EVERYTHING = frozenset(reason.name for reason in PagedReason) | frozenset(
     kind for kind in KINDS if kind != "AccessUnknown"
 )
-"""What must happen in some scope of a profile: every action, and every refusal."""
 
 
 def weight(each: PagedScope) -> tuple[int, int, int]:

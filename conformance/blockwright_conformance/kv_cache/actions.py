@@ -27,15 +27,11 @@ RUNNING: tuple[Any, ...] = (
     *(running.Grow, running.Append, KINDS["Release"], KINDS["Trim"], KINDS["Preempt"], KINDS["Publish"]),
     *(wrong.WrongStep, wrong.LateHit, KINDS["Retain"], KINDS["ReleasePrefix"]),
 )
-"""What may be done with a request that holds a block table, in the order in which it is tried."""
+"""The actions on a running request, in the order in which they are tried, then those on others and on the manager."""
 WAITING: tuple[Any, ...] = (AdmitHeld, arrivals.Find, Admit, KINDS["Release"])
-"""With one that waits."""
 PROMPTED: tuple[Any, ...] = (Admit, arrivals.Find, wrong.WrongHit)
-"""With one that is not there, for each prompt that it may have."""
 UNSENT: tuple[Any, ...] = (KINDS["Release"], wrong.WrongStep, Admit)
-"""With one that is not there, whatever its prompt."""
 WHOLE: tuple[Any, ...] = (running.GrowEach, *(each for each in KINDS.values() if each not in RUNNING))
-"""With the manager as a whole."""
 
 NAMES: tuple[str, ...] = tuple(
     dict.fromkeys(
@@ -43,7 +39,6 @@ NAMES: tuple[str, ...] = tuple(
         for each in (*RUNNING, *WAITING, *PROMPTED, *UNSENT, *WHOLE)
     )
 )
-"""The kinds of all actions, by name."""
 
 
 def enabled(scope: Scope, state: State) -> Iterator[Any]:

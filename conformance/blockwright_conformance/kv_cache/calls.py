@@ -5,7 +5,7 @@ Calls with options, and those that an engine makes in a row, are classes of thei
 
 from collections.abc import Callable, Iterator
 from itertools import product
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from blockwright_spec.hints import Wish
 from blockwright_spec.manager import retention, transitions
@@ -57,17 +57,19 @@ class Kind(NamedTuple):
     has_slot: bool = False
     chooses: bool = False
     """The transition leaves something open, and takes a choice as its last argument."""
+    word: str = ""
+    """The call is made only in scopes with this word among their calls."""
 
-    def allowed(self, *where: Any) -> Iterator[Call]:
-        for arguments in self.guard(*where):
+    def allowed(self, scope: Scope, *where: Any) -> Iterator[Call]:
+        for arguments in self.guard(scope, *where) if not self.word or self.word in scope.calls else ():
             yield Call(self.name, arguments)
 
 
+def always(scope: Scope, state: State, *request: Any) -> Arguments:
+    yield request[:1]
+
+
 # ---- calls on the manager as a whole
-
-
-def reset(scope: Scope, state: State) -> Arguments:
-    yield from [()] * ("reset" in scope.calls)
 
 
 def reset_answered(adapter: ManagerAdapter, state: State) -> Reply:
@@ -76,9 +78,8 @@ def reset_answered(adapter: ManagerAdapter, state: State) -> Reply:
 
 def forget(scope: Scope, state: State) -> Arguments:
     """Yield the slots of requests that may be forgotten, and without a slot owners by their extra keys."""
-    if "forget" in scope.calls:
-        yield from ((slot, 0) for slot, each in enumerate(state.requests) if not isinstance(each, Absent))
-        yield from ((None, extra) for extra in range(1, len(EXTRAS)) if extra in dict(scope.prompts))
+    yield from ((slot, 0) for slot, each in enumerate(state.requests) if not isinstance(each, Absent))
+    yield from ((None, extra) for extra in range(1, len(EXTRAS)) if extra in dict(scope.prompts))
 
 
 def forgotten(state: State, slot: int | None, extra: int) -> Done | Refusal:
@@ -88,8 +89,8 @@ def forgotten(state: State, slot: int | None, extra: int) -> Done | Refusal:
     return forgetting.forget_extra(state, frozenset(at for at, other in enumerate(EXTRAS) if own <= other.items()))
 
 
-def unlearn(adapter: ManagerAdapter, state: State, slot: int | None, extra: int) -> None:
-    cast("Any", adapter).unlearn(None if slot is None else name_of(slot), extra)
+def unlearn(adapter: Any, state: State, slot: int | None, extra: int) -> None:
+    adapter.unlearn(None if slot is None else name_of(slot), extra)
 
 
 def start(scope: Scope, state: State) -> Arguments:
@@ -121,7 +122,7 @@ def settle_named(adapter: ManagerAdapter, state: State, rejected: tuple[tuple[in
 
 def finish_load(scope: Scope, state: State) -> Arguments:
     """Yield the loads that may end, and how many of their tokens came."""
-    for slot, request in enumerate(state.requests) if "load" in scope.calls else ():
+    for slot, request in enumerate(state.requests):
         if not is_loading(state, slot):
             yield from [(slot, 0)] * is_untimely(scope)
         elif isinstance(request, Running) and request.added.loading:
@@ -132,8 +133,6 @@ def finish_load(scope: Scope, state: State) -> Arguments:
 
 def fork(scope: Scope, state: State) -> Arguments:
     """Yield parents, with the slot and the prefix of the child."""
-    if "fork" not in scope.calls:
-        return
     child, misuses = absent(state), "misuse" in scope.calls
     for slot, request in enumerate(state.requests):
         if child is not None and isinstance(request, Running):
@@ -184,16 +183,15 @@ def take_copies(adapter: ManagerAdapter, state: State) -> None:
 
 
 def tick(scope: Scope, state: State) -> Arguments:
-    if "hint" in scope.calls:
-        wishes = tuple(each.added.wish.until for each in state.requests if isinstance(each, Running))
-        if max((*wishes, *(mark.until for mark in state.marks))) > state.now:
-            yield (state.now + 1,)
-        if "misuse" in scope.calls:
-            yield (state.now - 1,)
+    wishes = tuple(each.added.wish.until for each in state.requests if isinstance(each, Running))
+    if max((*wishes, *(mark.until for mark in state.marks))) > state.now:
+        yield (state.now + 1,)
+    if "misuse" in scope.calls:
+        yield (state.now - 1,)
 
 
 def may_hold(scope: Scope, state: State) -> bool:
-    return "outside" in scope.calls and len(state.outside) < scope.outside
+    return len(state.outside) < scope.outside
 
 
 def hold(scope: Scope, state: State) -> Arguments:
@@ -217,9 +215,6 @@ def take_served(adapter: ManagerAdapter, state: State, count: int) -> Reply:
 
 
 def let_go(scope: Scope, state: State) -> Arguments:
-    """Yield blocks in the order in which they are let go of."""
-    if "outside" not in scope.calls:
-        return
     every = state.outside
     yield from dict.fromkeys((blocks,) for blocks in (*((block,) for block in every), every, every[::-1]) if blocks)
     if "misuse" in scope.calls:
@@ -238,8 +233,6 @@ def publish(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
 
     That they cannot be taken back afterwards is seen where wrong steps are made.
     """
-    if "later" not in scope.calls:
-        return
     request, size = running(state, slot), state.config.groups[0].block_size
     most = min(request.written, len(prefix[1]))
     yield slot, request.computed, True
@@ -261,9 +254,6 @@ def publish_run(adapter: ManagerAdapter, state: State, slot: int, end: int, has_
 
 
 def trim(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
-    """Yield lengths whose dead entries become null."""
-    if "trim" not in scope.calls:
-        return
     request = running(state, slot)
     most = min(request.written, len(prefix[1]))
     yield slot, request.computed
@@ -290,10 +280,6 @@ def end(adapter: ManagerAdapter, state: State, slot: int) -> None:
     adapter.forget(name)
 
 
-def preempt(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
-    yield from [(slot,)] * ("preempt" in scope.calls)
-
-
 def preempt_told(adapter: ManagerAdapter, state: State, slot: int) -> None:
     is_told = state.config.added.counts or state.config.added.keeps
     (getattr(adapter, "preempt", adapter.free) if is_told else adapter.free)(name_of(slot))
@@ -307,7 +293,7 @@ def is_told(scope: Scope, request: Running) -> bool:
 def retain(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
     """Yield how many first tokens are to be kept, with which priority, until when."""
     request = running(state, slot)
-    if "hint" not in scope.calls or is_told(scope, request):
+    if is_told(scope, request):
         return
     if request.added.wish.priority == 0:
         yield slot, state.config.groups[0].block_size, 2, state.now + 1
@@ -317,9 +303,8 @@ def retain(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
 
 
 def release_prefix(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
-    """Yield the first token of those that are to be evicted first."""
     request = running(state, slot)
-    if "hint" in scope.calls and not is_told(scope, request):
+    if not is_told(scope, request):
         if request.added.wish.first is None:
             yield slot, 0
         yield from [(slot, 1)] * ("odd" in scope.calls)
@@ -329,22 +314,22 @@ def release_prefix(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arg
 KINDS = {
     each.name: each
     for each in (
-        Kind("Reset", reset, transitions.reset, reset_answered),
-        Kind("Forget", forget, forgotten, unlearn, has_slot=True),
-        Kind("FinishLoad", finish_load, flights.finish_load, "finish_load", has_slot=True, chooses=True),
-        Kind("Fork", fork, forked, fork_sent, has_slot=True, chooses=True),
+        Kind("Reset", always, transitions.reset, reset_answered, word="reset"),
+        Kind("Forget", forget, forgotten, unlearn, has_slot=True, word="forget"),
+        Kind("FinishLoad", finish_load, flights.finish_load, "finish_load", has_slot=True, chooses=True, word="load"),
+        Kind("Fork", fork, forked, fork_sent, has_slot=True, chooses=True, word="fork"),
         Kind("TakeCopies", copies_to_take, forks.take_copies, take_copies, chooses=True),
         Kind("Start", start, flights.begin, "start"),
         Kind("Settle", settle, flights.settle, settle_named, chooses=True),
-        Kind("Tick", tick, retention.advance, "advance_time"),
-        Kind("Hold", hold, outside.hold, "pin"),
-        Kind("Take", take, outside.take, take_served, chooses=True),
-        Kind("LetGo", let_go, outside.let_go, "unpin"),
+        Kind("Tick", tick, retention.advance, "advance_time", word="hint"),
+        Kind("Hold", hold, outside.hold, "pin", word="outside"),
+        Kind("Take", take, outside.take, take_served, chooses=True, word="outside"),
+        Kind("LetGo", let_go, outside.let_go, "unpin", word="outside"),
         Kind("Release", release, transitions.release, end, has_slot=True, chooses=True),
-        Kind("Trim", trim, transitions.trim, "trim", has_slot=True, chooses=True),
-        Kind("Preempt", preempt, transitions.preempt, preempt_told, has_slot=True, chooses=True),
-        Kind("Publish", publish, transitions.publish, publish_run, has_slot=True),
-        Kind("Retain", retain, retention.retain, "retain", has_slot=True),
-        Kind("ReleasePrefix", release_prefix, retention.release_prefix, "release_prefix", has_slot=True),
+        Kind("Trim", trim, transitions.trim, "trim", has_slot=True, chooses=True, word="trim"),
+        Kind("Preempt", always, transitions.preempt, preempt_told, has_slot=True, chooses=True, word="preempt"),
+        Kind("Publish", publish, transitions.publish, publish_run, has_slot=True, word="later"),
+        Kind("Retain", retain, retention.retain, "retain", has_slot=True, word="hint"),
+        Kind("ReleasePrefix", release_prefix, retention.release_prefix, "release_prefix", has_slot=True, word="hint"),
     )
 }

@@ -34,7 +34,6 @@ FEATURES: dict[str, Callable[[Scope], object]] = {
     "encoder": lambda scope: scope.encoder,
     "extra keys": lambda scope: any(extra for extra, _ in scope.prompts),
 }
-"""Which scopes need a feature, by the name of the feature."""
 
 NAMES: dict[str, dict[str, str]] = {what: FILE[what] for what in ("kinds", "calls", "features")}
 """Everything that a manager may declare, with its meaning."""

@@ -31,7 +31,6 @@ WEIGHTS = {"Append": 20, "Grow": 8, "GrowEach": 8, "Admit": 6, "Start": 8, "Sett
 """How often a walk takes an action, others counting 1: requests must grow for blocks to run short."""
 
 View = tuple[frozenset[object], ...]
-"""All that a lookup can see of a state."""
 
 
 def lookup_view(state: State) -> View:
@@ -141,7 +140,6 @@ def explorer(
     canonical: Callable[[State, Names], Form] = form,
     max_transitions: int | None = None,
 ) -> Explorer[State, ManagerAdapter]:
-    """Return the explorer of a scope; without a factory, of the specification alone."""
     world = KVCacheWorld(scope, factory or BlockwrightAdapter, laws, canonical)
     return Explorer(world, alone=factory is None, max_transitions=max_transitions)
 

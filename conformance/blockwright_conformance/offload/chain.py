@@ -328,7 +328,6 @@ CHAIN_EVERYTHING = (
     | {"chain: store dropped", "chain: load dropped", "chain: block dropped"}
     | {"chain: evicted from tier 0", "chain: evicted from tier 1"}
 )
-"""What must happen in some scope of a profile: every action, every refusal, and every end of a transfer."""
 
 
 def as_one(outcome: Outcome[Chain]) -> ChainDone:

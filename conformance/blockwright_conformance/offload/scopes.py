@@ -32,7 +32,6 @@ class TierScope:
     readers: int = 1
     recovered: tuple[Key, ...] = ()
     misuse: bool = True
-    """Whether calls are made that are wrong."""
     said: tuple[Any, ...] = ()
 
     @property

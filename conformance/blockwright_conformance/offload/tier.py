@@ -213,7 +213,6 @@ class TierWorld(World[TierNow, TierUnderTest]):
 TIER_EVERYTHING = frozenset(f"tier: {reason.name}" for reason in TierReason) | frozenset(
     f"tier: {name}{how}" for name in MEANINGS for how in ("", " (failed)") if not how or name.startswith("complete")
 )
-"""What must happen in some scope of a profile: every call, and every refusal."""
 
 
 def misfound(

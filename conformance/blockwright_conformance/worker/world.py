@@ -161,11 +161,9 @@ EVENTS = (
 EVERYTHING = frozenset((*SERVED, *EVENTS, *(each.__name__ for each in ACTIONS if each not in (Serve, Misuse)))) | {
     each.name for each in RowRefusal if each is not RowRefusal.ILLEGAL_ORDER
 }
-"""What must happen in some history: every call, every refusal of a worker, and every way in which a step is made."""
 
 
 LENGTHS = {"quick": (1, 40), "pr": (6, 140), "nightly": (300, 200)}
-"""Per profile: examples of the machine, and the steps of each."""
 
 
 def scopes(profile: str) -> tuple[WorkerScope, ...]:
