@@ -22,9 +22,8 @@ from blockwright_spec.manager.laws import LAWS, STEP_LAWS
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
-from .capabilities import Deviation
+from .capabilities import Deviation, expected_of, judged
 from .checker.compiled import trouble
-from .expected_failures import expected_of, judged
 from .gates import OURS, GateResult, Profile, factory_of, gate, gates, lacking
 from .kv_cache.fitting import capabilities_of, fitting
 from .kv_cache.scopes import PROFILES

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from blockwright.policies import policy_named
 
-from .capabilities import Capabilities, Deviation, Verdict, judge
-from .expected_failures import expected_of, findings, said
+from .capabilities import Capabilities, Deviation, Verdict, expected_of, findings, judge, said
 from .gates import GateResult, factory_of
 from .kv_cache.fitting import capabilities_of, check_names, fitting
 from .kv_cache.gate import judged

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from .capabilities import Deviation
-from .expected_failures import expected_of, findings
+from .capabilities import Deviation, expected_of, findings
 from .gates import OURS, factory_of
 from .kv_cache.fitting import capabilities_of, fitted, fitting, lacking
 from .kv_cache.gate import judged

@@ -20,8 +20,8 @@ from blockwright_conformance.checker.compiled import PACKAGES, RECORD, digests, 
 
 KIT = """
     block_tables/abstraction block_tables/actions block_tables/symmetry
-    kv_cache/abstraction kv_cache/actions kv_cache/adapter kv_cache/arrivals kv_cache/calls kv_cache/lockstep
-    kv_cache/parts kv_cache/running kv_cache/symmetry kv_cache/wrong
+    kv_cache/abstraction kv_cache/actions kv_cache/adapter kv_cache/calls kv_cache/lockstep
+    kv_cache/parts kv_cache/requests kv_cache/symmetry
 """.split()
 """The modules of the kit that are compiled with the specification."""
 

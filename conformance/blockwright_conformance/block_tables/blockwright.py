@@ -73,16 +73,14 @@ class BlockwrightTables:
         tables = {slot: (prefix, table.copy_onto(allocator)) for slot, (prefix, table) in self.tables.items()}
         return twin_of(self, allocator=allocator, tables=tables)
 
-    def new_table(self) -> BlockTable:
-        size, window = self.config.block_size, self.config.window
-        table: BlockTable = self.package.paging.BlockTable(size, self.allocator, max_block_sliding_window=window)
-        return table
-
     def device(self, device: Device) -> Any:
         return self.package.paging.Device[device.name]
 
     def table(self, slot: int) -> BlockTable:
-        return self.tables[slot][1] if slot in self.tables else self.new_table()
+        if slot in self.tables:
+            return self.tables[slot][1]
+        size, window = self.config.block_size, self.config.window
+        return self.package.paging.BlockTable(size, self.allocator, max_block_sliding_window=window)  # type: ignore[no-any-return]
 
     def allocate(self, slot: int, prefix: Prefix, device: Device) -> None:
         table = self.table(slot)

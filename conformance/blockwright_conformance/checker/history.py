@@ -152,18 +152,8 @@ def run_drawn(
             self.history.finish()
             fired.update(self.history.fired)
 
-    run_state_machine_as_test(
-        Machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            derandomize=derandomize,
-            database=None,
-            deadline=None,
-            print_blob=False,
-            report_multiple_bugs=False,
-            phases=(Phase.generate, Phase.shrink),
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    plain: Any = {"database": None, "deadline": None, "print_blob": False, "report_multiple_bugs": False}
+    plain |= {"phases": (Phase.generate, Phase.shrink), "suppress_health_check": list(HealthCheck)}
+    chosen = settings(max_examples=examples, stateful_step_count=steps, derandomize=derandomize, **plain)
+    run_state_machine_as_test(Machine, settings=chosen)
     return fired

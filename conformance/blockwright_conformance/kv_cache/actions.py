@@ -14,24 +14,24 @@ from blockwright_spec.manager.metrics import Call
 from blockwright_spec.manager.state import Absent, Running, State, is_loading
 from blockwright_spec.reads import Prefix
 
-from . import arrivals, running, wrong
+from . import requests
 from .adapter import ManagerAdapter
-from .arrivals import Admit, AdmitHeld
 from .calls import KINDS
 from .calls import Call as TableCall
 from .outcome import ManagerOutcome
 from .parts import Reply
+from .requests import Admit, AdmitHeld
 from .scopes import Scope
 
 RUNNING: tuple[Any, ...] = (
-    *(running.Grow, running.Append, KINDS["Release"], KINDS["Trim"], KINDS["Preempt"], KINDS["Publish"]),
-    *(wrong.WrongStep, wrong.LateHit, KINDS["Retain"], KINDS["ReleasePrefix"]),
+    *(requests.Grow, requests.Append, KINDS["Release"], KINDS["Trim"], KINDS["Preempt"], KINDS["Publish"]),
+    *(requests.WrongStep, requests.LateHit, KINDS["Retain"], KINDS["ReleasePrefix"]),
 )
 """The actions on a running request, in the order in which they are tried, then those on others and on the manager."""
-WAITING: tuple[Any, ...] = (AdmitHeld, arrivals.Find, Admit, KINDS["Release"])
-PROMPTED: tuple[Any, ...] = (Admit, arrivals.Find, wrong.WrongHit)
-UNSENT: tuple[Any, ...] = (KINDS["Release"], wrong.WrongStep, Admit)
-WHOLE: tuple[Any, ...] = (running.GrowEach, *(each for each in KINDS.values() if each not in RUNNING))
+WAITING: tuple[Any, ...] = (AdmitHeld, requests.Find, Admit, KINDS["Release"])
+PROMPTED: tuple[Any, ...] = (Admit, requests.Find, requests.WrongHit)
+UNSENT: tuple[Any, ...] = (KINDS["Release"], requests.WrongStep, Admit)
+WHOLE: tuple[Any, ...] = (requests.GrowEach, *(each for each in KINDS.values() if each not in RUNNING))
 
 NAMES: tuple[str, ...] = tuple(
     dict.fromkeys(

@@ -143,16 +143,9 @@ def folded(fact: Any) -> Counts:
     if fact.is_resumed:
         again = {"again_local": local, "again_external": external, "again_computed": computed}
         return replace(counts, resumed=int(admits), **again)
-    return replace(
-        counts,
-        queries=fact.queries,
-        hits=fact.hit if admits and fact.queries else 0,
-        external_queries=fact.external_queries,
-        external_hits=fact.external_hits,
-        local=local,
-        external=external,
-        computed=computed,
-    )
+    hits = fact.hit if admits and fact.queries else 0
+    counts = replace(counts, external_queries=fact.external_queries, external_hits=fact.external_hits)
+    return replace(counts, queries=fact.queries, hits=hits, local=local, external=external, computed=computed)
 
 
 class Account:
@@ -350,14 +343,10 @@ class BlockwrightAdapter:
         batch = self.manager.allocate_slots_batch(requests, [new for _, _, new in asks], lookahead)
         new = slices(list(batch.new_block_ids), list(batch.new_block_offsets), len(self.manager.managers))
         nulled = slices(list(batch.nulled_entries), list(batch.nulled_offsets), len(self.manager.managers))
-        flat = list(batch.replaced_entries)
-        replaced = [(flat[at], tuple(flat[at + 1 : at + 4])) for at in range(0, len(flat), 4)]
-        served = tuple(
-            [
-                Served(new[i], nulled[i], tuple([entry for index, entry in replaced if index == i]))  # type: ignore[misc]
-                for i in range(batch.num_served)
-            ]
-        )
+        flat, replaced = list(batch.replaced_entries), [list[Any]() for _ in new]
+        for at in range(0, len(flat), 4):
+            replaced[flat[at]].append(tuple(flat[at + 1 : at + 4]))
+        served = tuple(map(Served, new, nulled, map(tuple, replaced)))[: batch.num_served]
         if batch.refused != (None if len(served) == len(asks) else len(served)):
             raise AssertionError(f"BATCH-1: {len(served)} served of {len(asks)}, refused {batch.refused}")
         return served, batch.refused is None
@@ -386,16 +375,16 @@ class BlockwrightAdapter:
         self.manager.remove_skipped_blocks(self.owned(name), end)
 
     def free(self, name: str) -> None:
-        request = self.owned(name)
-        request.num_computed_tokens = request.num_tokens
-        self.note_call(name)
-        self.manager.free(request)
+        self.end(name, preempted=False)
 
     def preempt(self, name: str) -> None:
+        self.end(name, preempted=True)
+
+    def end(self, name: str, *, preempted: bool) -> None:
         request = self.owned(name)
         request.num_computed_tokens = request.num_tokens
         self.note_call(name)
-        self.manager.free(request, preempted=True)
+        self.manager.free(request, preempted=preempted)
 
     def note_call(self, name: str) -> None:
         if self.account is not None:
@@ -457,10 +446,8 @@ class BlockwrightAdapter:
         limiting = tuple([part.group for part in said.groups if part.missing_end is not None])
         if limiting != said.limiting_groups:
             raise AssertionError(f"EXPLAIN-1: groups {limiting} lack a block, {said.limiting_groups} are said to limit")
-        parts = [
-            (part.num_tokens, part.missing_end, "MISSING" if part.limit is part.cause else part.limit.name)
-            for part in said.groups
-        ]
+        limits = ["MISSING" if part.limit is part.cause else part.limit.name for part in said.groups]
+        parts = [(part.num_tokens, part.missing_end, limit) for part, limit in zip(said.groups, limits, strict=True)]
         return Explained(said.num_tokens, said.candidate, tuple(parts))
 
     def observe(self, names: tuple[str, ...]) -> Observation:
@@ -510,12 +497,8 @@ class BlockwrightAdapter:
         if not self.joined:
             self.joined.append((0, ()))
         since = [[event for batch in stream.since(at) for event in batch.events] for at, _ in self.joined]
-        heard = tuple(
-            [
-                Listener(snapshot, tuple(map(self.event, events)))  # type: ignore[arg-type]
-                for (_, snapshot), events in zip(self.joined, since, strict=True)
-            ]
-        )
+        pairs: Any = zip(self.joined, since, strict=True)
+        heard = tuple([Listener(snapshot, tuple(map(self.event, events))) for (_, snapshot), events in pairs])
         now = stream.snapshot()
         self.joined = [*self.joined, (now.sequence, tuple(map(self.event, now.events)))][-JOINED:]
         return heard

@@ -7,26 +7,27 @@ that is not declared is left out *of* the scope: the engine does not make the ca
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from blockwright_spec.reads import Mamba
 
 from ..capabilities import Capabilities
-from .scopes import FILE, Scope, kind_and_lengths
+from .scopes import FILE, Scope, kind_and_lengths, option
+
+
+def has(name: str, scope: Scope) -> bool:
+    return bool(option(scope.config, name))
+
+
+OPTIONS = {each: each for each in ("caching", "eagle", "overlaps", "settles", "watermark", "counts")} | {
+    "key lookahead": "key_lookahead", "events": "tells", "retention": "retains", "keeping": "keeps", "units": "unit",
+}  # fmt: skip
+"""Features that an option of a configuration turns on."""
 
 FEATURES: dict[str, Callable[[Scope], object]] = {
-    "caching": lambda scope: scope.config.caching,
+    **{name: partial(has, field) for name, field in OPTIONS.items()},
     "uncached": lambda scope: not scope.config.caching,
-    "eagle": lambda scope: scope.config.eagle,
-    "key lookahead": lambda scope: scope.config.added.key_lookahead,
-    "overlaps": lambda scope: scope.config.added.overlaps,
-    "settles": lambda scope: scope.config.added.settles,
-    "watermark": lambda scope: scope.config.watermark,
-    "events": lambda scope: scope.config.added.tells,
-    "counts": lambda scope: scope.config.added.counts,
-    "retention": lambda scope: scope.config.added.retains,
-    "keeping": lambda scope: scope.config.added.keeps,
-    "units": lambda scope: scope.config.added.unit,
     "groups": lambda scope: len(scope.config.groups) > 1,
     "block sizes": lambda scope: len({group.block_size for group in scope.config.groups}) > 1,
     "drafts": lambda scope: scope.drafts or keeps_draft_states(scope),

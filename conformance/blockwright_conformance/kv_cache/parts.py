@@ -1,6 +1,6 @@
 """What actions have in common, on both sides: requests that are sent, looked up, given slots."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.added import StepAdded
@@ -68,26 +68,19 @@ def looked_up(state: State, slot: int, choice: Choice) -> tuple[State, Hit]:
     return outcome.state, request.hit
 
 
-class Lookups:
-    """The results of lookups in one state, each made once: listing the allowed actions asks for every prompt."""
-
-    def __init__(self) -> None:
-        self.state: State | None = None
-        self.hits: dict[Prefix, Hit] = {}
-
-    def hit(self, state: State, prefix: Prefix) -> Hit:
-        if self.state is not state:
-            self.state, self.hits = state, {}
-        if (hit := self.hits.get(prefix)) is None:
-            hit = self.hits[prefix] = found(state, prefix, LRU)
-        return hit
-
-
-LAST = Lookups()
+LAST: list[Any] = [None, {}]
+"""The last state in which prompts were looked up, and the hits: listing the allowed actions asks for every prompt."""
 
 
 def hit_of(state: State, prefix: Prefix) -> Hit:
-    return LAST.hit(state, prefix) if state.config.caching else Hit()
+    if not state.config.caching:
+        return Hit()
+    if LAST[0] is not state:
+        LAST[:] = state, {}
+    hits: dict[Prefix, Hit] = LAST[1]
+    if prefix not in hits:
+        hits[prefix] = found(state, prefix, LRU)
+    return hits[prefix]
 
 
 def running(state: State, slot: int) -> Running:

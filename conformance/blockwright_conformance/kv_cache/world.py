@@ -19,7 +19,7 @@ from .counterexample import diagnose
 from .counterexample.adapter_calls import AdapterCalls
 from .outcome import ManagerOutcome
 from .parts import Reply, names_of
-from .running import GrowEach
+from .requests import GrowEach
 from .scopes import Scope
 from .symmetry import Form, Names, form
 

@@ -23,9 +23,9 @@ from ..kv_cache import lockstep
 from ..kv_cache.abstraction import expected
 from ..kv_cache.actions import enabled, meaning, perform
 from ..kv_cache.adapter import Observation
-from ..kv_cache.arrivals import Admit
 from ..kv_cache.outcome import ManagerOutcome
 from ..kv_cache.parts import names_of
+from ..kv_cache.requests import Admit
 from ..kv_cache.scopes import Scope
 from ..kv_cache.symmetry import Names
 from .calls import Answer, ByCalls, Call

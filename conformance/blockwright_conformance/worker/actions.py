@@ -24,7 +24,7 @@ from blockwright_spec.worker.inputs import Inputs, Work, inputs, stepped
 from blockwright_spec.worker.rows import Row, RowRefusal, Rows, RowsOutcome, gaps, place_of
 
 from ..checker.world import Outcome, kind_of
-from ..kv_cache import arrivals, running
+from ..kv_cache import requests
 from ..kv_cache.actions import enabled
 from ..kv_cache.lockstep import replaced
 from ..kv_cache.parts import computed_of, wanted
@@ -179,9 +179,9 @@ class Serve(WorkerAction):
 
     def work(self, before: State) -> Work | None:
         match self.action:
-            case arrivals.Admit(slot, prefix, step) if step.new:
+            case requests.Admit(slot, prefix, step) if step.new:
                 return Work(slot, found(before, prefix, LRU).length if before.config.caching else 0, step.new)
-            case running.Grow(slot, step):
+            case requests.Grow(slot, step):
                 return Work(slot, computed_of(before, slot), step.new, step.added.drafts)
         return None
 

@@ -11,9 +11,8 @@ from blockwright_conformance.checker.explore import Explorer, Node
 from blockwright_conformance.checker.world import Action, kind_of
 from blockwright_conformance.kv_cache.actions import meaning
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
-from blockwright_conformance.kv_cache.arrivals import Admit
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
-from blockwright_conformance.kv_cache.running import Grow
+from blockwright_conformance.kv_cache.requests import Admit, Grow
 from blockwright_conformance.kv_cache.scopes import EVERY, Scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.outcomes import Reason

@@ -16,11 +16,11 @@ from blockwright_conformance.checker.world import Action
 from blockwright_conformance.kv_cache import actions
 from blockwright_conformance.kv_cache.abstraction import compared, expected
 from blockwright_conformance.kv_cache.adapter import Observation
-from blockwright_conformance.kv_cache.arrivals import Admit
 from blockwright_conformance.kv_cache.calls import KINDS, Call
 from blockwright_conformance.kv_cache.lockstep import choice_of
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.parts import OTHER, Reply, names_of, sent, settled, step_of
+from blockwright_conformance.kv_cache.requests import Admit
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.choices import Choice
@@ -159,7 +159,7 @@ def tell(state: State, action: Any, reply: Reply, choice: Choice = LRU) -> Manag
         return mean_sync_load(state, action, hit, reply)
     if isinstance(action, Admit) and action.asked:
         ready = sent(state, action.slot, action.prefix)
-        return settled(state, transitions.admit(ready, action.slot, hit, action.step(), choice), hit)
+        return settled(state, transitions.admit(ready, action.slot, hit, action.step, choice), hit)
     return actions.meaning(state, action, choice)
 
 

@@ -12,9 +12,8 @@ from typing import Any, NoReturn, Self
 
 from blockwright_conformance.checker.world import kind_of
 from blockwright_conformance.kv_cache.adapter import EXTRAS, Found, ManagerAdapter, Observation
-from blockwright_conformance.kv_cache.arrivals import Admit
 from blockwright_conformance.kv_cache.blockwright import hash_unit
-from blockwright_conformance.kv_cache.running import Grow
+from blockwright_conformance.kv_cache.requests import Admit, Grow
 from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Config, Content, Running, State, Table
 from blockwright_spec.reads import Mamba, Prefix, cut

@@ -14,14 +14,13 @@ from blockwright_conformance.checker.lockstep import act
 from blockwright_conformance.kv_cache.abstraction import differences, expected
 from blockwright_conformance.kv_cache.actions import meaning
 from blockwright_conformance.kv_cache.adapter import Found, Observation, Served
-from blockwright_conformance.kv_cache.arrivals import Admit
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.lockstep import compare, misheard, misreported
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome, outcome_of
 from blockwright_conformance.kv_cache.parts import Reply, names_of
+from blockwright_conformance.kv_cache.requests import Admit, WrongStep
 from blockwright_conformance.kv_cache.scopes import scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld, explorer
-from blockwright_conformance.kv_cache.wrong import WrongStep
 from blockwright_spec.manager.events import Listener
 from blockwright_spec.manager.outcomes import Done, Reason, Refusal, Step
 from blockwright_spec.manager.state import Config, State, Table, initial

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from blockwright_conformance import ConformanceError, run_conformance
-from blockwright_conformance.capabilities import Capabilities, Deviation, Standing
-from blockwright_conformance.expected_failures import expected_of, judged
+from blockwright_conformance.capabilities import Capabilities, Deviation, Standing, expected_of, judged
 from blockwright_conformance.gates import GateResult
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.fitting import fitting, lacking

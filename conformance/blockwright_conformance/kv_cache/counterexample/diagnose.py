@@ -36,10 +36,9 @@ from ...checker.lockstep import Compared
 from ...checker.world import kind_of
 from ..abstraction import differences, expected
 from ..adapter import Found, ManagerAdapter, Observation
-from ..arrivals import Admit, Find
 from ..outcome import ManagerOutcome
 from ..parts import OTHER, Reply, names_of
-from ..running import GrowEach
+from ..requests import Admit, Find, GrowEach
 
 HINTS = ("Retain", "ReleasePrefix", "Tick")
 
