@@ -155,7 +155,7 @@ class Grow(NamedTuple):
             yield from (cls(slot, Step(remaining, ahead)) for ahead in scope.lookaheads if ahead)
             for drafts in range(1, scope.drafts + 1):
                 if request.computed + remaining + drafts <= state.config.max_model_len:
-                    yield from cls.drafted(state, slot, remaining, drafts)
+                    yield from cls.drafted(scope, state, slot, remaining, drafts)
             if "later" in scope.calls:
                 for place in parts.places(scope, state, request.computed, remaining):
                     yield cls(slot, step_of(remaining, later=True, checkpoint=place))
@@ -171,12 +171,13 @@ class Grow(NamedTuple):
                 yield cls(slot, Step(request.written - request.computed + new))
 
     @classmethod
-    def drafted(cls, state: State, slot: int, remaining: int, drafts: int) -> Iterator[Self]:
+    def drafted(cls, scope: Scope, state: State, slot: int, remaining: int, drafts: int) -> Iterator[Self]:
         most = states.draft_states(state.config)
         if most is None:
             yield cls(slot, Step(remaining + drafts))
         if most is None or drafts <= most:
-            yield cls(slot, step_of(remaining + drafts, drafts=drafts))
+            for place in parts.places(scope, state, running(state, slot).computed, remaining + drafts):
+                yield cls(slot, step_of(remaining + drafts, drafts=drafts, checkpoint=place))
 
     @classmethod
     def overlapped(cls, scope: Scope, state: State, slot: int, request: Running) -> Iterator[Self]:

@@ -20,6 +20,7 @@ from tests.core.support import (
     mamba,
     prompt,
     published,
+    pure_only,
     single_dump,
     sliding,
 )
@@ -37,6 +38,7 @@ from blockwright import (
     SlidingWindowManager,
     get_manager_for_kv_cache_spec,
 )
+from blockwright.core.tables.group import GroupTables
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, UnknownRequestError, UnsupportedError
 
 # ---------------------------------------------------------------------- dispatch
@@ -183,6 +185,18 @@ def test_publishing() -> None:
     with pytest.raises(InvalidArgumentError, match="block_size"):
         group.cache_blocks(Request("r", [1] * 14, 3), 4)
     assert single_dump(group) == before
+
+
+@pure_only
+def test_a_failure_in_the_middle_of_publishing_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    group = group_of(full())
+    group.allocate_new_blocks("r", 8)
+    monkeypatch.setattr(GroupTables, "publish", fails)
+    with pytest.raises(MemoryError):
+        group.cache_blocks(prompt(8, 4), 8)
 
 
 def test_caching_off() -> None:

@@ -28,7 +28,9 @@ from blockwright.errors import InvalidArgumentError, UnknownStepError, Unsupport
 def start_step(state: State) -> int:
     """Start a step and return its number; the one before it runs first: ``start_step``. law: SETTLE-1, MAMBA-5."""
     if not state.config.overlaps:
-        raise UnsupportedError("start_step: steps are kept apart only with overlap_steps=True")
+        raise UnsupportedError(
+            "start_step: requires overlap_steps=True; otherwise each call settles the last step"
+        )
     state.pool.require_whole()
     if state.config.unit > 0:
         reserve_all_tails(state, state.due.in_order())
@@ -70,7 +72,7 @@ def new_step_starts(state: State) -> None:
 def settle_step(state: State, step: int, num_rejected_tokens: Mapping[str, int] | None) -> None:
     """Say that the oldest step in flight is done: ``settle_step``. law: SETTLE-1, FENCE-1, PUB-3."""
     if len(state.steps) == 0 or step != int(state.steps[0].number):
-        oldest = f"the oldest is {state.steps[0].number}" if state.steps else "none is"
+        oldest = f"the oldest is {state.steps[0].number}" if state.steps else "no step is in flight"
         raise UnknownStepError(f"step: {step} is not the oldest step in flight; {oldest}")
     state.pool.require_whole()
     done = state.steps[0]

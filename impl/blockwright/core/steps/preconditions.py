@@ -240,8 +240,8 @@ def check_checkpoint(state: State, tables: RequestTables | None, ask: StepReques
     config, place = state.config, ask.checkpoint
     if not config.caching or config.overlaps or config.unit > 0 or config.most_drafts < 0:
         raise InvalidArgumentError(
-            "num_checkpoint_tokens: a state is kept inside a step of recurrent layers alone, with caching and without "
-            "overlap_steps and prefix_match_unit"
+            "num_checkpoint_tokens: requires recurrent layers and enable_caching=True; not together with overlap_steps "
+            "or prefix_match_unit"
         )
     at: i64 = 0
     while at < config.num_groups:
