@@ -47,13 +47,13 @@ LOCKSTEP: Final = ("lockstep", "paged", "offload", "worker")
 
 _EPILOG = """\
 examples:
-  blockwright conform                                  some of the gates, a minute
-  blockwright conform --profile pr                     all that can find a bug of the manager, minutes
+  blockwright conform                                  the quick gates: a minute
+  blockwright conform --profile pr                     every gate that can find a bug in the manager: minutes
   blockwright conform --gate lockstep --scope "full"   some scopes of one gate
   blockwright conform --impl mymodule:Adapter          another block manager, through an adapter of its own
   blockwright conform --impl exec:./manager            the same in a process of its own, in any language
-  blockwright conform --policy mymodule:MyPolicy       an eviction policy, as replay takes it
-  blockwright conform --explorer build/explorer        lock-step twice as fast: the specification compiled
+  blockwright conform --policy mymodule:MyPolicy       an eviction policy, named as for replay
+  blockwright conform --explorer build/explorer        lock-step twice as fast, with the compiled specification
   blockwright conform --json report.json
 """
 
@@ -61,22 +61,23 @@ examples:
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser = subparsers.add_parser(
         "conform",
-        help="show that the manager does what the specification says",
+        help="check the manager, or another one, against the specification",
         description="Run the conformance gates: exhaustive lock-step, state machines, contracts, mutants, known bugs.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--profile", choices=tuple(PROFILES), help="how far to go (default: quick, or pr for what is named)"
+        "--profile", choices=tuple(PROFILES), help="how far to go (default: quick; pr with --gate, --scope or --impl)"
     )
-    parser.add_argument("--gate", choices=tuple(gates()), action="append", help="only this gate (may be repeated)")
-    parser.add_argument("--skip", choices=tuple(gates()), action="append", help="all but this gate (may be repeated)")
+    names: Any = {"choices": tuple(gates()), "action": "append", "metavar": "NAME"}
+    parser.add_argument("--gate", help=f"run only this gate (may be repeated): {', '.join(gates())}", **names)
+    parser.add_argument("--skip", help="run every gate except this one (may be repeated)", **names)
     parser.add_argument("--scope", default="", metavar="TEXT", help="only scopes whose names contain TEXT")
     parser.add_argument(
         "--impl", default=OURS, metavar="MODULE:FACTORY", help="the manager to test, or exec:COMMAND (default: ours)"
     )
     parser.add_argument(
-        "--policy", default="", metavar="MODULE:FACTORY", help="the eviction policy to test, as replay takes it"
+        "--policy", default="", metavar="MODULE:FACTORY", help="the eviction policy to test, named as for replay"
     )
     parser.add_argument(
         "--expected", type=Path, metavar="FILE", help="a strict list of expected failures (TOML), with --impl"
@@ -85,7 +86,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--explorer",
         type=Path,
         metavar="DIR",
-        help="explore with the specification compiled: what blockwright_lab.explorer made there",
+        help="a folder with the compiled specification, made by python -m blockwright_lab.explorer DIR",
     )
     parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="processes to use (default: 2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON (- for stdout)")

@@ -3,6 +3,8 @@
 A difference begins with the law that it breaks, or with the field that differs and a colon.
 """
 
+from dataclasses import astuple, fields
+
 from blockwright_spec.manager.choices import Choice, recorded
 from blockwright_spec.manager.events import Listener
 from blockwright_spec.manager.hits import found, holding
@@ -33,16 +35,17 @@ def choice_of(adapter: ManagerAdapter, reply: Reply) -> Choice:
 
 def refusals(outcome: ManagerOutcome, reply: Reply, adapter: ManagerAdapter) -> list[str]:
     refusal, error = outcome.refusal, reply.error
-    when = refusal.reason.value[0] if refusal else None
+    when, why = refusal.reason.value if refusal else (None, "success")
+    wanted = f"{why} ({refusal.reason.name})" if refusal else why
     wrong = when is When.INVALID or (refusal and refusal.reason is Reason.TOO_LONG and error is not None)
     if wrong and error is None:
-        return [f"refusal: accepted, or refused for now, and the call is wrong: {refusal}"]
+        return [f"refusal: accepted, or refused for now; expected an error: {wanted}"]
     if error is not None and not wrong:
-        return [f"refusal: called wrong ({type(error).__name__}: {error}); expected {refusal or 'success'}"]
+        return [f"refusal: called wrong ({type(error).__name__}: {error}); expected {wanted}"]
     if refusal and refusal.reason is Reason.HIT_STALE and not isinstance(error, adapter.stale):
         return [f"refusal: wrong error for a stale hit: {type(error).__name__}: {error}"]
     if reply.refused != (when in (When.NOT_NOW, When.NEVER) and not wrong):
-        return [f"refusal: {'refused' if reply.refused else 'not refused'}; expected {refusal or 'success'}"]
+        return [f"refusal: {'refused' if reply.refused else 'not refused'}; expected {wanted}"]
     return []
 
 
@@ -123,12 +126,16 @@ def miscounted(outcome: ManagerOutcome, call: Call | None, shown: Observation) -
     happened = Counts()
     for state, step in outcome.steps:
         happened = added(happened, counted(state, step, call, shown.counted.life))
-    before, after, read = shown.counted.before, shown.counted.after, shown.counted.read
-    return [
-        f"{law.id}: {law.statement}: {before} became {after}, read as {read}; what happened is {happened}"
-        for law in METRIC_LAWS
-        if not law.holds(before, after, read, happened)
+    before, after, read, _ = shown.counted
+    if not (broken := [law for law in METRIC_LAWS if not law.holds(before, after, read, happened)]):
+        return []
+    rows = zip([each.name for each in fields(Counts)], *map(astuple, (before, after, read, happened)), strict=True)
+    wrong = [
+        f"{name}: expected {due} more, grew by {new - old}, read as {told}"
+        for name, old, new, told, due in rows
+        if not new - old == told == due
     ]
+    return [f"{law.id}: {law.statement}: {'; '.join(wrong)}" for law in broken]
 
 
 def replaced(step: Done) -> tuple[tuple[int, int, int], ...]:

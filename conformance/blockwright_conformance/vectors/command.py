@@ -22,9 +22,9 @@ from .wire import answer_line, call_line, config_line
 
 _EPILOG = """\
 examples:
-  blockwright vectors --run ./manager                   a manager that speaks the protocol, on the vectors of the kit
-  blockwright vectors --run ./manager --scope "full"    the same on vectors made now, of the scopes that it can do
-  blockwright vectors --run ./manager out/*.jsonl       the same on vectors from files
+  blockwright vectors --run ./manager                   check a manager by the vectors of the kit
+  blockwright vectors --run ./manager --scope "full"    by vectors made now, of the scopes that it supports
+  blockwright vectors --run ./manager out/*.jsonl       by vectors from files
   blockwright vectors --out out --scope "full"          write vectors, a file for each scope
 """
 _COLUMNS = ("scope", "vectors", "calls", "judged", "parted", "failed")
@@ -33,14 +33,16 @@ _COLUMNS = ("scope", "vectors", "calls", "judged", "parted", "failed")
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser = subparsers.add_parser(
         "vectors",
-        help="check a manager in another language, or write the vectors that do",
-        description="Make portable vectors from the explored graph, or put a manager that speaks the protocol of "
-        "docs/reference/vectors.md on stdin and stdout through them.",
+        help="check a manager in another language by recorded calls and answers, or write such a record",
+        description="Vectors are calls with the answers and states that the specification expects. Write them "
+        "to files, or check a manager by them that speaks the protocol of docs/reference/vectors.md.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="vectors to run (default: the kit's)")
-    parser.add_argument("--run", dest="program", metavar="COMMAND", help="the manager to put through the vectors")
+    parser.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="files of vectors to run (default: those of the kit)"
+    )
+    parser.add_argument("--run", dest="program", metavar="COMMAND", help="the command that starts the manager to check")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write vectors into this folder")
     parser.add_argument("--profile", choices=tuple(FOR_OTHERS), default="pr", help="the scopes to make vectors of")
     parser.add_argument("--scope", metavar="TEXT", help="make vectors of the scopes whose names contain TEXT")
@@ -49,7 +51,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         type=_limit,
         default=20,
         metavar="N",
-        help="make at most N vectors a scope once every sort of transition is shown, or 'all' (default: 20)",
+        help="make at most N vectors a scope, after one of each sort of transition, or 'all' (default: 20)",
     )
     parser.set_defaults(run=run)
 

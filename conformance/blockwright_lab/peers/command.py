@@ -22,8 +22,8 @@ LIMITS = {"quick": 100, "pr": 500, "nightly": 20_000}
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser = subparsers.add_parser(
         "conform-engine",
-        help="put another engine's manager under the gates",
-        description="Follow the manager of another engine, from its published package, through the scopes it can do.",
+        help="run another engine's manager through the gates",
+        description="Run the manager of another engine, from its published package, through the scopes it supports.",
     )
     parser.add_argument("engine", choices=tuple(MODULES), help="the engine and its release")
     parser.add_argument("--peer-path", type=Path, default=Path(".peers"), metavar="DIR", help="where its files are")
