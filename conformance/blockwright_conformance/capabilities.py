@@ -111,7 +111,6 @@ class Deviation:
 
 class Verdict(NamedTuple):
     known: tuple[tuple[Deviation, tuple[Finding, ...]], ...]
-    """Each deviation that showed, with the findings that show it."""
     unlisted: tuple[Finding, ...]
     unseen: tuple[Deviation, ...]
     """Deviations that no finding showed: out of date, and violations too unless only some scopes were run."""

@@ -25,9 +25,9 @@ from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 from .capabilities import Deviation, expected_of, judged
 from .checker.compiled import trouble
 from .gates import OURS, GateResult, Profile, factory_of, gate, gates, lacking
-from .kv_cache.fitting import capabilities_of, fitting
+from .kv_cache import fitting as others
+from .kv_cache.fitting import THEIR_GATES, Met, capabilities_of
 from .kv_cache.scopes import PROFILES
-from .others import THEIR_GATES, Met, asked, lacks, met, not_run, reasons, unusable
 from .rows import COLUMNS as SUMMARY
 from .rows import as_data, counted
 from .rows import cells as summary
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
     is_whole = not (args.gate or args.skip or profile.scope)
     rows = judged(rows, expected, is_whole)
     if not profile.is_ours:
-        rows += not_run(names, profile, rows, is_whole)
+        rows += others.not_run(names, profile, rows, is_whole)
     report = _report(profile, rows, seconds, left) | {"met": [each._asdict() for each in declared]}
     if args.json is not None:
         _write(args.json, report)
@@ -133,8 +133,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _others(names: list[str], profile: Profile) -> tuple[dict[str, list[str]], list[Met]]:
     can = None if profile.is_ours else capabilities_of(factory_of(profile.implementation))
-    scopes = [] if can is None else asked(names, profile)
-    return lacks(scopes, can), [] if can is None else met(fitting(scopes, can), can)
+    scopes = [] if can is None else others.asked(names, profile)
+    return others.lacks(scopes, can), [] if can is None else others.met(others.fitting(scopes, can), can)
 
 
 def wanted(only: list[str] | None, but: list[str] | None, profile: Profile) -> list[str]:
@@ -156,7 +156,7 @@ def _check(profile: Profile, file: Path | None) -> None:
         factory_of(profile.implementation)
     except ValueError as error:
         raise InvalidArgumentError(str(error)) from error
-    if not profile.is_ours and (why := unusable(profile)):
+    if not profile.is_ours and (why := others.unusable(profile)):
         raise InvalidArgumentError(f"--impl: {profile.implementation}: {why}")
     if profile.policy:
         if not profile.is_ours:
@@ -271,7 +271,7 @@ def _print(
         print(f"\nThe shortest counterexample{more}, a test to be run as it is:\n\n{script}")
     if left:
         columns = ("what the manager does not declare", "scopes left out", "for this alone")
-        print_table(f"{title}: {len(left):,} scopes left out (--json lists them)", columns, reasons(left))
+        print_table(f"{title}: {len(left):,} scopes left out (--json lists them)", columns, others.reasons(left))
     if declared:
         print_table(f"{title}: what the manager declares", Met._fields, [tuple(map(str, each)) for each in declared])
     print_table(f"{title}: totals", SUMMARY, summary(rows), verdict(profile, rows, seconds))

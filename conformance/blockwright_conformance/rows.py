@@ -20,7 +20,6 @@ LIMIT = 2_000_000
 
 
 def explored(kind: str, result: Result, script: str) -> GateResult:
-    """Return the row of a scope; `script` is the shortest way to its violation, if there is one."""
     found, scope = result.violation, result.scope
     unfinished = f"unfinished: to depth {result.depth}" if result.transitions == LIMIT else ""
     law, detail = (found.law, found.detail) if found else ("", unfinished)

@@ -14,11 +14,10 @@ from blockwright.policies import policy_named
 
 from .capabilities import Capabilities, Deviation, Verdict, expected_of, findings, judge, said
 from .gates import GateResult, factory_of
-from .kv_cache.fitting import capabilities_of, check_names, fitting
+from .kv_cache.fitting import capabilities_of, check_names, fitting, lacks, none_fits
 from .kv_cache.gate import judged
 from .kv_cache.scopes import FOR_OTHERS, POLICIES
 from .kv_cache.world import Factory
-from .others import lacks, none_fits
 from .policies import PolicyManagers
 
 

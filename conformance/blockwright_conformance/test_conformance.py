@@ -12,10 +12,9 @@ import pytest
 
 from .capabilities import Deviation, expected_of, findings
 from .gates import OURS, factory_of
-from .kv_cache.fitting import capabilities_of, fitted, fitting, lacking
+from .kv_cache.fitting import capabilities_of, fitted, fitting, lacking, none_fits
 from .kv_cache.gate import judged
 from .kv_cache.scopes import FOR_OTHERS, Scope
-from .others import none_fits
 
 SEEN = pytest.StashKey[set[str]]()
 RUN = pytest.StashKey[set[str]]()

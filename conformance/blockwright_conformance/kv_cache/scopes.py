@@ -150,7 +150,6 @@ FLAGS = (
     "caching", "eagle", "watermark", "settles", "tells", "counts", "retains", "floors", "guard", "keeps", "spares",
     "learns", "every", "key_lookahead", "unit",
 )  # fmt: skip
-"""Options of a scope that belong to its configuration."""
 
 ADDED = tuple([each.name for each in fields(ConfigAdded)])
 """Options of a configuration that stand in what a second reading adds to it."""

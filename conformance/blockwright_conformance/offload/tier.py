@@ -25,8 +25,6 @@ from .tier_adapter import Stored, TierShown, TierUnderTest, expected_of, shares_
 
 
 class TierNow(NamedTuple):
-    """A state of a tier, the records of the manager's policy, and the hints of stores for keys."""
-
     tier: Tier
     policy: object = None
     said: Mapping[Key, Said] = {}
@@ -40,8 +38,6 @@ class TierChoice(NamedTuple):
 
 
 class TierSeen(NamedTuple):
-    """The observation of a manager after a call: its state, and the events of the call."""
-
     shown: TierShown
     events: tuple[Event, ...]
 

@@ -11,9 +11,8 @@ from blockwright._terminal import print_table, progress
 from blockwright._text import printable, printable_lines
 from blockwright.errors import InvalidArgumentError
 
-from ..kv_cache.fitting import fitting, lacking
+from ..kv_cache.fitting import fitting, lacking, lacks
 from ..kv_cache.scopes import FOR_OTHERS, Scope
-from ..others import lacks as without
 from .judge import Judgement, judge
 from .paths import vectors_of
 from .process import ProcessError, ProcessFactory
@@ -119,13 +118,13 @@ def _judge(args: argparse.Namespace) -> int:
 
 def _vectors(args: argparse.Namespace, factory: ProcessFactory) -> tuple[list[Vector], str]:
     known = {scope.name: scope for profile in FOR_OTHERS.values() for scope in profile}
-    lacks = {name: lacking(scope, factory.capabilities) for name, scope in known.items()}
+    missing = {name: lacking(scope, factory.capabilities) for name, scope in known.items()}
     if args.scope is not None:
         if args.files:
             raise InvalidArgumentError("--scope: makes vectors; leave it out to run those of files")
         scopes = _scopes(args)
         vectors = [each for scope in fitting(scopes, factory.capabilities) for each in vectors_of(scope, args.limit)]
-        lacks = without(scopes, factory.capabilities)
+        missing = lacks(scopes, factory.capabilities)
         names = [scope.name for scope in scopes]
     else:
         try:
@@ -133,8 +132,8 @@ def _vectors(args: argparse.Namespace, factory: ProcessFactory) -> tuple[list[Ve
         except (OSError, ValueError) as error:
             raise InvalidArgumentError(f"FILE: {error}") from error
         names = list(dict.fromkeys(vector.scope for vector in read))
-        vectors = [vector for vector in read if not lacks.get(vector.scope)]
-    return vectors, "; ".join(f"{name} (lacks {', '.join(lacks[name])})" for name in names if lacks.get(name))
+        vectors = [vector for vector in read if not missing.get(vector.scope)]
+    return vectors, "; ".join(f"{name} (lacks {', '.join(missing[name])})" for name in names if missing.get(name))
 
 
 def _print(name: str, judged: Sequence[tuple[Vector, Judgement]], left_out: str) -> int:

@@ -187,7 +187,6 @@ def shown(state: State) -> Observation:
 
 
 def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:
-    """Return the vector of a history: each action's calls, the state after it, and at the end the questions."""
     state, names = initial(scope.config, scope.slots), names_of(initial(scope.config, scope.slots))
     steps: list[VectorStep] = []
     for action in actions:

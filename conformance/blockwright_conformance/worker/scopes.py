@@ -26,7 +26,6 @@ class WorkerScope:
 
 
 def of_row(names: str, *row: Any) -> WorkerScope:
-    """Return a scope from a row of the file: layers, theme, blocks, longest request, calls, options."""
     made = options(row[4:])
     own = {flag: made.pop(flag) for flag in ("staged", "misuse") if flag in made}
     return WorkerScope(of_groups(layers(names), *row[:4], **made), **own)

@@ -21,9 +21,8 @@ from blockwright_conformance import ConformanceError, run_conformance
 from blockwright_conformance.capabilities import Capabilities, Deviation, Standing, expected_of, judged
 from blockwright_conformance.gates import GateResult
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
-from blockwright_conformance.kv_cache.fitting import fitting, lacking
+from blockwright_conformance.kv_cache.fitting import fitting, lacking, met
 from blockwright_conformance.kv_cache.scopes import FOR_OTHERS, LAYERS, large_scopes
-from blockwright_conformance.others import met
 
 FAULTY = """
 from blockwright_conformance.capabilities import Capabilities
