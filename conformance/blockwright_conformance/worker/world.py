@@ -93,7 +93,7 @@ class WorkerWorld(World[Serving, Any]):
     def choices(self, model: Any, state: Serving, action: Any, reply: Reply, shown: Places) -> tuple[Choice]:
         return (Choice(shown, reply.answer if type(action).__name__ == "Compact" and reply.answer else ()),)
 
-    def observe(self, model: Any, state: Serving) -> Places:
+    def observe(self, model: Any, state: Serving) -> Any:
         return model.places()
 
     def differences(self, model: Any, action: Any, outcome: Outcome[Serving], reply: Reply, shown: Places) -> list[str]:
