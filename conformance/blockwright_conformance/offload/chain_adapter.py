@@ -32,10 +32,23 @@ CHAIN_ERRORS: dict[ChainReason, type[errors.BlockwrightError]] = {
 """What each refusal raises; others are answers: None of `store`, False of `cancel`."""
 
 
-Handed = tuple[str, tuple[Key, ...], tuple[int, ...], tuple[int, ...]]
-"""A transfer that was handed out: its kind, its keys, and the places it reads and writes."""
-Ended = tuple[int | None, str, tuple[Key, ...], tuple[int, ...], bool]
-"""A store or load that has ended: its name, its kind, its keys, its blocks of the device, and whether it succeeded."""
+class Handed(NamedTuple):
+    """A transfer that was handed out: its blocks, and its places."""
+
+    kind: str
+    keys: tuple[Key, ...]
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+
+
+class Ended(NamedTuple):
+    """A store or load that has ended, as reported to its caller."""
+
+    job: int | None
+    kind: str
+    keys: tuple[Key, ...]
+    device: tuple[int, ...]
+    success: bool
 
 
 class ChainShown(NamedTuple):
@@ -178,11 +191,11 @@ def shelf_kind(offload: Any) -> Any:
 
 
 def handed_of(each: Any) -> Handed:
-    return each.kind, tuple(each.block_hashes), tuple(each.source.block_ids), tuple(each.destination.block_ids)
+    return Handed(each.kind, tuple(each.block_hashes), tuple(each.source.block_ids), tuple(each.destination.block_ids))
 
 
 def ended_of(each: Any) -> Ended:
-    return each.job_id, each.kind, tuple(each.block_hashes), tuple(each.device_ids), each.success
+    return Ended(each.job_id, each.kind, tuple(each.block_hashes), tuple(each.device_ids), each.success)
 
 
 def chain_expected(before: Chain, outcome: ChainDone, jobs: Sequence[int | None], keys: Sequence[Key]) -> ChainShown:
@@ -205,8 +218,8 @@ def is_own(each: Transfer) -> bool:
 
 def handing(state: Chain, each: Transfer) -> Handed:
     sources, targets = (tuple([at for _, at in side(state, each)]) for side in (reads, writes))
-    return each.kind.name.lower(), each.keys, sources, targets
+    return Handed(each.kind.name.lower(), each.keys, sources, targets)
 
 
 def ending(each: Transfer, success: bool, names: dict[int, int | None]) -> Ended:
-    return names.get(id(each)), each.kind.name.lower(), each.keys, each.device, success
+    return Ended(names.get(id(each)), each.kind.name.lower(), each.keys, each.device, success)

@@ -28,9 +28,7 @@ from blockwright.errors import InvalidArgumentError, UnknownStepError, Unsupport
 def start_step(state: State) -> int:
     """Start a step and return its number; the one before it runs first: ``start_step``. law: SETTLE-1, MAMBA-5."""
     if not state.config.overlaps:
-        raise UnsupportedError(
-            "start_step: requires overlap_steps=True; otherwise each call settles the last step"
-        )
+        raise UnsupportedError("start_step: requires overlap_steps=True; otherwise each call settles the last step")
     state.pool.require_whole()
     if state.config.unit > 0:
         reserve_all_tails(state, state.due.in_order())
