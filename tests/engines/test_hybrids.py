@@ -22,6 +22,9 @@ UNIT = {"unit": 4}
 EAGLE = {"drafts": 3, "eagle": True}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
+    "tight": {"blocks": 36},
+    "blocks of 4": {"state": 4, "full": 4, "blocks": 200},
+    "attention in smaller blocks": {"state": 32, "states": 2},
     "drafts": {"drafts": 3},
     "drafts, tight": {"drafts": 3, "blocks": 40},
     "eagle": EAGLE,
@@ -136,11 +139,14 @@ def _trims_ahead(own: Any) -> dict[str, Any]:
 
 def _finds_at_once(own: Any) -> dict[str, Any]:
     """Let a request find the state that another leaves in the same step."""
-    return {
-        "_is_left_this_step": lambda self, request, length: False,
-        "_num_left": lambda self, request, twin: twin.written if twin.is_exact else 0,
-        "_publish_for_readers": lambda self: self._publish_due() or self.core.new_step_starts(),
-    }
+    early = own._publish_for_readers
+
+    def publish(self: Any) -> None:
+        early(self)
+        for request in self._due.values():
+            self.core.cache_blocks(request._blockwright.request, request._blockwright.written)
+
+    return {"_is_left_this_step": lambda self, request, length: False, "_publish_for_readers": publish}
 
 
 def _publishes_drafts(own: Any) -> dict[str, Any]:

@@ -77,14 +77,13 @@ class Twin:
         Return how many may be published then.
         """
         known = self.request.num_tokens
-        stop = min(stop + self.lookahead, request.num_tokens)
-        if stop > known:
-            tokens = request.all_token_ids[known:stop]
+        stop += self.lookahead
+        if stop > known and (tokens := request.all_token_ids[known:stop]):
             try:
                 self.request.append_output_token_ids(tokens)
             except InvalidArgumentError:
                 self.request.append_output_token_ids(_masked(tokens))
-            known = stop
+            known += len(tokens)
         return known - self.lookahead
 
 
