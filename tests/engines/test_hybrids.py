@@ -77,17 +77,18 @@ def test_every_step_reads_the_right_states(name: str, depth: int, seed: int, mod
     assert side.audited
 
 
-def test_a_running_step_serves_hits_at_once(models_folder: Path) -> None:
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_a_running_step_serves_hits_at_once(drafts: int, models_folder: Path) -> None:
     """Under EAGLE a hit at a state also needs attention's next block: the step that is being scheduled fills it."""
     from tests.engines import served as engine
     from tests.engines import stub
 
-    kinds = stub.drafting([stub.state(64), stub.full(64)], 3)
+    kinds = stub.drafting([stub.state(64), stub.full(64)], drafts)
     hits = []
     for ours in (False, True):
-        options: dict[str, Any] = {"interval": 0, "max_num_batched_tokens": 300, "max_num_seqs": 4, **EAGLE}
-        made = stub.scheduler(models_folder, ours, kinds, 200, is_async=True, **options)
-        side = stub.Side(made, kinds, depth=1, drafts=3)
+        options: dict[str, Any] = {"interval": 0, "max_num_batched_tokens": 300 if drafts else 1200, "max_num_seqs": 4, "drafts": drafts}
+        made = stub.scheduler(models_folder, ours, kinds, 200, is_async=True, eagle=drafts > 0, **options)
+        side = stub.Side(made, kinds, depth=1, drafts=drafts)
         for number, prompt in enumerate(engine.prompts(3, 5, 500)):
             made.add_request(stub.request(f"r{number}", prompt["prompt_token_ids"], made.hash_block_size, 2))
         while made.requests:

@@ -613,7 +613,7 @@ class KVCacheManager:
         for request in list(self._due.values()):
             twin: Twin = request._blockwright
             count, written = twin.due, twin.written
-            if is_each or count <= written or count > request.num_computed_tokens:
+            if is_each or not written < count <= request.num_computed_tokens or count > request.num_tokens:
                 self._publish(request, count)
                 continue
             twin.learn(request, request.num_tokens)
@@ -670,12 +670,17 @@ class KVCacheManager:
         sure = request.num_tokens - self._behind
         if sure > stop - self._again:
             sure = stop - self._again
-        if sure >= twin.fill and self._caches and sure > twin.published:
+        if self._is_certain:
+            if sure == stop:
+                self._left.append((stop, request))
+            if stop >= twin.fill and stop > twin.published:
+                twin.due = stop
+                twin.early = stop if sure == stop else 0
+                self._due[request.request_id] = request
+            sure = stop  # its last token is known when the next step is scheduled
+        elif sure >= twin.fill and self._caches and sure > twin.published:
             twin.due = sure
             self._due[request.request_id] = request
-            if self._is_certain:
-                twin.early = sure
-                self._left.append((sure, request))
         twin.table = table
         twin.fill = (sure // self._unit + 1) * self._unit if self._caches else FOR_EVER
         request._blockwright_quiet = table if table < twin.fill else twin.fill - 1
@@ -853,7 +858,7 @@ class KVCacheManager:
         """Publish the first tokens of a running request, which are known and were given slots."""
         twin: Twin = request._blockwright
         if self._is_certain:
-            count = min(count, request.num_computed_tokens)
+            count = min(count, request.num_computed_tokens, request.num_tokens)
             if count >= twin.due:
                 self._due.pop(request.request_id, None)
         elif self._has_states:
