@@ -86,7 +86,12 @@ def test_a_running_step_serves_hits_at_once(drafts: int, models_folder: Path) ->
     kinds = stub.drafting([stub.state(64), stub.full(64)], drafts)
     hits = []
     for ours in (False, True):
-        options: dict[str, Any] = {"interval": 0, "max_num_batched_tokens": 300 if drafts else 1200, "max_num_seqs": 4, "drafts": drafts}
+        options: dict[str, Any] = {
+            "interval": 0,
+            "max_num_batched_tokens": 300 if drafts else 1200,
+            "max_num_seqs": 4,
+            "drafts": drafts,
+        }
         made = stub.scheduler(models_folder, ours, kinds, 200, is_async=True, eagle=drafts > 0, **options)
         side = stub.Side(made, kinds, depth=1, drafts=drafts)
         for number, prompt in enumerate(engine.prompts(3, 5, 500)):

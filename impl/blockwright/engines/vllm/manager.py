@@ -233,15 +233,15 @@ class KVCacheManager:
             ],
             default=FOR_EVER,
         )
-        # Without drafts the end of each step is certain. With windows, what has been filled is published before it dies.
-        self._is_certain = self._has_states and not self._num_drafts and self._match_unit is None and self._unread == FOR_EVER
+        # Without drafts no step can be taken back. (With windows, filled blocks are published before they die.)
+        self._is_certain = (
+            self._has_states and not self._num_drafts and self._match_unit is None and self._unread == FOR_EVER
+        )
         self._settles = self._has_states and not self._is_certain
         self._next_trim = trims[0] if len(trims) == 1 else lambda count: min([trim(count) for trim in trims])
         self._in_flight = max_model_len if max_in_flight_tokens is None else max_in_flight_tokens
         zeroes = bool(getattr(kv_cache_config, "needs_kv_cache_zeroing", False))
-        self._zeroed = [
-            number for number, spec in enumerate(self._specs) if zeroes and not isinstance(spec, MambaSpec)
-        ]
+        self._zeroed = [number for number, spec in enumerate(self._specs) if zeroes and not isinstance(spec, MambaSpec)]
         self._new_ids: list[int] = []
         self._running: dict[str, Any] = {}
         self._due: dict[str, Any] = {}
@@ -592,7 +592,7 @@ class KVCacheManager:
         twin: Twin = request._blockwright
         settled = request.num_computed_tokens - request.num_in_flight_tokens
         if twin.trim > settled or twin.loading is not None:
-            return twin.trim > request.num_computed_tokens
+            return bool(twin.trim > request.num_computed_tokens)
         if self._is_certain:
             settled, twin.trim = min(settled, twin.written), FOR_EVER
         else:

@@ -25,7 +25,7 @@ class Twin:
         certain: cannot go back.
         written: have slots, as far as the manager has heard; steps that changed no table may have gone further.
         published: may be found by lookups.
-        due: known and given slots, so that the next lookup may find them.
+        due: given slots, and to be found by the next lookup as far as they are known.
         fill: where the first block ends that is neither published nor due.
         cover: slots that all tables have.
         trim: from when on a further table entry is not read.
