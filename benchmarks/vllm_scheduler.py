@@ -49,8 +49,11 @@ class _Nothing:
     def get_computed_blocks(self, request: Any) -> Any:
         return self.empty_kv_cache_blocks, 0, 0
 
-    def allocate_slots(self, *args: Any, **options: Any) -> Any:
+    def allocate_slots(self, request: Any, num_new_tokens: int, num_lookahead_tokens: int = 0, **options: Any) -> Any:
         return self.empty_kv_cache_blocks
+
+    def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
+        return None
 
     def get_blocks(self, request_id: str) -> Any:
         return self.empty_kv_cache_blocks
@@ -75,11 +78,13 @@ def _nothing(*args: Any, **options: Any) -> None:
 
 
 class Side:
-    """One scheduler, and the times of its steps."""
+    """One scheduler, and the times of its steps; asynchronous, it plans a step before it hears of the one before."""
 
     def __init__(self, name: str, folder: Path, kinds: list[Any], num_blocks: int, is_async: bool) -> None:
         self.name = name
         self.times: list[float] = []
+        self.running: list[tuple[Any, Any]] = []
+        self.depth = int(is_async)
         own = home.KVCacheManager
         if name == "nothing":
             home.KVCacheManager = _Nothing
@@ -106,8 +111,10 @@ class Side:
         requests = self.scheduler.requests
         sampled = [[] if requests[name].is_prefill_chunk else [7] for name in names]
         result = ModelRunnerOutput(names, {name: at for at, name in enumerate(names)}, sampled)
+        self.running.append((output, result))
         start = time.thread_time_ns()
-        self.scheduler.update_from_output(output, result)
+        if len(self.running) > self.depth:
+            self.scheduler.update_from_output(*self.running.pop(0))
         self.times.append((spent + time.thread_time_ns() - start) / 1000)
 
     def admit(self, request: Any) -> None:

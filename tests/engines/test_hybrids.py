@@ -22,6 +22,9 @@ UNIT = {"unit": 4}
 EAGLE = {"drafts": 3, "eagle": True}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
+    "tight": {"blocks": 36},
+    "blocks of 4": {"state": 4, "full": 4, "blocks": 200},
+    "attention in smaller blocks": {"state": 32, "states": 2},
     "drafts": {"drafts": 3},
     "drafts, tight": {"drafts": 3, "blocks": 40},
     "eagle": EAGLE,
@@ -74,17 +77,23 @@ def test_every_step_reads_the_right_states(name: str, depth: int, seed: int, mod
     assert side.audited
 
 
-def test_a_running_step_serves_hits_at_once(models_folder: Path) -> None:
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_a_running_step_serves_hits_at_once(drafts: int, models_folder: Path) -> None:
     """Under EAGLE a hit at a state also needs attention's next block: the step that is being scheduled fills it."""
     from tests.engines import served as engine
     from tests.engines import stub
 
-    kinds = stub.drafting([stub.state(64), stub.full(64)], 3)
+    kinds = stub.drafting([stub.state(64), stub.full(64)], drafts)
     hits = []
     for ours in (False, True):
-        options: dict[str, Any] = {"interval": 0, "max_num_batched_tokens": 300, "max_num_seqs": 4, **EAGLE}
-        made = stub.scheduler(models_folder, ours, kinds, 200, is_async=True, **options)
-        side = stub.Side(made, kinds, depth=1, drafts=3)
+        options: dict[str, Any] = {
+            "interval": 0,
+            "max_num_batched_tokens": 300 if drafts else 1200,
+            "max_num_seqs": 4,
+            "drafts": drafts,
+        }
+        made = stub.scheduler(models_folder, ours, kinds, 200, is_async=True, eagle=drafts > 0, **options)
+        side = stub.Side(made, kinds, depth=1, drafts=drafts)
         for number, prompt in enumerate(engine.prompts(3, 5, 500)):
             made.add_request(stub.request(f"r{number}", prompt["prompt_token_ids"], made.hash_block_size, 2))
         while made.requests:
@@ -136,11 +145,14 @@ def _trims_ahead(own: Any) -> dict[str, Any]:
 
 def _finds_at_once(own: Any) -> dict[str, Any]:
     """Let a request find the state that another leaves in the same step."""
-    return {
-        "_is_left_this_step": lambda self, request, length: False,
-        "_num_left": lambda self, request, twin: twin.written if twin.is_exact else 0,
-        "_publish_for_readers": lambda self: self._publish_due() or self.core.new_step_starts(),
-    }
+    early = own._publish_for_readers
+
+    def publish(self: Any) -> None:
+        early(self)
+        for request in self._due.values():
+            self.core.cache_blocks(request._blockwright.request, request._blockwright.written)
+
+    return {"_is_left_this_step": lambda self, request, length: False, "_publish_for_readers": publish}
 
 
 def _publishes_drafts(own: Any) -> dict[str, Any]:

@@ -171,6 +171,7 @@ class KVCacheManager:
                 f"num_prefill_lookahead={num_prefill_lookahead}: drafts of several modules beside recurrent layers "
                 "are not supported under Blockwright with prefix caching: start vLLM with num_speculative_tokens=1"
             )
+        self._behind = max(self._again, self._lookahead)
         # Hashes that look ahead leave no block to be computed again, though the groups stay flagged.
         is_flagged = any(getattr(group, "is_eagle_group", False) for group in groups)
         self.use_eagle = use_eagle or (is_flagged and not self._lookahead)
@@ -232,13 +233,20 @@ class KVCacheManager:
             ],
             default=FOR_EVER,
         )
+        # Without drafts no step can be taken back. (With windows, filled blocks are published before they die.)
+        self._is_certain = (
+            self._has_states and not self._num_drafts and self._match_unit is None and self._unread == FOR_EVER
+        )
+        self._settles = self._has_states and not self._is_certain
         self._next_trim = trims[0] if len(trims) == 1 else lambda count: min([trim(count) for trim in trims])
         self._in_flight = max_model_len if max_in_flight_tokens is None else max_in_flight_tokens
-        self._zeroes = bool(getattr(kv_cache_config, "needs_kv_cache_zeroing", False))
+        zeroes = bool(getattr(kv_cache_config, "needs_kv_cache_zeroing", False))
+        self._zeroed = [number for number, spec in enumerate(self._specs) if zeroes and not isinstance(spec, MambaSpec)]
         self._new_ids: list[int] = []
         self._running: dict[str, Any] = {}
         self._due: dict[str, Any] = {}
         self._left: list[tuple[int, Any]] = []
+        self._dying: list[Any] = []
         self._offers: dict[str, list[tuple[int, int, int]]] = {}
         self._events = (
             Events(self.core, groups, self._sizes, hash_block_size or self._unit, self._lookahead)
@@ -377,7 +385,10 @@ class KVCacheManager:
     def new_step_starts(self) -> None:
         """Say that a step starts: states and parts of blocks that the last one left may be found from now on."""
         if self._is_later:
-            self._publish_due()
+            if self._is_certain:
+                self._tell_filled()
+            else:
+                self._publish_due()
             self.core.new_step_starts()
             if self.block_pool.keeps_hashes:
                 for _, request in self._left:
@@ -406,7 +417,7 @@ class KVCacheManager:
                 return self.empty_kv_cache_blocks
             twin = request._blockwright
             if (
-                stop <= twin.table and not self._has_states and not delay_cache_blocks and not full_sequence_must_fit
+                stop <= twin.table and not self._settles and not delay_cache_blocks and not full_sequence_must_fit
             ):  # it fills a block
                 self._note_filled(request, twin, stop, twin.table)
                 return self.empty_kv_cache_blocks
@@ -418,7 +429,8 @@ class KVCacheManager:
         if has_scheduled_reqs and self.watermark_blocks and request.status != RequestStatus.RUNNING:
             reserved_blocks += self.watermark_blocks
         if request.request_id in self._running:
-            self._require_no_more(request, num_new_computed_tokens, num_external_computed_tokens, num_encoder_tokens)
+            if num_new_computed_tokens or num_external_computed_tokens or num_encoder_tokens:
+                self._refuse_more(request, num_new_computed_tokens, num_external_computed_tokens, num_encoder_tokens)
             if full_sequence_must_fit:
                 whole = self._num_blocks_to_allocate(request.request_id, min(request.num_tokens, self.max_model_len))
                 if whole + reserved_blocks > self.core.block_pool.num_free:
@@ -444,7 +456,7 @@ class KVCacheManager:
         if delay_cache_blocks and num_new_tokens and blocks is not None:
             self._hold(request)
         if blocks is not None:
-            if self._zeroes:
+            if self._zeroed:
                 self._note_new(blocks, skip_zeroing_group_ids)
             if self.block_pool.metrics_collector is not None:
                 hits = new_computed_blocks.ids if num_new_computed_tokens and new_computed_blocks is not None else ()
@@ -452,7 +464,7 @@ class KVCacheManager:
         return blocks
 
     @staticmethod
-    def _require_no_more(request: Any, length: int, external: int, encoder: int) -> None:
+    def _refuse_more(request: Any, length: int, external: int, encoder: int) -> None:
         """Refuse for a running request what only a new one may bring."""
         for name, count in (
             ("num_new_computed_tokens", length),
@@ -474,8 +486,9 @@ class KVCacheManager:
     def _continue(self, request: Any, stop: int, ahead: int, reserve: int) -> Any:
         """Serve a running request whose step needs a block, or lets an entry die."""
         twin: Twin = request._blockwright
-        computed = request.num_computed_tokens
-        own, begin = twin.request, max(twin.certain, min(twin.written, computed))
+        own, computed, begin = twin.request, request.num_computed_tokens, twin.written
+        if begin > computed:
+            begin = max(twin.certain, computed)
         if computed < twin.certain:  # a load failed: what it left out has its slots
             if self._trims:
                 raise UnsupportedError(
@@ -488,7 +501,14 @@ class KVCacheManager:
         is_later, end, sure = True, stop, 0
         if self._has_states and self._trims:
             twin.learn(request, stop)
-            begin = self._settle(request, twin)
+            if self._is_certain and begin <= computed <= request.num_tokens:
+                begin = computed
+                if begin > twin.published:
+                    self._publish(request, begin)
+                if begin > twin.written:
+                    self._catch_up(twin, begin)
+            else:
+                begin = self._settle(request, twin)
         elif self._trims:
             begin = computed - request.num_in_flight_tokens
             if begin < twin.certain:
@@ -562,16 +582,51 @@ class KVCacheManager:
 
     def _trim_late(self) -> bool:
         """Trim what could have been trimmed one step earlier, where blocks are short; say whether there was any."""
-        found = False
+        num_free = self.core.block_pool.num_free
         for request in self._running.values():
-            twin = request._blockwright
-            if twin.trim <= request.num_computed_tokens - request.num_in_flight_tokens and twin.loading is None:
-                settled = self._settle(request, twin)
-                self.core.remove_skipped_blocks(twin.request, settled)
-                twin.certain = max(twin.certain, settled)
-                twin.trim = self._next_trim(settled)
-                found = True
-        return found
+            self._trim(request)
+        return self.core.block_pool.num_free > num_free
+
+    def _trim(self, request: Any) -> bool:
+        """Trim what no step reads any more; return whether nothing is left that dies with a step already scheduled."""
+        twin: Twin = request._blockwright
+        settled = request.num_computed_tokens - request.num_in_flight_tokens
+        if twin.trim > settled or twin.loading is not None:
+            return bool(twin.trim > request.num_computed_tokens)
+        if self._is_certain:
+            settled, twin.trim = min(settled, twin.written), FOR_EVER
+        else:
+            settled = self._settle(request, twin)
+            twin.trim = self._next_trim(settled)
+        self.core.remove_skipped_blocks(twin.request, settled)
+        twin.certain = max(twin.certain, settled)
+        return True
+
+    def _tell_filled(self) -> None:
+        """Tell the manager, in one call for all requests, of the steps that filled their last block in place.
+
+        Those blocks are published, and their states once the step starts. Then trim what the last step was the last to
+        read.
+        """
+        told, counts = [], []
+        is_each = self._events is not None or self.block_pool.keeps_hashes  # it is known whose blocks are published
+        for request in list(self._due.values()):
+            twin: Twin = request._blockwright
+            count, written = twin.due, twin.written
+            if is_each or not written < count <= request.num_computed_tokens or count > request.num_tokens:
+                self._publish(request, count)
+                continue
+            twin.learn(request, request.num_tokens)
+            own = twin.request
+            own.num_computed_tokens = written
+            told.append(own)
+            counts.append(count - written)
+            twin.written = twin.certain = twin.published = count
+            del self._due[request.request_id]
+        if told:
+            self.core.allocate_slots_batch(told, counts)
+        if self._dying:
+            self._dying = [request for request in self._dying if not self._trim(request)]
 
     def _catch_up(self, twin: Twin, stop: int, is_later: bool = True) -> None:
         """Tell the manager of steps that changed no table, up to `stop` tokens; what they filled is published later."""
@@ -585,16 +640,18 @@ class KVCacheManager:
         """Note what a step that the manager gave slots to has changed."""
         twin.written = stop
         known = twin.request.num_tokens
-        if self._has_states:
+        if self._is_certain:
+            twin.is_exact = stop <= known
+        elif self._has_states:
             twin.is_exact = stop <= known - twin.lookahead
             twin.end = stop - stop % self._unit
             if twin.is_exact:
                 self._left.append((stop, request))
-            if inside:
-                self._left.append((inside, request))
             if self._caches and twin.end > twin.published:
                 self._due[request.request_id] = request
                 twin.early = min(stop, known)
+        if inside:
+            self._left.append((inside, request))
         twin.certain = stop if stop <= known else known if known > begin else begin
         cover = -(-(stop + ahead) // self._unit) * self._unit
         if cover > twin.cover:
@@ -602,14 +659,26 @@ class KVCacheManager:
         table = FOR_EVER if twin.cover >= self.max_model_len else twin.cover - ahead
         if self._trims:
             twin.trim = self._next_trim(begin)
-            if twin.trim < table - 1:  # what dies one step before the next block is needed is trimmed with that step
+            if self._is_certain:
+                self._dying.append(request)
+            elif twin.trim < table - 1:  # what dies one step before the next block is needed is trimmed with that step
                 table = twin.trim
         self._note_filled(request, twin, stop, table)
 
     def _note_filled(self, request: Any, twin: Twin, stop: int, table: int) -> None:
         """Note that tokens up to `stop` have slots, and set the bounds of steps that change nothing."""
-        sure = max(0, min(stop - self._again, request.num_tokens - max(self._again, twin.lookahead)))
-        if sure >= twin.fill and self._caches and sure > twin.published:
+        sure = request.num_tokens - self._behind
+        if sure > stop - self._again:
+            sure = stop - self._again
+        if self._is_certain:
+            if sure == stop:
+                self._left.append((stop, request))
+            if stop >= twin.fill and stop > twin.published:
+                twin.due = stop
+                twin.early = stop if sure == stop else 0
+                self._due[request.request_id] = request
+            sure = stop  # its last token is known when the next step is scheduled
+        elif sure >= twin.fill and self._caches and sure > twin.published:
             twin.due = sure
             self._due[request.request_id] = request
         twin.table = table
@@ -775,9 +844,12 @@ class KVCacheManager:
             return
         for request in list(self._due.values()):
             twin = request._blockwright
-            if request.is_finished():
+            if request.is_finished() or (self._is_certain and twin.due <= request.num_computed_tokens):
                 self._publish(request, twin.due)
             elif twin.early > 0:
+                if twin.early > twin.written:
+                    twin.learn(request, twin.early)
+                    self._catch_up(twin, twin.early)
                 self.core.cache_blocks(twin.request, twin.early, has_run=False)
                 self._tell(request, twin.early)
                 twin.early = 0
@@ -785,7 +857,11 @@ class KVCacheManager:
     def _publish(self, request: Any, count: int) -> None:
         """Publish the first tokens of a running request, which are known and were given slots."""
         twin: Twin = request._blockwright
-        if self._has_states:
+        if self._is_certain:
+            count = min(count, request.num_computed_tokens, request.num_tokens)
+            if count >= twin.due:
+                self._due.pop(request.request_id, None)
+        elif self._has_states:
             count = self._num_left(request, twin)
             if count >= twin.end:
                 self._due.pop(request.request_id, None)
@@ -1022,9 +1098,9 @@ class KVCacheManager:
 
     def _note_new(self, blocks: KVCacheBlocks, skipped: tuple[int, ...]) -> None:
         """Note new blocks of attention, which the worker is to zero."""
-        for number, (ids, spec) in enumerate(zip(blocks.ids, self._specs, strict=True)):
-            if number not in skipped and not isinstance(spec, MambaSpec):
-                self._new_ids += [int(block) for block in ids if block]
+        for number in self._zeroed:
+            if number not in skipped:
+                self._new_ids += [int(block) for block in blocks.ids[number] if block]
 
     def take_kv_cache_block_copies(self) -> tuple[list[Any], list[Any]]:
         """Return the copies that the worker runs before the step, of the parts of blocks that requests have hit.

@@ -25,7 +25,7 @@ class Twin:
         certain: cannot go back.
         written: have slots, as far as the manager has heard; steps that changed no table may have gone further.
         published: may be found by lookups.
-        due: known and given slots, so that the next lookup may find them.
+        due: given slots, and to be found by the next lookup as far as they are known.
         fill: where the first block ends that is neither published nor due.
         cover: slots that all tables have.
         trim: from when on a further table entry is not read.
@@ -77,14 +77,13 @@ class Twin:
         Return how many may be published then.
         """
         known = self.request.num_tokens
-        stop = min(stop + self.lookahead, request.num_tokens)
-        if stop > known:
-            tokens = request.all_token_ids[known:stop]
+        stop += self.lookahead
+        if stop > known and (tokens := request.all_token_ids[known:stop]):
             try:
                 self.request.append_output_token_ids(tokens)
             except InvalidArgumentError:
                 self.request.append_output_token_ids(_masked(tokens))
-            known = stop
+            known += len(tokens)
         return known - self.lookahead
 
 
