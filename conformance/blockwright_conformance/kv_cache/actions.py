@@ -25,7 +25,7 @@ from .scopes import Scope
 
 RUNNING: tuple[Any, ...] = (
     *(running.Grow, running.Append, KINDS["Release"], KINDS["Trim"], KINDS["Preempt"], KINDS["Publish"]),
-    *(wrong.WrongStep, wrong.LateHit, KINDS["Retain"], KINDS["ReleasePrefix"]),
+    *(wrong.WrongStep, wrong.LateHit, KINDS["Retain"], KINDS["ReleasePrefix"], KINDS["Abort"]),
 )
 """What may be done with a request that holds a block table, in the order in which it is tried."""
 WAITING: tuple[Any, ...] = (AdmitHeld, arrivals.Find, Admit, KINDS["Release"])

@@ -386,8 +386,11 @@ class BlockwrightAdapter:
         self.manager.remove_skipped_blocks(self.owned(name), end)
 
     def free(self, name: str) -> None:
+        self.free_before(name, self.requests[name].num_tokens)
+
+    def free_before(self, name: str, computed: int) -> None:
         request = self.owned(name)
-        request.num_computed_tokens = request.num_tokens
+        request.num_computed_tokens = computed
         self.note_call(name)
         self.manager.free(request)
 

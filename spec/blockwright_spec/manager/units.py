@@ -33,8 +33,8 @@ copied to a block of its own too, and its key goes with it: the table of the req
 ahead of the known tokens, the states that it leaves are not found inside blocks; nor are those that a later step has
 begun from, where blocks are published when they are settled.
 
-Wanted lengths (chapter `keeping`) are multiples of the unit. Draft heads (EAGLE), hints and shares know whole blocks
-only, and so do those who follow events: these stand in no configuration with a unit.
+Wanted lengths (chapter `keeping`) are multiples of the unit. Those who follow events are told of parts too (chapter
+`events`). Draft heads (EAGLE), hints and shares know whole blocks only: these stand in no configuration with a unit.
 """
 
 from collections.abc import Sequence

@@ -186,14 +186,12 @@ def publish_tail(state: State, tables: RequestTables, request: Request, length: 
         or (state.config.runs_ahead and tables.num_drafts > 0)
     ):
         return
-    at = 2 * (length // request._block_size - 1)
     for group, table in zip(state.groups, tables.by_group):
         size = group._block_size
         entry = length // size
         if length % size != 0 and group.ends_in(length) and table.blocks[entry] != 0:
             units = length % size // state.config.unit
-            words = request._words
-            state.pool._publish_tail(i64(table.blocks[entry]), words[at], words[at + 1], group._group, units)
+            state.pool._publish_tail(i64(table.blocks[entry]), request, length, group._group, size, units)
 
 
 def publish_last(state: State, tables: RequestTables, request: Request, computed: i64) -> None:
