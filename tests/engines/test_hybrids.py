@@ -132,11 +132,11 @@ def test_a_state_that_is_to_be_copied_is_hit_a_step_later(models_folder: Path) -
 @pytest.mark.parametrize("depth", [0, 1], ids=["sync", "in flight"])
 def test_who_follows_events_knows_every_part(depth: int, models_folder: Path) -> None:
     """At each step the events name what the pool has keys of, and in the end a router finds all that a prompt hits."""
+    from tests.engines import stub
     from vllm.distributed.kv_events import KVEventBatch
 
     from blockwright.observe import PrefixIndex
     from blockwright.observe.wire import decode, hash_of
-    from tests.engines import stub
 
     kinds: list[Any] = [stub.state(16), stub.full(16)]
     made = stub.scheduler(models_folder, True, kinds, 120, is_async=depth > 0, unit=4, events=True)
@@ -148,7 +148,7 @@ def test_who_follows_events_knows_every_part(depth: int, models_folder: Path) ->
     class Follower(stub.Side):
         def check(self) -> None:
             super().check()
-            seen.update({name: (request.all_token_ids[:], request.cache_salt) for name, request in made.requests.items()})
+            seen.update({name: (each.all_token_ids[:], each.cache_salt) for name, each in made.requests.items()})
             names.update({key[:16]: hash_of(key) for each in made.requests.values() for key in each.block_hashes})
             publish(KVEventBatch(ts=0.0, events=manager.take_events()))
             pool = manager.core.block_pool

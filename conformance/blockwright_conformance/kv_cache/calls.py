@@ -361,7 +361,7 @@ KINDS = {
         Kind("LetGo", let_go, outside.let_go, "unpin"),
         Kind("Release", release, transitions.release, end, has_slot=True, chooses=True),
         Kind("Trim", trim, transitions.trim, "trim", has_slot=True, chooses=True),
-        Kind("Abort", abort, transitions.abort, aborted, has_slot=True, chooses=True),
+        Kind("Abort", abort, flights.abort, aborted, has_slot=True, chooses=True),
         Kind("Preempt", preempt, transitions.preempt, preempt_told, has_slot=True, chooses=True),
         Kind("Publish", publish, transitions.publish, publish_run, has_slot=True),
         Kind("Retain", retain, retention.retain, "retain", has_slot=True),

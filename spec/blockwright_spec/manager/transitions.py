@@ -197,13 +197,6 @@ def release(state: State, slot: int, choice: Choice) -> Outcome:
     # SAME: keys, contents of published blocks, other requests.
 
 
-def abort(state: State, slot: int, choice: Choice) -> Outcome:
-    """End a request before its last step has run: ``free``, and the engine's own count is short of that step."""
-    outcome = vacated(state, slot, Absent(), choice, has_run=False)
-    return replace(outcome, has_run=False) if isinstance(outcome, Done) else outcome
-    # SAME: keys, contents of published blocks, other requests.
-
-
 def preempt(state: State, slot: int, choice: Choice) -> Outcome:
     """Take a running request's blocks and have it wait again: ``free``, and the engine's own count back to 0."""
     # REFUSE

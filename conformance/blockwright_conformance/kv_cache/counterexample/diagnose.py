@@ -249,7 +249,7 @@ def of_step(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, s
     new = tuple(table for served in reply.served for table in served.new)
     demand = sum(step.demand for step, _ in zip(outcome.done, reply.served, strict=False))
     saved = sum(step.saved for step in outcome.done)
-    copied = (0,) * max(0, len(state.copies) - len(before.copies) - saved)  # which entries they are does not matter here
+    copied = (0,) * max(0, len(state.copies) - len(before.copies) - saved)  # which entries does not matter here
     forgot = frozenset(content for step in outcome.done for content in step.forgot)
     over = tuple(block for step in outcome.done for block in step.outgrown)
     done = Done(state, new, (), demand, copied, (), forgot, over, saved, all(step.has_run for step in outcome.done))

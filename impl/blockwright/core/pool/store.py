@@ -929,9 +929,7 @@ class BlockStore:
         if self._tails is not None:
             self._tails.reserve(count)
 
-    def _publish_tail(
-        self, block: i64, request: Request, length: i64, group: i64, block_size: i64, units: i64
-    ) -> None:
+    def _publish_tail(self, block: i64, request: Request, length: i64, group: i64, block_size: i64, units: i64) -> None:
         """Make the part of a held block that ends after `length` tokens findable. law: PUB-1, UNIT-2.
 
         Takes no memory, except for events.

@@ -45,18 +45,18 @@ class Events:
         run: list[int] = []
         group, whose, others = 0, request, dict[Any, Any]()
         for event in (*self._core.take_events(), None):
-            owner, end = request, 0
+            owner, end, at = request, 0, group
             if isinstance(event, events.BlockStored):
                 if request is None or event.block_hash not in request.block_hashes:
                     others = others or {each: other for other in self._running.values() for each in other.block_hashes}
                     owner = others[event.block_hash]
-                end = (owner.block_hashes.index(event.block_hash) + 1) * self._unit
+                end, at = (owner.block_hashes.index(event.block_hash) + 1) * self._unit, event.group_id
             is_next = event is not None and end == (run or [0])[-1] + self._sizes[group]
-            if run and not (is_next and owner is whose and event.group_id == group):
+            if run and not (is_next and owner is whose and at == group):
                 self._stored(whose, group, run)
                 run = []
             if isinstance(event, events.BlockStored):
-                whose, group = owner, event.group_id
+                whose, group = owner, at
                 run.append(end)
             elif isinstance(event, events.BlockRemoved):
                 removed = utils.maybe_convert_block_hash(event.block_hash)
