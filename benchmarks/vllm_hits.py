@@ -24,7 +24,7 @@ LAYOUTS: dict[str, tuple[list[Any], tuple[int, int, int]]] = {
 """Groups of layers, and blocks of a pool with room, of a medium and of a tight one."""
 
 
-def served(side: Any, seed: int, steps: int) -> None:
+def served(side: Any, seed: int, steps: int, hashed: int = 16) -> None:
     """Serve chats whose turns arrive at random; a turn's prompt is all of its chat, its outputs included."""
     draw = random.Random(seed)
     systems = [[draw.randrange(3, 400) for _ in range(draw.randrange(150, 400))] for _ in range(4)]
@@ -48,7 +48,7 @@ def served(side: Any, seed: int, steps: int) -> None:
             at = idle[-1 - int(which**2 * len(idle))]
         chats[at] += said
         waiting[f"r{number}"] = at
-        side.scheduler.add_request(stub.request(f"r{number}", list(chats[at]), 16, most))
+        side.scheduler.add_request(stub.request(f"r{number}", list(chats[at]), hashed, most))
         continue_only(side)
 
 
@@ -62,6 +62,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=Path("build/models"))
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--unit", type=int, help="tokens at whose multiples hits may end (default: whole blocks)")
     args = parser.parse_args()
     args.models.mkdir(parents=True, exist_ok=True)
     print("| layers | pool | vLLM: hits | preemptions | Blockwright: hits | preemptions |\n|---|---|---|---|---|---|")
@@ -69,9 +70,10 @@ def main() -> None:
         for pool, blocks in zip(("room", "medium", "tight"), pools, strict=True):
             cells: list[str] = []
             for ours in (False, True):
-                made = stub.scheduler(args.models, ours, kinds, blocks, max_num_batched_tokens=256, interval=0)
+                options = {"max_num_batched_tokens": 256, "interval": 0, "unit": args.unit}
+                made = stub.scheduler(args.models, ours, kinds, blocks, **options)
                 side = stub.Side(made, kinds)
-                served(side, args.seed, args.steps)
+                served(side, args.seed, args.steps, made.hash_block_size)
                 cells += [f"{100 * side.hits / max(1, side.queries):.2f} % of {side.queries:,}", f"{side.preemptions}"]
             print(f"| {name} | {pool}, {blocks} blocks | {' | '.join(cells)} |", flush=True)
 

@@ -33,7 +33,7 @@ class BlockStored(NamedTuple):
         parent_block_hash: hash of the prefix before the block, None for the first.
         tokens: the tokens of this block, packed: four bytes each, little-endian; `token_ids` unpacks them. Empty where
             they are not known: a tier below the device knows keys only.
-        block_size: tokens per block.
+        block_size: tokens per block; fewer than the group's where it is a part of one (``prefix_match_unit``).
         lora_name: adapter of the request, or None.
         group_id: group of layers.
         cache_salt: salt of the request, or None.

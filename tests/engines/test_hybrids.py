@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 STEPS = int(os.environ.get("BLOCKWRIGHT_HYBRID_STEPS", "150"))
@@ -135,6 +136,44 @@ def test_a_state_that_is_to_be_copied_is_hit_a_step_later(models_folder: Path) -
         side.step()
         side.check()
     assert side.hits == 8
+
+
+@pytest.mark.parametrize("depth", [0, 1], ids=["sync", "in flight"])
+def test_who_follows_events_knows_every_part(depth: int, models_folder: Path) -> None:
+    """At each step the events name what the pool has keys of, and in the end a router finds all that a prompt hits."""
+    from tests.engines import stub
+    from vllm.distributed.kv_events import KVEventBatch
+
+    from blockwright.observe import PrefixIndex
+    from blockwright.observe.wire import decode, hash_of
+
+    kinds: list[Any] = [stub.state(16), stub.full(16)]
+    made = stub.scheduler(models_folder, True, kinds, 120, is_async=depth > 0, unit=4, events=True)
+    manager, heard, seen, names = made.kv_cache_manager, PrefixIndex(), dict[str, Any](), dict[bytes, int]()
+
+    def publish(batch: KVEventBatch) -> None:
+        heard.apply(decode(msgspec.msgpack.encode(batch)))
+
+    class Follower(stub.Side):
+        def check(self) -> None:
+            super().check()
+            seen.update({name: (each.all_token_ids[:], each.cache_salt) for name, each in made.requests.items()})
+            names.update({key[:16]: hash_of(key) for each in made.requests.values() for key in each.block_hashes})
+            publish(KVEventBatch(ts=0.0, events=manager.take_events()))
+            pool = manager.core.block_pool
+            keyed = zip(pool.block_groups(), pool.block_keys(), pool.tail_keys(), strict=True)
+            found = {(names[key], at) for at, key, more in keyed if key is not None for key in {key, *more}}
+            assert {key[:2] for key in heard.known_keys()} == found
+
+    made.kv_event_publisher.publish = publish
+    side = Follower(made, kinds, depth=depth)
+    stub.walk([side], 1, STEPS, made.hash_block_size, longest=110, exact=True)
+    inside = 0
+    for name, (tokens, salt) in seen.items():
+        hit = manager.get_computed_blocks(stub.request(f"again {name}", list(tokens), 4, 1, cache_salt=salt))[1]
+        inside += hit % 16 > 0
+        assert heard.match(tokens[:hit], group_id=1, cache_salt=salt) == hit
+    assert inside
 
 
 def _trims_ahead(own: Any) -> dict[str, Any]:

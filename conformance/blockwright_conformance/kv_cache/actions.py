@@ -25,7 +25,7 @@ from .scopes import Scope
 
 RUNNING: tuple[Any, ...] = (
     *(requests.Grow, requests.Append, KINDS["Release"], KINDS["Trim"], KINDS["Preempt"], KINDS["Publish"]),
-    *(requests.WrongStep, requests.LateHit, KINDS["Retain"], KINDS["ReleasePrefix"]),
+    *(requests.WrongStep, requests.LateHit, KINDS["Retain"], KINDS["ReleasePrefix"], KINDS["Abort"]),
 )
 """The actions on a running request, in the order in which they are tried, then those on others and on the manager."""
 WAITING: tuple[Any, ...] = (AdmitHeld, requests.Find, Admit, KINDS["Release"])

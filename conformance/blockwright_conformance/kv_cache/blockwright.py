@@ -375,14 +375,17 @@ class BlockwrightAdapter:
         self.manager.remove_skipped_blocks(self.owned(name), end)
 
     def free(self, name: str) -> None:
-        self.end(name, preempted=False)
+        self.end(name, self.requests[name].num_tokens)
+
+    def free_before(self, name: str, computed: int) -> None:
+        self.end(name, computed)
 
     def preempt(self, name: str) -> None:
-        self.end(name, preempted=True)
+        self.end(name, self.requests[name].num_tokens, preempted=True)
 
-    def end(self, name: str, *, preempted: bool) -> None:
+    def end(self, name: str, computed: int, *, preempted: bool = False) -> None:
         request = self.owned(name)
-        request.num_computed_tokens = request.num_tokens
+        request.num_computed_tokens = computed
         self.note_call(name)
         self.manager.free(request, preempted=preempted)
 

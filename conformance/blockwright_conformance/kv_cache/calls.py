@@ -14,7 +14,17 @@ from blockwright_spec.manager.in_time import forgetting, forks, outside
 from blockwright_spec.manager.in_time import in_flight as flights
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done, Refusal
-from blockwright_spec.manager.state import NULL, Absent, Running, State, held_tables, is_loading, key, runs_ahead
+from blockwright_spec.manager.state import (
+    NULL,
+    Absent,
+    Running,
+    State,
+    certain,
+    held_tables,
+    is_loading,
+    key,
+    runs_ahead,
+)
 from blockwright_spec.reads import Prefix
 
 from .adapter import EXTRAS, ManagerAdapter, Served
@@ -285,6 +295,16 @@ def preempt_told(adapter: ManagerAdapter, state: State, slot: int) -> None:
     (getattr(adapter, "preempt", adapter.free) if is_told else adapter.free)(name_of(slot))
 
 
+def abort(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
+    if certain(running(state, slot)) <= len(prefix[1]):
+        yield (slot,)
+
+
+def aborted(adapter: ManagerAdapter, state: State, slot: int) -> None:
+    adapter.free_before(name_of(slot), certain(running(state, slot)) - 1)
+    adapter.forget(name_of(slot))
+
+
 def is_told(scope: Scope, request: Running) -> bool:
     """Return whether there was a hint for a request; only some scopes give more than one."""
     return "odd" not in scope.calls and request.added.wish != Wish()
@@ -327,6 +347,7 @@ KINDS = {
         Kind("LetGo", let_go, outside.let_go, "unpin", word="outside"),
         Kind("Release", release, transitions.release, end, has_slot=True, chooses=True),
         Kind("Trim", trim, transitions.trim, "trim", has_slot=True, chooses=True, word="trim"),
+        Kind("Abort", abort, flights.abort, aborted, has_slot=True, chooses=True, word="abort"),
         Kind("Preempt", always, transitions.preempt, preempt_told, has_slot=True, chooses=True, word="preempt"),
         Kind("Publish", publish, transitions.publish, publish_run, has_slot=True, word="later"),
         Kind("Retain", retain, retention.retain, "retain", has_slot=True, word="hint"),

@@ -43,6 +43,7 @@ SIGNATURES: dict[str, tuple[Field, ...]] = {
     "publish_before": (REQUEST, Field("end")),
     "trim": (REQUEST, Field("end")),
     "free": (REQUEST,),
+    "free_before": (REQUEST, Field("computed")),
     "fork": (REQUEST, Field("child", "name"), Field("computed"), Field("extra"), Field("tokens", "tokens")),
     "copies": (),
     "reset": (),
@@ -101,7 +102,8 @@ STALE, EITHER = "HIT_STALE", "TOO_LONG"
 
 SILENT = {
     "start": "start", "settle": "settle", "loaded": "finish_load", "append": "append", "publish": "publish",
-    "publish_before": "publish_before", "trim": "trim", "free": "free", "forget": "forget",
+    "publish_before": "publish_before", "trim": "trim", "free": "free", "free_before": "free_before",
+    "forget": "forget",
 }  # fmt: skip
 """Calls that return nothing, each with the method of the same arguments that it stands for."""
 
@@ -193,7 +195,7 @@ class ByCalls:
     def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
         return self.said("common", name, running, may=("counts",)).counts
 
-    start, settle, finish_load, append, publish, publish_before, trim, free, forget = map(saying, SILENT)
+    start, settle, finish_load, append, publish, publish_before, trim, free, free_before, forget = map(saying, SILENT)
 
     def unasked(self, *_: Any) -> NoReturn:
         """Refuse a line that is no call of the protocol."""

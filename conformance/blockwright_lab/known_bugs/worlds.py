@@ -38,7 +38,8 @@ class VariantAdapter(BlockwrightAdapter):
 
     def sharing(self, config: Config) -> Shared:
         lookahead = config.added.key_lookahead
-        make = partial(self.package.Request, hasher=self.hasher(lookahead))
+        portable = self.package.Sha256Hasher(b"", lookahead) if config.added.tells else None
+        make = partial(self.package.Request, hasher=portable or self.hasher(lookahead))
         return Shared(hash_unit(config) // self.units, make, lookahead)
 
 
@@ -77,12 +78,9 @@ class CollidingAdapter(VariantAdapter):
 
 
 class ToldAdapter(VariantAdapter):
-    """With evictions and statistics, and keys that may leave the process, in scopes with events."""
+    """With evictions and statistics, in scopes with events."""
 
     options: ClassVar[dict[str, Any]] = {"log_stats": True, "track_evictions": True}
-
-    def hasher(self, lookahead: int) -> Any:
-        return self.package.Sha256Hasher(b"", lookahead)
 
 
 def adapter_on(package: ModuleType, base: type[BlockwrightAdapter] = VariantAdapter) -> type[BlockwrightAdapter]:

@@ -198,7 +198,7 @@ class VllmAdapter(ManagerAdapter):
     def unasked(self, *_: Any, **__: Any) -> NoReturn:
         raise NotImplementedError
 
-    plan = commit = publish_before = start = settle = allocate_each = fork = take_copies = unasked
+    plan = commit = publish_before = free_before = start = settle = allocate_each = fork = take_copies = unasked
     pin = take = unpin = explain = retain = release_prefix = advance_time = unasked
 
     def finish_load(self, name: str, count: int) -> None:

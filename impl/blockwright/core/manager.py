@@ -182,7 +182,7 @@ class KVCacheManager:
             prefix_match_unit: tokens that divide every block: hits may end inside a block, at their multiples. A
                 request that hits part of a block which others read gets that part as a copy: run those of
                 `take_copies` before each step, and call `new_step_starts` at its beginning. None: hits end with whole
-                blocks. Without states of drafts, and the options that know whole blocks only: `use_eagle`, events,
+                blocks. Without states of drafts, and the options that know whole blocks only: `use_eagle`,
                 `verify_tokens`, `explain_evictions`, `track_evictions`, shares, hints and `eviction_policy`.
 
         Complexity: O(num_blocks + shares).
@@ -223,7 +223,6 @@ class KVCacheManager:
             refused = {
                 "enable_caching=False": not enable_caching,
                 "use_eagle": use_eagle,
-                "enable_kv_cache_events": enable_kv_cache_events,
                 "verify_tokens": verify_tokens,
                 "explain_evictions": explain_evictions,
                 "track_evictions": track_evictions,
@@ -824,7 +823,8 @@ class KVCacheManager:
 
         Raises:
             InvalidArgumentError: made without ``enable_kv_cache_events``.
-            UnsupportedError: made with ``verify_tokens``: keys alone do not prove the content of a block.
+            UnsupportedError: made with ``verify_tokens``, as keys alone do not prove the content of a block, or with
+                ``prefix_match_unit``, as parts of blocks are not dumped.
         """
         return cast("bytes", ABOVE["dump"](self, told, identity, hasher))
 
@@ -842,7 +842,7 @@ class KVCacheManager:
 
         Raises:
             InvalidArgumentError: the data is damaged or no manager wrote it, or something is held or published already.
-            UnsupportedError: made with ``verify_tokens``.
+            UnsupportedError: made with ``verify_tokens`` or ``prefix_match_unit``.
         """
         return cast("int", ABOVE["restore"](self, data, identity, hasher))
 

@@ -175,6 +175,8 @@ def _checked_blocks(
 def _refuse_weak_keys(manager: KVCacheManager) -> None:
     if manager.block_pool.verifies_tokens:
         raise UnsupportedError("manager: made with verify_tokens=True; a dump has keys, not whole prefixes")
+    if manager.prefix_match_unit is not None:
+        raise UnsupportedError("manager: made with prefix_match_unit; a dump has whole blocks alone")
 
 
 def _whose(manager: KVCacheManager, identity: bytes, hasher: BlockHasher | None) -> str:

@@ -36,6 +36,7 @@ class PrefixIndex:
         self._blocks: dict[tuple[BlockHash, int, str], BlockStored] = {}
         self._children: dict[_Place, tuple[BlockHash, ...]] = {}
         self._sizes: dict[tuple[int, str], set[tuple[int, int]]] = {}  # tokens in a block, and behind it in its key
+        self._parents: set[BlockHash | None] = set()  # of all blocks, and of few that are gone
         self._due: deque[list[_Step | None]] = deque()
         self.apply(events)
 
@@ -81,6 +82,7 @@ class PrefixIndex:
                     blocks.clear()
                     self._children.clear()
                     self._sizes.clear()
+                    self._parents.clear()
                     continue
                 key, place, event = step
                 if key in blocks:
@@ -92,6 +94,9 @@ class PrefixIndex:
                 self._children[place] = (*self._children.get(place, ()), key[0])
                 self._sizes.setdefault(key[1:], set()).add((event.block_size, len(event.lookahead) // 4))
                 blocks[key] = event
+                self._parents.add(event.parent_block_hash)
+            if len(self._parents) > 2 * len(blocks) + 64:
+                self._parents = {event.parent_block_hash for event in blocks.values()}
             if self._due and self._due[0] is steps:
                 self._due.popleft()
 
@@ -148,19 +153,22 @@ class PrefixIndex:
                 for size, ahead in self._sizes.get((group_id, name), ())
                 if block_size is None or size == block_size
             ]
-            due = sorted(reached)
+            due, most = sorted(reached), max([size + ahead for _, size, ahead in ways], default=0)
             for start in due:
+                if self._parents.isdisjoint(reached[start]):  # as behind a part of a block
+                    continue
+                tokens = _packed(token_ids[start : start + most], start)
+                salt = None if start else cache_salt
                 for name, size, ahead in ways:
-                    part = token_ids[start : start + size + ahead]
-                    if len(part) < size + ahead:
+                    if len(tokens) < 4 * (size + ahead):
                         continue
                     items = tuple(
                         (item, offset - start)
                         for item, offset, count in mm_items
                         if offset < start + size + ahead and offset + count > start
                     )
-                    packed, salt = _packed(part, start), None if start else cache_salt
-                    own = packed[: 4 * size], packed[4 * size :], adapter, salt, items, group_id, name
+                    behind = tokens[4 * size : 4 * (size + ahead)]
+                    own = tokens[: 4 * size], behind, adapter, salt, items, group_id, name
                     found = [self._children.get((parent, *own), ()) for parent in reached[start]]
                     if hashes := tuple([child for children in found for child in children]):
                         if start + size not in reached:

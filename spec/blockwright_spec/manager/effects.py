@@ -212,21 +212,21 @@ def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], beg
     return stepped_on(after, slot, step.new > 0 and not waits)
 
 
-def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice) -> Outcome:
+def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice, has_run: bool = True) -> Outcome:
     """Release all blocks of a slot as one batch and leave `successor` in it (FENCE-1).
 
-    While a step in flight computes tokens of the request, or a load of it is on its way, the batch waits for that. By
-    then its last step has run, unless it is in flight: then a state that it leaves is not published any more (MAMBA-5).
+    While a step in flight computes tokens of the request, or a load of it is on its way, the batch waits for that. If
+    its last step is in flight, or has not run by the engine's count, what it leaves is not published (MAMBA-5, UNIT-4).
     """
     steps, request = in_flight(state, slot), state.requests[slot]
     tables = owned(request) if isinstance(request, Running) else ()
     batch = tuple(tuple(block for block in table if block != NULL) for table in tables)
     is_loading = isinstance(request, Running) and request.added.loading > 0
-    done = state if steps else last_tail(ripened(state, slot), slot)
+    done = last_tail(ripened(state, slot), slot) if has_run and not steps else state
     left, last = replaced(done, slot, successor), done.requests[slot]
     whose, wish = (request.prefix[0], request.added.wish) if isinstance(request, Running) else (0, Wish())
     resumes = isinstance(successor, Waiting)
-    end = last_end(state.config, last) if isinstance(last, Running) and not steps else 0
+    end = last_end(state.config, last) if isinstance(last, Running) and has_run and not steps else 0
     ending = leaving_at_end(state.config, last, resumes, end) if isinstance(last, Running) else Leaving()
     fence = Fence(steps[-1] if steps else None, slot, batch, whose, wish, ending)
     fenced = replace(left, flights=orphaned(state, slot), fences=(*state.fences, fence), due=without(left.due, slot))

@@ -7,6 +7,9 @@ and published again within one step may be reported or not. The laws judge any l
 `snapshot` are the shortest reports that uphold them. What tiers off the device hold is reported under the names of
 their media, and each medium is folded apart; part three says so of a tier (TIER-5).
 
+With a unit (chapter `units`), parts of blocks are reported as well: the number of tokens tells a part from a block, and
+both name the prefix before their block. A block that is filled is reported as a whole, and its parts stay known.
+
 Where the device's memory outlives the process, what can be found may be *dumped*, and *restored* by the next one. That
 is bookkeeping alone: no block is written, so whatever is restored must be what stood there.
 """
@@ -18,6 +21,7 @@ from itertools import accumulate
 from ..reads import Prefix, cut
 from .hits import holding
 from .state import Content, State
+from .units import upto
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class Stored:
     """A content can be found from now on.
 
     What is reported of it: the prefix before the block (None for the first one), whether that is absent now, the
-    tokens of the block alone, the extra keys, and the tokens behind the block that its key also covers (PUB-4).
+    tokens of the block or part alone, the extra keys, and the tokens behind that its key also covers (PUB-4).
     """
 
     content: Content
@@ -82,21 +86,26 @@ def known(listener: Listener) -> tuple[frozenset[Content], ...]:
 
 def parent(state: State, content: Content) -> Prefix | None:
     """Return what the block before is published as, or None where a content's block is the first."""
-    (at, prefix), whole = content, block_end(state, content)
-    size = state.config.groups[at].block_size
-    return cut(prefix, len(prefix[1]) - size) if len(whole[1]) > size else None
+    start = len(block_end(state, content)[1]) - num_own(state, content)
+    ahead = state.config.added.key_lookahead
+    return cut(content[1], start + ahead) if start else None
 
 
 def block_end(state: State, content: Content) -> Prefix:
-    """Return the prefix up to the end of a content's block, without the tokens that its key looks ahead at."""
+    """Return the prefix up to the end of a content, without the tokens that its key looks ahead at."""
     return cut(content[1], len(content[1][1]) - state.config.added.key_lookahead)
+
+
+def num_own(state: State, content: Content) -> int:
+    """Return how many tokens of its last block a content has: all of them, or those of a part."""
+    return (len(block_end(state, content)[1]) - 1) % state.config.groups[content[0]].block_size + 1
 
 
 def stored(state: State, content: Content) -> Stored:
     """Return the event that reports a content, when all else that can be found in a state is known."""
     at, (extra, tokens) = content[0], block_end(state, content)
     before = parent(state, content)
-    own, ahead = tokens[-state.config.groups[at].block_size :], content[1][1][len(tokens) :]
+    own, ahead = tokens[-num_own(state, content) :], content[1][1][len(tokens) :]
     return Stored(content, before, before is not None and (at, before) not in index(state), own, extra, ahead)
 
 
@@ -146,12 +155,14 @@ def law_parents_come_first(state: State, listener: Listener) -> bool:
 
 
 def law_key_serves_alone(state: State, listener: Listener) -> bool:
-    """EV-4: each key that was reported can be hit on its own: it is one block's, and a block holds exactly that."""
-    return all(
-        len(event.tokens) == state.config.groups[event.content[0]].block_size for _, event in reports(listener)
-    ) and all(
-        any(state.contents[block] == (content[0], block_end(state, content)) for block in holding(state, content))
+    """EV-4: each key that was reported can be hit on its own: it is of one block, which holds exactly that.
+
+    A block that is also published as a part holds that, and goes on.
+    """
+    return all(len(event.tokens) == num_own(state, event.content) for _, event in reports(listener)) and all(
+        any(upto(state.contents[block], len(end[1])) == (content[0], end) for block in holding(state, content))
         for content in known(listener)[-1]
+        for end in (block_end(state, content),)
     )
 
 

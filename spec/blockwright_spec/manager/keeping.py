@@ -34,7 +34,7 @@ and of all that end until then fit the pool. The ordinary ones are a request's b
 and of each other group the windows of at most five lengths, however many windows it has trimmed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import lcm
 
@@ -43,7 +43,7 @@ from ..reads import Chunked, Cross, Full, Group, Prefix, hit_ends, margin
 from .added import Wants, longest, named
 from .retention import put
 from .state import NULL, Config, Hit, Running, State, Table, Waiting, key, sharers
-from .units import aligned
+from .units import aligned, held
 
 
 def within(config: Config, length: int) -> int:
@@ -98,11 +98,11 @@ def multiples(config: Config, group: Group) -> Iterable[int]:
 
 
 def leaving(
-    config: Config, tables: tuple[Table, ...], entries: tuple[Iterable[int], ...], wants: Wants, published: int = 0
+    config: Config, tables: Sequence[Table], entries: Sequence[Table], wants: Wants, published: int = 0, last: int = 0
 ) -> Leaving:
     """Sort the blocks at some entries of a request's tables: those of no wanted hit, and those where something ended.
 
-    As it ends, a hit of the `published` tokens is wanted as well.
+    As it ends, a hit of the `published` tokens is wanted as well. With units, `last` is where it has left a state.
     """
     if not config.added.keeps:
         return Leaving()
@@ -110,21 +110,21 @@ def leaving(
     lengths = (*wants.lengths, *{published} - {0})
     output = frozenset({published}) - {*wants.proven, 0}
     prompt = frozenset(wants.lengths) - {*wants.proven, *output}
-    kept = {place for place in places if is_wanted(config, *place, lengths)}
+    kept = {place for place in places if is_wanted(config, *place, held(config, place[0], lengths, last))}
     ends = {place for place in kept if forgets(config, place[0])}
     return Leaving(
         frozenset(tables[at][entry] for at, entry in places if (at, entry) not in kept),
-        frozenset(tables[at][entry] for at, entry in ends if ends_at(config, at, entry, prompt)),
-        frozenset(tables[at][entry] for at, entry in ends if ends_at(config, at, entry, output)),
+        frozenset(tables[at][entry] for at, entry in ends if ends_at(config, at, entry, prompt, last)),
+        frozenset(tables[at][entry] for at, entry in ends if ends_at(config, at, entry, output, last)),
         frozenset(tables[at][entry] for at, entry in kept - ends if asks_at(config, at, entry, lengths)),
     )
 
 
-def ends_at(config: Config, at: int, entry: int, lengths: Iterable[int]) -> bool:
+def ends_at(config: Config, at: int, entry: int, lengths: Iterable[int], last: int) -> bool:
     """Return whether some length ends at an entry of a group's table, or with units inside it."""
     size = config.groups[at].block_size
     before = entry * size if config.added.unit else (entry + 1) * size - 1
-    return any(before < length <= (entry + 1) * size for length in lengths)
+    return any(before < length <= (entry + 1) * size for length in held(config, at, lengths, last))
 
 
 def asks_at(config: Config, at: int, entry: int, lengths: Iterable[int]) -> bool:
@@ -148,9 +148,9 @@ def output_end(config: Config, request: Running, resumes: bool, last: int = 0) -
 
 def leaving_at_end(config: Config, request: Running, resumes: bool = False, last: int = 0) -> Leaving:
     """Sort the blocks that a request holds as it ends, or as it is preempted and `resumes` later."""
-    entries = tuple(range(len(table)) for table in request.tables)
+    entries = tuple(tuple(range(len(table))) for table in request.tables)
     end = output_end(config, request, resumes, last)
-    return leaving(config, request.tables, entries, request.added.wants, end)
+    return leaving(config, request.tables, entries, request.added.wants, end, last)
 
 
 def left(config: Config, request: Running) -> int:

@@ -100,7 +100,8 @@ class Done:
 
     `demand` is the count of its plan; `copied` are the entries whose block others held, per group; `evicted` are the
     blocks taken with which the last copy of a content was lost, in the order of taking; `forgot` are the contents that
-    were forgotten; `outgrown` are the blocks with a published state that is written over, of which `saved` were copied.
+    were forgotten; `outgrown` are the blocks with a published state that is written over, of which `saved` were copied;
+    `has_run` says whether the last step of a request that ended had run.
     """
 
     state: State
@@ -112,6 +113,7 @@ class Done:
     forgot: frozenset[Content] = frozenset()
     outgrown: tuple[int, ...] = ()
     saved: int = 0
+    has_run: bool = True
 
 
 Outcome = Done | Refusal

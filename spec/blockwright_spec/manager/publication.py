@@ -137,9 +137,15 @@ def due_tails(request: Running, count: int) -> tuple[int, ...]:
 
 
 def last_end(config: Config, request: Running) -> int:
-    """Return the tokens that a request has computed and publishes as it ends, with units; 0 if it puts that off."""
+    """Return the tokens that a request has computed and publishes as it ends, with units; 0 if it puts that off.
+
+    Beside recurrent layers only where its last step stopped at a unit: other states inside blocks are not there.
+    """
     count = min(request.computed, max(certain(request), request.settled), len(request.prefix[1]))
-    return 0 if request.added.is_delayed or not config.added.unit else count
+    if request.added.is_delayed or not config.added.unit:
+        return 0
+    is_left = count % config.added.unit == 0 and holds_state(config, request, count)
+    return count if is_left or not recurrent(config) else 0
 
 
 def last_tail(state: State, slot: int) -> State:

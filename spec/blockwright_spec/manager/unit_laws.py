@@ -127,9 +127,9 @@ def law_resend_hits(before: State, done: Done) -> bool:
     """UNIT-4: when a request lets go of its blocks, the same tokens hit each unit that it has computed.
 
     That is, unless a whole block is gone that such a hit needs, or the request did not publish it. Drafts that were
-    accepted last are not certain yet.
+    accepted last are not certain yet, and nothing is if its last step had not run.
     """
-    return all(
+    return not done.has_run or all(
         found(done.state, old.prefix, LRU).length >= length
         for old, new in zip(before.requests, done.state.requests, strict=True)
         if isinstance(old, Running) and ended(before, done.state, old, new) and not old.added.is_delayed

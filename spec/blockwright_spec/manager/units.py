@@ -33,14 +33,14 @@ copied to a block of its own too, and its key goes with it: the table of the req
 ahead of the known tokens, the states that it leaves are not found inside blocks; nor are those that a later step has
 begun from, where blocks are published when they are settled.
 
-Wanted lengths (chapter `keeping`) are multiples of the unit. Draft heads (EAGLE), hints and shares know whole blocks
-only, and so do those who follow events: these stand in no configuration with a unit.
+Wanted lengths (chapter `keeping`) are multiples of the unit. Those who follow events are told of parts too (chapter
+`events`). Draft heads (EAGLE), hints and shares know whole blocks only: these stand in no configuration with a unit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import lcm
 
-from ..reads import cut, drafts_beside, filled, hit_ends, hit_entries
+from ..reads import Mamba, cut, drafts_beside, filled, hit_ends, hit_entries
 from .state import Config, Content, recurrent, span
 
 
@@ -104,6 +104,16 @@ def ends_in(config: Config, at: int, length: int) -> bool:
     """Return whether a tail ends inside a block of a group, and a hit of that length needs that part."""
     group = config.groups[at]
     return length % group.block_size > 0 and length in hit_ends(group, length, config.eagle)
+
+
+def held(config: Config, at: int, lengths: Iterable[int], last: int) -> tuple[int, ...]:
+    """Return those of some lengths that the blocks of a table hold for a hit.
+
+    A recurrent layer holds no other state inside a block than the `last` one: copies have the others (UNIT-7).
+    """
+    group = config.groups[at]
+    is_whole = not isinstance(group.kind, Mamba)
+    return tuple(length for length in lengths if is_whole or length == last or length % group.block_size == 0)
 
 
 def upto(content: Content | None, end: int) -> Content | None:

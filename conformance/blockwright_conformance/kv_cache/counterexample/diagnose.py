@@ -233,9 +233,11 @@ def of_step(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, s
     """Yield the laws of steps that a shown step breaks; its report on each table must rebuild that table."""
     new = tuple(table for served in reply.served for table in served.new)
     demand = sum(step.demand for step, _ in zip(outcome.done, reply.served, strict=False))
-    copied = (0,) * max(0, len(state.copies) - len(before.copies))  # which entries they are does not matter here
+    saved = sum(step.saved for step in outcome.done)
+    copied = (0,) * max(0, len(state.copies) - len(before.copies) - saved)  # which entries does not matter here
     forgot = frozenset(content for step in outcome.done for content in step.forgot)
-    done = Done(state, new, (), demand, copied, forgot=forgot)
+    over = tuple(block for step in outcome.done for block in step.outgrown)
+    done = Done(state, new, (), demand, copied, (), forgot, over, saved, all(step.has_run for step in outcome.done))
     for law in (*STEP_LAWS, *POLICY_STEP_LAWS) if state.marks else STEP_LAWS:
         if law.id not in ("STEP-1", "STEP-4") and not holds(law.holds, before, done):
             yield law.id, law.statement

@@ -184,6 +184,7 @@ class Journal:
         self._has_default_reader = False
         self._most_events: i64 = _FEWEST_EVENTS
         self._digests: dict[int, bytes] = {}
+        self._tail_digests: dict[int, bytes] = {}  # by number of the tail, for events
         self._salts: dict[int, str] = {}  # for evictions
         self._stored: dict[int, BlockStored] = {}  # for evictions, where events are recorded or there is an owner
 
@@ -205,6 +206,7 @@ class Journal:
         new._has_default_reader = self._has_default_reader
         new._most_events = self._most_events
         new._digests = self._digests.copy()
+        new._tail_digests = self._tail_digests.copy()
         new._stored = self._stored.copy()
         new._salts = self._salts.copy()
         return new
@@ -242,6 +244,26 @@ class Journal:
                 self._stored[block] = stored
             if is_new and events is not None:
                 self._report(stored)
+
+    def stored_tail(
+        self, number: i64, request: Request, length: i64, group: i64, block_size: i64, is_new: bool
+    ) -> None:
+        """Note a tail: the part of a block that ends after `length` tokens; record an event if it is new. law: EV-4."""
+        digest = request.block_digest(length // request._block_size - 1)
+        self._tail_digests[int(number)] = digest
+        if is_new:
+            start: i64 = length // block_size * block_size
+            parent = request.block_digest(start // request._block_size - 1) if start > 0 else None
+            tokens = request.block_bytes(start, length)
+            items = () if not request._mm_items else request.items_within(start, length)
+            name, salt = request.lora_name, request.cache_salt
+            self._report(BlockStored(digest, parent, tokens, int(length - start), name, int(group), salt, items))
+
+    def forgot_tail(self, number: i64, group: i64, was_last: bool) -> None:
+        """Note that a tail lost its key; record an event if no other has it, unless a reset told of all. O(1)."""
+        digest = self._tail_digests.pop(int(number), None)
+        if was_last and digest is not None:
+            self._report(BlockRemoved(digest, int(group)))
 
     def told(self, block: i64, digest: bytes, event: BlockStored, is_new: bool) -> None:
         """Note that a block was published from an event, and record the event if the prefix is new. O(1)."""
@@ -327,6 +349,7 @@ class Journal:
         if self.losses is not None and index.num_keyed > 0:
             self.losses.lose_all(index)
         self._digests = {}
+        self._tail_digests = {}
         self._salts = {}
         self._stored = {}
         if self.contents is not None:
@@ -395,8 +418,8 @@ class Journal:
             return 0
         return int(min(i64(len(evictions)), self._first_eviction + i64(len(evictions)) - self._eviction_places[reader]))
 
-    def check(self, published: list[int]) -> None:
-        """Check that the notes are of the published blocks.
+    def check(self, published: list[int], tails: list[int]) -> None:
+        """Check that the notes are of the published blocks, and of the tails with these numbers.
 
         Raises:
             InvariantError: PUB-1 is broken.
@@ -405,6 +428,7 @@ class Journal:
             demand("PUB-1", "blocks with a remembered prefix", published, sorted(self.contents))
         if self.events is not None or self.evictions is not None:
             demand("PUB-1", "blocks with a digest to tell", published, sorted(self._digests))
+            demand("PUB-1", "tails with a digest to tell", tails, sorted(self._tail_digests))
 
 
 @final

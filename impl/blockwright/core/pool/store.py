@@ -135,11 +135,11 @@ class BlockStore:
         twin._num_external = self._num_external
         twin._order = None if self._order is None else self._order.copy()
         twin._passing = None if self._passing is None else self._passing.copy()
-        twin._tails = None if self._tails is None else self._tails.copy()
         twin._version = self._version
         twin._salt_marks = self._salt_marks[:]
         twin._adapter_marks = self._adapter_marks[:]
         twin._journal = None if self._journal is None else self._journal.copy()
+        twin._tails = None if self._tails is None else self._tails.copy(twin._journal)
 
     def _tear(self) -> None:
         """Refuse later calls: one has ended in the middle of a change."""
@@ -338,7 +338,7 @@ class BlockStore:
                 was_last = index.drop(block)
                 if facts is not None and was_last and is_whole:
                     facts._evict(block, group)
-                if journal is not None:
+                if journal is not None and is_whole:
                     passes = goes_first or (passing is not None and passing.is_spared(block))
                     if order is not None:
                         passes = order.is_passing(block)
@@ -922,18 +922,25 @@ class BlockStore:
 
     def _keep_tails(self) -> None:
         """Let blocks be published as parts too, in a pool that nothing was taken from."""
-        self._tails = TailIndex(self._count)
+        self._tails = TailIndex(self._count, self._journal)
 
     def _reserve_tails(self, count: i64) -> None:
         """Take the memory for `count` more tails."""
         if self._tails is not None:
             self._tails.reserve(count)
 
-    def _publish_tail(self, block: i64, low: i64, high: i64, group: i64, units: i64) -> None:
-        """Make a part of a held block findable; takes no memory. law: PUB-1, UNIT-2."""
-        tails = self._tails
+    def _publish_tail(self, block: i64, request: Request, length: i64, group: i64, block_size: i64, units: i64) -> None:
+        """Make the part of a held block that ends after `length` tokens findable. law: PUB-1, UNIT-2.
+
+        Takes no memory, except for events.
+        """
+        tails, journal, words = self._tails, self._journal, request._words
         assert tails is not None, "tails are kept where hits may end inside blocks"
-        tails.publish(self._index, block, low, high, group, units)
+        at = 2 * (length // request._block_size - 1)
+        is_new = journal is not None and tails.find(words[at], words[at + 1], group) == 0
+        number = tails.publish(self._index, block, words[at], words[at + 1], group, units)
+        if journal is not None and number != 0:
+            journal.stored_tail(number, request, length, group, block_size, is_new)
 
     def num_tails(self) -> i64:
         """Return how many parts of blocks can be found. O(1)."""
@@ -1137,8 +1144,7 @@ class BlockStore:
         keyed = self.published()
         check_queue(int(self._num_free), self.free_block_ids(), self._backwards(), self.ref_counts(), keyed)
         check_index(self._index, keyed)
-        if self._tails is not None:
-            self._tails.check(keyed)
+        numbers = [] if self._tails is None else self._tails.check(keyed)
         order = self._order
         if order is not None:
             demand("QUEUE-1", "what is remembered of candidates agrees with itself", True, order.is_sound())
@@ -1157,7 +1163,8 @@ class BlockStore:
         demand("OUTSIDE-1", "blocks with more holders from outside than holders", [], over)
         demand("OUTSIDE-1", "blocks held from outside", len([n for n in apart if n > 0]), self.num_held_externally)
         if self._journal is not None:
-            self._journal.check([block for block in range(self._count) if keyed[block]])
+            whole = self.published_whole()
+            self._journal.check([block for block in range(self._count) if whole[block]], numbers)
 
     def _backwards(self) -> list[int]:
         """Return the free queue from its tail, cut off if it runs in a circle."""

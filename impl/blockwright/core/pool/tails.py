@@ -19,6 +19,7 @@ from blockwright.core.keys.block_hash import word_bytes
 from blockwright.core.keys.packed import zeros32
 from blockwright.core.pool.check import demand
 from blockwright.core.pool.index import PrefixIndex
+from blockwright.core.pool.journal import Journal
 
 _FEWEST: Final = 8
 """Numbers of tails that there is room for at first."""
@@ -31,11 +32,13 @@ class TailIndex:
     Attributes:
         num_tails: tails that can be found.
         is_part: per block, 1 where its key in the index of whole blocks is that of a tail.
+        journal: where tails that are forgotten are noted, if anywhere.
     """
 
-    def __init__(self, num_blocks: i64) -> None:
+    def __init__(self, num_blocks: i64, journal: Journal | None) -> None:
         """Make an index without tails. O(num_blocks)."""
         self.num_tails: i64 = 0
+        self.journal: Journal | None = journal
         self.is_part: vec[i32] = zeros32(num_blocks)
         self._first: vec[i32] = zeros32(num_blocks)  # the tail of a block that was published last
         self._capacity: i64 = _FEWEST
@@ -55,9 +58,9 @@ class TailIndex:
             self._free = number
             number -= 1
 
-    def copy(self) -> TailIndex:
-        """Return an independent copy. O(num_blocks + tails)."""
-        twin = TailIndex(0)
+    def copy(self, journal: Journal | None) -> TailIndex:
+        """Return an independent copy, with a journal of its own. O(num_blocks + tails)."""
+        twin = TailIndex(0, journal)
         twin.num_tails = self.num_tails
         twin.is_part = self.is_part[:]
         twin._first = self._first[:]
@@ -113,10 +116,13 @@ class TailIndex:
             number = i64(self._next[number])
         return most
 
-    def publish(self, keys: PrefixIndex, block: i64, low: i64, high: i64, group: i64, units: i64) -> None:
-        """Make a part of a block findable; `keys` is the index of whole blocks. Takes no memory. law: KEY-1."""
+    def publish(self, keys: PrefixIndex, block: i64, low: i64, high: i64, group: i64, units: i64) -> i64:
+        """Make a part of a block findable; `keys` is the index of whole blocks. Takes no memory. law: KEY-1.
+
+        Return the number of the new tail, or 0 if there is one already.
+        """
         if self.matches(block, low, high, group):
-            return
+            return 0
         number = self._free
         assert number != 0, "room is made before tails are published"
         self._free = i64(self._next[number])
@@ -129,6 +135,7 @@ class TailIndex:
         if not keys.has_key(block):
             keys.add(block, low, high, group)
             self.is_part[block] = 1
+        return number
 
     def promote(self, keys: PrefixIndex, block: i64) -> None:
         """Make way for the key of a whole block, which was published in parts. law: PUB-2."""
@@ -141,10 +148,14 @@ class TailIndex:
         number = i64(self._first[block])
         assert self._next[number] == 0, "a state is of one length"
         low, high, group = self._index.key(number)
-        units = i64(self._units[number])
         self.promote(keys, block)
-        self.forget(block)
-        self.publish(keys, other, low, high, group, units)
+        self._first[block] = 0
+        self._index.drop(number)
+        self._index.add(number, low, high, group)
+        self._blocks[number] = i32(other)
+        self._first[other] = i32(number)
+        keys.add(other, low, high, group)
+        self.is_part[other] = 1
 
     def forget(self, block: i64) -> None:
         """Forget the tails of a block that loses its key: none outlives it. law: KEY-1."""
@@ -153,7 +164,10 @@ class TailIndex:
         self._first[block] = 0
         while number != 0:
             following = i64(self._next[number])
-            self._index.drop(number)
+            group = self._index.key(number)[2]
+            was_last = self._index.drop(number)
+            if self.journal is not None:
+                self.journal.forgot_tail(number, group, was_last)
             self._next[number] = i32(self._free)
             self._free = number
             self.num_tails -= 1
@@ -176,18 +190,21 @@ class TailIndex:
             number = i64(self._next[number])
         return found
 
-    def check(self, keyed: list[bool]) -> None:
+    def check(self, keyed: list[bool]) -> list[int]:
         """Check that each tail is one of a published block, once for each length, and found under its key.
+
+        Return the numbers of all tails, ascending.
 
         Raises:
             InvariantError: KEY-1 is broken.
         """
-        count = 0
+        numbers: list[int] = []
         for block in range(len(keyed)):
             units: list[int] = []
             number = i64(self._first[block])
             while number != 0 and i64(len(units)) <= self._capacity:
                 units.append(int(self._units[number]))
+                numbers.append(int(number))
                 demand("KEY-1", f"the block of tail {number}", block, int(self._blocks[number]))
                 demand("KEY-1", f"tail {number} of block {block} has a key", True, self._index.has_key(number))
                 number = i64(self._next[number])
@@ -195,5 +212,5 @@ class TailIndex:
             demand("KEY-1", f"block {block} has tails and no key", False, bool(units) and not keyed[block])
             is_part = self.is_part[block] != 0
             demand("KEY-1", f"block {block} has the key of a tail and no tail", False, is_part and not units)
-            count += len(units)
-        demand("KEY-1", "the number of tails", count, int(self.num_tails))
+        demand("KEY-1", "the number of tails", len(numbers), int(self.num_tails))
+        return sorted(numbers)

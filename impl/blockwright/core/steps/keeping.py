@@ -28,6 +28,8 @@ _HIT: Final = 2
 _JUNCTION: Final = 3
 _OUTPUT: Final = 4
 """Where these lengths are in what a request wants, after its prompt with and without the last token; 0: not wanted."""
+_LAST: Final = 5
+"""Where it has left a state as it ended, if it was at a unit."""
 NONE: Final = 0
 ALL: Final = 1
 SOME: Final = 2
@@ -117,7 +119,7 @@ def ask_for(state: State, group: GroupTables, wants: vec[i64], blocks: vec[i32])
     passing = state.pool._passing
     if passing is not None and passing.whole > 0 and group.keeps_all:
         i: i64 = 0
-        while i < i64(len(wants)):
+        while i < min(_LAST, i64(len(wants))):
             entry = wants[i] // group._block_size - 1
             if entry >= 0 and entry < i64(len(blocks)) and state.pool._index.has_key(i64(blocks[entry])):
                 passing.ask(i64(blocks[entry]))
@@ -157,7 +159,7 @@ def all_wanted(state: State, tables: RequestTables, resumes: bool, last: i64) ->
     end = within(state, max(count, last))
     if not resumes and not tables.wants_output and end >= max(wants[_PROMPT], wants[_HIT], wants[_JUNCTION]):
         end = 0
-    return append(wants[:], end)
+    return append(append(wants[:], end), last) if last > 0 else append(wants[:], end)
 
 
 def begin_wanted(state: State, group: GroupTables, wants: vec[i64]) -> None:
@@ -171,12 +173,21 @@ def begin_wanted(state: State, group: GroupTables, wants: vec[i64]) -> None:
     elif passing is not None:
         passing.begin()
         i: i64 = 0
-        while i < i64(len(wants)):
-            group.want(passing, wants[i])
+        while i < min(_LAST, i64(len(wants))):
+            group.want(passing, held(group, wants, wants[i]))
             i += 1
         if passing.every > 0:
             group.want_each(passing, passing.every)
         note_ends(passing, group, wants)
+
+
+def held(group: GroupTables, wants: vec[i64], length: i64) -> i64:
+    """Return a length if the blocks of a group's table hold what a hit of it needs, else 0. O(1).
+
+    A recurrent layer has no state inside a block but the last one: copies have the others (law: UNIT-7).
+    """
+    is_last = i64(len(wants)) > _LAST and length == wants[_LAST]
+    return length if is_last or length % group._block_size == 0 or group.is_row() else 0
 
 
 def note_ends(passing: PassingBlocks, group: GroupTables, wants: vec[i64]) -> None:
@@ -185,9 +196,9 @@ def note_ends(passing: PassingBlocks, group: GroupTables, wants: vec[i64]) -> No
         output: i64 = wants[_OUTPUT] if len(wants) > _OUTPUT else 0
         size = group._block_size
         passing.end_at(
-            (unproven(wants, wants[_PROMPT]) - 1) // size,
-            (unproven(wants, wants[_RESEND]) - 1) // size,
-            (unproven(wants, output) - 1) // size,
+            (held(group, wants, unproven(wants, wants[_PROMPT])) - 1) // size,
+            (held(group, wants, unproven(wants, wants[_RESEND])) - 1) // size,
+            (held(group, wants, unproven(wants, output)) - 1) // size,
         )
 
 

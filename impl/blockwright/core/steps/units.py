@@ -180,20 +180,14 @@ def publish_tail(state: State, tables: RequestTables, request: Request, length: 
 
     Beside recurrent layers only where the last step stopped, unless that has run ahead: no hit could need another.
     """
-    if state.config.saves_states and (
-        length != count
-        or length != tables.num_written - tables.num_drafts
-        or (state.config.runs_ahead and tables.num_drafts > 0)
-    ):
+    if state.config.saves_states and (length != count or not has_state(state, tables, length)):
         return
-    at = 2 * (length // request._block_size - 1)
     for group, table in zip(state.groups, tables.by_group):
         size = group._block_size
         entry = length // size
         if length % size != 0 and group.ends_in(length) and table.blocks[entry] != 0:
             units = length % size // state.config.unit
-            words = request._words
-            state.pool._publish_tail(i64(table.blocks[entry]), words[at], words[at + 1], group._group, units)
+            state.pool._publish_tail(i64(table.blocks[entry]), request, length, group._group, size, units)
 
 
 def publish_last(state: State, tables: RequestTables, request: Request, computed: i64) -> None:
@@ -211,11 +205,20 @@ def publish_last(state: State, tables: RequestTables, request: Request, computed
 
 
 def last_published(state: State, tables: RequestTables, request: Request, computed: i64) -> i64:
-    """Return the tokens that a request publishes as it lets go of its blocks; 0: it puts that off, or may not."""
-    count = last_count(tables, request)
-    if state.config.unit == 0 or tables.is_delayed or request._block_size <= 0 or computed < count:
+    """Return the tokens that a request publishes as it lets go of its blocks; 0: it puts that off, or may not.
+
+    Beside recurrent layers only where its last step stopped at a unit: other states inside blocks are not there.
+    """
+    count, unit = last_count(tables, request), state.config.unit
+    if unit == 0 or tables.is_delayed or request._block_size <= 0 or computed < count:
         return 0
-    return count
+    return count if not state.config.saves_states or (count % unit == 0 and has_state(state, tables, count)) else 0
+
+
+def has_state(state: State, tables: RequestTables, length: i64) -> bool:
+    """Return whether recurrent layers hold the state after some tokens: the last step stopped there, not ahead."""
+    drafts = tables.num_drafts
+    return length == tables.num_written - drafts and not (state.config.runs_ahead and drafts > 0)
 
 
 def last_count(tables: RequestTables, request: Request) -> i64:

@@ -1,8 +1,8 @@
-"""Blockwright's events as vLLM's: one per run of blocks of one request, with all that its consumers read."""
+"""Blockwright's events as vLLM's: one per run of blocks of a request or part of one, with all that consumers read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllm.distributed.kv_events import MEDIUM_GPU, AllBlocksCleared, BlockRemoved, BlockStored
@@ -17,10 +17,17 @@ class Events:
     """What happened since it was last taken, in vLLM's words."""
 
     def __init__(
-        self, core: Manager, groups: Sequence[Any], sizes: Sequence[int], hash_block_size: int, lookahead: int
+        self,
+        core: Manager,
+        groups: Sequence[Any],
+        sizes: Sequence[int],
+        hash_block_size: int,
+        lookahead: int,
+        running: Mapping[str, Any],
     ) -> None:
         """Listen to a manager whose groups, with blocks of these sizes, vLLM declared so; hashes may look ahead."""
         self._core, self._sizes, self._unit, self._lookahead = core, sizes, hash_block_size, lookahead
+        self._running = running
         self._kinds = [
             (get_kv_cache_spec_kind(group.kv_cache_spec).value, get_kv_cache_spec_sliding_window(group.kv_cache_spec))
             for group in groups
@@ -34,55 +41,56 @@ class Events:
         return taken
 
     def drain(self, request: Any) -> None:
-        """Take the manager's events; blocks that were stored are `request`'s."""
+        """Take the manager's events; what was stored is `request`'s, or else of another that runs."""
         run: list[int] = []
-        group = 0
-        for event in self._core.take_events():
+        group, whose, others = 0, request, dict[Any, Any]()
+        for event in (*self._core.take_events(), None):
+            owner, end, at = request, 0, group
             if isinstance(event, events.BlockStored):
-                units = self._sizes[event.group_id] // self._unit
-                index = (request.block_hashes.index(event.block_hash) + 1) // units - 1
-                if run and (group != event.group_id or index != run[-1] + 1):
-                    self._stored(request, group, run)
-                    run = []
-                group = event.group_id
-                run.append(index)
-                continue
-            if run:
-                self._stored(request, group, run)
+                if request is None or event.block_hash not in request.block_hashes:
+                    others = others or {each: other for other in self._running.values() for each in other.block_hashes}
+                    owner = others[event.block_hash]
+                end, at = (owner.block_hashes.index(event.block_hash) + 1) * self._unit, event.group_id
+            is_next = event is not None and end == (run or [0])[-1] + self._sizes[group]
+            if run and not (is_next and owner is whose and at == group):
+                self._stored(whose, group, run)
                 run = []
-            if isinstance(event, events.BlockRemoved):
+            if isinstance(event, events.BlockStored):
+                whose, group = owner, at
+                run.append(end)
+            elif isinstance(event, events.BlockRemoved):
                 removed = utils.maybe_convert_block_hash(event.block_hash)
                 self._events.append(BlockRemoved(block_hashes=[removed], medium=MEDIUM_GPU, group_idx=event.group_id))
-            else:
+            elif event is not None:
                 self._events.append(AllBlocksCleared())
-        if run:
-            self._stored(request, group, run)
 
     def repeat(self, request: Any, num_tokens: int) -> None:
         """Report a hit as if it were stored now, for a request that asked for all that it shares."""
         for group, size in enumerate(self._sizes):
-            self._stored(request, group, list(range(num_tokens // size)))
+            if num_tokens >= size:
+                self._stored(request, group, list(range(size, num_tokens + 1, size)))
+            if num_tokens % size:
+                self._stored(request, group, [num_tokens])
 
-    def _stored(self, request: Any, group: int, indices: list[int]) -> None:
-        """Report that consecutive blocks of a request can be found."""
-        size, lora = self._sizes[group], request.lora_request
-        units = size // self._unit
-        hashes = [request.block_hashes[(index + 1) * units - 1] for index in indices]
-        start = indices[0] * size
-        parent = request.block_hashes[indices[0] * units - 1] if start else None
-        ahead = self._lookahead
-        keys = [
-            utils.generate_block_hash_extra_keys(request, index * size, (index + 1) * size + ahead, 0)[0]
-            for index in indices
-        ]
-        ends = [(index + 1) * size for index in indices]
+    def _stored(self, request: Any, group: int, ends: list[int]) -> None:
+        """Report that consecutive blocks of a request, which end after so many tokens, can be found, or one part.
+
+        A part is told as a block of its own tokens behind the block before it, so that whoever knows that block knows
+        the part. vLLM's own manager tells of its last unit alone, behind a unit that is mostly never told of.
+        """
+        ahead, lora = self._lookahead, request.lora_request
+        start = (ends[0] - 1) // self._sizes[group] * self._sizes[group]
+        size = ends[0] - start
+        hashes = [request.block_hashes[end // self._unit - 1] for end in ends]
+        parent = request.block_hashes[start // self._unit - 1] if start else None
+        keys = [utils.generate_block_hash_extra_keys(request, end - size, end + ahead, 0)[0] for end in ends]
         more = {"lookahead_token_ids": [request.all_token_ids[end : end + ahead] for end in ends]} if ahead else {}
         kind, window = self._kinds[group]
         self._events.append(
             BlockStored(
                 block_hashes=[utils.maybe_convert_block_hash(each) for each in hashes],
                 parent_block_hash=None if parent is None else utils.maybe_convert_block_hash(parent),
-                token_ids=request.all_token_ids[start : start + len(indices) * size],
+                token_ids=request.all_token_ids[start : ends[-1]],
                 block_size=size,
                 lora_id=lora.adapter_id if lora else None,
                 medium=MEDIUM_GPU,

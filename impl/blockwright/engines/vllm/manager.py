@@ -182,7 +182,7 @@ class KVCacheManager:
         whole = not enable_caching or self.use_eagle or self._lookahead or num_prefill_lookahead
         whole = whole or any(getattr(spec, "num_speculative_blocks", 0) for spec in self._specs)
         whole = whole or dcp_world_size > 1 or len(sizes) < len(self._specs) or metrics_collector is not None
-        whole = whole or enable_kv_cache_events or hash_block_size is None or hash_block_size >= min(sizes)
+        whole = whole or hash_block_size is None or hash_block_size >= min(sizes)
         self._match_unit: int | None = None if whole else hash_block_size
         self.core = Manager(
             config,
@@ -249,7 +249,7 @@ class KVCacheManager:
         self._dying: list[Any] = []
         self._offers: dict[str, list[tuple[int, int, int]]] = {}
         self._events = (
-            Events(self.core, groups, self._sizes, hash_block_size or self._unit, self._lookahead)
+            Events(self.core, groups, self._sizes, hash_block_size or self._unit, self._lookahead, self._running)
             if enable_kv_cache_events and enable_caching
             else None
         )
@@ -285,7 +285,7 @@ class KVCacheManager:
         if unit is not None and self._has_states and unit < min(self._state_sizes) and self._match_unit is None:
             raise UnsupportedError(
                 f"prefix_match_unit={unit}: hits that end inside a block of recurrent layers are not supported under "
-                "Blockwright beside drafts or events: start vLLM without --prefix-match-unit"
+                "Blockwright beside drafts: start vLLM without --prefix-match-unit"
             )
         if connector is not None:
             if self._match_unit is not None:
@@ -977,6 +977,8 @@ class KVCacheManager:
             own.num_computed_tokens = max(twin.certain, min(request.num_computed_tokens, twin.written))
             # vLLM's scheduler frees a request that it preempts while it still counts as running, and others afterwards.
             self.core.free(own, preempted=getattr(request.status, "name", "") == "RUNNING")
+            if self._events is not None:
+                self._events.drain(request)
         twin.forget()
         request._blockwright_quiet = NEVER
 
