@@ -61,8 +61,6 @@ class Decoding:
         """Return a new running request whose first `num_tokens` tokens are computed."""
         self._serial += 1
         request = self.side.request(f"r{self._serial}", self._tokens.draw(num_tokens))
-        request.append_output_token_ids(self._tokens.draw(self.shortest + LIFE + self.steps - num_tokens))
-        self.side.hash_filled(request)
         self.side.mark_running(request)
         # The last one is a first decode step: it trims what the prefill's last chunk still read.
         for begin in (*range(0, num_tokens - 1, CHUNK), num_tokens - 1):
@@ -72,6 +70,9 @@ class Decoding:
             request.num_computed_tokens += new
             if self.overlap_steps:
                 self.manager.settle_step(step)
+        # Only now: what is known of a request as it is admitted counts as its prompt.
+        request.append_output_token_ids(self._tokens.draw(self.shortest + LIFE + self.steps - num_tokens))
+        self.side.hash_filled(request)
         return request
 
     def start(self) -> None:

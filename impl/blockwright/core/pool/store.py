@@ -453,57 +453,57 @@ class BlockStore:
         self._num_free += freed
 
     def _let_go_passing(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
-        """Release a range of a table where passing blocks are evicted first. law: POLICY-4."""
-        if start == stop:
-            return
-        if passing.is_of_one_class() and self._are_candidates(ids, start, stop):
-            if not passing.wants_none():
-                self._let_go_by_age(ids, start, stop)
-                passing.note_all(ids, start, stop, False)
-            elif passing.spares > 0:
-                self._spare_all(passing, ids, start, stop)
-            else:
-                self._pass_all(passing, ids, start, stop)
-            return
+        """Release a range of a table where passing blocks are evicted first. law: POLICY-4.
+
+        Candidates of one class go to the queue together, so that their reads wait for memory all at once.
+        """
+        while stop > start:
+            stop = self._let_go_others(passing, ids, start, stop)
+            first = self._first_candidate(ids, passing.first_alike(start, stop), stop)
+            if first < stop:
+                if not passing.is_passing(first, i64(ids[first])):
+                    self._let_go_by_age(ids, first, stop)
+                    passing.note_ordinary(ids, first, stop)
+                elif passing.spares > 0:
+                    self._spare_all(passing, ids, first, stop)
+                else:
+                    self._pass_all(passing, ids, first, stop)
+            stop = first
+        self._version += 1
+
+    def _let_go_others(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> i64:
+        """Let go of the last entries of a range, and return the end of those before them.
+
+        None of them becomes a candidate: others hold it, it has no content, or it is null.
+        """
         rows = self._rows
-        i = stop
-        while i > start:
-            i -= 1
-            block: i64 = i64(ids[i])
-            if block == 0:
-                continue
-            rows[4 * block + LINK] += 1
-            if rows[4 * block + LINK] < 0:
-                self._note_left(passing, i, block)
-                continue
-            self._num_free += 1
-            if rows[4 * block + MARK] == 0:
+        # Most blocks are held by requests alone.
+        has_others = self._num_external > 0 or len(self._copies) > 0
+        while stop > start:
+            block: i64 = i64(ids[stop - 1])
+            link = rows[4 * block + LINK]
+            if block != 0 and link < -1:
+                rows[4 * block + LINK] = link + 1
+                if has_others:
+                    self._note_left(passing, stop - 1, block)
+            elif block != 0:
+                assert link == -1, "a block is released by those that hold it"
+                if rows[4 * block + MARK] != 0:
+                    break
+                self._num_free += 1
                 if rows[4 * (rows[LINK] >> 32) + MARK] != 0 or rows[LINK] == 0:
                     passing.last_bare = block
                 passing.note(block, False)
                 _insert(rows, block, 0)
-                continue
-            passes = passing.is_passing(i, block)
-            if passes and passing.spares == 0:
-                self._put_last_to_pass(passing, block)
-                continue
-            _insert(rows, block, rows[LINK] & _BEFORE)
-            if not passes:
-                passing.note_ordinary(i, block)
-                continue
-            passing.spare(block)
-            self._spare_fewer(passing)
-        self._version += 1
+            stop -= 1
+        return stop
 
-    def _are_candidates(self, ids: vec[i32], start: i64, stop: i64) -> bool:
-        """Return whether all entries of a range are published and have one holder. O(entries).
-
-        A loop of its own, because its reads wait for memory all at once, and not one after another.
-        """
+    def _first_candidate(self, ids: vec[i32], start: i64, stop: i64) -> i64:
+        """Return the first entry from which all up to `stop` are published and have one holder. O(entries)."""
         rows = self._rows
-        while start < stop and rows[4 * i64(ids[start]) + LINK] == -1 and rows[4 * i64(ids[start]) + MARK] != 0:
-            start += 1
-        return start == stop
+        while stop > start and rows[4 * i64(ids[stop - 1]) + LINK] == -1 and rows[4 * i64(ids[stop - 1]) + MARK] != 0:
+            stop -= 1
+        return stop
 
     def _spare_all(self, passing: PassingBlocks, ids: vec[i32], start: i64, stop: i64) -> None:
         """Let go of the last holder of passing blocks, last entry first. O(entries)."""
@@ -529,23 +529,24 @@ class BlockStore:
         return after
 
     def _spare_fewer(self, passing: PassingBlocks) -> None:
-        """Put the first spared blocks in front of the ordinary ones until no more than `spares` are left."""
+        """Put the first spared blocks in front of the ordinary ones until no more than `spares` are left.
+
+        Those that are side by side in the queue move in one go.
+        """
         rows = self._rows
         while passing.num_spared > passing.spares:
-            oldest = passing.spare_no_more()
-            join(rows, rows[4 * oldest + LINK] & _BEFORE, rows[4 * oldest + LINK] >> 32)
-            self._put_last_to_pass(passing, oldest)
+            first = passing.first_spared()
+            last = passing.spare_no_more(rows)
+            join(rows, rows[4 * first + LINK] & _BEFORE, rows[4 * last + LINK] >> 32)
+            ahead = self._last_to_pass(passing)
+            join(rows, last, rows[4 * ahead + LINK] >> 32)
+            join(rows, ahead, first)
+            passing.last = last
 
     def _note_left(self, passing: PassingBlocks, entry: i64, block: i64) -> None:
         """Note the class of a block that a request has left, if only others than requests hold it now. O(1)."""
         if self._num_others(block) == self.ref_count(block):
             passing.note(block, self._rows[4 * block + MARK] != 0 and passing.is_passing(entry, block))
-
-    def _put_last_to_pass(self, passing: PassingBlocks, block: i64) -> None:
-        """Put a passing block behind all others in front of the ordinary ones. O(1)."""
-        _insert(self._rows, block, self._last_to_pass(passing))
-        passing.note(block, True)
-        passing.last = block
 
     def _let_go_ranked(self, order: CandidateOrder, ids: vec[i32], start: i64, stop: i64) -> None:
         """Give up one holder of each entry where candidates are not in the queue."""
@@ -578,7 +579,7 @@ class BlockStore:
                 passing.note(block, False)
             if is_published and (order.keeps_doubles or self._index.is_single(block)):
                 if passing is not None and not passes:
-                    passing.note_ordinary(i, block)
+                    passing.note_ordinary(ids, i, i + 1)
                 order.add(block, passes)
                 continue
             if is_published:
@@ -1021,6 +1022,8 @@ class BlockStore:
         assert at + 1 < i64(len(words)), "keys are made before blocks are published"
         if len(self._salt_marks) > 0 or request._salt_mark != 0 or request._adapter_mark != 0:
             self._mark_run(blocks, 0, count, request._salt_mark, request._adapter_mark)
+        if self._tails is not None:
+            self._promote(self._tails, blocks, 0, count)
         before = self._index.num_keyed
         self._index.add_each(words[at], words[at + 1], blocks, count)
         if self._facts is not None:

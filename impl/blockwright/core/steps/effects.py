@@ -33,11 +33,12 @@ from blockwright.core.steps.keeping import (
     wanted_dead,
     wanted_lengths,
 )
-from blockwright.core.steps.publication import awaited, publish_alike, publish_due, publish_taken
+from blockwright.core.steps.publication import awaited, note_due, publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State
 from blockwright.core.steps.units import (
     last_count,
     last_published,
+    next_tail,
     own_parts,
     publish_last,
     reserve_tails,
@@ -96,12 +97,16 @@ def only_publishes(state: State, tables: RequestTables, ask: StepRequest) -> boo
         and not (state.config.overlaps or tables.is_forked)
         and ask.begin < tables.trim_at
         and ask.stop + ask.ahead <= i64(len(tables.by_group[0].blocks)) * state.config.least_size
+        and (state.config.unit == 0 or not (tables.is_due or next_tail(tables) <= ask.stop))
     )
 
 
 def publish_step(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> None:
     """Serve a step that only publishes, the keys made. Takes no memory, except for events."""
-    tables.in_place = min(publish_alike(state, request, tables, ask), tables.trim_at - 1)
+    in_place = publish_alike(state, request, tables, ask)
+    if state.config.unit > 0:
+        in_place = note_due(state, request, tables, ask, False, in_place)
+    tables.in_place = min(in_place, tables.trim_at - 1)
     count_step(state, request, tables, ask.stop, ask.new, ask.drafts)
 
 
@@ -323,6 +328,8 @@ def act(
     inside: i64 = 0 if ask.checkpoint > 0 else awaited(state, tables)
     if state.uniform_groups:
         in_place = publish_alike(state, request, tables, ask)
+        if state.config.unit > 0:
+            in_place = note_due(state, request, tables, ask, False, in_place)
     else:
         in_place = publish_taken(state, request, tables, ask)
     if ask.external > 0:

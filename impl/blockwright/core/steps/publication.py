@@ -72,8 +72,19 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
             first.in_place = group.in_place_slots(first, state.config.caching, certain)
         in_place = min(in_place, first.in_place)
         at = stop
-    is_due = is_due or (publishes and ask.checkpoint > 0)
+    return note_due(state, request, tables, ask, is_due or (publishes and ask.checkpoint > 0), in_place)
+
+
+def note_due(
+    state: State, request: Request, tables: RequestTables, ask: StepRequest, is_due: bool, in_place: i64
+) -> i64:
+    """Note whether a step leaves something to publish once it has run, and publish what the last one has left.
+
+    Returns the slots up to which the next step is served in place, at most `in_place`. O(1) where nothing is left.
+    """
     if state.config.unit > 0:
+        known: i64 = request._num_prompt + i64(len(request._output))
+        publishes = publishes_now(state, ask)
         drafts = ask.drafts if state.config.overlaps else ask.stop - known
         if not (state.config.runs_ahead and drafts > 0):
             is_due = is_due or (publishes and ask.new > 0 and next_tail(tables) <= min(ask.stop, known))

@@ -269,8 +269,7 @@ class State:
         self.groups = groups
         for group in groups:
             group.align(config.alignment, config.eagle)
-        grows_alike = len(groups) > 0 and all([group.grows_like(groups[0]) for group in groups])
-        self.uniform_groups = grows_alike and config.unit == 0
+        self.uniform_groups = len(groups) > 0 and all([group.grows_like(groups[0]) for group in groups])
         self.owner: i64 = _owners[0]
         self.running: dict[str, RequestTables] = {}
         self.num_batches: i64 = 0

@@ -16,6 +16,7 @@ from librt.vecs import vec
 from mypy_extensions import i32, i64, u8
 
 from blockwright.core.keys.packed import zeros32
+from blockwright.core.pool.index import LINK
 
 WHOLE: Final = 1 << 16
 """The whole pool, in the parts that the learned share of passing blocks is counted in."""
@@ -212,15 +213,35 @@ class PassingBlocks:
         at = entry - self._counted_from
         return at % self._period < self._period - self._num_last if at >= 0 else self._num_last < self._period - at
 
-    def note_ordinary(self, entry: i64, block: i64) -> None:
-        """Note that a candidate is ordinary, and what ended at its entry of the table that is let go of. O(1)."""
-        noted: i64 = _ORDINARY
+    def first_alike(self, start: i64, stop: i64) -> i64:
+        """Return the first entry from `start` on from which all up to `stop` are surely of one class. O(1)."""
+        if self._num_ranges == _PLAIN or start == stop:
+            return start
+        if self._num_ranges == _NOTED or self._period > 0:
+            return stop - 1
+        at: i64 = 0
+        while at < 2 * self._num_ranges:
+            begin: i64 = i64(self._ranges[at])
+            end: i64 = i64(self._ranges[at + 1])
+            if begin < stop and stop <= end:
+                return max(start, begin)
+            if end < stop:
+                start = max(start, end)
+            at += 2
+        return start
+
+    def note_ordinary(self, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Note that the candidates of a range are ordinary, and what ended at entries of their table. O(entries)."""
+        self.note_all(ids, start, stop, False)
         if self._num_ranges != _NOTED:
-            if entry == self._output:
-                noted = _OUTPUT
-            elif entry == self._prompt or entry == self._resend:
-                noted = _PROMPT
-        self._set(block, noted)
+            self._note_end(ids, start, stop, self._resend, _PROMPT)
+            self._note_end(ids, start, stop, self._prompt, _PROMPT)
+            self._note_end(ids, start, stop, self._output, _OUTPUT)
+
+    def _note_end(self, ids: vec[i32], start: i64, stop: i64, entry: i64, noted: i64) -> None:
+        """Note what ended at an entry, if that is in a range. O(1)."""
+        if start <= entry and entry < stop:
+            self._set(i64(ids[entry]), noted)
 
     def note_tip(self, block: i64, tip: i64) -> None:
         """Note what ended with a free block that is ordinary. O(1)."""
@@ -246,23 +267,6 @@ class PassingBlocks:
     def is_noted(self, block: i64) -> bool:
         """Return whether a block is passing, as far as is noted here. O(1)."""
         return self._noted(block) >= _PASSING
-
-    def is_of_one_class(self) -> bool:
-        """Return whether all is passing, or all ordinary, of what is let go of. O(1)."""
-        return (self._num_ranges == 0 or self._num_ranges == _PLAIN) and self._period == 0
-
-    def wants_none(self) -> bool:
-        """Return whether no entry is wanted of the table that is being let go of. O(1)."""
-        return self._num_ranges == 0 and self._period == 0
-
-    def spare(self, block: i64) -> None:
-        """Spare a passing block, the last to be let go of. O(1)."""
-        newest = self._older[0]
-        self._newer[i64(newest)] = i32(block)
-        self._older[block] = newest
-        self._newer[block] = 0
-        self._older[0] = i32(block)
-        self.num_spared += 1
 
     def spare_all(self, ids: vec[i32], start: i64, stop: i64) -> None:
         """Spare the blocks of a range, the last entry first. O(entries)."""
@@ -291,11 +295,27 @@ class PassingBlocks:
             self._set(i64(ids[start]), i64(noted))
             start += 1
 
-    def spare_no_more(self) -> i64:
-        """Return the first of the spared blocks, which is not spared any more. O(1)."""
-        oldest: i64 = i64(self._newer[0])
-        self._drop(oldest)
-        return oldest
+    def first_spared(self) -> i64:
+        """Return the first of the spared blocks. O(1)."""
+        return i64(self._newer[0])
+
+    def spare_no_more(self, rows: vec[i64]) -> i64:
+        """Spare the first spared blocks no more, as many as are too many and side by side in the queue.
+
+        Returns the last of them. O(blocks).
+        """
+        newer = self._newer
+        block = i64(newer[0])
+        self.num_spared -= 1
+        while self.num_spared > self.spares and rows[4 * block + LINK] >> 32 == i64(newer[block]):
+            behind = i64(newer[block])
+            newer[block] = _PASSING
+            block = behind
+            self.num_spared -= 1
+        newer[0] = newer[block]
+        newer[block] = _PASSING
+        self._older[i64(newer[0])] = 0
+        return block
 
     def _drop(self, block: i64) -> None:
         """Spare a block no more. O(1)."""
