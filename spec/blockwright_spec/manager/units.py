@@ -73,8 +73,10 @@ def has_room(config: Config, known: int, length: int) -> bool:
 def tail_lengths(config: Config, known: int, hit: int, junction: int) -> tuple[int, ...]:
     """Return the tails of a request of `known` tokens that it is to publish, ascending: none that it has hit."""
     unit = config.added.unit
-    inside = halves(config, known, hit) if unit and not recurrent(config) else ()
-    lengths = {known // unit * unit, (known - 1) // unit * unit, junction, *inside} if unit else ()
+    most = known - config.added.key_lookahead
+    inside = halves(config, most, hit) if unit and not recurrent(config) else ()
+    ends = (end // unit * unit for end in (most, min(most, known - 1))) if unit else ()
+    lengths = {*ends, junction, *inside}
     return tuple(sorted(length for length in lengths if length > hit and is_inside(config, length)))
 
 
