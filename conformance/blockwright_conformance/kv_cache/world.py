@@ -25,7 +25,7 @@ from .symmetry import Form, Names, form
 
 Factory = Callable[[Config], ManagerAdapter]
 
-LOOKUP_LAWS = frozenset(("HIT-1", "HIT-2", "HIT-3", "EXPLAIN-1"))
+LOOKUP_LAWS = frozenset(("HIT-1", "HIT-2", "HIT-3", "EXPLAIN-1", "PUB-4"))
 
 WEIGHTS = {"Append": 20, "Grow": 8, "GrowEach": 8, "Admit": 6, "Start": 8, "Settle": 8, "Fork": 2}
 """How often a walk takes an action, others counting 1: requests must grow for blocks to run short."""
