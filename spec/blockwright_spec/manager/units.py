@@ -31,10 +31,12 @@ gets the state as a copy if others hold its block, because their next step write
 copied to a block of its own too, and its key goes with it: the table of the request that goes on does not change
 (UNIT-7). If no block is free for that, the state is given up, because no step is refused for it. Where a step has run
 ahead of the known tokens, the states that it leaves are not found inside blocks; nor are those that a later step has
-begun from, where blocks are published when they are settled.
+begun from, where blocks are published when they are settled. Where states of drafts lie beside the table, the one that
+is found is where the step stopped before its drafts, however many of them hold.
 
 Wanted lengths (chapter `keeping`) are multiples of the unit. Draft heads (EAGLE), hints and shares know whole blocks
-only, and so do those who follow events: these stand in no configuration with a unit.
+only, and so do those who follow events: these stand in no configuration with a unit. Where keys look ahead, tails end
+where their keys are known, so that a draft head computes nothing of a hit again.
 """
 
 from collections.abc import Sequence
