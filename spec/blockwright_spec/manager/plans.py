@@ -92,10 +92,8 @@ def rewritten(
         return last if last == entry or holders(state, table[last]) > 0 else None
     if entry is None:
         return None
-    block = table[entry]
-    is_read = state.config.added.unit and any(
-        end_of(state.config.added, content) > begin for content in keys_of(state, block)
-    )
+    block, added = table[entry], state.config.added
+    is_read = added.unit and any(end_of(added, content) > begin for content in keys_of(state, block))
     is_held = holders(state, block) > 0 if is_new else sharers(state, block) > 1
     return entry if is_held or (is_read and not is_state) else None
 

@@ -189,9 +189,8 @@ def law_parts_are_near(before: State, done: Done) -> bool:
             for old, new in zip(before.requests, done.state.requests, strict=True)
             if isinstance(new, Running) and isinstance(old, Waiting)
             for hit, ends in ((begun(old, new, before.config.added.overlaps), parting_ends(before.config, new)),)
-            for length in range(
-                aligned(before.config) + hit, keyed(before.config.added, new.prefix), aligned(before.config)
-            )
+            for length in range(aligned(before.config) + hit, len(new.prefix[1]), aligned(before.config))
+            if length < keyed(before.config.added, new.prefix)
             for start in (max(hit, (length - 1) // widest(before.config) * widest(before.config)),)
         )
     )
