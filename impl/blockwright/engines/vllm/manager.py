@@ -179,7 +179,7 @@ class KVCacheManager:
         sizes = [spec.block_size for spec in self._specs if not isinstance(spec, CrossAttentionSpec)]
         # Where one of these is on, hits end with blocks, as with vLLM's own manager.
         whole = not enable_caching or self._again > 0 or not hash_block_size
-        whole = whole or (not self._has_states and (self.use_eagle or self._lookahead or num_prefill_lookahead))
+        whole = whole or (not self._has_states and (self.use_eagle or self._lookahead + num_prefill_lookahead > 0))
         whole = whole or dcp_world_size > 1 or len(sizes) < len(self._specs) or metrics_collector is not None
         states = [spec.block_size for spec in self._specs if self._has_states and isinstance(spec, MambaSpec)]
         # A drafter's small blocks may be the unit in which states are found.
