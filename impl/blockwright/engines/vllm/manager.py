@@ -181,10 +181,7 @@ class KVCacheManager:
         whole = not enable_caching or self._again > 0 or not hash_block_size
         whole = whole or (not self._has_states and (self.use_eagle or self._lookahead + num_prefill_lookahead > 0))
         whole = whole or dcp_world_size > 1 or len(sizes) < len(self._specs) or metrics_collector is not None
-        states = [spec.block_size for spec in self._specs if self._has_states and isinstance(spec, MambaSpec)]
-        # A drafter's small blocks may be the unit in which states are found.
-        largest = max(states) if states else min(sizes, default=0)
-        whole = whole or enable_kv_cache_events or (hash_block_size or 0) >= largest
+        whole = whole or enable_kv_cache_events or (hash_block_size or 0) >= min(sizes)
         self._match_unit: int | None = None if whole else hash_block_size
         # vLLM has a draft head compute the unit behind a hit again. Here each key is that of the next unit's end: it
         # covers the tokens on which the head's data depends, so that nothing is computed again.
