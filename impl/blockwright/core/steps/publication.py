@@ -73,6 +73,9 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
         in_place = min(in_place, first.in_place)
         at = stop
     is_due = is_due or (publishes and ask.checkpoint > 0)
+    # The state before this step's is published now: a step that follows shows that it has run.
+    if tables.is_due:
+        publish_due(state, tables, request)
     if state.config.unit > 0:
         drafts = ask.drafts if state.config.overlaps else ask.stop - known
         if not (state.config.runs_ahead and drafts > 0):
@@ -80,9 +83,6 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
         tables.is_delayed = not publishes or ask.new == 0
         # A step that reaches a tail, or follows one that has, takes the careful way. law: UNIT-3.
         in_place = 0 if is_due or tables.is_delayed else min(in_place, next_tail(tables) - 1)
-    # The state before this step's is published now: a step that follows shows that it has run.
-    if tables.is_due:
-        publish_due(state, tables, request)
     if is_due:
         tables.request = request  # it knows the tokens that the state is of
         state.due.add(tables)
