@@ -630,7 +630,8 @@ class Side:
             name, keys = request.request_id, request.block_hashes
             if name in self.worker.tokens:
                 digests = self.worker._digest(name, min(len(keys) * unit, len(self.worker.tokens[name])))
-                ends = zip(keys, range(unit, len(digests) + 1, unit), strict=False)
+                first = self.scheduler.kv_cache_manager._first
+                ends = zip(keys[first:], range(unit, len(digests) + 1, unit), strict=False)
                 self.prefixes |= {key[:16]: (end, digests[end - 1]) for key, end in ends}
         pool = core.block_pool
         for name in [each.request_id for each in self.scheduler.running if self.worker.again]:

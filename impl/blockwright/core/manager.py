@@ -182,7 +182,7 @@ class KVCacheManager:
             prefix_match_unit: tokens that divide every block: hits may end inside a block, at their multiples. A
                 request that hits part of a block which others read gets that part as a copy: run those of
                 `take_copies` before each step, and call `new_step_starts` at its beginning. None: hits end with whole
-                blocks. Without states of drafts, and the options that know whole blocks only: `use_eagle`,
+                blocks. Without the options that know whole blocks only: `use_eagle`,
                 `verify_tokens`, `explain_evictions`, `track_evictions`, shares, hints and `eviction_policy`.
 
         Complexity: O(num_blocks + shares).
@@ -1160,10 +1160,6 @@ def _check_unit(unit: int, refused: list[str], groups: list[KVCacheGroupSpec]) -
         raise UnsupportedError(f"prefix_match_unit: not together with {', '.join(refused)}; leave one out")
     for group in groups:
         spec = group.kv_cache_spec
-        if isinstance(spec, MambaSpec) and spec.num_speculative_blocks > 0:
-            raise UnsupportedError(
-                "prefix_match_unit: not together with states of drafts (num_speculative_blocks); leave one out"
-            )
         if spec.block_size % unit != 0:
             raise InvalidArgumentError(f"prefix_match_unit: {unit} tokens do not divide a block of {spec.block_size}")
 

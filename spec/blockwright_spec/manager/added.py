@@ -123,6 +123,11 @@ def keyed(added: ConfigAdded, prefix: Prefix) -> int:
     return len(prefix[1]) - added.key_lookahead
 
 
+def end_of(added: ConfigAdded, content: tuple[int, Prefix]) -> int:
+    """Return the token behind which a block ends that is published as a content, or the part that is."""
+    return len(content[1][1]) - added.key_lookahead
+
+
 def is_published(added: ConfigAdded, published: Set[tuple[int, Prefix]], at: int, prefix: Prefix, end: int) -> bool:
     """Return whether a group's block that ends after `end` tokens of a prefix is among published contents."""
     return end <= keyed(added, prefix) and named(added, at, prefix, end) in published

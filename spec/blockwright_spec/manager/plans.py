@@ -5,6 +5,7 @@ A request that joins others leaves a watermark and a reserve free; alone it need
 """
 
 from ..reads import Ahead, Cross, Full, Group, Mamba, dead, drafts_beside, entries, filled, hit_entries, writes
+from .added import end_of
 from .outcomes import Fits, Plan, Reason, Refusal, Step
 from .preconditions import going, starting, trim_end
 from .state import (
@@ -91,8 +92,8 @@ def rewritten(
         return last if last == entry or holders(state, table[last]) > 0 else None
     if entry is None:
         return None
-    block = table[entry]
-    is_read = state.config.added.unit and any(len(content[1][1]) > begin for content in keys_of(state, block))
+    block, added = table[entry], state.config.added
+    is_read = added.unit and any(end_of(added, content) > begin for content in keys_of(state, block))
     is_held = holders(state, block) > 0 if is_new else sharers(state, block) > 1
     return entry if is_held or (is_read and not is_state) else None
 
@@ -118,7 +119,7 @@ def outgrown(state: State, slot: int, start: Running, at: int, table: Table, beg
         return None
     end = certain(start)
     is_due = slot in state.due and end in start.added.tails and ends_in(state.config, at, end)
-    is_found = any(len(content[1][1]) % group.block_size for content in keys_of(state, table[entry]))
+    is_found = any(end_of(state.config.added, content) % group.block_size for content in keys_of(state, table[entry]))
     return entry if is_found or (is_due and end // group.block_size == entry) else None
 
 

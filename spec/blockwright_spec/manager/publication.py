@@ -8,8 +8,8 @@ layer does not: one request would read a state while another writes it. So a sta
 
 from dataclasses import replace
 
-from ..reads import Ahead, Group, Mamba, cut, saved_end
-from .added import keyed, named
+from ..reads import Ahead, Group, Mamba, saved_end
+from .added import end_of, keyed, named
 from .hits import useful
 from .preconditions import awaited
 from .retention import doubled, undoubled
@@ -54,7 +54,7 @@ def published(state: State, slot: int, count: int, stop: int | None) -> State:
     if not isinstance(request, Running) or not state.config.caching:
         return state
     after = filled_published(state, slot, request, count, stop, request.added.checkpoint)
-    return after if stop is None else tails_published(after, slot, count, stop)
+    return after if stop is None else tails_published(after, slot, count)
 
 
 def filled_published(
@@ -85,25 +85,24 @@ def filled_published(
 def is_whole(state: State, block: int) -> bool:
     """Return whether a block is published as a whole."""
     sizes = tuple(group.block_size for group in state.config.groups)
-    ends = ((at, len(prefix[1]) - state.config.added.key_lookahead) for at, prefix in keys_of(state, block))
-    return any(end % sizes[at] == 0 for at, end in ends)
+    return any(end_of(state.config.added, content) % sizes[content[0]] == 0 for content in keys_of(state, block))
 
 
-def tails_published(state: State, slot: int, count: int, stop: int) -> State:
+def tails_published(state: State, slot: int, count: int) -> State:
     """Publish the parts of a request's blocks up to its tails within `count` tokens (UNIT-2).
 
-    Beside recurrent layers only the tail where the step stopped, since no hit could need another. Entries without a
-    block are passed over.
+    Beside recurrent layers only the tail where the last step stopped, drafts aside, since no hit could need another.
+    Entries without a block are passed over.
     """
     request, config = state.requests[slot], state.config
     if not isinstance(request, Running) or not due_tails(request, count):
         return state
     parts = (
-        (request.tables[at][end // group.block_size], (at, cut(request.prefix, end)))
+        (request.tables[at][end // group.block_size], named(config.added, at, request.prefix, end))
         for end in due_tails(request, count)
         for at, group in enumerate(config.groups)
         if ends_in(config, at, end)
-        if not recurrent(config) or (end == count == stop and holds_state(config, request, end))
+        if not recurrent(config) or holds_state(config, request, end)
     )
     keys = tuple(part for part in dict.fromkeys(parts) if part[0] != NULL and part not in state.keys)
     left = tuple(end for end in request.added.tails if end > count)
@@ -128,7 +127,7 @@ def due_published(state: State, slot: int, stop: int, inside: int) -> State:
     if not isinstance(request, Running):
         return state
     count = min(stop, len(request.prefix[1]))
-    return tails_published(filled_published(state, slot, request, count, stop, inside, Mamba), slot, count, stop)
+    return tails_published(filled_published(state, slot, request, count, stop, inside, Mamba), slot, count)
 
 
 def due_tails(request: Running, count: int) -> tuple[int, ...]:
@@ -141,11 +140,13 @@ def last_end(config: Config, request: Running) -> int:
 
     Beside recurrent layers only where its last step stopped at a unit: other states inside blocks are not there.
     """
-    count = min(request.computed, max(certain(request), request.settled), len(request.prefix[1]))
     if request.added.is_delayed or not config.added.unit:
         return 0
-    is_left = count % config.added.unit == 0 and holds_state(config, request, count)
-    return count if is_left or not recurrent(config) else 0
+    known = max(0, keyed(config.added, request.prefix))
+    count = min(request.computed, max(certain(request), request.settled), known)
+    left = certain(request) if recurrent(config) else count
+    is_left = left <= count and left % config.added.unit == 0 and holds_state(config, request, left)
+    return left if is_left or not recurrent(config) else 0
 
 
 def last_tail(state: State, slot: int) -> State:
@@ -156,7 +157,7 @@ def last_tail(state: State, slot: int) -> State:
     count = last_end(state.config, request)
     tails = tuple(end // unit * unit for end in (count, min(count, len(request.prefix[1]) - 1)))
     last = replaced(state, slot, replace(request, added=replace(request.added, tails=tails)))
-    return tails_published(last, slot, count, count)
+    return tails_published(last, slot, count)
 
 
 def alone(state: State, block: int) -> State:

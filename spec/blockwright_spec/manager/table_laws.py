@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ..reads import Ahead, Cross, Full, Group, Mamba, cut, dead, drafts_beside, drafts_within, positions, reads, shows
-from .added import named
+from .added import end_of, named
 from .hits import useful
 from .publication import is_private
 from .state import NULL, Running, State, Table, covers, key, keys_of, owned, resumed, running, sharers, span
@@ -100,7 +100,7 @@ def law_written_is_unshared(state: State) -> bool:
     unwritten = (each for each in held(state) if own[each[1]] and (each[2] + 1) * size[each[1]] > each[0].computed)
     states = (block for request in running(state) for blocks in request.added.states for block in blocks)
     return all(sharers(state, block) == 1 and key(state, block) is None for block in states) and all(
-        all(len(prefix[1]) <= request.computed for _, prefix in keys_of(state, block))
+        all(end_of(state.config.added, content) <= request.computed for content in keys_of(state, block))
         and (sharers(state, block) == 1 or state.contents[block] == (at, cut(request.prefix, request.computed)))
         for request, at, _, block in unwritten
     )
@@ -111,7 +111,7 @@ def law_full_is_published(state: State) -> bool:
     config, size = state.config, tuple(group.block_size for group in state.config.groups)
     recurrent = tuple(isinstance(group.kind, Mamba) for group in config.groups)
     return all(
-        tuple(each for each in keys_of(state, block) if len(each[1][1]) - config.added.key_lookahead == end)
+        tuple(each for each in keys_of(state, block) if end_of(config.added, each) == end)
         == ((named(config.added, at, request.prefix, end),) if useful(config, at, entry) else ())
         for request, at, entry, block in held(state)
         for end in ((entry + 1) * size[at],)
@@ -231,7 +231,7 @@ def law_state_found_has_run(state: State) -> bool:
 
 def is_found(state: State, block: int, run: int) -> bool:
     """Return whether a block is published as more than `run` tokens."""
-    return any(len(prefix[1]) - state.config.added.key_lookahead > run for _, prefix in keys_of(state, block))
+    return any(end_of(state.config.added, content) > run for content in keys_of(state, block))
 
 
 def has_run(state: State, slot: int, request: Running) -> int:

@@ -1,6 +1,7 @@
 """Part one, chapter 27: what hits that end inside blocks need: laws of tails, and of the copies made of them."""
 
-from ..reads import cut, hit_ends
+from ..reads import hit_ends
+from .added import end_of, keyed, named
 from .hits import found
 from .lru import LRU
 from .outcomes import Done
@@ -61,7 +62,7 @@ def law_tail_is_found(before: State, done: Done) -> bool:
 def tail_contents(state: State, old: Running, new: Running) -> tuple[Content, ...]:
     """Return the contents of the blocks that end with the tails which a request has published in this step."""
     return tuple(
-        (at, cut(new.prefix, length))
+        named(state.config.added, at, new.prefix, length)
         for at, group in enumerate(state.config.groups)
         for length in set(old.added.tails) - set(new.added.tails)
         if ends_in(state.config, at, length)
@@ -113,13 +114,13 @@ def law_part_found_has_run(state: State) -> bool:
     """UNIT-5: no part of a block is found while the step that writes it has still to run."""
     sizes = tuple(group.block_size for group in state.config.groups)
     return not state.config.added.unit or not any(
-        len(prefix[1]) % sizes[at] and len(prefix[1]) > has_run(state, slot, request)
+        end % sizes[at] and end > has_run(state, slot, request)
         for slot, request in enumerate(state.requests)
         if isinstance(request, Running)
         for at, table in enumerate(request.tables)
         for block in table
         if block != NULL
-        for _, prefix in keys_of(state, block)
+        for end in (end_of(state.config.added, content) for content in keys_of(state, block))
     )
 
 
@@ -146,7 +147,8 @@ def ended(before: State, after: State, old: Running, new: Request) -> bool:
 def longest_units(state: State, request: Running) -> tuple[int, ...]:
     """Return the longest length that the tokens of a request could hit, among those that it computed for certain."""
     lengths, most = hit_lengths(state.config, len(request.prefix[1])), max(certain(request), request.settled)
-    return tuple(length for length in lengths if length <= min(request.computed, most))[-1:]
+    least = min(request.computed, most, keyed(state.config.added, request.prefix))
+    return tuple(length for length in lengths if length <= least)[-1:]
 
 
 def has_blocks(state: State, request: Running, length: int) -> bool:
@@ -154,20 +156,20 @@ def has_blocks(state: State, request: Running, length: int) -> bool:
     contents, groups = frozenset(content for _, content in state.keys), tuple(enumerate(state.config.groups))
     return (
         all(
-            (at, cut(request.prefix, end)) in contents
+            named(state.config.added, at, request.prefix, end) in contents
             for at, group in groups
             for end in hit_ends(group, length, state.config.eagle)
             if end % group.block_size == 0
         )
         and all(
-            request.tables[at][length // group.block_size] != NULL
+            any(request.tables[at][length // group.block_size :][:1])  # an accepted draft's state has no entry
             for at, group in groups
             if ends_in(state.config, at, length)
         )
         and all(
             not recurrent(state.config)
             or holds_state(state.config, request, length)
-            or (at, cut(request.prefix, length)) in contents
+            or named(state.config.added, at, request.prefix, length) in contents
             for at, _ in groups
             if ends_in(state.config, at, length)
         )
@@ -188,6 +190,7 @@ def law_parts_are_near(before: State, done: Done) -> bool:
             if isinstance(new, Running) and isinstance(old, Waiting)
             for hit, ends in ((begun(old, new, before.config.added.overlaps), parting_ends(before.config, new)),)
             for length in range(aligned(before.config) + hit, len(new.prefix[1]), aligned(before.config))
+            if length < keyed(before.config.added, new.prefix)
             for start in (max(hit, (length - 1) // widest(before.config) * widest(before.config)),)
         )
     )

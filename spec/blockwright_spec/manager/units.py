@@ -31,10 +31,12 @@ gets the state as a copy if others hold its block, because their next step write
 copied to a block of its own too, and its key goes with it: the table of the request that goes on does not change
 (UNIT-7). If no block is free for that, the state is given up, because no step is refused for it. Where a step has run
 ahead of the known tokens, the states that it leaves are not found inside blocks; nor are those that a later step has
-begun from, where blocks are published when they are settled.
+begun from, where blocks are published when they are settled. Where states of drafts lie beside the table, the one that
+is found is where the step stopped before its drafts, however many of them hold.
 
 Wanted lengths (chapter `keeping`) are multiples of the unit. Those who follow events are told of parts too (chapter
 `events`). Draft heads (EAGLE), hints and shares know whole blocks only: these stand in no configuration with a unit.
+Where keys look ahead, tails end where their keys are known, so that a draft head computes nothing of a hit again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -73,8 +75,10 @@ def has_room(config: Config, known: int, length: int) -> bool:
 def tail_lengths(config: Config, known: int, hit: int, junction: int) -> tuple[int, ...]:
     """Return the tails of a request of `known` tokens that it is to publish, ascending: none that it has hit."""
     unit = config.added.unit
-    inside = halves(config, known, hit) if unit and not recurrent(config) else ()
-    lengths = {known // unit * unit, (known - 1) // unit * unit, junction, *inside} if unit else ()
+    most = known - config.added.key_lookahead
+    inside = halves(config, most, hit) if unit and not recurrent(config) else ()
+    ends = (end // unit * unit for end in (most, min(most, known - 1))) if unit else ()
+    lengths = {*ends, junction, *inside}
     return tuple(sorted(length for length in lengths if length > hit and is_inside(config, length)))
 
 

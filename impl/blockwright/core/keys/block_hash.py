@@ -578,25 +578,27 @@ class FunctionHasher(BlockHasher):
 class _GivenChain(HashChain):
     """Keys that are in a list already; the chain itself has no state."""
 
-    def __init__(self, block_hashes: list[bytes]) -> None:
+    def __init__(self, block_hashes: list[bytes], first: i64) -> None:
         self._hashes = block_hashes
+        self._first: i64 = first
 
     def copy(self) -> HashChain:
         return self
 
     def digest(self, index: i64, words: vec[i64]) -> bytes:
-        return self._hashes[index]
+        return self._hashes[self._first + index]
 
     def extend(self, data: bytes, start: i64, num_blocks: i64, extra: bytes, words: vec[i64], at: i64) -> None:
         hashes = self._hashes
         i: i64 = at // 2
         stop: i64 = i + num_blocks
-        if stop > i64(len(hashes)):
-            raise InvalidArgumentError(f"block_hashes: {len(hashes)} are given, the tokens fill {stop} blocks")
+        first = self._first
+        if first + stop > i64(len(hashes)):
+            raise InvalidArgumentError(f"block_hashes: {len(hashes)} are given, the tokens fill {first + stop} blocks")
         while i < stop:
-            key = hashes[i]
+            key = hashes[first + i]
             if len(key) < 16:
-                raise InvalidArgumentError(f"block_hashes: needs 16 bytes at least, number {i} has {len(key)}")
+                raise InvalidArgumentError(f"block_hashes: needs 16 bytes at least, number {first + i} has {len(key)}")
             words[2 * i] = read_i64_le(key, 0)
             words[2 * i + 1] = read_i64_le(key, 8)
             i += 1
@@ -615,16 +617,22 @@ class GivenHasher(BlockHasher):
         is_collision_resistant: bool = True,
         is_portable: bool = True,
         key_lookahead: int = 0,
+        first: int = 0,
     ) -> None:
         """Take the list, which must grow before the request gets the tokens, and the engine's promises.
 
-        With `key_lookahead`, the list has a block's key once the request has that many tokens behind the block.
+        With `key_lookahead`, the list has a block's key once the request has that many tokens behind the block. That of
+        the first block is number `first`: where it is 1, the key of each block is that of the prefix up to the next
+        one's end, so that a draft head's data, which depends on the token behind it, is known by it.
         """
         super().__init__(is_collision_resistant, is_portable, key_lookahead)
         self._hashes = block_hashes
+        if not 0 <= first < 1 << 20:
+            raise InvalidArgumentError(f"first: must be 0 or more, and below 2**20, not {first!r}")
+        self._first: i64 = first
 
     def start(self, root: bytes, block_size: i64) -> HashChain:
-        return _GivenChain(self._hashes)
+        return _GivenChain(self._hashes, self._first)
 
 
 DEFAULT_HASHER: BlockHasher = SipHasher()

@@ -82,6 +82,9 @@ def note_due(
 
     Returns the slots up to which the next step is served in place, at most `in_place`. O(1) where nothing is left.
     """
+    # The state before this step's is published now: a step that follows shows that it has run.
+    if tables.is_due:
+        publish_due(state, tables, request)
     if state.config.unit > 0:
         known: i64 = request._num_prompt + i64(len(request._output))
         publishes = publishes_now(state, ask)
@@ -91,9 +94,6 @@ def note_due(
         tables.is_delayed = not publishes or ask.new == 0
         # A step that reaches a tail, or follows one that has, takes the careful way. law: UNIT-3.
         in_place = 0 if is_due or tables.is_delayed else min(in_place, next_tail(tables) - 1)
-    # The state before this step's is published now: a step that follows shows that it has run.
-    if tables.is_due:
-        publish_due(state, tables, request)
     if is_due:
         tables.request = request  # it knows the tokens that the state is of
         state.due.add(tables)

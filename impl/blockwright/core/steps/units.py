@@ -18,7 +18,7 @@ from blockwright.core.tables.changes import StepScratch
 from blockwright.core.tables.group import GroupTables
 from blockwright.core.tables.table import NO_WANTS, RequestTables
 from blockwright.core.tables.window import FOR_EVER, Probe
-from blockwright.errors import InvalidArgumentError, UnsupportedError
+from blockwright.errors import InvalidArgumentError
 
 
 def check_unit(state: State, request: Request) -> None:
@@ -26,11 +26,8 @@ def check_unit(state: State, request: Request) -> None:
 
     Raises:
         InvalidArgumentError: its block size does not divide the unit.
-        UnsupportedError: its keys cover tokens behind their blocks.
     """
     state.pool._units_for(request, state.config.unit)
-    if request._lookahead > 0:
-        raise UnsupportedError("prefix_match_unit: no keys that look ahead; leave key_lookahead out of the hasher")
 
 
 def longest_inside(
@@ -103,9 +100,9 @@ def tail_lengths(state: State, request: Request, begin: i64) -> vec[i64]:
     unit, size = state.config.unit, state.config.most_size
     if unit == 0 or request._block_size <= 0:
         return NO_WANTS
-    known: i64 = request._num_prompt + i64(len(request._output))
     tails = vec[i64]()
-    first, last = (known - 1) // unit * unit, known // unit * unit
+    keyed = request.num_keyed()
+    first, last = min(keyed, i64(request.num_tokens) - 1) // unit * unit, keyed // unit * unit
     start = begin
     while start < first and state.config.most_drafts < 0:  # recurrent layers leave no states there
         stop = start // size * size + size
@@ -171,16 +168,17 @@ def publish_tails(state: State, tables: RequestTables, request: Request, count: 
     The caller has made room and keys; takes no memory.
     """
     while next_tail(tables) <= count:
-        publish_tail(state, tables, request, next_tail(tables), count)
+        publish_tail(state, tables, request, next_tail(tables))
         tables.num_tails += 1
 
 
-def publish_tail(state: State, tables: RequestTables, request: Request, length: i64, count: i64) -> None:
-    """Publish the parts that end after `length` of `count` tokens, in each group that reads of them.
+def publish_tail(state: State, tables: RequestTables, request: Request, length: i64) -> None:
+    """Publish the parts that end after `length` tokens, in each group that reads of them.
 
-    Beside recurrent layers only where the last step stopped, unless that has run ahead: no hit could need another.
+    Beside recurrent layers only where the last step stopped, drafts aside, unless it has run ahead: no hit could need
+    another.
     """
-    if state.config.saves_states and (length != count or not has_state(state, tables, length)):
+    if state.config.saves_states and not has_state(state, tables, length):
         return
     for group, table in zip(state.groups, tables.by_group):
         size = group._block_size
@@ -199,9 +197,9 @@ def publish_last(state: State, tables: RequestTables, request: Request, computed
     count = last_published(state, tables, request, computed)
     first = min(count, request.num_tokens - 1) // unit * unit
     if first > 0:
-        publish_tail(state, tables, request, first, count)
+        publish_tail(state, tables, request, first)
     if count // unit * unit != first:
-        publish_tail(state, tables, request, count // unit * unit, count)
+        publish_tail(state, tables, request, count // unit * unit)
 
 
 def last_published(state: State, tables: RequestTables, request: Request, computed: i64) -> i64:
@@ -212,7 +210,11 @@ def last_published(state: State, tables: RequestTables, request: Request, comput
     count, unit = last_count(tables, request), state.config.unit
     if unit == 0 or tables.is_delayed or request._block_size <= 0 or computed < count:
         return 0
-    return count if not state.config.saves_states or (count % unit == 0 and has_state(state, tables, count)) else 0
+    count = min(count, request.num_keyed())
+    if not state.config.saves_states:
+        return count
+    left = tables.num_written - tables.num_drafts
+    return left if left <= count and left % unit == 0 and has_state(state, tables, left) else 0
 
 
 def has_state(state: State, tables: RequestTables, length: i64) -> bool:

@@ -171,24 +171,31 @@ class KVCacheManager:
                 f"num_prefill_lookahead={num_prefill_lookahead}: drafts of several modules beside recurrent layers "
                 "are not supported under Blockwright with prefix caching: start vLLM with num_speculative_tokens=1"
             )
-        self._behind = max(self._again, self._lookahead)
         # Hashes that look ahead leave no block to be computed again, though the groups stay flagged.
         is_flagged = any(getattr(group, "is_eagle_group", False) for group in groups)
         self.use_eagle = use_eagle or (is_flagged and not self._lookahead)
         if self.use_eagle and enable_caching:
             require_margins(groups, self._specs)
         sizes = [spec.block_size for spec in self._specs if not isinstance(spec, CrossAttentionSpec)]
+        self._num_drafts = max([getattr(spec, "num_speculative_blocks", 0) for spec in self._specs], default=0)
         # Where one of these is on, hits end with blocks, as with vLLM's own manager.
-        whole = not enable_caching or self.use_eagle or self._lookahead or num_prefill_lookahead
-        whole = whole or any(getattr(spec, "num_speculative_blocks", 0) for spec in self._specs)
+        whole = not enable_caching or self._again > 0 or not hash_block_size
+        whole = whole or (not self._has_states and (self.use_eagle or self._lookahead + num_prefill_lookahead > 0))
         whole = whole or dcp_world_size > 1 or len(sizes) < len(self._specs) or metrics_collector is not None
-        whole = whole or hash_block_size is None or hash_block_size >= min(sizes)
+        whole = whole or (hash_block_size or 0) >= min(sizes)
+        whole = whole or (enable_kv_cache_events and (self.use_eagle or self._lookahead > 0 or self._num_drafts > 0))
         self._match_unit: int | None = None if whole else hash_block_size
+        # vLLM has a draft head compute the unit behind a hit again. Here each key is that of the next unit's end: it
+        # covers the tokens on which the head's data depends, so that nothing is computed again.
+        self._first = int(self.use_eagle and not whole)
+        if self._first:
+            self._lookahead = hash_block_size or 0
+        self._behind = max(self._again, self._lookahead)
         self.core = Manager(
             config,
             max_model_len,
             enable_caching,
-            use_eagle=self.use_eagle and enable_caching,
+            use_eagle=self.use_eagle and enable_caching and not self._first,
             enable_kv_cache_events=enable_kv_cache_events and enable_caching,
             keep_wanted=_keeps_wanted(kv_cache_config, self._specs) if enable_caching else None,
             wanted_interval=_interval(kv_cache_config, self._specs) if enable_caching else 0,
@@ -204,7 +211,9 @@ class KVCacheManager:
         self.enable_kv_cache_events = enable_kv_cache_events
         self.log_stats = log_stats
         self.prefix_cache_stats = PrefixCacheStats() if log_stats else None
-        self.mamba_shared_prefix_checkpoint = False
+        self.mamba_shared_prefix_checkpoint = self._match_unit is not None and bool(
+            options.get("enable_mamba_shared_prefix_checkpoint")
+        )
         self.watermark_blocks = int(watermark * kv_cache_config.num_blocks)
         self.empty_kv_cache_blocks: Any = _NoBlocks(len(groups))
         self._sizes = [manager.block_size for manager in self.core.managers][: len(groups)]
@@ -219,7 +228,6 @@ class KVCacheManager:
             size for spec, size in zip(self._specs, self._sizes, strict=True) if isinstance(spec, MambaSpec)
         ]
         self._checkpoint: Callable[[int, int], int] | None = None
-        self._num_drafts = max([getattr(spec, "num_speculative_blocks", 0) for spec in self._specs], default=0)
         layouts = dict.fromkeys(zip(self._specs, self._sizes, strict=True))
         trims = [found for spec, size in layouts if (found := next_trim(spec, size)) is not None]
         self._trims = bool(trims)
@@ -285,7 +293,7 @@ class KVCacheManager:
         if unit is not None and self._has_states and unit < min(self._state_sizes) and self._match_unit is None:
             raise UnsupportedError(
                 f"prefix_match_unit={unit}: hits that end inside a block of recurrent layers are not supported under "
-                "Blockwright beside drafts: start vLLM without --prefix-match-unit"
+                "Blockwright beside drafts with KV events: start vLLM without --prefix-match-unit"
             )
         if connector is not None:
             if self._match_unit is not None:
@@ -332,7 +340,7 @@ class KVCacheManager:
 
     def _prefix(self, hashes: Any, tokens: list[int]) -> Request:
         """Return a request that only asks: what is the hit of these tokens, the last of which is left to compute?"""
-        hasher = GivenHasher(hashes, key_lookahead=self._lookahead)
+        hasher = GivenHasher(hashes, key_lookahead=self._lookahead, first=self._first)
         return Twin.request_of("asks", tokens, self._hash_block_size, hasher)
 
     def _hits_per_group(self, block_hashes: Any, max_cache_hit_length: int) -> tuple[None, tuple[int, ...]]:
@@ -821,7 +829,7 @@ class KVCacheManager:
         """Return what hangs on a request, made when it first matters."""
         twin: Twin | None = getattr(request, "_blockwright", None)
         if twin is None:
-            twin = request._blockwright = Twin(request, self._hash_block_size, self._lookahead)
+            twin = request._blockwright = Twin(request, self._hash_block_size, self._lookahead, self._first)
             request._blockwright_quiet = NEVER
         return twin
 

@@ -45,9 +45,10 @@ class Twin:
         "offered", "published", "request", "table", "trim", "written",
     )  # fmt: skip
 
-    def __init__(self, request: Any, hash_block_size: int | None, lookahead: int) -> None:
-        """Make the manager's request of one of vLLM's."""
-        tokens, hasher = request.all_token_ids[:], GivenHasher(request.block_hashes, key_lookahead=lookahead)
+    def __init__(self, request: Any, hash_block_size: int | None, lookahead: int, first: int) -> None:
+        """Make the manager's request of one of vLLM's; the key of its first block is hash number `first`."""
+        tokens = request.all_token_ids[:]
+        hasher = GivenHasher(request.block_hashes, key_lookahead=lookahead, first=first)
         self.lookahead = lookahead
         self.request = self.request_of(request.request_id, tokens, hash_block_size, hasher)
         self.forget()

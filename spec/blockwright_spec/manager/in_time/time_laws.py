@@ -2,6 +2,7 @@
 
 from ...reads import Ahead, Cross, Group, Mamba, cut, dead, entries, writes
 from ...reads import drafts_beside as beside
+from ..added import end_of
 from ..hits import found
 from ..lru import LRU
 from ..outcomes import Done, Outcome, Reason, Refusal, Step
@@ -29,6 +30,7 @@ from ..state import (
 from ..step_laws import copies, saving
 from ..table_laws import given, tables
 from ..transitions import release
+from ..units import upto
 from .forks import take_copies
 from .in_flight import begin, finish_load, settle
 from .outside import let_go
@@ -75,14 +77,14 @@ def law_found_is_settled(state: State) -> bool:
     """
     unit = state.config.added.unit
     return not state.config.added.settles or not any(
-        len(prefix[1]) > (flight.start if unit and not isinstance(group.kind, Mamba) else 0)
+        end_of(state.config.added, content) > (flight.start if unit and not isinstance(group.kind, Mamba) else 0)
         for step in state.flights
         for flight in step
         for group, table in zip(state.config.groups, flight.tables, strict=True)
         for place in writes(group.kind, flight.start, flight.stop - drafts_beside(group, flight))
         for block in (table[place // span(state.config, group)],)
         if block != NULL
-        for _, prefix in keys_of(state, block)
+        for content in keys_of(state, block)
     )
 
 
@@ -170,7 +172,11 @@ def law_copy_is_of_its_entry(before: State, done: Done) -> bool:
         (sharers(done.state, source) > 0 or key(done.state, source) is not None)
         and done.state.contents[source] == before.contents[source]
         for _, source, _ in copies(done)[: len(copies(done)) - len(saved)]
-    ) and all(key(done.state, target) == before.contents[source] for _, source, target in saved)
+    ) and all(
+        upto(content, end_of(before.config.added, content)) == before.contents[source]
+        for _, source, target in saved
+        for content in keys_of(done.state, target)
+    )
 
 
 def law_head_is_served(state: State) -> bool:
