@@ -255,8 +255,8 @@ def test_every_field_of_this_release_is_known() -> None:
 def test_a_match_unit_below_a_state_s_block_is_refused_by_name(models_folder: Path) -> None:
     from tests.engines import stub
 
-    kinds = [stub.full(), stub.state()]
-    manager = stub.scheduler(models_folder, True, kinds, 20, unit=8, events=True).kv_cache_manager
+    kinds = stub.drafting([stub.full(), stub.state()], 2)
+    manager = stub.scheduler(models_folder, True, kinds, 20, drafts=2, unit=8, events=True).kv_cache_manager
     settings = type("CacheConfig", (), {"prefix_match_unit": 8})
     with pytest.raises(UnsupportedError, match="prefix_match_unit=8: hits that end inside a block"):
         manager.bind(type("Scheduler", (), {"cache_config": settings, "connector": None}))

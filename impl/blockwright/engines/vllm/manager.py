@@ -293,7 +293,8 @@ class KVCacheManager:
         if unit is not None and self._has_states and unit < min(self._state_sizes) and self._match_unit is None:
             raise UnsupportedError(
                 f"prefix_match_unit={unit}: hits that end inside a block of recurrent layers are not supported under "
-                "Blockwright beside drafts with KV events: start vLLM without --prefix-match-unit"
+                "Blockwright beside drafts with KV events, --kv-cache-metrics, DCP or encoder layers: start vLLM "
+                "without --prefix-match-unit"
             )
         if connector is not None:
             if self._match_unit is not None:
