@@ -142,8 +142,7 @@ def last_end(config: Config, request: Running) -> int:
     """
     if request.added.is_delayed or not config.added.unit:
         return 0
-    known = max(0, keyed(config.added, request.prefix))
-    count = min(request.computed, max(certain(request), request.settled), known)
+    count = min(request.computed, max(certain(request), request.settled), max(0, keyed(config.added, request.prefix)))
     left = certain(request) if recurrent(config) else count
     is_left = left <= count and left % config.added.unit == 0 and holds_state(config, request, left)
     return left if is_left or not recurrent(config) else 0

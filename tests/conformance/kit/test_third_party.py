@@ -180,7 +180,7 @@ def test_scopes_follow_from_what_is_declared() -> None:
         ("kinds", {"full", "slidng"}, "'slidng' is none of the kinds .did you mean 'sliding'"),
         ("calls", {"chunk"}, "did you mean 'chunks'"),
         ("features", {"cacheing"}, "did you mean 'caching'"),
-        ("calls", {"zzz"}, "'zzz' is none of the calls .known: adopt, batch, "),
+        ("calls", {"zzz"}, "'zzz' is none of the calls .known: abort, adopt, "),
         ("kinds", "full", "expected a set of names, not the text 'full'"),
     ],
 )

@@ -42,7 +42,7 @@ def test_steps_settle_in_order() -> None:
     manager.settle_step(2, {"r": 2})
     refused(manager, UnknownStepError, manager.settle_step, 2)
     manager.settle_step(3, {})
-    assert "none" in refused(manager, UnknownStepError, manager.settle_step, 3)
+    assert "no step is in flight" in refused(manager, UnknownStepError, manager.settle_step, 3)
 
 
 def test_slots_belong_to_a_step() -> None:
