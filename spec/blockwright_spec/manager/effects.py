@@ -216,7 +216,8 @@ def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice
     """Release all blocks of a slot as one batch and leave `successor` in it (FENCE-1).
 
     While a step in flight computes tokens of the request, or a load of it is on its way, the batch waits for that. If
-    its last step is in flight, or has not run by the engine's count, what it leaves is not published (MAMBA-5, UNIT-4).
+    its last step is in flight, or has not run by the engine's count, its states and tails stay unpublished (MAMBA-5,
+    UNIT-4).
     """
     steps, request = in_flight(state, slot), state.requests[slot]
     tables = owned(request) if isinstance(request, Running) else ()

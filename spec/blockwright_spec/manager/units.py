@@ -34,8 +34,8 @@ ahead of the known tokens, the states that it leaves are not found inside blocks
 begun from, where blocks are published when they are settled. Where states of drafts lie beside the table, the one that
 is found is where the step stopped before its drafts, however many of them hold.
 
-Wanted lengths (chapter `keeping`) are multiples of the unit. Those who follow events are told of parts too (chapter
-`events`). Draft heads (EAGLE), hints and shares know whole blocks only: these stand in no configuration with a unit.
+Wanted lengths (chapter `keeping`) are multiples of the unit. Events report parts too (chapter `events`). Draft heads
+(EAGLE), hints and shares know whole blocks only: no configuration with a unit has them.
 Where keys look ahead, tails end where their keys are known, so that a draft head computes nothing of a hit again.
 """
 

@@ -260,7 +260,7 @@ class Journal:
             self._report(BlockStored(digest, parent, tokens, int(length - start), name, int(group), salt, items))
 
     def forgot_tail(self, number: i64, group: i64, was_last: bool) -> None:
-        """Note that a tail lost its key; record an event if no other has it, unless a reset told of all. O(1)."""
+        """Note that a tail lost its key; record an event if no other has it, unless a reset was reported. O(1)."""
         digest = self._tail_digests.pop(int(number), None)
         if was_last and digest is not None:
             self._report(BlockRemoved(digest, int(group)))

@@ -78,7 +78,7 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
 def note_due(
     state: State, request: Request, tables: RequestTables, ask: StepRequest, is_due: bool, in_place: i64
 ) -> i64:
-    """Note whether a step leaves something to publish once it has run, and publish what the last one has left.
+    """Note whether a step leaves something to publish once it has run, and publish the state and tails of the last one.
 
     Returns the slots up to which the next step is served in place, at most `in_place`. O(1) where nothing is left.
     """

@@ -73,10 +73,10 @@ class Events:
                 self._stored(request, group, [num_tokens])
 
     def _stored(self, request: Any, group: int, ends: list[int]) -> None:
-        """Report that consecutive blocks of a request, which end after so many tokens, can be found, or one part.
+        """Report that consecutive blocks of a request, or one part of a block, can be found; they end at `ends`.
 
-        A part is told as a block of its own tokens behind the block before it, so that whoever knows that block knows
-        the part. vLLM's own manager tells of its last unit alone, behind a unit that is mostly never told of.
+        A part is reported with its own tokens behind the block before it, so that a router which has that block can
+        place the part. vLLM's own manager reports the last unit alone, behind a unit that it mostly never reports.
         """
         ahead, lora = self._lookahead, request.lora_request
         start = (ends[0] - 1) // self._sizes[group] * self._sizes[group]
