@@ -32,6 +32,8 @@ def act(world: World[S, M], model: M, state: S, action: Any) -> Compared:
     reply = shown = None
     try:
         reply = world.perform(model, action, state)
+        if (error := getattr(reply, "error", None)) is not None:
+            error.__traceback__ = None  # whose frames hold the error, and so the model, until the collector comes
         shown = world.observe(model, state)
         first: Compared | None = None
         for choice in world.choices(model, state, action, reply, shown):
