@@ -142,10 +142,10 @@ def folded(fact: Any) -> Counts:
     counts = Counts(preemptions=int(fact.kind == "preempt"), evicted=fact.evicted_tokens)
     if fact.is_resumed:
         again = {"again_local": local, "again_external": external, "again_computed": computed}
-        return replace(counts, resumed=int(admits), **again)
+        return counts._replace(resumed=int(admits), **again)
     hits = fact.hit if admits and fact.queries else 0
-    counts = replace(counts, external_queries=fact.external_queries, external_hits=fact.external_hits)
-    return replace(counts, queries=fact.queries, hits=hits, local=local, external=external, computed=computed)
+    counts = counts._replace(external_queries=fact.external_queries, external_hits=fact.external_hits)
+    return counts._replace(queries=fact.queries, hits=hits, local=local, external=external, computed=computed)
 
 
 class Account:

@@ -3,8 +3,6 @@
 A difference begins with the law that it breaks, or with the field that differs and a colon.
 """
 
-from dataclasses import astuple, fields
-
 from blockwright_spec.manager.choices import Choice, recorded
 from blockwright_spec.manager.events import Listener
 from blockwright_spec.manager.hits import found, holding
@@ -129,7 +127,7 @@ def miscounted(outcome: ManagerOutcome, call: Call | None, shown: Observation) -
     before, after, read, _ = shown.counted
     if not (broken := [law for law in METRIC_LAWS if not law.holds(before, after, read, happened)]):
         return []
-    rows = zip([each.name for each in fields(Counts)], *map(astuple, (before, after, read, happened)), strict=True)
+    rows = zip(Counts._fields, before, after, read, happened, strict=True)
     wrong = [
         f"{name}: expected {due} more, grew by {new - old}, read as {told}"
         for name, old, new, told, due in rows

@@ -11,7 +11,6 @@ taken back.
 import marshal
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import astuple
 from hashlib import blake2b
 from itertools import permutations, product
 from typing import Any
@@ -86,7 +85,8 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
         added, wish = request.added, request.added.wish
         counts = request.computed, request.written, added.drafts, least, added.encoder, added.loading, added.checkpoint
         said = (wish.tokens, wish.priority, wish.until - state.now, wish.first if wish.first is not None else -1)
-        lengths = astuple(added.wants), added.tails, added.is_delayed
+        wants = added.wants.lengths, added.wants.proven, added.wants.output
+        lengths = wants, added.tails, added.is_delayed
         facts = trimmed, counts, request.published, slot in state.due, said if state.marks else (), lengths
         return 2, names.number(request.prefix), *facts, blocks, timed(state, slot, request)
     loading = bool(state.fences) and is_loading(state, slot)
@@ -171,8 +171,10 @@ def ordered(
     for fence in state.fences:
         owner = slots.index(fence.slot) if fence.step is None else -1
         blocks = [[labels.setdefault(block, len(labels)) for block in table] for table in fence.tables]
-        said = (fence.extra, *astuple(fence.wish)[:2], fence.wish.until - state.now, fence.wish.first or 0)
-        leaving = [sorted([labels[block] for block in part]) for part in astuple(fence.leaving)]
+        wish, left = fence.wish, fence.leaving
+        said = (fence.extra, wish.tokens, wish.priority, wish.until - state.now, wish.first or 0)
+        parts = left.passing, left.prompt, left.output, left.asked
+        leaving = [sorted([labels[block] for block in part]) for part in parts]
         time.append((-1 if fence.step is None else fence.step, owner, blocks, (said, leaving) if state.marks else ()))
     time += [(group, *[labels.setdefault(block, len(labels)) for block in ends]) for group, *ends in state.copies]
     time += [slots.index(slot) for slot in state.due]

@@ -12,7 +12,9 @@ Evicted tokens are those that can no longer be found. Groups hold parts of the s
 group: the first with full attention, if there is any. Parts of its blocks, which are found with units, do not count.
 """
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from operator import add
+from typing import NamedTuple
 
 from ..reads import Full
 from .outcomes import Done
@@ -33,8 +35,7 @@ class Life:
     was_admitted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(NamedTuple):
     """Counts since the start: tokens, except `resumed` requests and `preemptions`.
 
     `local`, `external` and `computed` are the sources of prompts, and `again_local` and so on those of what requests
@@ -70,7 +71,7 @@ class Call:
 
 def added(one: Counts, other: Counts) -> Counts:
     """Return the sum of two counts, number by number."""
-    return Counts(*(left + right for left, right in zip(astuple(one), astuple(other), strict=True)))
+    return Counts(*map(add, one, other))
 
 
 def counting_group(config: Config) -> int:
@@ -115,5 +116,5 @@ def counted(before: State, done: Done, call: Call | None, life: Life) -> Counts:
 
 def law_counts_are_what_happened(before: Counts, after: Counts, read: Counts, happened: Counts) -> bool:
     """MET-1: no count falls, each grows by exactly what happened, and the facts that are read come to the same."""
-    rises = all(old <= new for old, new in zip(astuple(before), astuple(after), strict=True))
+    rises = all(old <= new for old, new in zip(before, after, strict=True))
     return rises and after == added(before, happened) == added(before, read)
