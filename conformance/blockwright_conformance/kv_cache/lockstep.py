@@ -127,10 +127,9 @@ def miscounted(outcome: ManagerOutcome, call: Call | None, shown: Observation) -
     before, after, read, _ = shown.counted
     if not (broken := [law for law in METRIC_LAWS if not law.holds(before, after, read, happened)]):
         return []
-    rows = zip(Counts._fields, before, after, read, happened, strict=True)
     wrong = [
         f"{name}: expected {due} more, grew by {new - old}, read as {told}"
-        for name, old, new, told, due in rows
+        for name, old, new, told, due in zip(Counts._fields, before, after, read, happened, strict=True)
         if not new - old == told == due
     ]
     return [f"{law.id}: {law.statement}: {'; '.join(wrong)}" for law in broken]

@@ -93,14 +93,11 @@ def misnamed(kept: Row, bugs: Row) -> Iterator[str]:
     The comparison without a fresh report: names alone.
     """
     profile = kept["profile"]
-    tiers = [each.name for each in TIER_PROFILES[profile]]
-    for kind, scopes in (
-        ("lockstep", [each.name for each in PROFILES[profile]]),
-        ("paged", [each.name for each in PAGED_PROFILES[profile]]),
-        ("offload", tiers + [each.name for each in CHAIN_PROFILES[profile]]),
-    ):
+    offload = (*TIER_PROFILES[profile], *CHAIN_PROFILES[profile])
+    explored = {"lockstep": PROFILES[profile], "paged": PAGED_PROFILES[profile], "offload": offload}
+    for kind, scopes in explored.items():
         documented = {row["scope"] for row in kept["rows"] if row["kind"] == kind}
-        there = set(scopes)
+        there = {each.name for each in scopes}
         yield from (f"{kind} {name}: no such scope in profile {profile}" for name in sorted(documented - there))
         yield from (f"{kind} {name}: not in the documentation" for name in sorted(there - documented))
     ids = {each.id for each in BUGS}

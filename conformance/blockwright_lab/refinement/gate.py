@@ -34,7 +34,7 @@ def size(profile: Profile) -> int:
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     own, calls = explored(), [(part, name, profile.name) for part, name in scopes(profile)]
-    rows = in_order(follow, calls, [name for _, name, _ in calls], profile.jobs, progress)
+    rows = in_order(follow, calls, [name for _, name, _ in calls], profile.jobs, progress, profile.explorer)
     names = dict.fromkeys(each.manager for each in rows)
     parts = [of_part(name, [each for each in rows if each.manager == name]) for name in names]
     return parts if profile.scope else [small_pool(own), *parts, coverage(own, rows)]

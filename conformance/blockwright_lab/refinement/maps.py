@@ -6,6 +6,7 @@ copies, readers and writers) gets places that are numbered by block: the first t
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
+from itertools import accumulate
 
 from blockwright_spec.block_machine import NULL, Block, Machine, Place, Table
 from blockwright_spec.block_tables.state import Paged, PagedTable, ends, entries_of
@@ -137,15 +138,10 @@ def block_of(entry: Entry, content: Hashable) -> Block:
 
 def of_chain(state: Chain) -> Machine:
     """Map a chain: the places of all tiers, held by transfers, and the device's blocks, by transfers and the engine."""
-    firsts = [1]
-    for tier in state.tiers:
-        firsts.append(firsts[-1] + len(tier.contents))
-    writing: list[int] = []
-    reading: list[int] = []
-    for at, tier in enumerate(state.tiers):
-        for entry in tier.entries:
-            writing += [firsts[at] + entry.place] * writers(state, at, entry.key)
-            reading += [firsts[at] + entry.place] * readers(state, at, entry.key)
+    firsts = [*accumulate((len(tier.contents) for tier in state.tiers), initial=1)]
+    entries = [(at, firsts[at] + each.place, each.key) for at, tier in enumerate(state.tiers) for each in tier.entries]
+    writing = [place for at, place, key in entries for _ in range(writers(state, at, key))]
+    reading = [place for at, place, key in entries for _ in range(readers(state, at, key))]
     loaded = [block for each in state.transfers if each.kind is Kind.LOAD for block in each.device]
     stored = [block for each in state.transfers if each.kind is Kind.STORE for block in each.device]
     used = [block for block, part in enumerate(state.device) if part is not None and block not in loaded]

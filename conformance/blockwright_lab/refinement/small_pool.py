@@ -1,6 +1,5 @@
 """The block machine by itself: every state of a small pool, its invariants there, and the moves that it allows."""
 
-import dataclasses
 import time
 from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
@@ -64,5 +63,4 @@ def explored() -> Explored:
 
 def name_of(now: Machine) -> Any:
     held = tuple(now.held.get(place) for place in PLACES)
-    blocks = tuple(dataclasses.astuple(each) for each in now.blocks)
-    return blocks, now.free, now.tables["window"].done, now.tables["window"].stop, held
+    return now.blocks, now.free, now.tables["window"].done, now.tables["window"].stop, held

@@ -92,7 +92,6 @@ class Weights:
     draft: "Weights | None"
 
     def __init__(self, **parts: Any) -> None:
-        """Take tensors and parts by name."""
         vars(self).update(parts)
 
     def __getattr__(self, name: str) -> Tensor:
