@@ -1,9 +1,9 @@
 """The specification, and the inner loops of lock-step, compiled: the same sources, in a separate folder.
 
-A checkout compiles them (`python -m blockwright_lab.explorer build/explorer`). `blockwright conform --explorer FOLDER`
-then starts the processes of lock-step with that folder first on their path, and nothing else: every other gate, and
-every test, runs the specification as it reads. A folder with other sources than those that run is not used. A test
-explores scopes both ways and compares everything that was counted.
+A checkout compiles them (`python -m blockwright_lab.explorer build/explorer`), and writes out there how records are
+made and replaced. `blockwright conform --explorer FOLDER` then starts the processes that explore with that folder first
+on their path, and nothing else: every other gate, and every test, runs the specification as it reads. A folder with
+other sources than those that run is not used. `make docs-check` compares everything that was counted both ways.
 """
 
 import hashlib
