@@ -154,8 +154,8 @@ class World(ABC, Generic[S, M]):
     def examine(self, model: M, state: S) -> list[str]:
         """Run a model's self-check, ask it questions that change nothing, and name the wrong answers."""
 
-    def misanswered(self, model: M, state: S) -> Iterator[tuple[str, str]]:
-        """Yield the faults of a model's answers to questions, for diagnosis: a law's id and the fault that shows it."""
+    def misanswered(self, model: M, state: S) -> Iterator[str]:
+        """Yield the laws that a model's answers to questions break, for diagnosis."""
         return iter(())
 
     # ---- for readers
@@ -166,8 +166,8 @@ class World(ABC, Generic[S, M]):
 
         return Written(self).way(actions, fault)
 
-    def symptoms(self, model: M, state: S, action: Any, compared: Any) -> Iterator[tuple[str, str]]:
-        """Yield the faults of an action, for diagnosis: a law's id and the fault that shows it.
+    def symptoms(self, model: M, state: S, action: Any, compared: Any) -> Iterator[str]:
+        """Yield the laws that an action breaks, for diagnosis.
 
         A world makes a state of the model's observation (ghost contents follow the model's own tables) and asks every
         law about it; `compared` is a `lockstep.Compared`.

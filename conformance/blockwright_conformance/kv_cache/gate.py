@@ -52,7 +52,7 @@ def judged(scope: Scope, factory: Factory) -> GateResult:
     world = KVCacheWorld(result.scope, factory)
     if (found := result.violation) is not None:
         with suppress(Exception):  # what else is broken cannot always be told
-            broken = diagnose(world, found.actions).laws
+            broken = diagnose(world, found.actions)
             laws = [each for each in broken if each != found.law and not each.startswith("REF-0")]
             found.detail += f" (breaks {', '.join(laws)})" if laws else ""
     return GATE.report(result, world)

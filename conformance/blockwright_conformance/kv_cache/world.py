@@ -124,12 +124,10 @@ class KVCacheWorld(World[State, ManagerAdapter]):
     def script(self, actions: Sequence[Any], fault: str = "") -> str:
         return AdapterCalls(self).way(actions, fault)
 
-    def symptoms(
-        self, model: ManagerAdapter, state: State, action: Any, compared: Compared
-    ) -> Iterator[tuple[str, str]]:
+    def symptoms(self, model: ManagerAdapter, state: State, action: Any, compared: Compared) -> Iterator[str]:
         return diagnose.symptoms(model, state, action, compared)
 
-    def misanswered(self, model: ManagerAdapter, state: State) -> Iterator[tuple[str, str]]:
+    def misanswered(self, model: ManagerAdapter, state: State) -> Iterator[str]:
         return diagnose.misanswered(model, state, self.scope.prompts)
 
 
