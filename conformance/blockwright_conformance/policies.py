@@ -21,7 +21,7 @@ from blockwright.policies import chooser, policy_named
 from blockwright_spec.manager.state import Config
 
 from .checker.explore import Result, Violation
-from .checker.history import HistoryError, walk
+from .checker.history import History, HistoryError, walk
 from .checker.parallel import in_order
 from .gates import GateResult, Profile
 from .kv_cache.blockwright import BlockwrightAdapter
@@ -98,7 +98,7 @@ class PolicyManagers:
         result, started = Result(scope), time.perf_counter()
         try:
             for seed in range(LENGTHS):
-                result.fired += walk(KVCacheWorld(scope, self, is_long=True), seed, 10 << seed).fired
+                result.fired += walk(History(KVCacheWorld(scope, self, is_long=True)), seed, 10 << seed).fired
         except HistoryError as error:
             result.violation = error.violation
         result.transitions, result.seconds = sum(result.fired.values()), time.perf_counter() - started

@@ -4,13 +4,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from blockwright._terminal import Advance
 from blockwright_spec.manager.outcomes import Reason
 
 from ..checker.diagnose import diagnose
 from ..checker.explore import Result
-from ..checker.history import Run, run_machine
+from ..checker.history import History, Run, run_machine
 from ..gates import GateResult, Profile, factory_of
 from ..rows import LIMIT, Exploration, ran
 from .actions import NAMES
@@ -58,8 +59,8 @@ def judged(scope: Scope, factory: Factory) -> GateResult:
     return GATE.report(result, world)
 
 
-LENGTHS = {"quick": (2, 60), "pr": (5, 120), "nightly": (2000, 200)}
-"""Per profile: examples of the machine, and the steps of each."""
+LENGTHS: dict[str, Any] = {"quick": (2, 60), "pr": (5, 120), "nightly": (2000, 200, False)}
+"""Per profile: examples of the machine, the steps of each, and by night that they are others in each run."""
 CALLS = frozenset(NAMES) | frozenset(Reason.__members__)
 """What happens once in each call (a batch may both serve and refuse); the rest of what is counted is particular."""
 
@@ -79,7 +80,7 @@ class Histories(Exploration):
 
     def row(self, scope: Scope, profile: Profile) -> GateResult:
         world = KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
-        return row(world, [partial(run_machine, world, *LENGTHS[profile.name], profile.name != "nightly")])
+        return row(world, [partial(run_machine, partial(History, world), *LENGTHS[profile.name])])
 
 
 MACHINE = Histories(f"{__name__}:MACHINE", "machine", "", lambda profile: large_scopes(), KVCacheWorld, frozenset())

@@ -15,7 +15,7 @@ from blockwright_spec.worker.input_laws import INPUT_LAWS, ROW_LAWS, Handed
 from blockwright_spec.worker.inputs import Inputs, slot_at
 from blockwright_spec.worker.rows import RowRefusal
 
-from ..checker.history import run_machine
+from ..checker.history import History, run_machine
 from ..checker.world import Outcome, Reply, World, kind_of
 from ..gates import GateResult, Profile
 from ..kv_cache.actions import NAMES
@@ -163,7 +163,7 @@ EVERYTHING = frozenset((*SERVED, *EVENTS, *(each.__name__ for each in ACTIONS if
 }
 
 
-LENGTHS = {"quick": (1, 40), "pr": (6, 140), "nightly": (300, 200)}
+LENGTHS: dict[str, Any] = {"quick": (1, 40), "pr": (6, 140), "nightly": (300, 200, False)}
 
 
 def scopes(profile: str) -> tuple[WorkerScope, ...]:
@@ -177,7 +177,7 @@ class WorkerGate(Exploration):
         if scope.name not in LARGE:
             return Exploration.row(self, scope, profile)
         world = WorkerWorld(scope)
-        machine = partial(run_machine, world, *LENGTHS[profile.name], profile.name != "nightly")
+        machine = partial(run_machine, partial(History, world), *LENGTHS[profile.name])
         return ran("inputs machine", scope.name, [machine], lambda what: what not in EVENTS, world.script)
 
 
