@@ -55,12 +55,8 @@ class Reply(NamedTuple):
 
 
 Action = Any
-"""One thing that users do, in one class: guard, meaning, performance.
-
-A world makes these three as it needs them, with its own types: ``allowed(scope, state)``, a method of the class, yields
-every action of its kind that a scope allows in a state; ``meaning(state, choice)`` returns the `Outcome`, by a choice
-where the specification leaves one open; and ``perform(model, state)`` returns what a model in that state answers.
-"""
+"""One thing that users do, with types of its world's own: ``meaning(state, choice)`` returns the `Outcome`, by a choice
+where the specification leaves one open; ``perform(model, state)`` returns what a model in that state answers."""
 
 
 def kind_of(action: Action) -> str:
@@ -71,8 +67,11 @@ def kind_of(action: Action) -> str:
 class World(ABC, Generic[S, M]):
     """One scope of one part of the specification; subclasses define states, models and actions."""
 
-    actions: ClassVar[tuple[type[Any], ...]]
-    """The classes of actions (see `Action`), in the order in which they are tried."""
+    table: ClassVar[Mapping[str, tuple[str, Callable[[Any, Any], Iterable[tuple[Any, ...]]]]]]
+    """The kinds of actions in the order in which they are tried: the call, and with which arguments a scope allows it
+    in a state."""
+    action: ClassVar[type[Any]]
+    """The class of actions, made of a kind and arguments."""
     laws: tuple[Any, ...] = ()
     step_laws: ClassVar[tuple[Any, ...]] = ()
     weights: ClassVar[dict[str, int]] = {}
@@ -91,12 +90,13 @@ class World(ABC, Generic[S, M]):
         """Return the state in which everything begins."""
 
     def enabled(self, state: S) -> Iterator[Any]:
-        for each in self.actions:
-            yield from each.allowed(self.scope, state)
+        for kind, (_, guard) in self.table.items():
+            for arguments in guard(self.scope, state):
+                yield self.action(kind, arguments)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        return tuple(each.__name__ for each in self.actions)
+        return tuple(self.table)
 
     def kind(self, action: Any) -> str:
         return kind_of(action)
@@ -173,20 +173,3 @@ class World(ABC, Generic[S, M]):
         law about it; `compared` is a `lockstep.Compared`.
         """
         return iter(())
-
-
-class CallsWorld(World[S, M]):
-    """A world whose actions are calls that a table describes: by kind its name, and the arguments a scope allows."""
-
-    table: ClassVar[Mapping[str, tuple[str, Callable[[Any, Any], Iterable[tuple[Any, ...]]]]]]
-    action: ClassVar[type[Any]]
-    """The class of actions, made of a kind and arguments."""
-
-    def enabled(self, state: S) -> Iterator[Any]:
-        for kind, (_, guard) in self.table.items():
-            for arguments in guard(self.scope, state):
-                yield self.action(kind, arguments)
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        return tuple(self.table)

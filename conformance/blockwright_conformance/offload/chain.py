@@ -23,7 +23,7 @@ from blockwright_spec.offload.tier_laws import TIER_LAWS
 from blockwright_spec.offload.tier_state import Key
 
 from ..checker.lockstep import differing
-from ..checker.world import CallsWorld, Outcome, World
+from ..checker.world import Outcome, World
 from ..rows import Exploration
 from .chain_adapter import ChainShown, ChainUnderTest, chain_expected
 from .scopes import CHAIN_PROFILES, TIER_PROFILES, ChainScope, Slice, TierScope, said_in
@@ -178,7 +178,7 @@ def loads(state: Chain, each: Slice) -> bool:
     return any(other.kind is Kind.LOAD and device & set(other.device) for other in state.transfers)
 
 
-class ChainWorld(CallsWorld[Chain, ChainUnderTest]):
+class ChainWorld(World[Chain, ChainUnderTest]):
     table, action = KINDS, ChainCall
     laws = CHAIN_LAWS
     step_laws = CHAIN_STEP_LAWS

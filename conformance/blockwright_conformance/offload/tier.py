@@ -115,7 +115,6 @@ def stored(answer: Any) -> Stored:
 
 
 class TierWorld(World[TierNow, TierUnderTest]):
-    actions = (TierCall,)
     laws = TIER_LAWS
     step_laws = TIER_STEP_LAWS
     scope: TierScope

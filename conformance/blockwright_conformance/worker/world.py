@@ -21,7 +21,7 @@ from ..gates import GateResult, Profile
 from ..kv_cache.actions import NAMES
 from ..kv_cache.symmetry import Names, slot_form
 from ..rows import Exploration, ran
-from .actions import ACTIONS, Choice, HandOut, Misuse, Places, Serve, Serving, tables_of
+from .actions import KINDS, Choice, Places, Serving, WorkerCall, tables_of
 from .scopes import LARGE, PROFILES, WorkerScope
 
 LAW_OF = {
@@ -32,7 +32,7 @@ LAW_OF = {
 
 
 class WorkerWorld(World[Serving, Any]):
-    actions = ACTIONS
+    table, action = KINDS, WorkerCall
     weights: ClassVar[dict[str, int]] = {
         "HandOut": 6, "Batch": 8, "Apply": 3, "Misuse": 4, "Append": 8, "Admit": 6, "Grow": 3, "Start": 12, "Settle": 6,
         "FinishLoad": 3, "Fork": 2,
@@ -50,11 +50,10 @@ class WorkerWorld(World[Serving, Any]):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        own = (each.__name__ for each in ACTIONS if each is not Serve)
-        return (*own, *(name for name in NAMES if name in SERVED))
+        return (*(kind for kind in KINDS if kind != "Serve"), *(name for name in NAMES if name in SERVED))
 
     def kind(self, action: Any) -> str:
-        return kind_of(action.action if isinstance(action, Serve) else action)
+        return kind_of(action.arguments[0] if action.kind == "Serve" else action)
 
     def digest(self, state: Serving) -> bytes:
         """Return a name that is equal for states that differ in the names of blocks only.
@@ -91,7 +90,7 @@ class WorkerWorld(World[Serving, Any]):
             return Reply(error=error)
 
     def choices(self, model: Any, state: Serving, action: Any, reply: Reply, shown: Places) -> tuple[Choice]:
-        return (Choice(shown, reply.answer if type(action).__name__ == "Compact" and reply.answer else ()),)
+        return (Choice(shown, reply.answer if action.kind == "Compact" and reply.answer else ()),)
 
     def observe(self, model: Any, state: Serving) -> Any:
         return model.places()
@@ -100,15 +99,15 @@ class WorkerWorld(World[Serving, Any]):
         refusal, error = outcome.refusal, reply.error
         places = tuple(None if row is None else row.slot for row in outcome.state.rows)
         if refusal is not None and error is None:
-            illegal = refusal.reason in (RowRefusal.ILLEGAL_ORDER, RowRefusal.TAKEN) and not isinstance(action, Misuse)
+            illegal = refusal.reason in (RowRefusal.ILLEGAL_ORDER, RowRefusal.TAKEN) and action.kind != "Misuse"
             return [f"ROW-2: {shown}: {refusal.reason.value}" if illegal else f"accepted; expected {refusal.reason}"]
-        left = refusal is not None and refusal.reason is RowRefusal.ILLEGAL_ORDER and isinstance(action, HandOut)
+        left = refusal is not None and refusal.reason is RowRefusal.ILLEGAL_ORDER and action.kind == "HandOut"
         if error is not None and (refusal is None or left):  # where a step was refused, its rows were left as they were
             return [f"refused ({type(error).__name__}: {error}); expected success"]
         if places != shown:
             law = "ROW-2" if refusal is None else "ROW-3: a refused call changed something"
             return [f"{law}: places of rows: expected {places}, found {shown}"]
-        return list(unlike(outcome, reply.answer)) if isinstance(action, HandOut) else []
+        return list(unlike(outcome, reply.answer)) if action.kind == "HandOut" else []
 
     def examine(self, model: Any, state: Serving) -> list[str]:
         """Run the self-check, and ask for the slots of all positions; those without a block are refused."""
@@ -158,7 +157,7 @@ EVENTS = (
     "hit of the step", "left the step", "accepted", "rejected", "second batch", "copies", "copies in a batch",
     "followed with the step", "nothing of a request", Reason.NO_FREE_BLOCKS.name,
 )  # fmt: skip
-EVERYTHING = frozenset((*SERVED, *EVENTS, *(each.__name__ for each in ACTIONS if each not in (Serve, Misuse)))) | {
+EVERYTHING = frozenset((*SERVED, *EVENTS, *(kind for kind in KINDS if kind not in ("Serve", "Misuse")))) | {
     each.name for each in RowRefusal if each is not RowRefusal.ILLEGAL_ORDER
 }
 
