@@ -20,14 +20,14 @@ from blockwright.policies import POLICIES as NAMED
 from blockwright.policies import chooser, policy_named
 from blockwright_spec.manager.state import Config
 
-from .checker.explore import Result, Violation
+from .checker.explore import Explorer, Result, Violation
 from .checker.history import History, HistoryError, walk
 from .checker.parallel import in_order
 from .gates import GateResult, Profile
 from .kv_cache.blockwright import BlockwrightAdapter
 from .kv_cache.gate import judged
 from .kv_cache.scopes import POLICIES, Scope
-from .kv_cache.world import KVCacheWorld, explorer
+from .kv_cache.world import KVCacheWorld
 
 LENGTHS = 7
 """Of the random histories, each twice as long as the one before."""
@@ -85,7 +85,7 @@ class PolicyManagers:
     def explore(self, scope: Scope) -> Result:
         """Explore a scope, or try histories of a large one; of a policy that was never asked nothing is known."""
         told = replace(scope, config=self.configured(scope.config))
-        result = self.try_histories(told) if scope == POLICIES[-1] else explorer(told, self).run()
+        result = self.try_histories(told) if scope == POLICIES[-1] else Explorer(KVCacheWorld(told, self)).run()
         if result.violation is None and not self.asked:
             result.violation = Violation("SEEN-1", "the policy was never asked", ())
         return result

@@ -73,7 +73,7 @@ class World(ABC, Generic[S, M]):
     action: ClassVar[type[Any]]
     """The class of actions, made of a kind and arguments."""
     laws: tuple[Any, ...] = ()
-    step_laws: ClassVar[tuple[Any, ...]] = ()
+    step_laws: tuple[Any, ...] = ()
     weights: ClassVar[dict[str, int]] = {}
     examined_every: ClassVar[int] = 1
     """Actions of a long history between two examinations of the model."""

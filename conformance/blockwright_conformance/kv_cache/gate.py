@@ -10,14 +10,14 @@ from blockwright._terminal import Advance
 from blockwright_spec.manager.outcomes import Reason
 
 from ..checker.diagnose import diagnose
-from ..checker.explore import Result
+from ..checker.explore import Explorer, Result
 from ..checker.history import History, Run, run_machine
 from ..gates import GateResult, Profile, factory_of
 from ..rows import LIMIT, Exploration, ran
 from .actions import NAMES
 from .fitting import capabilities_of, fitting
 from .scopes import FOR_OTHERS, PROFILES, Scope, large_scopes
-from .world import EVERYTHING, Factory, KVCacheWorld, explorer
+from .world import EVERYTHING, Factory, KVCacheWorld
 
 
 def for_manager(scopes: Iterable[Scope], profile: Profile) -> list[Scope]:
@@ -49,7 +49,8 @@ GATE = Lockstep(__name__, "lockstep", "all scopes", PROFILES.__getitem__, KVCach
 def judged(scope: Scope, factory: Factory) -> GateResult:
     """Explore a scope with managers of any make (or have the factory do so); report all laws that a fault breaks."""
     explore = getattr(factory, "explore", None)
-    result: Result = explore(scope) if explore else explorer(scope, factory, max_transitions=LIMIT).run()
+    explorer = Explorer(KVCacheWorld(scope, factory), max_transitions=LIMIT)
+    result: Result = explore(scope) if explore else explorer.run()
     world = KVCacheWorld(result.scope, factory)
     if (found := result.violation) is not None:
         with suppress(Exception):  # what else is broken cannot always be told

@@ -1,14 +1,13 @@
 """The world of the manager: one scope of it, with the manager that is put through it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from blockwright_spec.law import Law
 from blockwright_spec.manager.laws import LAWS, POLICY_LAWS, POLICY_STEP_LAWS, STEP_LAWS
 from blockwright_spec.manager.outcomes import Reason
 from blockwright_spec.manager.state import Config, Running, State, Waiting, initial
 
-from ..checker.explore import Explorer
 from ..checker.lockstep import Compared
 from ..checker.world import World
 from . import lockstep
@@ -21,7 +20,7 @@ from .outcome import ManagerOutcome
 from .parts import Reply, names_of
 from .requests import GrowEach
 from .scopes import Scope
-from .symmetry import Form, Names, form
+from .symmetry import Names
 
 Factory = Callable[[Config], ManagerAdapter]
 
@@ -53,27 +52,20 @@ class KVCacheWorld(World[State, ManagerAdapter]):
     """
 
     kinds = NAMES
-    step_laws: ClassVar[tuple[Law, ...]] = STEP_LAWS
+    laws: tuple[Law, ...] = LAWS
+    step_laws: tuple[Law, ...] = STEP_LAWS
     weights = WEIGHTS
     examined_every = 16
     scope: Scope
 
-    def __init__(
-        self,
-        scope: Scope,
-        factory: Factory = BlockwrightAdapter,
-        laws: tuple[Law, ...] = LAWS,
-        canonical: Callable[[State, Names], Form] = form,
-        is_long: bool = False,
-    ) -> None:
+    def __init__(self, scope: Scope, factory: Factory = BlockwrightAdapter, is_long: bool = False) -> None:
         super().__init__(scope)
-        self.factory, self.laws, self.is_long = factory, laws, is_long
+        self.factory, self.is_long = factory, is_long
         if scope.config.added.retains or scope.config.added.keeps or hasattr(factory, "policy"):
             kept = "POLICY-" if hasattr(factory, "policy") else ""  # what a policy says of blocks, nobody else knows
             self.laws += tuple([law for law in POLICY_LAWS if law.id.startswith(kept)])
-            more = [law for law in POLICY_STEP_LAWS if law.id.startswith(kept)]
-            self.step_laws = (*STEP_LAWS, *more)  # type: ignore[misc]
-        self.names = Names(canonical)
+            self.step_laws += tuple([law for law in POLICY_STEP_LAWS if law.id.startswith(kept)])
+        self.names = Names()
         self.lookups: dict[View, list[Law]] = {}
 
     def initial(self) -> State:
@@ -129,17 +121,6 @@ class KVCacheWorld(World[State, ManagerAdapter]):
 
     def misanswered(self, model: ManagerAdapter, state: State) -> Iterator[str]:
         return diagnose.misanswered(model, state, self.scope.prompts)
-
-
-def explorer(
-    scope: Scope,
-    factory: Factory | None,
-    laws: tuple[Law, ...] = LAWS,
-    canonical: Callable[[State, Names], Form] = form,
-    max_transitions: int | None = None,
-) -> Explorer[State, ManagerAdapter]:
-    world = KVCacheWorld(scope, factory or BlockwrightAdapter, laws, canonical)
-    return Explorer(world, alone=factory is None, max_transitions=max_transitions)
 
 
 EVERYTHING = frozenset(reason.name for reason in Reason if reason is not Reason.ILLEGAL_CHOICE) | frozenset(
