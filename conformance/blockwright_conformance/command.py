@@ -241,19 +241,10 @@ def _write(path: Path, report: dict[str, Any]) -> None:
         raise InvalidArgumentError(f"--json: cannot write {path}: {error.strerror}") from error
 
 
-def folded(rows: list[GateResult]) -> list[GateResult]:
-    held = [row for row in rows if row.kind == "contract" and not row.violations]
-    seconds = sum(row.seconds for row in held)
-    one = [GateResult("contract", f"{len(held)} contracts", "all", 0, 0, 0, seconds)] if held else []
-    return one + [row for row in rows if row not in held]
-
-
 def _print(
     profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]], declared: list[Met]
 ) -> None:
-    shown = folded(rows)
-    if len(shown) > MANY:
-        shown = [row for row in shown if row.law or row.detail]
+    shown = rows if len(rows) <= MANY else [row for row in rows if row.law or row.detail]
     cells = []
     for row in shown:
         scope, found = row.scope.removeprefix(f"{row.manager}, "), row.law or row.detail or "all hold"

@@ -84,15 +84,13 @@ class PolicyManagers:
 
     def explore(self, scope: Scope) -> Result:
         """Explore a scope, or try histories of a large one; of a policy that was never asked nothing is known."""
-        told = replace(scope, config=self.configured(scope.config))
+        hints = chooser(self.policy()) is None  # which tell candidates apart
+        added = replace(scope.config.added, retains=hints)
+        told = replace(scope, config=replace(scope.config, added=added))
         result = self.try_histories(told) if scope == POLICIES[-1] else Explorer(KVCacheWorld(told, self)).run()
         if result.violation is None and not self.asked:
             result.violation = Violation("SEEN-1", "the policy was never asked", ())
         return result
-
-    def configured(self, config: Config) -> Config:
-        """Return a configuration in which candidates are distinguished by hints if the policy gives any."""
-        return replace(config, added=replace(config.added, retains=chooser(self.policy()) is None))
 
     def try_histories(self, scope: Scope) -> Result:
         result, started = Result(scope), time.perf_counter()

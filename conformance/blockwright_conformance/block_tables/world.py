@@ -36,9 +36,7 @@ class TablesWorld(World[Paged, BlockwrightTables]):
     step_laws = PAGED_STEP_LAWS
     scope: PagedScope
 
-    def __init__(
-        self, scope: PagedScope, factory: Callable[[PagedConfig], BlockwrightTables] = BlockwrightTables
-    ) -> None:
+    def __init__(self, scope: PagedScope, factory: Factory = BlockwrightTables) -> None:
         super().__init__(scope)
         self.factory, self.names = factory, Names(paged_form)
 

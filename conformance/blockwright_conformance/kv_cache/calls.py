@@ -82,10 +82,6 @@ def always(scope: Scope, state: State, *request: Any) -> Arguments:
 # ---- calls on the manager as a whole
 
 
-def reset_answered(adapter: ManagerAdapter, state: State) -> Reply:
-    return Reply(refused=not adapter.reset())
-
-
 def forget(scope: Scope, state: State) -> Arguments:
     """Yield the slots of requests that may be forgotten, and without a slot owners by their extra keys."""
     yield from ((slot, 0) for slot, each in enumerate(state.requests) if not isinstance(each, Absent))
@@ -334,7 +330,7 @@ def release_prefix(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arg
 KINDS = {
     each.name: each
     for each in (
-        Kind("Reset", always, transitions.reset, reset_answered, word="reset"),
+        Kind("Reset", always, transitions.reset, lambda adapter, _: Reply(refused=not adapter.reset()), word="reset"),
         Kind("Forget", forget, forgotten, unlearn, has_slot=True, word="forget"),
         Kind("FinishLoad", finish_load, flights.finish_load, "finish_load", has_slot=True, chooses=True, word="load"),
         Kind("Fork", fork, forked, fork_sent, has_slot=True, chooses=True, word="fork"),

@@ -25,7 +25,7 @@ from blockwright_spec.offload.tier_state import Key
 from ..checker.lockstep import differing
 from ..checker.world import Outcome, World
 from ..rows import Exploration
-from .chain_adapter import ChainShown, ChainUnderTest, chain_expected
+from .chain_adapter import ASKED, ChainShown, ChainUnderTest, chain_expected
 from .scopes import CHAIN_PROFILES, TIER_PROFILES, ChainScope, Slice, TierScope, said_in
 from .tier import TIER_EVERYTHING, TierWorld, hints, misfound, misrefused
 from .tier_adapter import shown_by
@@ -165,7 +165,7 @@ def sliced(each: Slice) -> tuple[tuple[Key, ...], tuple[int, ...]]:
 
 
 def asked(state: Chain) -> int:
-    return sum(each.kind in (Kind.STORE, Kind.LOAD) for each in state.transfers)
+    return sum(each.kind in ASKED for each in state.transfers)
 
 
 def is_computed(state: Chain, each: Slice) -> bool:

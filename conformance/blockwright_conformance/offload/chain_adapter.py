@@ -32,6 +32,10 @@ CHAIN_ERRORS: dict[ChainReason, type[errors.BlockwrightError]] = {
 """What each refusal raises; others are answers: None of `store`, False of `cancel`."""
 
 
+ASKED = (Kind.STORE, Kind.LOAD)
+"""The transfers that a caller asks for; the others a chain begins by itself."""
+
+
 class Handed(NamedTuple):
     """A transfer that was handed out: its blocks, and its places."""
 
@@ -130,8 +134,7 @@ class ChainUnderTest:
         pairs = zip(before.transfers, self.jobs, strict=True)
         kept = [(each, name) for each, name in pairs if not any(each is other for other in gone)]
         begun = outcome.state.transfers[len(kept) :]
-        asked = (Kind.STORE, Kind.LOAD)
-        jobs = [name for _, name in kept] + [job if each.kind in asked else None for each in begun]
+        jobs = [name for _, name in kept] + [job if each.kind in ASKED else None for each in begun]
         for each, reported in zip(outcome.handed, self.handed, strict=False):
             jobs[next(at for at, (own, _) in enumerate(kept) if own is each)] = reported.job_id
         self.jobs = tuple(jobs)
@@ -207,13 +210,9 @@ def chain_expected(before: Chain, outcome: ChainDone, jobs: Sequence[int | None]
         {block: count for block in range(len(state.device)) if (count := pins(state, block))},
         tuple([tuple([event for at, event in outcome.events if at == tier]) for tier in range(len(state.tiers))]),
         tuple([handing(state, each) for each in outcome.handed]),
-        tuple([ending(each, success, names) for each, success in outcome.ended if not is_own(each)]),
+        tuple([ending(each, success, names) for each, success in outcome.ended if each.kind in ASKED]),
         len(outcome.dropped),
     )
-
-
-def is_own(each: Transfer) -> bool:
-    return each.kind in (Kind.DEMOTE, Kind.PROMOTE)
 
 
 def handing(state: Chain, each: Transfer) -> Handed:

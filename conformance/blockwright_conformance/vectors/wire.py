@@ -10,9 +10,9 @@ from typing import Any
 from blockwright_spec.manager.state import Config
 
 from ..capabilities import Capabilities
-from ..kv_cache.adapter import Observation
+from ..kv_cache.adapter import Observation, Tables
 from ..kv_cache.scopes import LAYERS, option
-from .calls import ANSWERS, SIGNATURES, STALE, Answer, Call, Field, Tables
+from .calls import ANSWERS, SIGNATURES, STALE, Answer, Call, Field
 from .records import FLAGS, UNREADABLE, config_of, group_record
 
 VERSION = 1
@@ -135,20 +135,16 @@ def config_line(config: Config) -> str:
 
 def config_from(line: str) -> Config:
     try:
-        return config_in(line)
+        _, blocks, longest, *rest = line.split()
+        options: dict[str, Any] = dict(each.split("=", 1) for each in rest if "=" in each)
+        numbers = {name: type(usual)(int(options[name])) for name, usual in FLAGS.items() if name in options}
+        groups = []
+        for kind, size, *lengths in (each.split(":") for each in rest if "=" not in each):
+            own = dict(zip(LAYERS[kind][1], map(int, lengths), strict=False))
+            groups.append({"kind": kind, "block_size": int(size)} | own)
+        return config_of({"groups": groups, "num_blocks": int(blocks), "max_model_len": int(longest)} | numbers)
     except UNREADABLE as error:
         raise WireError(f"new: cannot read {line!r}: {type(error).__name__}: {error}") from error
-
-
-def config_in(line: str) -> Config:
-    _, blocks, longest, *rest = line.split()
-    options: dict[str, Any] = dict(each.split("=", 1) for each in rest if "=" in each)
-    numbers = {name: type(usual)(int(options[name])) for name, usual in FLAGS.items() if name in options}
-    groups = []
-    for kind, size, *lengths in (each.split(":") for each in rest if "=" not in each):
-        own = dict(zip(LAYERS[kind][1], map(int, lengths), strict=False))
-        groups.append({"kind": kind, "block_size": int(size)} | own)
-    return config_of({"groups": groups, "num_blocks": int(blocks), "max_model_len": int(longest)} | numbers)
 
 
 def keys_text(keys: Iterable[Any]) -> str:

@@ -17,7 +17,7 @@ from blockwright_conformance.checker.explore import Explorer, Node
 from blockwright_conformance.kv_cache.actions import enabled, meaning
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
 from blockwright_conformance.kv_cache.scopes import Scope, of_groups, of_row
-from blockwright_conformance.kv_cache.symmetry import Form, Names, form, in_slots, slot_form
+from blockwright_conformance.kv_cache.symmetry import Form, Names, form, slot_form
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.state import Config, Hit, Request, Running, State, Table, Waiting
 from blockwright_spec.reads import Full, Group, Kind, Sliding
@@ -84,7 +84,7 @@ class Everywhere(Explorer[State, ManagerAdapter]):
 
 def labelled_form(state: State, names: Names) -> Form:
     """Return the form with the names of blocks kept and requests in their slots."""
-    return in_slots(state, names, {block: block for block in range(1, state.config.num_blocks)})
+    return slot_form(state, names, {block: block for block in range(1, state.config.num_blocks)})
 
 
 @pytest.mark.parametrize("small", SMALLEST, ids=lambda each: each.name)
