@@ -1,6 +1,6 @@
 """The calls of an engine that one table describes: when a scope allows each, its meaning, and its method of an adapter.
 
-Calls with options, and those that an engine makes in a row, are classes of their own (`arrivals`, `running`, `wrong`).
+Calls with options, and those that an engine makes in a row, are classes of their own (`requests`).
 """
 
 from collections.abc import Callable, Iterator
