@@ -74,8 +74,6 @@ class PolicyAdapter(BlockwrightAdapter):
 
 
 class PolicyManagers:
-    """Makes managers under a policy that a factory makes, and counts its calls."""
-
     def __init__(self, policy: Callable[[], object]) -> None:
         self.policy, self.asked = policy, Counter[str]()
 

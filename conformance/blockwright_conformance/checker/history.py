@@ -28,8 +28,6 @@ class HistoryError(AssertionError):
 
 
 class History(Generic[S, M]):
-    """One model of a world, and the specification's state of it."""
-
     def __init__(self, world: World[S, M]) -> None:
         self.world, self.state, self.model = world, world.initial(), world.model()
         self.names, self.weights = world.kinds, world.weights

@@ -28,8 +28,6 @@ RUN: Final = 'if __name__ == "__main__":', "    test_counterexample()"
 
 
 class Made(NamedTuple):
-    """One call: how it is written, and what came of it."""
-
     name: str
     line: str
     answer: Any = None
@@ -42,8 +40,6 @@ def first_line(error: object) -> str:
 
 
 class Recorder:
-    """A model that writes down its calls."""
-
     def __init__(self, model: Any, written: "Written") -> None:
         self._model, self._written = model, written
 
@@ -68,7 +64,6 @@ class Written:
         self.fails = False
 
     def way(self, actions: Sequence[Any], fault: str) -> str:
-        """Return a test that performs a history on a new model and fails on the fault."""
         factory, *arguments = self.world.made()
         lines = [f"adapter = {self.maker(factory)}({', '.join(map(self.text, arguments))})"]
         try:

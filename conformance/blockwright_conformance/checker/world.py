@@ -29,7 +29,6 @@ M = TypeVar("M", bound=Copied)
 
 
 def twin_of(model: T, **changed: Any) -> T:
-    """Return another model with the same attributes, except those that are given."""
     twin = object.__new__(type(model))
     twin.__dict__.update(vars(model) | changed)
     return twin
@@ -130,7 +129,6 @@ class World(ABC, Generic[S, M]):
         """Return what makes a model, and its arguments."""
 
     def model(self) -> M:
-        """Return a new model in the initial state."""
         factory, *arguments = self.made()
         model: M = factory(*arguments)
         return model

@@ -9,22 +9,13 @@ from typing import Any, NamedTuple
 
 from blockwright_spec.hints import Wish
 from blockwright_spec.manager import retention, transitions
+from blockwright_spec.manager import state as states
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.in_time import forgetting, forks, outside
 from blockwright_spec.manager.in_time import in_flight as flights
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done, Refusal
-from blockwright_spec.manager.state import (
-    NULL,
-    Absent,
-    Running,
-    State,
-    certain,
-    held_tables,
-    is_loading,
-    key,
-    runs_ahead,
-)
+from blockwright_spec.manager.state import NULL, Absent, Running, State, certain, held_tables, is_loading, key
 from blockwright_spec.reads import Prefix
 
 from .adapter import EXTRAS, ManagerAdapter, Served
@@ -244,7 +235,7 @@ def publish(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
     yield slot, request.computed, True
     if "before" in scope.calls:
         yield slot, request.computed, False
-    if request.computed > size and not runs_ahead(state.config):
+    if request.computed > size and not states.runs_ahead(state.config):
         yield slot, (request.computed - 1) // size * size, True
     if request.computed < most:
         yield slot, most, True

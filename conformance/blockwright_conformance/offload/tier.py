@@ -31,8 +31,6 @@ class TierNow(NamedTuple):
 
 
 class TierChoice(NamedTuple):
-    """The victims that a manager chose, and what its policy remembers after the call."""
-
     victims: Victims = calls.oldest
     policy: object = None
 

@@ -48,7 +48,6 @@ class Move(NamedTuple):
 
 
 def sort_of(state: State, action: Action, outcome: ManagerOutcome) -> tuple[str, ...]:
-    """Return the sort of a transition: the action, the reason of its refusal, and the changes of blocks."""
     after, hit = outcome.state, outcome.hit
     signs = [kind_of(action), outcome.refusal.reason.name if outcome.refusal else ""]
     step = getattr(action, "step", None)

@@ -195,8 +195,6 @@ class ProcessAdapter(ByCalls):
 
 
 class ProcessFactory:
-    """Makes managers in one process of a command."""
-
     def __init__(self, command: str) -> None:
         self.command = command
         self.connection = Connection(command)

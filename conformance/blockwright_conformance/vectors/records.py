@@ -35,8 +35,6 @@ class VectorStep(NamedTuple):
 
 
 class Vector(NamedTuple):
-    """A history from a new manager on, and all that is expected on the way."""
-
     scope: str
     number: int
     config: Config

@@ -170,8 +170,6 @@ def scopes(profile: str) -> tuple[WorkerScope, ...]:
 
 
 class WorkerGate(Exploration):
-    """Explores the small scopes, and runs the machine of the large ones."""
-
     def row(self, scope: WorkerScope, profile: Profile) -> GateResult:
         if scope.name not in LARGE:
             return Exploration.row(self, scope, profile)
