@@ -82,13 +82,13 @@ where none is given), the next actions by their kinds (`kinds`), `act`, `finish`
 
 
 def walk(history: Drawn, seed: int, steps: int, before: Callable[[], object] = int) -> Drawn:
-    """Go on at random, up to a `HistoryError`: by kinds' weights and actions' odds, with a call before each draw."""
+    """Go on at random, up to a `HistoryError`: kinds of actions are drawn by weight, with a call before each draw."""
     random = Random(seed)
     for _ in range(steps):
         before()
         kinds = history.kinds()
         kind = random.choices(list(kinds), [history.weights.get(kind, 1) for kind in kinds])[0]
-        history.act(random.choices(kinds[kind], [getattr(each, "odds", 1) for each in kinds[kind]])[0])
+        history.act(random.choices(kinds[kind])[0])
     history.finish()
     return history
 

@@ -45,10 +45,6 @@ class ChainCall(NamedTuple):
     kind: str
     arguments: tuple[Any, ...] = ()
 
-    @property
-    def odds(self) -> float:
-        return 0.4 if self.kind == "Land" and not self.arguments[1] else 1
-
     def outcome(self, state: Chain) -> ChainOutcome:
         match self:
             case "Compute", (block, key, part):

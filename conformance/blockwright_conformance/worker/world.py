@@ -24,6 +24,7 @@ from ..rows import Exploration, ran
 from .actions import KINDS, Choice, Places, Serving, WorkerCall, tables_of
 from .scopes import LARGE, PROFILES, WorkerScope
 
+SERVED = ("Admit", "Grow", "Append", "Trim", "Preempt", "Release", "FinishLoad", "Fork", "Start", "Settle")
 LAW_OF = {
     "tables": "ROW-1", "slots": "SLOT-1", "states_read": "STATE-1", "states_written": "STATE-2", "copies": "COPY-3",
     "positions": "LEN-2", "starts": "LEN-2", "computed": "LEN-2", "lengths": "LEN-2", "encoder": "CROSS-2",
@@ -33,6 +34,7 @@ LAW_OF = {
 
 class WorkerWorld(World[Serving, Any]):
     table, action = KINDS, WorkerCall
+    kinds = (*(kind for kind in KINDS if kind != "Serve"), *(name for name in NAMES if name in SERVED))
     weights: ClassVar[dict[str, int]] = {
         "HandOut": 6, "Batch": 8, "Apply": 3, "Misuse": 4, "Append": 8, "Admit": 6, "Grow": 3, "Start": 12, "Settle": 6,
         "FinishLoad": 3, "Fork": 2,
@@ -47,10 +49,6 @@ class WorkerWorld(World[Serving, Any]):
     def initial(self) -> Serving:
         scope = self.scope.engine
         return Serving(initial(scope.config, scope.slots), (None,) * self.scope.rows)
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        return (*(kind for kind in KINDS if kind != "Serve"), *(name for name in NAMES if name in SERVED))
 
     def kind(self, action: Any) -> str:
         return kind_of(action.arguments[0] if action.kind == "Serve" else action)
@@ -152,7 +150,6 @@ def unlike(outcome: Outcome[Serving], found: Inputs) -> Iterator[str]:
             yield f"{LAW_OF[name]}: {name}: expected {getattr(wanted, name)}, found {getattr(found, name)}"
 
 
-SERVED = ("Admit", "Grow", "Append", "Trim", "Preempt", "Release", "FinishLoad", "Fork", "Start", "Settle")
 EVENTS = (
     "hit of the step", "left the step", "accepted", "rejected", "second batch", "copies", "copies in a batch",
     "followed with the step", "nothing of a request", Reason.NO_FREE_BLOCKS.name,

@@ -1,16 +1,8 @@
 """The laws that a manager's fault breaks: `symptoms` of its last action, and of its answers to questions.
 
 Beside the laws of states and steps, asked of what the manager *shows* (its tables, queue and keys; the ghost contents
-follow its own tables), these are laws of the kit:
-
-    REFUSE-1       a call that is refused changes nothing
-    LOOKUP-1       a lookup changes nothing
-    HINT-1         a hint changes nothing that can be seen
-    HIT-1, 2, 3    of the hit that the manager itself finds: sound, longest, leaves a token (and its draft margin)
-    PLAN-1         of the plan that the manager itself makes: what it counts is what the step takes
-    PLAN-2         whoever joins others leaves the watermark and the reserve, and may be asked to fit whole
-    LIVE-1         a request that fits is served where nobody holds a block
-    FENCE-1        what waited behind a fence is back when the step or load has ended, and not before
+follow its own tables), these are laws of the kit (`checker/laws.toml` has their sentences); HIT-1 to HIT-3 are asked of
+the hit that the manager itself finds.
 
 Steps in flight and fences are the specification's: no manager shows them. They are judged only on blocks that they may
 touch.
