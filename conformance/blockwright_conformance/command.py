@@ -22,7 +22,7 @@ from blockwright_spec.manager.laws import LAWS, STEP_LAWS
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
-from .capabilities import Deviation, expected_of, judged
+from .capabilities import expected_of, judged
 from .checker.compiled import trouble
 from .gates import OURS, GateResult, Profile, factory_of, gate, gates, lacking
 from .kv_cache import fitting as others
@@ -107,7 +107,10 @@ def run(args: argparse.Namespace) -> int:
     _check(profile, args.json)
     if args.expected is not None and profile.is_ours:
         raise InvalidArgumentError("--expected: is of the manager that --impl names; name one, or leave --expected out")
-    expected = _expected(args.expected)
+    try:
+        expected = () if args.expected is None else expected_of(args.expected)
+    except ValueError as error:
+        raise InvalidArgumentError(f"--expected: {error}") from error
     names = wanted(["policies"] if args.policy else args.gate, args.skip, profile)
     left, declared = _others(names, profile)
     _check_packages(names, profile)
@@ -182,13 +185,6 @@ def _check_packages(names: list[str], profile: Profile) -> None:
             f"{' and '.join(packages)}; "
             f"pip install {' '.join(DISTRIBUTIONS.get(each, each) for each in packages)}, or leave them out: {skips}"
         )
-
-
-def _expected(file: Path | None) -> tuple[Deviation, ...]:
-    try:
-        return () if file is None else expected_of(file)
-    except ValueError as error:
-        raise InvalidArgumentError(f"--expected: {error}") from error
 
 
 def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]]) -> dict[str, Any]:

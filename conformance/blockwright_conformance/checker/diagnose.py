@@ -2,10 +2,8 @@
 
 The actions of a counterexample are performed again; after the last one a state of the specification is made from the
 model's *observation* (ghost contents follow its own tables), and every law is asked about that state and the step to
-it. To these are added what the self-check names, what a world adds of its own (`World.symptoms`), and
-
-    REF-0 <field>  lock-step: the model differs from the specification in this field of an answer or of its state
-    REFUSE-1       a call that is refused changes nothing
+it. To these are added what the self-check names, what a world adds of its own (`World.symptoms`), and ``REF-0 FIELD``:
+the model differs from the specification in this field of an answer or of its state.
 """
 
 import re

@@ -53,6 +53,9 @@ class Reply(NamedTuple):
     error: Exception | None = None
 
 
+Arguments = Iterator[tuple[Any, ...]]
+"""The arguments of calls that a scope allows in a state."""
+
 Action = Any
 """One thing that users do, with types of its world's own: ``meaning(state, choice)`` returns the `Outcome`, by a choice
 where the specification leaves one open; ``perform(model, state)`` returns what a model in that state answers."""
@@ -102,7 +105,7 @@ class World(ABC, Generic[S, M]):
 
     def meaning(self, state: S, action: Any, choice: Any = None) -> Outcome[S]:
         """Return what comes of an action in a state; without a choice, by the specification's own policy."""
-        found: Outcome[S] = action.meaning(state, choice)
+        found: Outcome[S] = action.meaning(state) if choice is None else action.meaning(state, choice)
         return found
 
     @abstractmethod

@@ -163,9 +163,6 @@ class Account:
         reader = journal.reader(self.reader.position)
         return twin_of(self, journal=journal, reader=reader, lives=self.lives.copy(), admitted=self.admitted.copy())
 
-    def forget(self, name: str) -> None:
-        self.lives.pop(name, None)
-
     def asked(self, name: str, tokens: int) -> None:
         self.lives[name] = replace(self.lives.get(name, Life(0)), asked=tokens)
 
@@ -180,9 +177,6 @@ class Account:
         name = request.request_id
         self.admitted[name] = self.life = replace(self.lives.get(name, Life(0)), prompt=request.num_prompt_tokens)
         self.lives[name] = Life(request.num_prompt_tokens, was_admitted=True)
-
-    def about(self, name: str) -> None:
-        self.life = self.admitted.get(name, Life(0))
 
     def counted(self) -> Counted:
         """Return the counts, and what the facts since the last time come to."""
@@ -259,7 +253,7 @@ class BlockwrightAdapter:
         self.prefixes.pop(name, None)
         self.hits.pop(name, None)
         if self.account is not None:
-            self.account.forget(name)
+            self.account.lives.pop(name, None)
 
     def find(self, name: str) -> Found:
         request = self.owned(name)  # which a lookup tells its junction; of the manager it changes nothing
@@ -388,7 +382,7 @@ class BlockwrightAdapter:
 
     def note_call(self, name: str) -> None:
         if self.account is not None:
-            self.account.about(name)
+            self.account.life = self.account.admitted.get(name, Life(0))
 
     def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
         parent = self.owned(name)

@@ -18,12 +18,11 @@ from blockwright_spec.manager.outcomes import Done, Refusal
 from blockwright_spec.manager.state import NULL, Absent, Running, State, certain, held_tables, is_loading, key
 from blockwright_spec.reads import Prefix
 
+from ..checker.world import Arguments
 from .adapter import EXTRAS, ManagerAdapter, Served
 from .outcome import ManagerOutcome
 from .parts import Reply, absent, computed_of, is_untimely, name_of, running, sent, settled
 from .scopes import Scope
-
-Arguments = Iterator[tuple[Any, ...]]
 
 
 class Call(NamedTuple):

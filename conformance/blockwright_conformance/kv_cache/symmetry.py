@@ -35,11 +35,7 @@ class Names:
         self._numbers: dict[Prefix, int] = {}
 
     def number(self, prefix: Prefix) -> int:
-        numbers = self._numbers
-        number = numbers.get(prefix)
-        if number is None:
-            number = numbers[prefix] = len(numbers)
-        return number
+        return self._numbers.setdefault(prefix, len(self._numbers))
 
     def digest(self, state: Any) -> bytes:
         return blake2b(marshal.dumps(self._canonical(state, self), 2), digest_size=16).digest()

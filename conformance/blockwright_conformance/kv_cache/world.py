@@ -11,12 +11,11 @@ from blockwright_spec.manager.state import Config, Running, State, Waiting, init
 from ..checker.lockstep import Compared
 from ..checker.world import World
 from . import lockstep
-from .actions import NAMES, call_of, enabled, meaning, perform
+from .actions import NAMES, call_of, enabled, perform
 from .adapter import ManagerAdapter, Observation
 from .blockwright import BlockwrightAdapter
 from .counterexample import diagnose
 from .counterexample.adapter_calls import AdapterCalls
-from .outcome import ManagerOutcome
 from .parts import Reply, names_of
 from .requests import GrowEach
 from .scopes import Scope
@@ -73,9 +72,6 @@ class KVCacheWorld(World[State, ManagerAdapter]):
 
     def enabled(self, state: State) -> Iterator[Any]:
         return enabled(self.scope, state)
-
-    def meaning(self, state: State, action: Any, choice: Any = None) -> ManagerOutcome:
-        return meaning(state, action) if choice is None else meaning(state, action, choice)
 
     def digest(self, state: State) -> bytes:
         return self.names.digest(state)

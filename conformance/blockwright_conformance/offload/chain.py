@@ -23,7 +23,7 @@ from blockwright_spec.offload.tier_laws import TIER_LAWS
 from blockwright_spec.offload.tier_state import Key
 
 from ..checker.lockstep import differing
-from ..checker.world import Outcome, World
+from ..checker.world import Arguments, Outcome, World
 from ..rows import Exploration
 from .chain_adapter import ASKED, ChainShown, ChainUnderTest, chain_expected
 from .scopes import CHAIN_PROFILES, TIER_PROFILES, ChainScope, Slice, TierScope, said_in
@@ -84,9 +84,6 @@ class ChainCall(NamedTuple):
             yield from () if want == found else (f"store: expected {want}, found {found}",)
         elif answer is False:
             yield "expected success, found False"
-
-
-Arguments = Iterator[tuple[Any, ...]]
 
 
 def compute(scope: ChainScope, state: Chain) -> Arguments:

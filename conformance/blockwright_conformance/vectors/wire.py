@@ -192,19 +192,15 @@ def state_of(line: str, num_blocks: int) -> Observation:
     try:
         shown: dict[str, Any] = {name: FIELDS[name][1](text) for name, text in (each.split("=") for each in rest)}
         if "keys" in shown:
-            shown["keys"] = keys_in(shown["keys"], num_blocks)
+            every: list[Any] = [None] * num_blocks
+            for block, content in shown["keys"].items():
+                every[block] = content
+            shown["keys"] = tuple(every)
         return Observation(**shown)
     except KeyError as error:
         raise WireError(f"state: expected fields {', '.join(FIELDS)}, not {error}") from error
     except UNREADABLE as error:
         raise WireError(f"state: cannot read {line!r}: {error}") from error
-
-
-def keys_in(keys: dict[int, Any], num_blocks: int) -> tuple[Any, ...]:
-    found: list[Any] = [None] * num_blocks
-    for block, content in keys.items():
-        found[block] = content
-    return tuple(found)
 
 
 def hello_line(name: str, capabilities: Capabilities, follows_policy: bool) -> str:

@@ -23,7 +23,7 @@ from blockwright_spec.worker.input_laws import Handed, RowCall
 from blockwright_spec.worker.inputs import Inputs, Work, inputs, stepped
 from blockwright_spec.worker.rows import Row, RowRefusal, Rows, RowsOutcome, gaps, place_of
 
-from ..checker.world import Outcome, kind_of
+from ..checker.world import Arguments, Outcome, kind_of
 from ..kv_cache import requests
 from ..kv_cache.actions import enabled
 from ..kv_cache.lockstep import replaced
@@ -137,9 +137,6 @@ class WorkerCall(NamedTuple):
             case "Misuse", (wrong,):
                 return wrong.perform(model, state)
         return getattr(model, self.kind.lower())(*self.arguments)
-
-
-Arguments = Iterator[tuple[Any, ...]]
 
 
 # ---- calls on rows

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from blockwright_spec.law import Law
 from blockwright_spec.manager.outcomes import Reason
-from blockwright_spec.manager.state import NULL, Content, initial
+from blockwright_spec.manager.state import NULL, initial
 from blockwright_spec.reads import Cross, Mamba
 from blockwright_spec.worker.input_laws import INPUT_LAWS, ROW_LAWS, Handed
 from blockwright_spec.worker.inputs import Inputs, slot_at
@@ -61,7 +61,7 @@ class WorkerWorld(World[Serving, Any]):
         rows = [row and (row.slot, row.certain) for row in state.rows]
         result = [(slot, [len(table) for table in done.new], done.nulled, done.copied) for slot, done in state.result]
         found = [
-            [content_of(part.found[block]) for table in tables_of(state.manager, part.work.slot) for block in table]
+            [part.found[block] for table in tables_of(state.manager, part.work.slot) for block in table]
             for part in state.parts
         ]
         works = [(work.slot, work.begin, work.new, work.drafts) for work, _ in state.parts]
@@ -128,10 +128,6 @@ class WorkerWorld(World[Serving, Any]):
             if first:
                 with suppress(*model.errors):
                     yield f"SLOT-1: {first - 1} has no block: {model.slots(row.slot, at, 0, first)}"
-
-
-def content_of(content: Content | None) -> tuple[Any, ...]:
-    return () if content is None else (content[0], *content[1])
 
 
 def unlike(outcome: Outcome[Serving], found: Inputs) -> Iterator[str]:

@@ -13,7 +13,7 @@ from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.laws import EVENT_LAWS, METRIC_LAWS, POLICY_LAWS, POLICY_STEP_LAWS
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Reason, When
-from blockwright_spec.manager.state import NULL, Hit, State
+from blockwright_spec.manager.state import NULL, State
 from blockwright_spec.manager.table_laws import common_prefix_blocks
 
 from ...checker.lockstep import act
@@ -39,7 +39,7 @@ def due(world: Any, state: State, action: Any, outcome: Any, call: Made) -> Any:
     """Return the specification's answer to a call of an action."""
     reason = outcome.refusal.reason if outcome.refusal else None
     if call.name == "find":
-        return ANYTHING if outcome.hit is None else found_as(outcome.hit)
+        return ANYTHING if outcome.hit is None else Found(outcome.hit.length, outcome.hit.tables)
     if call.name == "observe":
         return expected(outcome.state)
     if reason is Reason.ILLEGAL_CHOICE:
@@ -52,10 +52,6 @@ def due(world: Any, state: State, action: Any, outcome: Any, call: Made) -> Any:
     if call.name == "allocate_each":
         return [step.new for _, step in outcome.steps], reason is None
     return reason is None if call.name in ("fork", "reset") else ANYTHING
-
-
-def found_as(hit: Hit) -> Found:
-    return Found(hit.length, hit.tables)
 
 
 class AdapterCalls(Written):
@@ -92,7 +88,8 @@ class AdapterCalls(Written):
 
     def question_due(self, state: State, call: Made) -> Any:
         if call.name == "find" and call.arguments[0] in self.prompts:
-            return found_as(found(state, self.prompts[call.arguments[0]], LRU))
+            hit = found(state, self.prompts[call.arguments[0]], LRU)
+            return Found(hit.length, hit.tables)
         if call.name == "common_prefix" and call.answer is not None:
             name, count = call.arguments
             groups = range(len(state.config.groups))
