@@ -115,9 +115,9 @@ def run_machine(make: Callable[[], Drawn], examples: int, steps: int, derandomiz
             super().__init__()
             self.history, self.left_out = make(), frozenset[str]()
 
-        @initialize(data=st.data())
-        def begin(self, data: Any) -> None:
-            self.left_out = data.draw(st.frozensets(st.sampled_from(self.history.names)), "left out")
+        @initialize(left_out=st.frozensets(st.sampled_from(make().names)))
+        def begin(self, left_out: frozenset[str]) -> None:
+            self.left_out = left_out
 
         @rule(data=st.data())
         def go_on(self, data: Any) -> None:
