@@ -1,7 +1,7 @@
 """The conformance kit of Blockwright: shows that a manager behaves as the specification demands.
 
-`explore` visits every reachable transition of small scopes in lock-step, `machine` and `walk` run long random histories
-of large ones; `adapter` is the interface that a manager must offer for them, and `command` is ``blockwright conform``.
+`checker` visits every reachable transition of small scopes in lock-step, and runs long random histories of large ones;
+`ManagerAdapter` is the interface that a manager must offer for it, and `command` is ``blockwright conform``.
 """
 
 from importlib import import_module

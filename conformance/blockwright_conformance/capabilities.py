@@ -3,14 +3,7 @@
 An engine need not do everything, nor show everything: `Capabilities` declares its abilities, and a scope that needs
 more is left out with the reason. A `Deviation` records a known difference from the specification. The list is strict
 both ways: a finding that no deviation names is a violation, and a deviation that no finding shows is out of date. It is
-kept in a file beside a manager's own tests, TOML with a table for each::
-
-    [[deviation]]
-    name = "no-hit-in-last-block"
-    law = "REF-0"
-    pattern = "^full, block 1: .*hit: expected"
-    standing = "choice"
-    reason = "Our scheduler recomputes the last block of every hit."
+kept in a TOML file beside a manager's own tests, a table ``[[deviation]]`` for each (`Deviation` has the keys).
 """
 
 import re

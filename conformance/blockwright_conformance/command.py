@@ -22,7 +22,7 @@ from blockwright_spec.manager.laws import LAWS, STEP_LAWS
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
-from .capabilities import Deviation, expected_of, judged
+from .capabilities import expected_of, judged
 from .checker.compiled import trouble
 from .gates import OURS, GateResult, Profile, factory_of, gate, gates, lacking
 from .kv_cache import fitting as others
@@ -107,7 +107,10 @@ def run(args: argparse.Namespace) -> int:
     _check(profile, args.json)
     if args.expected is not None and profile.is_ours:
         raise InvalidArgumentError("--expected: is of the manager that --impl names; name one, or leave --expected out")
-    expected = _expected(args.expected)
+    try:
+        expected = () if args.expected is None else expected_of(args.expected)
+    except ValueError as error:
+        raise InvalidArgumentError(f"--expected: {error}") from error
     names = wanted(["policies"] if args.policy else args.gate, args.skip, profile)
     left, declared = _others(names, profile)
     _check_packages(names, profile)
@@ -184,13 +187,6 @@ def _check_packages(names: list[str], profile: Profile) -> None:
         )
 
 
-def _expected(file: Path | None) -> tuple[Deviation, ...]:
-    try:
-        return () if file is None else expected_of(file)
-    except ValueError as error:
-        raise InvalidArgumentError(f"--expected: {error}") from error
-
-
 def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]]) -> dict[str, Any]:
     fired, broken = Counter[str](), Counter[str]()
     for row in rows:
@@ -241,19 +237,10 @@ def _write(path: Path, report: dict[str, Any]) -> None:
         raise InvalidArgumentError(f"--json: cannot write {path}: {error.strerror}") from error
 
 
-def folded(rows: list[GateResult]) -> list[GateResult]:
-    held = [row for row in rows if row.kind == "contract" and not row.violations]
-    seconds = sum(row.seconds for row in held)
-    one = [GateResult("contract", f"{len(held)} contracts", "all", 0, 0, 0, seconds)] if held else []
-    return one + [row for row in rows if row not in held]
-
-
 def _print(
     profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]], declared: list[Met]
 ) -> None:
-    shown = folded(rows)
-    if len(shown) > MANY:
-        shown = [row for row in shown if row.law or row.detail]
+    shown = rows if len(rows) <= MANY else [row for row in rows if row.law or row.detail]
     cells = []
     for row in shown:
         scope, found = row.scope.removeprefix(f"{row.manager}, "), row.law or row.detail or "all hold"

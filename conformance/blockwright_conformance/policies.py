@@ -20,14 +20,14 @@ from blockwright.policies import POLICIES as NAMED
 from blockwright.policies import chooser, policy_named
 from blockwright_spec.manager.state import Config
 
-from .checker.explore import Result, Violation
-from .checker.history import HistoryError, walk
+from .checker.explore import Explorer, Result, Violation
+from .checker.history import History, HistoryError, walk
 from .checker.parallel import in_order
 from .gates import GateResult, Profile
 from .kv_cache.blockwright import BlockwrightAdapter
 from .kv_cache.gate import judged
 from .kv_cache.scopes import POLICIES, Scope
-from .kv_cache.world import KVCacheWorld, explorer
+from .kv_cache.world import KVCacheWorld
 
 LENGTHS = 7
 """Of the random histories, each twice as long as the one before."""
@@ -74,8 +74,6 @@ class PolicyAdapter(BlockwrightAdapter):
 
 
 class PolicyManagers:
-    """Makes managers under a policy that a factory makes, and counts its calls."""
-
     def __init__(self, policy: Callable[[], object]) -> None:
         self.policy, self.asked = policy, Counter[str]()
 
@@ -84,21 +82,19 @@ class PolicyManagers:
 
     def explore(self, scope: Scope) -> Result:
         """Explore a scope, or try histories of a large one; of a policy that was never asked nothing is known."""
-        told = replace(scope, config=self.configured(scope.config))
-        result = self.try_histories(told) if scope == POLICIES[-1] else explorer(told, self).run()
+        hints = chooser(self.policy()) is None  # which tell candidates apart
+        added = replace(scope.config.added, retains=hints)
+        told = replace(scope, config=replace(scope.config, added=added))
+        result = self.try_histories(told) if scope == POLICIES[-1] else Explorer(KVCacheWorld(told, self)).run()
         if result.violation is None and not self.asked:
             result.violation = Violation("SEEN-1", "the policy was never asked", ())
         return result
-
-    def configured(self, config: Config) -> Config:
-        """Return a configuration in which candidates are distinguished by hints if the policy gives any."""
-        return replace(config, added=replace(config.added, retains=chooser(self.policy()) is None))
 
     def try_histories(self, scope: Scope) -> Result:
         result, started = Result(scope), time.perf_counter()
         try:
             for seed in range(LENGTHS):
-                result.fired += walk(KVCacheWorld(scope, self, is_long=True), seed, 10 << seed).fired
+                result.fired += walk(History(KVCacheWorld(scope, self, is_long=True)), seed, 10 << seed).fired
         except HistoryError as error:
             result.violation = error.violation
         result.transitions, result.seconds = sum(result.fired.values()), time.perf_counter() - started

@@ -1,10 +1,4 @@
-"""The gates for managers of other makes, in one line of a test.
-
-from blockwright_conformance import run_conformance
-
-def test_conformance():
-    run_conformance(MyAdapter)
-"""
+"""The gates for managers of other makes, in one line of a test: ``run_conformance(MyAdapter)``."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

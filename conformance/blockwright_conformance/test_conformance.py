@@ -68,7 +68,6 @@ def test_some_scope_is_run(factory: Any, pytestconfig: pytest.Config) -> None:
 
 
 def test_scope(scope: Scope, factory: Any, expected: tuple[Deviation, ...], request: pytest.FixtureRequest) -> None:
-    """The scope is visited whole, and nothing differs."""
     pytestconfig = request.config
     pytestconfig.stash.setdefault(RUN, set()).add(scope.name)
     can = capabilities_of(factory)

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch: pip install torch")
 
-from blockwright_conformance.checker.history import walk
+from blockwright_conformance.checker.history import History, walk
 from blockwright_conformance.worker.scopes import LARGE, WorkerScope
 from blockwright_conformance.worker.world import WorkerWorld
 
@@ -20,4 +20,4 @@ from blockwright_conformance.worker.world import WorkerWorld
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("scope", LARGE.values(), ids=list(LARGE))
 def test_random_histories(scope: WorkerScope, seed: int) -> None:
-    assert walk(WorkerWorld(scope), seed, 120).fired["HandOut"] > 0
+    assert walk(History(WorkerWorld(scope)), seed, 120).fired["HandOut"] > 0

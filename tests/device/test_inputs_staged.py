@@ -20,7 +20,7 @@ from tests.device.batches import batch_of, config_of, contents, cross, full, mam
 from blockwright import KVCacheManager, Request
 from blockwright.device import InputBatch, StepInputs, plan_kv_cache
 from blockwright.errors import InvalidArgumentError
-from blockwright_conformance.checker.history import walk
+from blockwright_conformance.checker.history import History, walk
 from blockwright_conformance.worker import blockwright as worker
 from blockwright_conformance.worker.scopes import LARGE, WorkerScope
 from blockwright_conformance.worker.world import WorkerWorld
@@ -288,7 +288,7 @@ def test_a_stream_waits_for_what_another_has_still_to_spread(monkeypatch: pytest
 @pytest.mark.parametrize("scope", [each for each in LARGE.values() if each.staged], ids=lambda each: each.name)
 def test_histories_on_a_gpu(scope: WorkerScope, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "InputBatch", partial(InputBatch, device="cuda"))
-    assert walk(WorkerWorld(scope), 1, 120).fired["HandOut"] > 0
+    assert walk(History(WorkerWorld(scope)), 1, 120).fired["HandOut"] > 0
 
 
 @pytest.mark.cuda

@@ -247,6 +247,14 @@ def test_every_folder_with_code_is_a_package() -> None:
     assert [root for root in roots if not (ROOT / root / "py.typed").exists()] == []
 
 
+def test_every_file_of_data_is_named_for_the_wheel() -> None:
+    """A file that no pattern names would be read here and be missing from the wheel."""
+    kit = ROOT / "conformance/blockwright_conformance"
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    named = {path for pattern in settings["package-data"][kit.name] for path in kit.glob(pattern)}
+    assert named == {path for path in kit.rglob("*") if path.suffix in (".toml", ".jsonl")}
+
+
 def test_commands_are_registered_and_load() -> None:
     found = {entry.name: entry for entry in importlib.metadata.entry_points(group="blockwright.commands")}
     assert {"view", "conform", "replay"} <= found.keys()

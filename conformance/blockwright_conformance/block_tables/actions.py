@@ -3,7 +3,7 @@
 Tables are named by slot; blocks only where an access of them is noted.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -12,13 +12,11 @@ from blockwright_spec.block_tables import transitions as calls
 from blockwright_spec.block_tables.outcomes import Choice, PagedDone, PagedRefusal, lowest
 from blockwright_spec.block_tables.state import Device, Paged, PagedTable, Pair, blocks_of
 
-from ..checker.world import Outcome
+from ..checker.world import Arguments, Outcome
 from .scopes import PagedScope
 
 CHOOSING = ("allocate", "append", "ensure", "swap")
 """The calls that take free blocks, which one is open."""
-
-Arguments = Iterator[tuple[Any, ...]]
 
 
 class TablesReply(NamedTuple):

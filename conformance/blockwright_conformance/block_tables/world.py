@@ -14,7 +14,7 @@ from blockwright_spec.block_tables.state import Device, Paged, PagedConfig, page
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 
 from ..checker.lockstep import differing
-from ..checker.world import CallsWorld, Outcome
+from ..checker.world import Outcome, World
 from ..kv_cache.symmetry import Names
 from ..rows import Exploration
 from .abstraction import PagedObservation, expected, likely, refused_wrong
@@ -28,7 +28,7 @@ TRIES = 150
 """Choices that are tried before an allocator is said to differ from all."""
 
 
-class TablesWorld(CallsWorld[Paged, BlockwrightTables]):
+class TablesWorld(World[Paged, BlockwrightTables]):
     """One scope of block tables; `factory` makes the allocator under test, with the tables on it."""
 
     table, action = KINDS, TableCall
@@ -36,9 +36,7 @@ class TablesWorld(CallsWorld[Paged, BlockwrightTables]):
     step_laws = PAGED_STEP_LAWS
     scope: PagedScope
 
-    def __init__(
-        self, scope: PagedScope, factory: Callable[[PagedConfig], BlockwrightTables] = BlockwrightTables
-    ) -> None:
+    def __init__(self, scope: PagedScope, factory: Factory = BlockwrightTables) -> None:
         super().__init__(scope)
         self.factory, self.names = factory, Names(paged_form)
 

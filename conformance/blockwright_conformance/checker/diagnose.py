@@ -2,15 +2,12 @@
 
 The actions of a counterexample are performed again; after the last one a state of the specification is made from the
 model's *observation* (ghost contents follow its own tables), and every law is asked about that state and the step to
-it. To these are added what the self-check names, what a world adds of its own (`World.symptoms`), and
-
-    REF-0 <field>  lock-step: the model differs from the specification in this field of an answer or of its state
-    REFUSE-1       a call that is refused changes nothing
+it. To these are added what the self-check names, what a world adds of its own (`World.symptoms`), and ``REF-0 FIELD``:
+the model differs from the specification in this field of an answer or of its state.
 """
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from .lockstep import act, named
@@ -19,54 +16,45 @@ from .world import M, S, World
 NAMED = re.compile(r"\b[A-Z]+-\d+\b")
 FIELD = re.compile(r"([A-Za-z]+(?: (?!of )[a-z]+)*)(?:: |[^:;]*: expected )")
 
-
-Broken = Iterator[tuple[str, str]]
-"""Laws that are broken, each with the fault that shows it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """The laws that a counterexample breaks, and every fault seen at its end."""
-
-    laws: tuple[str, ...]
-    faults: tuple[str, ...]
+Broken = Iterator[str]
+"""The ids of laws that are broken."""
 
 
-def diagnose(world: World[S, M], actions: tuple[Any, ...]) -> Diagnosis:
+def diagnose(world: World[S, M], actions: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return the laws that a counterexample breaks, each once."""
     state, model = world.initial(), world.model()
     for action in actions[:-1]:
         answers(world, model, state)
         state = act(world, model, state, action).outcome.state
     broken = answers(world, model, state) if not actions else of_last(world, model, state, actions[-1])
-    pairs = list(broken)
-    return Diagnosis(*(tuple(dict.fromkeys(pair[at] for pair in pairs)) for at in (0, 1)))
+    return tuple(dict.fromkeys(broken))
 
 
-def of_last(world: World[S, M], model: M, before: S, action: Any) -> Iterator[tuple[str, str]]:
+def of_last(world: World[S, M], model: M, before: S, action: Any) -> Iterator[str]:
     compared = act(world, model, before, action)
     for fault in compared.faults:
-        yield of_fault(fault, compared.law)
+        yield law_of(fault, compared.law)
     yield from answers(world, model, compared.outcome.state)  # first: what a question changes is to be seen, too
     yield from world.symptoms(model, before, action, compared)
 
 
-def answers(world: World[S, M], model: M, state: S) -> list[tuple[str, str]]:
-    broken: list[tuple[str, str]] = []
-    asks: Any = (world.examine, of_fault), (world.misanswered, tuple)
-    for ask, pair_of in asks:
+def answers(world: World[S, M], model: M, state: S) -> list[str]:
+    broken: list[str] = []
+    asks: Any = (world.examine, law_of), (world.misanswered, str)
+    for ask, law_from in asks:
         try:
-            broken += map(pair_of, ask(model, state))
+            broken += map(law_from, ask(model, state))
         except Exception as error:
             law, text = named(error)
-            broken.append(of_fault(text, law))
+            broken.append(law_of(text, law))
     return broken
 
 
-def of_fault(fault: str, law: str = "REF-0") -> tuple[str, str]:
+def law_of(fault: str, law: str = "REF-0") -> str:
     """Return the law of a fault: the one it names, or REF-0 with the field that differs, of acceptance `refusal`."""
     if law != "REF-0":
-        return law, fault
+        return law
     if found := NAMED.search(fault):
-        return found.group(), fault
+        return found.group()
     field = FIELD.match(fault)
-    return f"REF-0 {field[1] if field else 'refusal'}", fault
+    return f"REF-0 {field[1] if field else 'refusal'}"

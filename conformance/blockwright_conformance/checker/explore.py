@@ -51,8 +51,6 @@ class Node(Generic[S, M]):
 
 
 class Explorer(Generic[S, M]):
-    """Explores one world whole, with a model in lock-step or the specification alone."""
-
     def __init__(
         self, world: World[S, M], *, alone: bool = False, laws: bool = True, max_transitions: int | None = None
     ) -> None:

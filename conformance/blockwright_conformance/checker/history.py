@@ -8,7 +8,7 @@ not follow its copy.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from random import Random
 from typing import Any, Generic
 
@@ -28,10 +28,9 @@ class HistoryError(AssertionError):
 
 
 class History(Generic[S, M]):
-    """One model of a world, and the specification's state of it."""
-
     def __init__(self, world: World[S, M]) -> None:
         self.world, self.state, self.model = world, world.initial(), world.model()
+        self.names, self.weights = world.kinds, world.weights
         self.actions: list[Any] = []
         self.fired: Counter[str] = Counter()
 
@@ -53,10 +52,10 @@ class History(Generic[S, M]):
         self.state = compared.outcome.state
         for law in self.world.broken_by(compared.outcome):
             self.fail(law.id, law.statement)
-        if len(self.actions) % self.world.examined_every == 0:
-            self.examine()
         if len(self.actions) % LAWS_EVERY == 0:
             self.finish()
+        elif len(self.actions) % self.world.examined_every == 0:
+            self.examine()
 
     def compare(self, model: M, action: Any) -> Compared:
         compared = act(self.world, model, self.state, action)
@@ -69,6 +68,7 @@ class History(Generic[S, M]):
             self.fail(law_id, fault)
 
     def finish(self) -> None:
+        self.examine()
         for law in self.world.broken(self.state):
             self.fail(law.id, law.statement)
 
@@ -77,32 +77,24 @@ class History(Generic[S, M]):
 
 
 Drawn = Any
-"""A `History`, or an engine's own: what `fired`, the next actions by their kinds (`kinds`), `act`, and `finish`."""
+"""A `History`, or an engine's own: the names of its kinds of actions (`names`), how often each is drawn (`weights`, 1
+where none is given), the next actions by their kinds (`kinds`), `act`, `finish`, and what `fired`."""
 
 
-def wander(
-    history: Drawn, weights: Mapping[str, int], seed: int, steps: int, before: Callable[[], object] = int
-) -> None:
-    """Draw kinds of actions by weight, and those of a kind by their odds, with a call before each draw."""
+def walk(history: Drawn, seed: int, steps: int, before: Callable[[], object] = int) -> Drawn:
+    """Go on at random, up to a `HistoryError`: kinds of actions are drawn by weight, with a call before each draw."""
     random = Random(seed)
     for _ in range(steps):
         before()
         kinds = history.kinds()
-        kind = random.choices(list(kinds), [weights.get(kind, 1) for kind in kinds])[0]
-        history.act(random.choices(kinds[kind], [getattr(each, "odds", 1) for each in kinds[kind]])[0])
-
-
-def walk(world: World[S, M], seed: int, steps: int) -> History[S, M]:
-    """Take a random walk, up to a `HistoryError`: kinds are drawn by weight, actions of a kind by their odds."""
-    history = History(world)
-    wander(history, world.weights, seed, steps)
-    history.examine()
+        kind = random.choices(list(kinds), [history.weights.get(kind, 1) for kind in kinds])[0]
+        history.act(random.choices(kinds[kind])[0])
     history.finish()
     return history
 
 
-def run_machine(world: World[S, M], examples: int, steps: int, derandomize: bool = True) -> Counter[str]:
-    """Run a state machine over a world: one rule draws from the allowed actions, and Hypothesis shrinks its findings.
+def run_machine(make: Callable[[], Drawn], examples: int, steps: int, derandomize: bool = True) -> Counter[str]:
+    """Run a state machine over new histories: one rule draws their next action, and Hypothesis shrinks its findings.
 
     Each example leaves some kinds of actions out (swarm testing): histories without a kind reach states that histories
     with all kinds seldom do. Returns how often what happened.
@@ -110,18 +102,6 @@ def run_machine(world: World[S, M], examples: int, steps: int, derandomize: bool
     Raises:
         HistoryError: a violation, with the shortest history that Hypothesis found.
     """
-    return run_drawn(lambda: History(world), world.kinds, world.weights, examples, steps, derandomize)
-
-
-def run_drawn(
-    make: Callable[[], Drawn],
-    names: tuple[str, ...],
-    weights: Mapping[str, int],
-    examples: int,
-    steps: int,
-    derandomize: bool,
-) -> Counter[str]:
-    """Run the state machine over histories that `make` makes, with kinds of these names."""
     from hypothesis import HealthCheck, Phase, settings
     from hypothesis import strategies as st
     from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -135,7 +115,7 @@ def run_drawn(
             super().__init__()
             self.history, self.left_out = make(), frozenset[str]()
 
-        @initialize(left_out=st.frozensets(st.sampled_from(names)))
+        @initialize(left_out=st.frozensets(st.sampled_from(make().names)))
         def begin(self, left_out: frozenset[str]) -> None:
             self.left_out = left_out
 
@@ -144,7 +124,7 @@ def run_drawn(
             kinds = self.history.kinds()
             liked = {kind: actions for kind, actions in kinds.items() if kind not in self.left_out} or kinds
             if liked:
-                weighted = [kind for kind in sorted(liked) for _ in range(weights.get(kind, 1))]
+                weighted = [kind for kind in sorted(liked) for _ in range(self.history.weights.get(kind, 1))]
                 kind = data.draw(st.sampled_from(weighted), "kind")
                 self.history.act(data.draw(st.sampled_from(liked[kind]), "action"))
 

@@ -86,9 +86,6 @@ def interrupts_held_back() -> Iterator[None]:
 
     A process inherits blocked signals; before its first line runs, an interrupt would end it with a traceback.
     """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -98,5 +95,4 @@ def interrupts_held_back() -> Iterator[None]:
 
 def leave_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

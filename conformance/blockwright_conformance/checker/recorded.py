@@ -4,9 +4,11 @@ The text is a test: it makes the calls again, on a model that the kit's own fact
 world whose calls can be judged one by one has a subclass of `Written` that asserts the right answer to each.
 """
 
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from .diagnose import NAMED
@@ -18,13 +20,14 @@ QUIET: Final = frozenset(
 )
 """Calls by which the kit observes a model: they are not written down, but for `observe` where it is judged."""
 
+LAWS: Final[dict[str, str]] = tomllib.loads(Path(__file__).with_name("laws.toml").read_text(encoding="utf-8"))
+"""The laws of the kit, with their sentences."""
+
 RUN: Final = 'if __name__ == "__main__":', "    test_counterexample()"
 """The end of a test, for whoever runs it without pytest."""
 
 
 class Made(NamedTuple):
-    """One call: how it is written, and what came of it."""
-
     name: str
     line: str
     answer: Any = None
@@ -37,8 +40,6 @@ def first_line(error: object) -> str:
 
 
 class Recorder:
-    """A model that writes down its calls."""
-
     def __init__(self, model: Any, written: "Written") -> None:
         self._model, self._written = model, written
 
@@ -52,6 +53,8 @@ class Written:
     """Calls, the lines that make them again, and what those import."""
 
     quiet = QUIET
+    asked: tuple[Any, ...] = ()
+    """Laws that a fault may name beside those of its world."""
 
     def __init__(self, world: Any) -> None:
         self.world: World[Any, Any] = world
@@ -61,7 +64,6 @@ class Written:
         self.fails = False
 
     def way(self, actions: Sequence[Any], fault: str) -> str:
-        """Return a test that performs a history on a new model and fails on the fault."""
         factory, *arguments = self.world.made()
         lines = [f"adapter = {self.maker(factory)}({', '.join(map(self.text, arguments))})"]
         try:
@@ -100,7 +102,8 @@ class Written:
         return [f"with suppress({known}): {call.line}  # {first_line(call.error)}"]
 
     def laws(self, fault: str) -> list[str]:
-        known = {law.id: law.statement for law in (*self.world.laws, *self.world.step_laws)}
+        asked = (*self.world.laws, *self.world.step_laws, *self.asked)
+        known = LAWS | {law.id: law.statement for law in asked}
         return [f"# {name}: {known[name]}" for name in dict.fromkeys(NAMED.findall(fault)) if name in known]
 
     def test(self, lines: list[str], fault: str) -> str:

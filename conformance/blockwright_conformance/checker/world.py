@@ -29,7 +29,6 @@ M = TypeVar("M", bound=Copied)
 
 
 def twin_of(model: T, **changed: Any) -> T:
-    """Return another model with the same attributes, except those that are given."""
     twin = object.__new__(type(model))
     twin.__dict__.update(vars(model) | changed)
     return twin
@@ -54,13 +53,12 @@ class Reply(NamedTuple):
     error: Exception | None = None
 
 
-Action = Any
-"""One thing that users do, in one class: guard, meaning, performance.
+Arguments = Iterator[tuple[Any, ...]]
+"""The arguments of calls that a scope allows in a state."""
 
-A world makes these three as it needs them, with its own types: ``allowed(scope, state)``, a method of the class, yields
-every action of its kind that a scope allows in a state; ``meaning(state, choice)`` returns the `Outcome`, by a choice
-where the specification leaves one open; and ``perform(model, state)`` returns what a model in that state answers.
-"""
+Action = Any
+"""One thing that users do, with types of its world's own: ``meaning(state, choice)`` returns the `Outcome`, by a choice
+where the specification leaves one open; ``perform(model, state)`` returns what a model in that state answers."""
 
 
 def kind_of(action: Action) -> str:
@@ -71,10 +69,13 @@ def kind_of(action: Action) -> str:
 class World(ABC, Generic[S, M]):
     """One scope of one part of the specification; subclasses define states, models and actions."""
 
-    actions: ClassVar[tuple[type[Any], ...]]
-    """The classes of actions (see `Action`), in the order in which they are tried."""
+    table: ClassVar[Mapping[str, tuple[str, Callable[[Any, Any], Iterable[tuple[Any, ...]]]]]]
+    """The kinds of actions in the order in which they are tried: the call, and with which arguments a scope allows it
+    in a state."""
+    action: ClassVar[type[Any]]
+    """The class of actions, made of a kind and arguments."""
     laws: tuple[Any, ...] = ()
-    step_laws: ClassVar[tuple[Any, ...]] = ()
+    step_laws: tuple[Any, ...] = ()
     weights: ClassVar[dict[str, int]] = {}
     examined_every: ClassVar[int] = 1
     """Actions of a long history between two examinations of the model."""
@@ -91,19 +92,20 @@ class World(ABC, Generic[S, M]):
         """Return the state in which everything begins."""
 
     def enabled(self, state: S) -> Iterator[Any]:
-        for each in self.actions:
-            yield from each.allowed(self.scope, state)
+        for kind, (_, guard) in self.table.items():
+            for arguments in guard(self.scope, state):
+                yield self.action(kind, arguments)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        return tuple(each.__name__ for each in self.actions)
+        return tuple(self.table)
 
     def kind(self, action: Any) -> str:
         return kind_of(action)
 
     def meaning(self, state: S, action: Any, choice: Any = None) -> Outcome[S]:
         """Return what comes of an action in a state; without a choice, by the specification's own policy."""
-        found: Outcome[S] = action.meaning(state, choice)
+        found: Outcome[S] = action.meaning(state) if choice is None else action.meaning(state, choice)
         return found
 
     @abstractmethod
@@ -130,7 +132,6 @@ class World(ABC, Generic[S, M]):
         """Return what makes a model, and its arguments."""
 
     def model(self) -> M:
-        """Return a new model in the initial state."""
         factory, *arguments = self.made()
         model: M = factory(*arguments)
         return model
@@ -154,8 +155,8 @@ class World(ABC, Generic[S, M]):
     def examine(self, model: M, state: S) -> list[str]:
         """Run a model's self-check, ask it questions that change nothing, and name the wrong answers."""
 
-    def misanswered(self, model: M, state: S) -> Iterator[tuple[str, str]]:
-        """Yield the faults of a model's answers to questions, for diagnosis: a law's id and the fault that shows it."""
+    def misanswered(self, model: M, state: S) -> Iterator[str]:
+        """Yield the laws that a model's answers to questions break, for diagnosis."""
         return iter(())
 
     # ---- for readers
@@ -166,27 +167,10 @@ class World(ABC, Generic[S, M]):
 
         return Written(self).way(actions, fault)
 
-    def symptoms(self, model: M, state: S, action: Any, compared: Any) -> Iterator[tuple[str, str]]:
-        """Yield the faults of an action, for diagnosis: a law's id and the fault that shows it.
+    def symptoms(self, model: M, state: S, action: Any, compared: Any) -> Iterator[str]:
+        """Yield the laws that an action breaks, for diagnosis.
 
         A world makes a state of the model's observation (ghost contents follow the model's own tables) and asks every
         law about it; `compared` is a `lockstep.Compared`.
         """
         return iter(())
-
-
-class CallsWorld(World[S, M]):
-    """A world whose actions are calls that a table describes: by kind its name, and the arguments a scope allows."""
-
-    table: ClassVar[Mapping[str, tuple[str, Callable[[Any, Any], Iterable[tuple[Any, ...]]]]]]
-    action: ClassVar[type[Any]]
-    """The class of actions, made of a kind and arguments."""
-
-    def enabled(self, state: S) -> Iterator[Any]:
-        for kind, (_, guard) in self.table.items():
-            for arguments in guard(self.scope, state):
-                yield self.action(kind, arguments)
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        return tuple(self.table)

@@ -40,7 +40,6 @@ def expected(state: State) -> Observation:
 
 
 def length(content: Content) -> int:
-    """Count the tokens that a content is of."""
     return len(content[1][1])
 
 

@@ -12,7 +12,6 @@ from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.metrics import Call
 from blockwright_spec.manager.state import Absent, Running, State, is_loading
-from blockwright_spec.reads import Prefix
 
 from . import requests
 from .adapter import ManagerAdapter
@@ -45,10 +44,8 @@ def enabled(scope: Scope, state: State) -> Iterator[Any]:
     """Yield every action the scope allows in a state; of several absent requests, which are alike, only the first."""
     absent_seen = False  # of absent requests, one that something is still loaded for differs from the others
     for slot, request in enumerate(state.requests):
-        if isinstance(request, Running):
-            yield from of_running(scope, state, slot, request.prefix)
-        elif not isinstance(request, Absent):
-            for each in WAITING:
+        if not isinstance(request, Absent):
+            for each in RUNNING if isinstance(request, Running) else WAITING:
                 yield from each.allowed(scope, state, slot, request.prefix)
         elif not absent_seen or is_loading(state, slot):
             absent_seen = absent_seen or not is_loading(state, slot)
@@ -59,11 +56,6 @@ def enabled(scope: Scope, state: State) -> Iterator[Any]:
                 yield from each.allowed(scope, state, slot, None)
     for each in WHOLE:
         yield from each.allowed(scope, state)
-
-
-def of_running(scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Any]:
-    for each in RUNNING:
-        yield from each.allowed(scope, state, slot, prefix)
 
 
 def meaning(state: State, action: Any, choice: Choice = LRU) -> ManagerOutcome:

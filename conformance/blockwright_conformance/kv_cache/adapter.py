@@ -13,6 +13,11 @@ from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.state import Content, Copy, Table
 from blockwright_spec.reads import Prefix
 
+Tables = tuple[Table, ...]
+"""A table, or a part of one, for each group."""
+Copies = tuple[tuple[tuple[int, int], ...], ...]
+"""Copies to come, for each group: source and target."""
+
 EXTRAS: tuple[dict[str, str], ...] = (
     {},
     {"cache_salt": "salt"},
@@ -30,13 +35,13 @@ class Found(NamedTuple):
     """
 
     length: int
-    tables: tuple[Table, ...]
+    tables: Tables
 
 
 class Served(NamedTuple):
     """The answer for one request, per group: new entries, and the entries that became null (None if not reported)."""
 
-    new: tuple[Table, ...]
+    new: Tables
     nulled: tuple[tuple[int, ...], ...] | None = None
     replaced: tuple[tuple[int, int, int], ...] | None = None
     """Entries whose shared block was copied: group, entry, and the block that stands there now (None: not told)."""
@@ -80,7 +85,7 @@ class Counted(NamedTuple):
 class Observation(NamedTuple):
     """A manager's whole state in the specification's terms; per block by id, per request in the order asked for."""
 
-    tables: tuple[tuple[Table, ...] | None, ...]
+    tables: tuple[Tables | None, ...]
     """Block tables, one per group; None for a request that holds none."""
     queue: tuple[int, ...] | None = None
     """Free blocks, first to be taken first."""
@@ -92,7 +97,7 @@ class Observation(NamedTuple):
     """Leading entries looked at for publication, per group; None for a request that holds no table."""
     free: int | None = None
     """Number of free blocks."""
-    states: tuple[tuple[Table, ...] | None, ...] | None = None
+    states: tuple[Tables | None, ...] | None = None
     """Blocks for the states of drafts, one tuple per group; None for a request that holds no table."""
     settled: tuple[int | None, ...] | None = None
     """Settled tokens; None for a request that holds no table, and where steps are not kept apart."""
@@ -147,9 +152,7 @@ class ManagerAdapter(Protocol):
     def find(self, name: str) -> Found:
         """Look a request up (``get_computed_blocks``) and keep the hit under its name."""
 
-    def allocate(
-        self, name: str, computed: int, step: Step, length: int, hit_of: str | None
-    ) -> tuple[Table, ...] | None:
+    def allocate(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Tables | None:
         """Allocate slots (``allocate_slots``) with the hit kept under `hit_of`, claimed to be `length` tokens long.
 
         Returns, per group, the new entries of the table after those of the hit, or None for "not now".
@@ -158,7 +161,7 @@ class ManagerAdapter(Protocol):
     def plan(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Planned:
         """Plan what `allocate` would do (``plan``), and keep the plan under the name; nothing changes."""
 
-    def commit(self, name: str) -> tuple[Table, ...]:
+    def commit(self, name: str) -> Tables:
         """Carry out the last plan under a name (``commit``); returns what `allocate` would."""
 
     def start(self) -> None:
@@ -200,7 +203,7 @@ class ManagerAdapter(Protocol):
         Return whether it was; only called in scopes with "fork" among their calls.
         """
 
-    def take_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+    def take_copies(self) -> Copies:
         """Take the copies to come, per group (``take_copies``); called in scopes with forks, or hits inside blocks."""
 
     def reset(self) -> bool:

@@ -16,36 +16,35 @@ from blockwright import Fits, KVCacheBlocks, KVCacheConfig, KVCacheManager, KVCa
 from blockwright_spec.manager.events import Cleared, Event, Listener, Removed, Stored
 from blockwright_spec.manager.metrics import Counts, Life, added
 from blockwright_spec.manager.outcomes import Publication, Step
-from blockwright_spec.manager.state import Config, Content, Table
-from blockwright_spec.reads import Ahead, Chunked, Cross, Full, Kind, Mamba, Prefix, Sinks, Sliding, cut
+from blockwright_spec.manager.state import Config, Content
+from blockwright_spec.reads import Kind, Prefix, cut
 
 from ..checker.world import twin_of
-from .adapter import EXTRAS, Counted, Explained, Found, Observation, Planned, Served
+from .adapter import EXTRAS, Copies, Counted, Explained, Found, Observation, Planned, Served, Tables
+from .scopes import kind_and_lengths
 
-
-def declared(kind: Kind, block_size: int) -> tuple[str, dict[str, Any]]:
-    sizes: dict[str, Any] = {"block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
-    match kind:
-        case Full():
-            return "FullAttentionSpec", sizes
-        case Sliding(window):
-            return "SlidingWindowSpec", {**sizes, "sliding_window": window}
-        case Sinks(sinks, window):
-            return "SlidingWindowSpec", {**sizes, "sliding_window": window, "sink_len": sinks}
-        case Chunked(chunk):
-            return "ChunkedLocalAttentionSpec", {**sizes, "attention_chunk_size": chunk}
-        case Mamba(drafts):
-            states = {"block_size": block_size, "shapes": ((1,),), "dtypes": ("float32",)}
-            states |= {"num_speculative_blocks": drafts} if drafts else {}
-            return "MambaSpec", states | ({"runs_ahead": True} if isinstance(kind, Ahead) else {})
-        case Cross():
-            return "CrossAttentionSpec", sizes
+TOKENS: dict[str, Any] = {"num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
+STATES: dict[str, Any] = {"shapes": ((1,),), "dtypes": ("float32",)}
+SPECS: dict[str, tuple[str, dict[str, Any]]] = {
+    "full": ("FullAttentionSpec", TOKENS),
+    "sliding": ("SlidingWindowSpec", TOKENS),
+    "sinks": ("SlidingWindowSpec", TOKENS),
+    "chunked": ("ChunkedLocalAttentionSpec", TOKENS),
+    "ahead": ("MambaSpec", STATES | {"runs_ahead": True}),
+    "mamba": ("MambaSpec", STATES),
+    "cross": ("CrossAttentionSpec", TOKENS),
+}
+"""What each kind of layer is declared as, beside its block size and own lengths."""
+LENGTHS = {"window": "sliding_window", "sinks": "sink_len", "chunk": "attention_chunk_size"}
+LENGTHS |= {"drafts": "num_speculative_blocks"}
 
 
 def kv_cache_spec(kind: Kind, block_size: int, package: Any = blockwright) -> KVCacheSpec:
-    name, arguments = declared(kind, block_size)
-    spec: KVCacheSpec = getattr(package, name)(**arguments)
-    return spec
+    name, lengths = kind_and_lengths(kind)
+    spec, options = SPECS[name]
+    own = {LENGTHS[length]: value for length, value in lengths.items()}
+    made: KVCacheSpec = getattr(package, spec)(block_size=block_size, **options, **own)
+    return made
 
 
 ERRORS = "Block DuplicateRequest InvalidArgument StaleHit UnknownRequest UnknownStep Unsupported"
@@ -70,7 +69,7 @@ def hash_unit(config: Config) -> int:
     return config.added.unit or gcd(*(group.block_size for group in config.groups))
 
 
-def slices(flat: list[int], offsets: list[int], groups: int) -> list[tuple[Table, ...]]:
+def slices(flat: list[int], offsets: list[int], groups: int) -> list[Tables]:
     """Cut a flat buffer into one tuple per request, of one table per group."""
     cuts = [tuple(flat[start:stop]) for start, stop in pairwise(offsets)]
     return [tuple(cuts[at : at + groups]) for at in range(0, len(cuts), groups)]
@@ -164,9 +163,6 @@ class Account:
         reader = journal.reader(self.reader.position)
         return twin_of(self, journal=journal, reader=reader, lives=self.lives.copy(), admitted=self.admitted.copy())
 
-    def forget(self, name: str) -> None:
-        self.lives.pop(name, None)
-
     def asked(self, name: str, tokens: int) -> None:
         self.lives[name] = replace(self.lives.get(name, Life(0)), asked=tokens)
 
@@ -181,9 +177,6 @@ class Account:
         name = request.request_id
         self.admitted[name] = self.life = replace(self.lives.get(name, Life(0)), prompt=request.num_prompt_tokens)
         self.lives[name] = Life(request.num_prompt_tokens, was_admitted=True)
-
-    def about(self, name: str) -> None:
-        self.life = self.admitted.get(name, Life(0))
 
     def counted(self) -> Counted:
         """Return the counts, and what the facts since the last time come to."""
@@ -260,7 +253,7 @@ class BlockwrightAdapter:
         self.prefixes.pop(name, None)
         self.hits.pop(name, None)
         if self.account is not None:
-            self.account.forget(name)
+            self.account.lives.pop(name, None)
 
     def find(self, name: str) -> Found:
         request = self.owned(name)  # which a lookup tells its junction; of the manager it changes nothing
@@ -281,15 +274,13 @@ class BlockwrightAdapter:
             self.account.asked_elsewhere(self.manager, request, length, step.added.external)
         return (request, step.new, length, hit, step.lookahead, later), keywords(step)
 
-    def given(self, name: str, blocks: KVCacheBlocks) -> tuple[Table, ...]:
+    def given(self, name: str, blocks: KVCacheBlocks) -> Tables:
         if self.account is not None:
             self.account.admit(self.requests[name])
         self.hits.pop(name, None)
         return tuple([tuple(ids) for ids in blocks.ids])
 
-    def allocate(
-        self, name: str, computed: int, step: Step, length: int, hit_of: str | None
-    ) -> tuple[Table, ...] | None:
+    def allocate(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Tables | None:
         arguments, more = self.asked(name, computed, step, length, hit_of)
         try:
             blocks = self.manager.allocate_slots(*arguments, **more)
@@ -313,7 +304,7 @@ class BlockwrightAdapter:
             return Planned(None, plan.num_missing_blocks, plan.num_returning_blocks)
         return Planned()
 
-    def commit(self, name: str) -> tuple[Table, ...]:
+    def commit(self, name: str) -> Tables:
         return self.given(name, self.manager.commit(self.plans.pop(name)))
 
     def start(self) -> None:
@@ -391,7 +382,7 @@ class BlockwrightAdapter:
 
     def note_call(self, name: str) -> None:
         if self.account is not None:
-            self.account.about(name)
+            self.account.life = self.account.admitted.get(name, Life(0))
 
     def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
         parent = self.owned(name)
@@ -409,7 +400,7 @@ class BlockwrightAdapter:
             self.account.admit(twin)
         return blocks is not None
 
-    def take_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+    def take_copies(self) -> Copies:
         return tuple(map(tuple, self.manager.take_copies()))
 
     def reset(self) -> bool:

@@ -1,6 +1,6 @@
 """The calls of an engine that one table describes: when a scope allows each, its meaning, and its method of an adapter.
 
-Calls with options, and those that an engine makes in a row, are classes of their own (`arrivals`, `running`, `wrong`).
+Calls with options, and those that an engine makes in a row, are classes of their own (`requests`).
 """
 
 from collections.abc import Callable, Iterator
@@ -9,30 +9,20 @@ from typing import Any, NamedTuple
 
 from blockwright_spec.hints import Wish
 from blockwright_spec.manager import retention, transitions
+from blockwright_spec.manager import state as states
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.in_time import forgetting, forks, outside
 from blockwright_spec.manager.in_time import in_flight as flights
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done, Refusal
-from blockwright_spec.manager.state import (
-    NULL,
-    Absent,
-    Running,
-    State,
-    certain,
-    held_tables,
-    is_loading,
-    key,
-    runs_ahead,
-)
+from blockwright_spec.manager.state import NULL, Absent, Running, State, certain, held_tables, is_loading, key
 from blockwright_spec.reads import Prefix
 
+from ..checker.world import Arguments
 from .adapter import EXTRAS, ManagerAdapter, Served
 from .outcome import ManagerOutcome
 from .parts import Reply, absent, computed_of, is_untimely, name_of, running, sent, settled
 from .scopes import Scope
-
-Arguments = Iterator[tuple[Any, ...]]
 
 
 class Call(NamedTuple):
@@ -80,10 +70,6 @@ def always(scope: Scope, state: State, *request: Any) -> Arguments:
 
 
 # ---- calls on the manager as a whole
-
-
-def reset_answered(adapter: ManagerAdapter, state: State) -> Reply:
-    return Reply(refused=not adapter.reset())
 
 
 def forget(scope: Scope, state: State) -> Arguments:
@@ -248,7 +234,7 @@ def publish(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
     yield slot, request.computed, True
     if "before" in scope.calls:
         yield slot, request.computed, False
-    if request.computed > size and not runs_ahead(state.config):
+    if request.computed > size and not states.runs_ahead(state.config):
         yield slot, (request.computed - 1) // size * size, True
     if request.computed < most:
         yield slot, most, True
@@ -334,7 +320,7 @@ def release_prefix(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arg
 KINDS = {
     each.name: each
     for each in (
-        Kind("Reset", always, transitions.reset, reset_answered, word="reset"),
+        Kind("Reset", always, transitions.reset, lambda adapter, _: Reply(refused=not adapter.reset()), word="reset"),
         Kind("Forget", forget, forgotten, unlearn, has_slot=True, word="forget"),
         Kind("FinishLoad", finish_load, flights.finish_load, "finish_load", has_slot=True, chooses=True, word="load"),
         Kind("Fork", fork, forked, fork_sent, has_slot=True, chooses=True, word="fork"),

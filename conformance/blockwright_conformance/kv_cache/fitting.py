@@ -12,8 +12,6 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from blockwright_spec.reads import Mamba
-
 from ..capabilities import Capabilities
 from ..gates import GateResult, Profile, factory_of
 from .scopes import FILE, FOR_OTHERS, Scope, kind_and_lengths, large_scopes, option
@@ -33,7 +31,7 @@ FEATURES: dict[str, Callable[[Scope], object]] = {
     "uncached": lambda scope: not scope.config.caching,
     "groups": lambda scope: len(scope.config.groups) > 1,
     "block sizes": lambda scope: len({group.block_size for group in scope.config.groups}) > 1,
-    "drafts": lambda scope: scope.drafts or keeps_draft_states(scope),
+    "drafts": lambda scope: scope.drafts or any(getattr(each.kind, "drafts", 0) for each in scope.config.groups),
     "lookahead": lambda scope: any(scope.lookaheads),
     "encoder": lambda scope: scope.encoder,
     "extra keys": lambda scope: any(extra for extra, _ in scope.prompts),
@@ -41,10 +39,6 @@ FEATURES: dict[str, Callable[[Scope], object]] = {
 
 NAMES: dict[str, dict[str, str]] = {what: FILE[what] for what in ("kinds", "calls", "features")}
 """Everything that a manager may declare, with its meaning."""
-
-
-def keeps_draft_states(scope: Scope) -> bool:
-    return any(isinstance(group.kind, Mamba) and group.kind.drafts for group in scope.config.groups)
 
 
 def needs_of(scope: Scope) -> Capabilities:

@@ -4,19 +4,20 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from blockwright._terminal import Advance
 from blockwright_spec.manager.outcomes import Reason
 
 from ..checker.diagnose import diagnose
-from ..checker.explore import Result
-from ..checker.history import Run, run_machine
+from ..checker.explore import Explorer, Result
+from ..checker.history import History, Run, run_machine
 from ..gates import GateResult, Profile, factory_of
 from ..rows import LIMIT, Exploration, ran
 from .actions import NAMES
 from .fitting import capabilities_of, fitting
 from .scopes import FOR_OTHERS, PROFILES, Scope, large_scopes
-from .world import EVERYTHING, Factory, KVCacheWorld, explorer
+from .world import EVERYTHING, Factory, KVCacheWorld
 
 
 def for_manager(scopes: Iterable[Scope], profile: Profile) -> list[Scope]:
@@ -48,18 +49,19 @@ GATE = Lockstep(__name__, "lockstep", "all scopes", PROFILES.__getitem__, KVCach
 def judged(scope: Scope, factory: Factory) -> GateResult:
     """Explore a scope with managers of any make (or have the factory do so); report all laws that a fault breaks."""
     explore = getattr(factory, "explore", None)
-    result: Result = explore(scope) if explore else explorer(scope, factory, max_transitions=LIMIT).run()
+    explorer = Explorer(KVCacheWorld(scope, factory), max_transitions=LIMIT)
+    result: Result = explore(scope) if explore else explorer.run()
     world = KVCacheWorld(result.scope, factory)
     if (found := result.violation) is not None:
         with suppress(Exception):  # what else is broken cannot always be told
-            broken = diagnose(world, found.actions).laws
+            broken = diagnose(world, found.actions)
             laws = [each for each in broken if each != found.law and not each.startswith("REF-0")]
             found.detail += f" (breaks {', '.join(laws)})" if laws else ""
     return GATE.report(result, world)
 
 
-LENGTHS = {"quick": (2, 60), "pr": (5, 120), "nightly": (2000, 200)}
-"""Per profile: examples of the machine, and the steps of each."""
+LENGTHS: dict[str, Any] = {"quick": (2, 60), "pr": (5, 120), "nightly": (2000, 200, False)}
+"""Per profile: examples of the machine, the steps of each, and by night that they are others in each run."""
 CALLS = frozenset(NAMES) | frozenset(Reason.__members__)
 """What happens once in each call (a batch may both serve and refuse); the rest of what is counted is particular."""
 
@@ -79,7 +81,7 @@ class Histories(Exploration):
 
     def row(self, scope: Scope, profile: Profile) -> GateResult:
         world = KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
-        return row(world, [partial(run_machine, world, *LENGTHS[profile.name], profile.name != "nightly")])
+        return row(world, [partial(run_machine, partial(History, world), *LENGTHS[profile.name])])
 
 
 MACHINE = Histories(f"{__name__}:MACHINE", "machine", "", lambda profile: large_scopes(), KVCacheWorld, frozenset())

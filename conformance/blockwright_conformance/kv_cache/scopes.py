@@ -121,12 +121,8 @@ def layers(names: str) -> Layers:
     return tuple([(LAYERS[name][0](*map(int, length)), size) for (name, *length), size in words])
 
 
-def scope(kind: Kind, size: int, theme: str, blocks: int, tokens: int, words: str, **rest: Any) -> Scope:
-    """Return a scope of one symbol: `blocks` with the null block, requests of up to `tokens` tokens, two at a time."""
-    return of_groups(((kind, size),), theme, blocks, tokens, words, **rest)
-
-
 def of_groups(groups: Layers, theme: str, blocks: int, tokens: int, words: str, **rest: Any) -> Scope:
+    """Return a scope of one symbol: `blocks` with the null block, requests of up to `tokens` tokens, two at a time."""
     flags = {flag: rest.pop(flag) for flag in FLAGS if flag in rest}
     flags["overlaps"] = bool(rest.get("in_flight"))
     config = configured(tuple(starmap(Group, groups)), blocks, rest.pop("max_model_len", tokens), **flags)

@@ -34,11 +34,7 @@ class Names:
         self._numbers: dict[Prefix, int] = {}
 
     def number(self, prefix: Prefix) -> int:
-        numbers = self._numbers
-        number = numbers.get(prefix)
-        if number is None:
-            number = numbers[prefix] = len(numbers)
-        return number
+        return self._numbers.setdefault(prefix, len(self._numbers))
 
     def digest(self, state: Any) -> bytes:
         return blake2b(marshal.dumps(self._canonical(state, self), 2), digest_size=16).digest()
@@ -124,13 +120,10 @@ def form(state: State, names: Names) -> Form:
     return forms[0] if len(forms) == 1 else min(forms)
 
 
-def slot_form(state: State, names: Names) -> Form:
-    """Return the form with blocks relabelled and requests in their slots."""
-    return in_slots(state, names, {block: at + 1 for at, block in enumerate(state.queue)})
-
-
-def in_slots(state: State, names: Names, labels: dict[int, int]) -> Form:
-    """Return the form with requests in their slots; blocks without a label get one by first appearance."""
+def slot_form(state: State, names: Names, labels: dict[int, int] | None = None) -> Form:
+    """Return the form with requests in their slots; blocks without labels get them in the order of the queue."""
+    if labels is None:
+        labels = {block: at + 1 for at, block in enumerate(state.queue)}
     marks = marks_of(state, names)
     signatures = [signature(state, slot, names, marks) for slot in range(len(state.requests))]
     return ordered(state, marks, signatures, list(range(len(signatures))), {0: 0} | labels)

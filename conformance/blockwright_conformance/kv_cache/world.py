@@ -1,27 +1,25 @@
 """The world of the manager: one scope of it, with the manager that is put through it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from blockwright_spec.law import Law
 from blockwright_spec.manager.laws import LAWS, POLICY_LAWS, POLICY_STEP_LAWS, STEP_LAWS
 from blockwright_spec.manager.outcomes import Reason
 from blockwright_spec.manager.state import Config, Running, State, Waiting, initial
 
-from ..checker.explore import Explorer
 from ..checker.lockstep import Compared
 from ..checker.world import World
 from . import lockstep
-from .actions import NAMES, call_of, enabled, meaning, perform
+from .actions import NAMES, call_of, enabled, perform
 from .adapter import ManagerAdapter, Observation
 from .blockwright import BlockwrightAdapter
 from .counterexample import diagnose
 from .counterexample.adapter_calls import AdapterCalls
-from .outcome import ManagerOutcome
 from .parts import Reply, names_of
 from .requests import GrowEach
 from .scopes import Scope
-from .symmetry import Form, Names, form
+from .symmetry import Names
 
 Factory = Callable[[Config], ManagerAdapter]
 
@@ -53,27 +51,20 @@ class KVCacheWorld(World[State, ManagerAdapter]):
     """
 
     kinds = NAMES
-    step_laws: ClassVar[tuple[Law, ...]] = STEP_LAWS
+    laws: tuple[Law, ...] = LAWS
+    step_laws: tuple[Law, ...] = STEP_LAWS
     weights = WEIGHTS
     examined_every = 16
     scope: Scope
 
-    def __init__(
-        self,
-        scope: Scope,
-        factory: Factory = BlockwrightAdapter,
-        laws: tuple[Law, ...] = LAWS,
-        canonical: Callable[[State, Names], Form] = form,
-        is_long: bool = False,
-    ) -> None:
+    def __init__(self, scope: Scope, factory: Factory = BlockwrightAdapter, is_long: bool = False) -> None:
         super().__init__(scope)
-        self.factory, self.laws, self.is_long = factory, laws, is_long
+        self.factory, self.is_long = factory, is_long
         if scope.config.added.retains or scope.config.added.keeps or hasattr(factory, "policy"):
             kept = "POLICY-" if hasattr(factory, "policy") else ""  # what a policy says of blocks, nobody else knows
             self.laws += tuple([law for law in POLICY_LAWS if law.id.startswith(kept)])
-            more = [law for law in POLICY_STEP_LAWS if law.id.startswith(kept)]
-            self.step_laws = (*STEP_LAWS, *more)  # type: ignore[misc]
-        self.names = Names(canonical)
+            self.step_laws += tuple([law for law in POLICY_STEP_LAWS if law.id.startswith(kept)])
+        self.names = Names()
         self.lookups: dict[View, list[Law]] = {}
 
     def initial(self) -> State:
@@ -81,9 +72,6 @@ class KVCacheWorld(World[State, ManagerAdapter]):
 
     def enabled(self, state: State) -> Iterator[Any]:
         return enabled(self.scope, state)
-
-    def meaning(self, state: State, action: Any, choice: Any = None) -> ManagerOutcome:
-        return meaning(state, action) if choice is None else meaning(state, action, choice)
 
     def digest(self, state: State) -> bytes:
         return self.names.digest(state)
@@ -124,24 +112,11 @@ class KVCacheWorld(World[State, ManagerAdapter]):
     def script(self, actions: Sequence[Any], fault: str = "") -> str:
         return AdapterCalls(self).way(actions, fault)
 
-    def symptoms(
-        self, model: ManagerAdapter, state: State, action: Any, compared: Compared
-    ) -> Iterator[tuple[str, str]]:
+    def symptoms(self, model: ManagerAdapter, state: State, action: Any, compared: Compared) -> Iterator[str]:
         return diagnose.symptoms(model, state, action, compared)
 
-    def misanswered(self, model: ManagerAdapter, state: State) -> Iterator[tuple[str, str]]:
+    def misanswered(self, model: ManagerAdapter, state: State) -> Iterator[str]:
         return diagnose.misanswered(model, state, self.scope.prompts)
-
-
-def explorer(
-    scope: Scope,
-    factory: Factory | None,
-    laws: tuple[Law, ...] = LAWS,
-    canonical: Callable[[State, Names], Form] = form,
-    max_transitions: int | None = None,
-) -> Explorer[State, ManagerAdapter]:
-    world = KVCacheWorld(scope, factory or BlockwrightAdapter, laws, canonical)
-    return Explorer(world, alone=factory is None, max_transitions=max_transitions)
 
 
 EVERYTHING = frozenset(reason.name for reason in Reason if reason is not Reason.ILLEGAL_CHOICE) | frozenset(

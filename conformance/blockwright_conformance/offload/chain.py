@@ -23,9 +23,9 @@ from blockwright_spec.offload.tier_laws import TIER_LAWS
 from blockwright_spec.offload.tier_state import Key
 
 from ..checker.lockstep import differing
-from ..checker.world import CallsWorld, Outcome, World
+from ..checker.world import Arguments, Outcome, World
 from ..rows import Exploration
-from .chain_adapter import ChainShown, ChainUnderTest, chain_expected
+from .chain_adapter import ASKED, ChainShown, ChainUnderTest, chain_expected
 from .scopes import CHAIN_PROFILES, TIER_PROFILES, ChainScope, Slice, TierScope, said_in
 from .tier import TIER_EVERYTHING, TierWorld, hints, misfound, misrefused
 from .tier_adapter import shown_by
@@ -44,10 +44,6 @@ class ChainCall(NamedTuple):
 
     kind: str
     arguments: tuple[Any, ...] = ()
-
-    @property
-    def odds(self) -> float:
-        return 0.4 if self.kind == "Land" and not self.arguments[1] else 1
 
     def outcome(self, state: Chain) -> ChainOutcome:
         match self:
@@ -88,9 +84,6 @@ class ChainCall(NamedTuple):
             yield from () if want == found else (f"store: expected {want}, found {found}",)
         elif answer is False:
             yield "expected success, found False"
-
-
-Arguments = Iterator[tuple[Any, ...]]
 
 
 def compute(scope: ChainScope, state: Chain) -> Arguments:
@@ -165,7 +158,7 @@ def sliced(each: Slice) -> tuple[tuple[Key, ...], tuple[int, ...]]:
 
 
 def asked(state: Chain) -> int:
-    return sum(each.kind in (Kind.STORE, Kind.LOAD) for each in state.transfers)
+    return sum(each.kind in ASKED for each in state.transfers)
 
 
 def is_computed(state: Chain, each: Slice) -> bool:
@@ -178,7 +171,7 @@ def loads(state: Chain, each: Slice) -> bool:
     return any(other.kind is Kind.LOAD and device & set(other.device) for other in state.transfers)
 
 
-class ChainWorld(CallsWorld[Chain, ChainUnderTest]):
+class ChainWorld(World[Chain, ChainUnderTest]):
     table, action = KINDS, ChainCall
     laws = CHAIN_LAWS
     step_laws = CHAIN_STEP_LAWS

@@ -5,7 +5,7 @@ is known.
 """
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from struct import pack
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -32,9 +32,11 @@ CHAIN_ERRORS: dict[ChainReason, type[errors.BlockwrightError]] = {
 """What each refusal raises; others are answers: None of `store`, False of `cancel`."""
 
 
-class Handed(NamedTuple):
-    """A transfer that was handed out: its blocks, and its places."""
+ASKED = (Kind.STORE, Kind.LOAD)
+"""The transfers that a caller asks for; the others a chain begins by itself."""
 
+
+class Handed(NamedTuple):
     kind: str
     keys: tuple[Key, ...]
     sources: tuple[int, ...]
@@ -42,8 +44,6 @@ class Handed(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A store or load that has ended, as reported to its caller."""
-
     job: int | None
     kind: str
     keys: tuple[Key, ...]
@@ -62,16 +62,6 @@ class ChainShown(NamedTuple):
     dropped: int
     told: Told | None = None
     """In a scope with media, what an index of all events says; then the events are not compared one by one."""
-
-
-def options_of(config: ChainConfig) -> dict[str, Any]:
-    return {
-        "device_blocks_per_block": config.span,
-        "write": "through" if config.through else "back",
-        "reserve": list(config.reserve) or 0,
-        "on_load": "free" if config.frees else "keep",
-        "max_transfers": config.most,
-    }
 
 
 class ChainUnderTest:
@@ -95,10 +85,17 @@ class ChainUnderTest:
     def made(cls, config: ChainConfig, media: tuple[str, ...] = ()) -> Any:
         offload = cls.package.offload
         named = media or ("CPU",) * len(config.capacities)
-        makes = {"CPU": offload.CPUBackend, "SHELF": partial(shelf, offload)}
+        makes = {"CPU": offload.CPUBackend, "SHELF": shelf_kind(offload)}
         tiers = [makes[medium](TOKENS, each) for medium, each in zip(named, config.capacities, strict=True)]
         managers = [offload.LRUOffloadingManager(each, enable_events=True) for each in tiers]
-        return offload.OffloadChain(managers, **options_of(config))
+        return offload.OffloadChain(
+            managers,
+            device_blocks_per_block=config.span,
+            write="through" if config.through else "back",
+            reserve=list(config.reserve) or 0,
+            on_load="free" if config.frees else "keep",
+            max_transfers=config.most,
+        )
 
     def copy(self) -> Self:
         chain = self.chain.copy()
@@ -130,8 +127,7 @@ class ChainUnderTest:
         pairs = zip(before.transfers, self.jobs, strict=True)
         kept = [(each, name) for each, name in pairs if not any(each is other for other in gone)]
         begun = outcome.state.transfers[len(kept) :]
-        asked = (Kind.STORE, Kind.LOAD)
-        jobs = [name for _, name in kept] + [job if each.kind in asked else None for each in begun]
+        jobs = [name for _, name in kept] + [job if each.kind in ASKED else None for each in begun]
         for each, reported in zip(outcome.handed, self.handed, strict=False):
             jobs[next(at for at, (own, _) in enumerate(kept) if own is each)] = reported.job_id
         self.jobs = tuple(jobs)
@@ -171,19 +167,19 @@ class ChainUnderTest:
         )
 
 
-def shelf(offload: Any, block_size: int, num_blocks: int) -> Any:
-    """Return places of a medium that a caller has named."""
-    return shelf_kind(offload)(block_size, "SHELF", num_blocks)
-
-
 @cache
 def shelf_kind(offload: Any) -> Any:
     class Shelf(offload.tiers.backend.SlotBackend):  # type: ignore[misc]
+        """Places of a medium that a caller has named."""
+
+        def __init__(self, block_size: int, num_blocks: int) -> None:
+            super().__init__(block_size, "SHELF", num_blocks)
+
         def spec_of(self, block_hashes: list[bytes], block_ids: list[int]) -> Any:
             return offload.CPULoadStoreSpec(block_ids)
 
         def copy(self) -> Any:
-            twin = Shelf(self.block_size, self.medium, self.num_blocks)
+            twin = Shelf(self.block_size, self.num_blocks)
             self.copy_to(twin)
             return twin
 
@@ -207,13 +203,9 @@ def chain_expected(before: Chain, outcome: ChainDone, jobs: Sequence[int | None]
         {block: count for block in range(len(state.device)) if (count := pins(state, block))},
         tuple([tuple([event for at, event in outcome.events if at == tier]) for tier in range(len(state.tiers))]),
         tuple([handing(state, each) for each in outcome.handed]),
-        tuple([ending(each, success, names) for each, success in outcome.ended if not is_own(each)]),
+        tuple([ending(each, success, names) for each, success in outcome.ended if each.kind in ASKED]),
         len(outcome.dropped),
     )
-
-
-def is_own(each: Transfer) -> bool:
-    return each.kind in (Kind.DEMOTE, Kind.PROMOTE)
 
 
 def handing(state: Chain, each: Transfer) -> Handed:

@@ -21,8 +21,6 @@ KEYS: tuple[Key, ...] = (b"p", b"q", b"r", b"s")
 
 @dataclass(frozen=True, slots=True)
 class TierScope:
-    """One tier, the keys that calls name, and how many calls may read a block at once."""
-
     name: str
     manager: str
     """Which manager: see `tier_adapter.made`."""

@@ -31,8 +31,6 @@ class TierNow(NamedTuple):
 
 
 class TierChoice(NamedTuple):
-    """The victims that a manager chose, and what its policy remembers after the call."""
-
     victims: Victims = calls.oldest
     policy: object = None
 
@@ -48,10 +46,6 @@ class TierCall(NamedTuple):
     name: str
     keys: tuple[Key, ...]
     success: bool = True
-
-    @property
-    def odds(self) -> float:
-        return 1 if self.success else 0.25
 
     def crowds(self, readers: int, state: Tier) -> bool:
         if self.name != "prepare_load":
@@ -115,9 +109,9 @@ def stored(answer: Any) -> Stored:
 
 
 class TierWorld(World[TierNow, TierUnderTest]):
-    actions = (TierCall,)
     laws = TIER_LAWS
     step_laws = TIER_STEP_LAWS
+    kinds = tuple(MEANINGS)
     scope: TierScope
 
     def __init__(self, scope: TierScope, factory: Callable[..., TierUnderTest] = TierUnderTest) -> None:
@@ -135,10 +129,6 @@ class TierWorld(World[TierNow, TierUnderTest]):
         for call in self.calls:
             if not call.crowds(self.scope.readers, state.tier) and (self.scope.misuse or not call.is_wrong(state)):
                 yield call
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        return tuple(MEANINGS)
 
     def kind(self, action: TierCall) -> str:
         return action.name

@@ -139,8 +139,6 @@ def events_of(manager: Any) -> tuple[Event, ...]:
 
 
 class TierUnderTest:
-    """A manager under test, with the backend that it works on."""
-
     package: ClassVar[Any] = blockwright
     errors: ClassVar[dict[TierReason, type[Exception]]] = {**ERRORS}
 

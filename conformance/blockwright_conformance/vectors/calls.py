@@ -9,12 +9,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.outcomes import Publication, Step
-from blockwright_spec.manager.state import Table
 from blockwright_spec.reads import Prefix
 
-from ..kv_cache.adapter import Found, ManagerAdapter, Served
-
-Tables = tuple[Table, ...]
+from ..kv_cache.adapter import Copies, Found, ManagerAdapter, Served, Tables
 
 
 class Field(NamedTuple):
@@ -80,7 +77,7 @@ class Answer(NamedTuple):
     served: tuple[Tables, ...] = ()
     """New entries of each request that was served."""
     whole: bool = True
-    copies: tuple[tuple[tuple[int, int], ...], ...] = ()
+    copies: Copies = ()
     counts: tuple[int, ...] = ()
     reason: str = ""
 
@@ -186,7 +183,7 @@ class ByCalls:
     def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
         return self.said("fork", name, child, computed, *prefix, may=("ok", "refused")).word == "ok"
 
-    def take_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+    def take_copies(self) -> Copies:
         return self.said("copies", may=("copies",)).copies
 
     def reset(self) -> bool:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from blockwright_spec.manager.state import NULL, Table
 
 from ..kv_cache.abstraction import differences
-from ..kv_cache.adapter import ManagerAdapter, Observation
+from ..kv_cache.adapter import ManagerAdapter, Observation, Tables
 from ..kv_cache.world import Factory
-from .calls import EITHER, STALE, Answer, Call, Tables, asked
+from .calls import EITHER, STALE, Answer, Call, asked
 from .records import Vector, VectorStep
 
 

@@ -48,7 +48,6 @@ class Move(NamedTuple):
 
 
 def sort_of(state: State, action: Action, outcome: ManagerOutcome) -> tuple[str, ...]:
-    """Return the sort of a transition: the action, the reason of its refusal, and the changes of blocks."""
     after, hit = outcome.state, outcome.hit
     signs = [kind_of(action), outcome.refusal.reason.name if outcome.refusal else ""]
     step = getattr(action, "step", None)
@@ -108,21 +107,15 @@ class Graph:
 
     def way(self, start: Place, goals: dict[Place, None] | dict[Place, dict[Move, None]]) -> list[Place] | None:
         """Return the places on a shortest way to the nearest goal, the start left out; None if none can be reached."""
-        before: dict[Place, Place | None] = {start: None}
-        waiting = deque([start])
+        seen, waiting = {start}, deque([(start, list[Place]())])
         while waiting:
-            here = waiting.popleft()
+            here, places = waiting.popleft()
             if here in goals:
-                places = []
-                step: Place | None = here
-                while step is not None:
-                    places.append(step)
-                    step = before[step]
-                return places[-2::-1]
+                return places
             for there in self.ways[here]:
-                if there not in before:
-                    before[there] = here
-                    waiting.append(there)
+                if there not in seen:
+                    seen.add(there)
+                    waiting.append((there, [*places, there]))
         return None
 
     def paths(self, limit: int | None = None) -> Iterator[list[Action]]:

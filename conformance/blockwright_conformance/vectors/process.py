@@ -18,7 +18,6 @@ from typing import Any, NoReturn, Self
 
 from blockwright_spec.manager.state import Config
 
-from ..capabilities import Capabilities
 from ..checker.world import twin_of
 from ..kv_cache.adapter import Observation
 from ..kv_cache.fitting import check_names
@@ -195,15 +194,9 @@ class ProcessAdapter(ByCalls):
 
 
 class ProcessFactory:
-    """Makes managers in one process of a command."""
-
     def __init__(self, command: str) -> None:
-        self.command = command
-        self.connection = Connection(command)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.connection.capabilities
+        self.command, self.connection = command, Connection(command)
+        self.capabilities = self.connection.capabilities
 
     def __call__(self, config: Config) -> ProcessAdapter:
         if self.connection.failed and not self.connection.is_silent:

@@ -14,6 +14,7 @@ from blockwright_spec.reads import Group
 
 from ..kv_cache.adapter import Observation
 from ..kv_cache.scopes import LAYERS, configured, kind_and_lengths, option
+from ..kv_cache.scopes import plain as frozen
 from .calls import ANSWERS, SIGNATURES, Answer, Call
 
 VERSION = 1
@@ -35,18 +36,12 @@ class VectorStep(NamedTuple):
 
 
 class Vector(NamedTuple):
-    """A history from a new manager on, and all that is expected on the way."""
-
     scope: str
     number: int
     config: Config
     requests: tuple[str, ...]
     """Every id that the engine uses for requests, in the order in which states show them."""
     steps: tuple[VectorStep, ...]
-
-
-def frozen(value: Any) -> Any:
-    return tuple([frozen(each) for each in value]) if isinstance(value, list) else value
 
 
 FLAGS = {"caching": True, "eagle": False, "overlaps": False, "settles": False, "watermark": 0}
@@ -88,17 +83,15 @@ def answer_of(record: dict[str, Any]) -> Answer:
 
 def state_record(state: Observation) -> dict[str, Any]:
     """Return a state as data, without fields that no request of the scope has."""
-    keys = [
-        (block, at, *prefix) for block, content in enumerate(state.keys or ()) if content for at, prefix in [content]
-    ]
-    rest: dict[str, Any] = {"tables": state.tables, "queue": state.queue, "references": state.references, "keys": keys}
-    if any(state.published or ()):
-        rest["published"] = state.published
-    if any(table for tables in state.states or () for table in tables or ()):
-        rest["states"] = state.states
-    if any(each is not None for each in state.settled or ()):
-        rest["settled"] = state.settled
-    return rest | ({"copies": state.copies} if state.copies else {})
+    keys = [(block, content[0], *content[1]) for block, content in enumerate(state.keys or ()) if content]
+    more = {
+        "published": any(state.published or ()),
+        "states": any(table for tables in state.states or () for table in tables or ()),
+        "settled": any(each is not None for each in state.settled or ()),
+        "copies": bool(state.copies),
+    }
+    always = {"tables": state.tables, "queue": state.queue, "references": state.references, "keys": keys}
+    return always | {name: getattr(state, name) for name, is_shown in more.items() if is_shown}
 
 
 def state_of(record: dict[str, Any], num_blocks: int) -> Observation:

@@ -10,9 +10,9 @@ from typing import Any
 from blockwright_spec.manager.state import Config
 
 from ..capabilities import Capabilities
-from ..kv_cache.adapter import Observation
+from ..kv_cache.adapter import Observation, Tables
 from ..kv_cache.scopes import LAYERS, option
-from .calls import ANSWERS, SIGNATURES, STALE, Answer, Call, Field, Tables
+from .calls import ANSWERS, SIGNATURES, STALE, Answer, Call, Field
 from .records import FLAGS, UNREADABLE, config_of, group_record
 
 VERSION = 1
@@ -135,20 +135,16 @@ def config_line(config: Config) -> str:
 
 def config_from(line: str) -> Config:
     try:
-        return config_in(line)
+        _, blocks, longest, *rest = line.split()
+        options: dict[str, Any] = dict(each.split("=", 1) for each in rest if "=" in each)
+        numbers = {name: type(usual)(int(options[name])) for name, usual in FLAGS.items() if name in options}
+        groups = []
+        for kind, size, *lengths in (each.split(":") for each in rest if "=" not in each):
+            own = dict(zip(LAYERS[kind][1], map(int, lengths), strict=False))
+            groups.append({"kind": kind, "block_size": int(size)} | own)
+        return config_of({"groups": groups, "num_blocks": int(blocks), "max_model_len": int(longest)} | numbers)
     except UNREADABLE as error:
         raise WireError(f"new: cannot read {line!r}: {type(error).__name__}: {error}") from error
-
-
-def config_in(line: str) -> Config:
-    _, blocks, longest, *rest = line.split()
-    options: dict[str, Any] = dict(each.split("=", 1) for each in rest if "=" in each)
-    numbers = {name: type(usual)(int(options[name])) for name, usual in FLAGS.items() if name in options}
-    groups = []
-    for kind, size, *lengths in (each.split(":") for each in rest if "=" not in each):
-        own = dict(zip(LAYERS[kind][1], map(int, lengths), strict=False))
-        groups.append({"kind": kind, "block_size": int(size)} | own)
-    return config_of({"groups": groups, "num_blocks": int(blocks), "max_model_len": int(longest)} | numbers)
 
 
 def keys_text(keys: Iterable[Any]) -> str:
@@ -196,19 +192,15 @@ def state_of(line: str, num_blocks: int) -> Observation:
     try:
         shown: dict[str, Any] = {name: FIELDS[name][1](text) for name, text in (each.split("=") for each in rest)}
         if "keys" in shown:
-            shown["keys"] = keys_in(shown["keys"], num_blocks)
+            every: list[Any] = [None] * num_blocks
+            for block, content in shown["keys"].items():
+                every[block] = content
+            shown["keys"] = tuple(every)
         return Observation(**shown)
     except KeyError as error:
         raise WireError(f"state: expected fields {', '.join(FIELDS)}, not {error}") from error
     except UNREADABLE as error:
         raise WireError(f"state: cannot read {line!r}: {error}") from error
-
-
-def keys_in(keys: dict[int, Any], num_blocks: int) -> tuple[Any, ...]:
-    found: list[Any] = [None] * num_blocks
-    for block, content in keys.items():
-        found[block] = content
-    return tuple(found)
 
 
 def hello_line(name: str, capabilities: Capabilities, follows_policy: bool) -> str:

@@ -48,7 +48,15 @@ class BlockwrightWorker:
     def __init__(self, scope: WorkerScope) -> None:
         self.scope, self.config = scope, scope.engine.config
         self.most_tokens = scope.engine.slots * self.config.max_model_len
-        self.batch = InputBatch(kv_cache_config(self.config), **options_of(scope))
+        self.batch = InputBatch(
+            kv_cache_config(self.config),
+            max_num_requests=scope.rows,
+            max_num_tokens=self.most_tokens,
+            max_model_len=self.config.max_model_len,
+            enable_caching=self.config.caching,
+            max_encoder_len=scope.engine.encoder,
+            staged=scope.staged,
+        )
         self.requests: dict[int, Any] = {}
         self.calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         self.addresses: list[int] = []
@@ -187,18 +195,6 @@ class BlockwrightWorker:
             raise LawError("LEN-2", f"lengths or states behind {requests} requests: {lens}, {writes}")
         if (padded.query_start_loc[requests:] != tokens).any():
             raise LawError("LEN-2", f"starts behind {requests} requests: {padded.query_start_loc}")
-
-
-def options_of(scope: WorkerScope) -> dict[str, Any]:
-    engine, config = scope.engine, scope.engine.config
-    return {
-        "max_num_requests": scope.rows,
-        "max_num_tokens": engine.slots * config.max_model_len,
-        "max_model_len": config.max_model_len,
-        "enable_caching": config.caching,
-        "max_encoder_len": engine.encoder,
-        "staged": scope.staged,
-    }
 
 
 def in_short(counts: list[int]) -> int | list[int]:

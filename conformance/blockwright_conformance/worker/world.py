@@ -9,21 +9,22 @@ from typing import Any, ClassVar
 
 from blockwright_spec.law import Law
 from blockwright_spec.manager.outcomes import Reason
-from blockwright_spec.manager.state import NULL, Content, initial
+from blockwright_spec.manager.state import NULL, initial
 from blockwright_spec.reads import Cross, Mamba
 from blockwright_spec.worker.input_laws import INPUT_LAWS, ROW_LAWS, Handed
 from blockwright_spec.worker.inputs import Inputs, slot_at
 from blockwright_spec.worker.rows import RowRefusal
 
-from ..checker.history import run_machine
+from ..checker.history import History, run_machine
 from ..checker.world import Outcome, Reply, World, kind_of
 from ..gates import GateResult, Profile
 from ..kv_cache.actions import NAMES
 from ..kv_cache.symmetry import Names, slot_form
 from ..rows import Exploration, ran
-from .actions import ACTIONS, Choice, HandOut, Misuse, Places, Serve, Serving, tables_of
+from .actions import KINDS, Choice, Places, Serving, WorkerCall, tables_of
 from .scopes import LARGE, PROFILES, WorkerScope
 
+SERVED = ("Admit", "Grow", "Append", "Trim", "Preempt", "Release", "FinishLoad", "Fork", "Start", "Settle")
 LAW_OF = {
     "tables": "ROW-1", "slots": "SLOT-1", "states_read": "STATE-1", "states_written": "STATE-2", "copies": "COPY-3",
     "positions": "LEN-2", "starts": "LEN-2", "computed": "LEN-2", "lengths": "LEN-2", "encoder": "CROSS-2",
@@ -32,7 +33,8 @@ LAW_OF = {
 
 
 class WorkerWorld(World[Serving, Any]):
-    actions = ACTIONS
+    table, action = KINDS, WorkerCall
+    kinds = (*(kind for kind in KINDS if kind != "Serve"), *(name for name in NAMES if name in SERVED))
     weights: ClassVar[dict[str, int]] = {
         "HandOut": 6, "Batch": 8, "Apply": 3, "Misuse": 4, "Append": 8, "Admit": 6, "Grow": 3, "Start": 12, "Settle": 6,
         "FinishLoad": 3, "Fork": 2,
@@ -48,13 +50,8 @@ class WorkerWorld(World[Serving, Any]):
         scope = self.scope.engine
         return Serving(initial(scope.config, scope.slots), (None,) * self.scope.rows)
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        own = (each.__name__ for each in ACTIONS if each is not Serve)
-        return (*own, *(name for name in NAMES if name in SERVED))
-
     def kind(self, action: Any) -> str:
-        return kind_of(action.action if isinstance(action, Serve) else action)
+        return kind_of(action.arguments[0] if action.kind == "Serve" else action)
 
     def digest(self, state: Serving) -> bytes:
         """Return a name that is equal for states that differ in the names of blocks only.
@@ -64,7 +61,7 @@ class WorkerWorld(World[Serving, Any]):
         rows = [row and (row.slot, row.certain) for row in state.rows]
         result = [(slot, [len(table) for table in done.new], done.nulled, done.copied) for slot, done in state.result]
         found = [
-            [content_of(part.found[block]) for table in tables_of(state.manager, part.work.slot) for block in table]
+            [part.found[block] for table in tables_of(state.manager, part.work.slot) for block in table]
             for part in state.parts
         ]
         works = [(work.slot, work.begin, work.new, work.drafts) for work, _ in state.parts]
@@ -91,7 +88,7 @@ class WorkerWorld(World[Serving, Any]):
             return Reply(error=error)
 
     def choices(self, model: Any, state: Serving, action: Any, reply: Reply, shown: Places) -> tuple[Choice]:
-        return (Choice(shown, reply.answer if type(action).__name__ == "Compact" and reply.answer else ()),)
+        return (Choice(shown, reply.answer if action.kind == "Compact" and reply.answer else ()),)
 
     def observe(self, model: Any, state: Serving) -> Any:
         return model.places()
@@ -100,15 +97,15 @@ class WorkerWorld(World[Serving, Any]):
         refusal, error = outcome.refusal, reply.error
         places = tuple(None if row is None else row.slot for row in outcome.state.rows)
         if refusal is not None and error is None:
-            illegal = refusal.reason in (RowRefusal.ILLEGAL_ORDER, RowRefusal.TAKEN) and not isinstance(action, Misuse)
+            illegal = refusal.reason in (RowRefusal.ILLEGAL_ORDER, RowRefusal.TAKEN) and action.kind != "Misuse"
             return [f"ROW-2: {shown}: {refusal.reason.value}" if illegal else f"accepted; expected {refusal.reason}"]
-        left = refusal is not None and refusal.reason is RowRefusal.ILLEGAL_ORDER and isinstance(action, HandOut)
+        left = refusal is not None and refusal.reason is RowRefusal.ILLEGAL_ORDER and action.kind == "HandOut"
         if error is not None and (refusal is None or left):  # where a step was refused, its rows were left as they were
             return [f"refused ({type(error).__name__}: {error}); expected success"]
         if places != shown:
             law = "ROW-2" if refusal is None else "ROW-3: a refused call changed something"
             return [f"{law}: places of rows: expected {places}, found {shown}"]
-        return list(unlike(outcome, reply.answer)) if isinstance(action, HandOut) else []
+        return list(unlike(outcome, reply.answer)) if action.kind == "HandOut" else []
 
     def examine(self, model: Any, state: Serving) -> list[str]:
         """Run the self-check, and ask for the slots of all positions; those without a block are refused."""
@@ -133,10 +130,6 @@ class WorkerWorld(World[Serving, Any]):
                     yield f"SLOT-1: {first - 1} has no block: {model.slots(row.slot, at, 0, first)}"
 
 
-def content_of(content: Content | None) -> tuple[Any, ...]:
-    return () if content is None else (content[0], *content[1])
-
-
 def unlike(outcome: Outcome[Serving], found: Inputs) -> Iterator[str]:
     """Yield the fields in which the inputs differ, and the laws that those break."""
     wanted, rows = outcome.steps[-1][1].inputs, outcome.state.rows
@@ -153,17 +146,16 @@ def unlike(outcome: Outcome[Serving], found: Inputs) -> Iterator[str]:
             yield f"{LAW_OF[name]}: {name}: expected {getattr(wanted, name)}, found {getattr(found, name)}"
 
 
-SERVED = ("Admit", "Grow", "Append", "Trim", "Preempt", "Release", "FinishLoad", "Fork", "Start", "Settle")
 EVENTS = (
     "hit of the step", "left the step", "accepted", "rejected", "second batch", "copies", "copies in a batch",
     "followed with the step", "nothing of a request", Reason.NO_FREE_BLOCKS.name,
 )  # fmt: skip
-EVERYTHING = frozenset((*SERVED, *EVENTS, *(each.__name__ for each in ACTIONS if each not in (Serve, Misuse)))) | {
+EVERYTHING = frozenset((*SERVED, *EVENTS, *(kind for kind in KINDS if kind not in ("Serve", "Misuse")))) | {
     each.name for each in RowRefusal if each is not RowRefusal.ILLEGAL_ORDER
 }
 
 
-LENGTHS = {"quick": (1, 40), "pr": (6, 140), "nightly": (300, 200)}
+LENGTHS: dict[str, Any] = {"quick": (1, 40), "pr": (6, 140), "nightly": (300, 200, False)}
 
 
 def scopes(profile: str) -> tuple[WorkerScope, ...]:
@@ -171,13 +163,11 @@ def scopes(profile: str) -> tuple[WorkerScope, ...]:
 
 
 class WorkerGate(Exploration):
-    """Explores the small scopes, and runs the machine of the large ones."""
-
     def row(self, scope: WorkerScope, profile: Profile) -> GateResult:
         if scope.name not in LARGE:
             return Exploration.row(self, scope, profile)
         world = WorkerWorld(scope)
-        machine = partial(run_machine, world, *LENGTHS[profile.name], profile.name != "nightly")
+        machine = partial(run_machine, partial(History, world), *LENGTHS[profile.name])
         return ran("inputs machine", scope.name, [machine], lambda what: what not in EVENTS, world.script)
 
 

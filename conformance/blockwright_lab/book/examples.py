@@ -98,7 +98,7 @@ class Seeker(Explorer[State, ManagerAdapter]):
     """Explores a scope up to the first action that is looked for."""
 
     def __init__(self, each: Scope, goal: Goal) -> None:
-        super().__init__(KVCacheWorld(each, laws=()), alone=True)
+        super().__init__(KVCacheWorld(each), alone=True, laws=False)
         self.goal = goal
 
     def arrived(self, node: AnyNode, action: Any, outcome: Any, after: AnyNode) -> AnyNode | None:

@@ -9,8 +9,8 @@ from typing import Any
 from blockwright_conformance.checker.explore import Explorer, Node
 from blockwright_conformance.checker.world import kind_of
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
-from blockwright_conformance.kv_cache.scopes import Scope, layer_name, scope
-from blockwright_conformance.kv_cache.world import KVCacheWorld, explorer
+from blockwright_conformance.kv_cache.scopes import Scope, layer_name, of_groups
+from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.state import Running, State, Waiting
 from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Sliding
 
@@ -27,11 +27,11 @@ def data() -> Record:
 
 
 def world(kind: Kind, size: int, blocks: int, slots: int) -> Scope:
-    return scope(kind, size, "growth", blocks, 3, "", slots=slots)
+    return of_groups(((kind, size),), "growth", blocks, 3, "", slots=slots)
 
 
 def counted(each: Scope) -> Record:
-    result = explorer(each, None, laws=()).run()
+    result = Explorer(KVCacheWorld(each), alone=True, laws=False).run()
     usable = each.config.num_blocks - 1
     return {"blocks": usable, "requests": each.slots, "states": result.states, "transitions": result.transitions}
 
@@ -52,7 +52,7 @@ class Drawing(Explorer[State, ManagerAdapter]):
     """Explores a world and remembers every state and every way between two."""
 
     def __init__(self, each: Scope) -> None:
-        super().__init__(KVCacheWorld(each, laws=()), alone=True)
+        super().__init__(KVCacheWorld(each), alone=True, laws=False)
         self.states: dict[bytes, Record] = {}
         self.edges: dict[tuple[int, int], list[str]] = {}
         self.refused: dict[int, int] = {}

@@ -8,18 +8,18 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 import blockwright
 from blockwright.paging import SequenceStatus
-from blockwright_conformance.checker.history import run_drawn, wander
+from blockwright_conformance.checker.history import run_machine, walk
 from blockwright_conformance.gates import GateResult
 from blockwright_conformance.rows import ran
 
 from .gate import HISTORIES, World
 from .tables_engine import PagedEngine
 
-LENGTHS = {"quick": (1, 40), "pr": (8, 100), "nightly": (1000, 200)}
+LENGTHS: dict[str, Any] = {"quick": (1, 40), "pr": (8, 100), "nightly": (1000, 200, False)}
 
 
 MOVES: Final = {
@@ -37,6 +37,8 @@ class Moves:
 
     Each is a method that takes a few numbers, by which it picks.
     """
+
+    names, weights = tuple(MOVES), MOVES
 
     def __init__(self, engine: PagedEngine) -> None:
         self.engine, self.world, self.fired, self.made = engine, engine.world, engine.fired, 0
@@ -114,18 +116,15 @@ def random_walk(
     reference: bool = True,
     package: ModuleType = blockwright,
     before: Callable[[], object] = int,
-) -> PagedEngine:
-    """Take a random walk, on the implementation or a copy of it; end every sequence, and return the engine.
+) -> None:
+    """Take a random walk, on the implementation or a copy of it, and end every sequence.
 
     `reference`: whether the specification goes along; `before`: called before each operation.
     """
     engine = PagedEngine(world, reference, package)
-    wander(Moves(engine), MOVES, seed, steps, before)
-    engine.finish()
-    return engine
+    walk(Moves(engine), seed, steps, before)
 
 
 def histories(name: str, profile: str) -> GateResult:
-    make = partial(run_drawn, lambda: Moves(PagedEngine(HISTORIES[name])), tuple(MOVES), MOVES)
-    machine = partial(make, *LENGTHS[profile], profile != "nightly")
+    machine = partial(run_machine, lambda: Moves(PagedEngine(HISTORIES[name])), *LENGTHS[profile])
     return ran("paged machine", name, [machine])

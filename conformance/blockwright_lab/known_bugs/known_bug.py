@@ -66,7 +66,7 @@ class Place:
         if found is None:
             return Seen((), 0, "", result.states, result.transitions)
         rearm()
-        laws = (found.law,) if judged else diagnose(self.world(package), found.actions).laws
+        laws = (found.law,) if judged else diagnose(self.world(package), found.actions)
         rearm()
         script = self.world(package).script(found.actions, found.detail)
         return Seen(laws, len(found.actions), found.detail, result.states, result.transitions, script)

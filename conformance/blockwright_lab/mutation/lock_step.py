@@ -12,7 +12,7 @@ import pytest
 from blockwright_conformance.block_tables.scopes import PAGED_PR
 from blockwright_conformance.block_tables.world import TablesWorld
 from blockwright_conformance.checker.explore import Explorer
-from blockwright_conformance.checker.history import walk
+from blockwright_conformance.checker.history import History, walk
 from blockwright_conformance.checker.world import World
 from blockwright_conformance.kv_cache.scopes import EVERY, large_scopes
 from blockwright_conformance.kv_cache.world import KVCacheWorld
@@ -35,7 +35,7 @@ def near(world: World[Any, Any]) -> None:
 
 
 def far(world: World[Any, Any]) -> None:
-    walk(world, 1, FAR)
+    walk(History(world), 1, FAR)
 
 
 def lawful(world: World[Any, Any]) -> None:

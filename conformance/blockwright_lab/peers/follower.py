@@ -43,7 +43,7 @@ class Follower(Explorer[State, Any]):
         deviations: Iterable[Deviation] = (),
         max_transitions: int | None = None,
     ) -> None:
-        super().__init__(KVCacheWorld(scope, factory, JUDGED), max_transitions=max_transitions)
+        super().__init__(KVCacheWorld(scope, factory), max_transitions=max_transitions)
         self.scope, self.factory = scope, factory
         self.harmless = [each for each in deviations if each.goes_on]
         self.found = Findings()

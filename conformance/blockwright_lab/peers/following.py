@@ -71,7 +71,8 @@ def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[Action | SyncL
     is_absent_seen = False
     for slot, request in enumerate(state.requests):
         if isinstance(request, Running):
-            yield from actions.of_running(scope, state, slot, request.prefix)
+            for each in actions.RUNNING:
+                yield from each.allowed(scope, state, slot, request.prefix)
         elif isinstance(request, Waiting):
             yield from newcomers(scope, state, slot, request.prefix, hit_of(request.prefix))
             yield Call("Release", (slot,))

@@ -120,7 +120,7 @@ class TierFollower(Explorer[TierNow, TierUnderTest]):
 
     def found(self, kind: tuple[str, ...], detail: str, actions: tuple[TierCall, ...]) -> None:
         if kind not in self.kinds:
-            broken = diagnose(self.world, actions).laws
+            broken = diagnose(self.world, actions)
             self.kinds[kind] = [law for law in LAWS if law in broken] or ["REF-0"]
         laws, call = self.kinds[kind], actions[-1].name
 

@@ -13,7 +13,7 @@ from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.kv_cache.actions import meaning
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
-from blockwright_conformance.kv_cache.scopes import Scope, layers, scope
+from blockwright_conformance.kv_cache.scopes import Scope, layers, of_groups
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_conformance.rows import Exploration, explored
 from blockwright_spec.manager.choices import Choice
@@ -25,7 +25,7 @@ T = TypeVar("T")
 def open_scopes(profile: str) -> tuple[Scope, ...]:
     kinds = layers("full, block 1 + sliding 2, block 1 + sliding 3, block 2 + chunked 2, block 2 + mamba, block 1")
     few = 5 if profile == "nightly" else 4
-    return tuple(scope(kind, size, "any choice", few, 2 * size + 1, "trim reset chunks") for kind, size in kinds)
+    return tuple(of_groups((each,), "any choice", few, 2 * each[1] + 1, "trim reset chunks") for each in kinds)
 
 
 class Answers:

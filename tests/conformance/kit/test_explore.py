@@ -16,15 +16,15 @@ from blockwright_conformance.gates import gates
 from blockwright_conformance.kv_cache.adapter import Served
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.gate import GATE
-from blockwright_conformance.kv_cache.scopes import PR, PROFILES, Scope, scope
-from blockwright_conformance.kv_cache.world import EVERYTHING, KVCacheWorld, explorer
+from blockwright_conformance.kv_cache.scopes import PR, PROFILES, Scope, of_row
+from blockwright_conformance.kv_cache.world import EVERYTHING, KVCacheWorld
 from blockwright_spec.manager import effects, plans
 from blockwright_spec.manager.state import Table
-from blockwright_spec.reads import Full, Mamba, Sliding
+from blockwright_spec.reads import Sliding
 
-FULL = scope(Full(), 1, "small", 5, 3, "chunks trim reset preempt batch")
-SLIDING = scope(Sliding(2), 1, "small", 4, 4, "trim")
-MAMBA = scope(Mamba(), 2, "small", 4, 4, "chunks later")
+FULL = of_row("full, block 1", "small", 5, 3, "chunks trim reset preempt batch")
+SLIDING = of_row("sliding 2, block 1", "small", 4, 4, "trim")
+MAMBA = of_row("mamba, block 2", "small", 4, 4, "chunks later")
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ MAMBA = scope(Mamba(), 2, "small", 4, 4, "chunks later")
     ids=lambda value: getattr(value, "name", None),
 )
 def test_counts_are_known(small: Scope, states: int, transitions: int, depth: int) -> None:
-    result = explorer(small, BlockwrightAdapter).run()
+    result = Explorer(KVCacheWorld(small)).run()
     assert result.violation is None
     assert (result.states, result.transitions, result.depth) == (states, transitions, depth)
 
@@ -57,7 +57,7 @@ def test_every_scope_has_states_to_explore(name: str) -> None:
 
 
 def test_the_specification_alone_reaches_the_same_states() -> None:
-    alone = explorer(FULL, None).run()
+    alone = Explorer(KVCacheWorld(FULL), alone=True).run()
     assert (alone.states, alone.transitions) == (1304, 8676)
 
 
@@ -112,7 +112,7 @@ FAULTY: list[tuple[type[BlockwrightAdapter], Scope, int, str]] = [
 def test_fault_is_found_by_a_short_path(
     manager: type[BlockwrightAdapter], small: Scope, length: int, words: str
 ) -> None:
-    result = explorer(small, manager).run()
+    result = Explorer(KVCacheWorld(small, manager)).run()
     assert result.violation is not None
     assert words in result.violation.detail
     assert len(result.violation.actions) == length
@@ -137,13 +137,13 @@ SPEC_FAULTS: dict[str, Any] = {
 def test_a_fault_of_the_specification_breaks_a_law(law: str, monkeypatch: pytest.MonkeyPatch) -> None:
     chapter, name, fault = SPEC_FAULTS[law]
     monkeypatch.setattr(chapter, name, fault)
-    result = explorer(FULL, None).run()
+    result = Explorer(KVCacheWorld(FULL), alone=True).run()
     assert result.violation is not None
     assert result.violation.law == law
 
 
 def test_coverage_fails_when_something_never_happened() -> None:
-    row = GATE.report(explorer(FULL, None).run())
+    row = GATE.report(Explorer(KVCacheWorld(FULL), alone=True).run())
     assert GATE.coverage([row]).violations > 0
     assert "GrowEach" not in GATE.coverage([row]).detail
     assert "HIT_STALE" in GATE.coverage([row]).detail

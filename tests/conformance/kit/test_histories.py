@@ -5,12 +5,12 @@ walk must find it.
 Not covered: that the right manager passes (gate `machine`).
 """
 
-from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
 
-from blockwright_conformance.checker.history import HistoryError, run_machine, walk
+from blockwright_conformance.checker.history import History, HistoryError, run_machine, walk
 from blockwright_conformance.kv_cache.adapter import Served
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.gate import row
@@ -41,20 +41,19 @@ class LosesABlock(BlockwrightAdapter):
 def test_a_replica_kept_from_deltas_must_equal_the_tables() -> None:
     sliding = next(each for each in LARGE if each.name.startswith("sliding 3"))
     with pytest.raises(HistoryError, match="REPLICA-1"):
-        walk(KVCacheWorld(sliding, ForgetsNulls, is_long=True), 1, 600)
+        walk(History(KVCacheWorld(sliding, ForgetsNulls, is_long=True)), 1, 600)
 
 
 def test_a_walk_finds_a_fault() -> None:
     with pytest.raises(HistoryError) as found:
-        walk(KVCacheWorld(LARGE[0], LosesABlock, is_long=True), 1, 600)
+        walk(History(KVCacheWorld(LARGE[0], LosesABlock, is_long=True)), 1, 600)
     assert found.value.violation.actions
 
 
 def test_the_state_machine_finds_and_shrinks_a_fault() -> None:
-    def history() -> Counter[str]:
-        return run_machine(KVCacheWorld(LARGE[0], LosesABlock), examples=20, steps=12)
-
-    reported = row(KVCacheWorld(LARGE[0], LosesABlock), [history])
+    world = KVCacheWorld(LARGE[0], LosesABlock)
+    machine = partial(run_machine, partial(History, world), examples=20, steps=12)
+    reported = row(world, [machine])
     assert (reported.violations, reported.law) == (1, "REF-0")
     assert reported.script.count("adapter.free(") == 1
     assert reported.script.count("adapter.") < 30, "the history is shrunk"

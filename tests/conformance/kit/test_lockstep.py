@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from blockwright_conformance.checker.explore import Explorer
 from blockwright_conformance.checker.lockstep import act
 from blockwright_conformance.kv_cache.abstraction import differences, expected
 from blockwright_conformance.kv_cache.actions import meaning
@@ -19,8 +20,8 @@ from blockwright_conformance.kv_cache.lockstep import compare, misheard, misrepo
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome, outcome_of
 from blockwright_conformance.kv_cache.parts import Reply, names_of
 from blockwright_conformance.kv_cache.requests import Admit, WrongStep
-from blockwright_conformance.kv_cache.scopes import scope
-from blockwright_conformance.kv_cache.world import KVCacheWorld, explorer
+from blockwright_conformance.kv_cache.scopes import of_row
+from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.events import Listener
 from blockwright_spec.manager.outcomes import Done, Reason, Refusal, Step
 from blockwright_spec.manager.state import Config, State, Table, initial
@@ -33,7 +34,7 @@ CONFIG = Config((Group(Full(), 2),), 8, 12)
 BOTH = Config((Group(Full(), 1), Group(Sliding(3), 2)), 20, 12)
 
 
-WORLD = KVCacheWorld(scope(Full(), 2, "by hand", 8, 12, ""))
+WORLD = KVCacheWorld(of_row("full, block 2", "by hand", 8, 12, ""))
 """What is done by hand needs no scope."""
 
 
@@ -175,8 +176,8 @@ class OtherPolicy(BlockwrightAdapter):
 
 
 def test_another_policy_is_followed() -> None:
-    small = scope(Sliding(2), 1, "small", 4, 3, "trim preempt")
-    assert explorer(small, OtherPolicy).run().violation is None
+    small = of_row("sliding 2, block 1", "small", 4, 3, "trim preempt")
+    assert Explorer(KVCacheWorld(small, OtherPolicy)).run().violation is None
 
 
 class OtherPolicyClaimed(OtherPolicy):
@@ -184,5 +185,5 @@ class OtherPolicyClaimed(OtherPolicy):
 
 
 def test_choices_that_are_not_legal_are_found() -> None:
-    small = scope(Sliding(2), 1, "small", 4, 3, "trim preempt")
-    assert explorer(small, OtherPolicyClaimed).run().violation is not None
+    small = of_row("sliding 2, block 1", "small", 4, 3, "trim preempt")
+    assert Explorer(KVCacheWorld(small, OtherPolicyClaimed)).run().violation is not None

@@ -27,9 +27,8 @@ from blockwright.errors import EvictionPolicyError, InterruptedCallError, Invali
 from blockwright.policies import TailLru
 from blockwright_conformance import ConformanceError, run_conformance
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
-from blockwright_conformance.kv_cache.scopes import POLICIES, scope
+from blockwright_conformance.kv_cache.scopes import POLICIES, of_row
 from blockwright_conformance.policies import PolicyManagers
-from blockwright_spec.reads import Full
 
 SMALL = "full, block 1: policies"
 
@@ -129,7 +128,11 @@ def test_a_policy_is_shown_the_keys_of_requests(manager_of: Callable[..., Any]) 
 
 
 def test_a_policy_that_is_never_asked_fails() -> None:
-    found = PolicyManagers(First).explore(scope(Full(), 2, "nothing is full", 4, 1, "", prompts=((0, (0,)),))).violation
+    found = (
+        PolicyManagers(First)
+        .explore(of_row("full, block 2", "nothing is full", 4, 1, "", {"prompts": ["0"]}))
+        .violation
+    )
     assert found is not None
     assert (found.law, found.detail) == ("SEEN-1", "the policy was never asked")
 

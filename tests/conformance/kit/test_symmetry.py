@@ -6,32 +6,32 @@ under other names must be the same up to names, for every state of those scopes.
 Not covered: symmetry of larger scopes, which is the same code.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
 from math import factorial
-from typing import Any
 
 import pytest
 
 from blockwright_conformance.checker.explore import Explorer, Node
 from blockwright_conformance.kv_cache.actions import enabled, meaning
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
-from blockwright_conformance.kv_cache.scopes import Scope, scope, strings
-from blockwright_conformance.kv_cache.symmetry import Form, Names, form, in_slots, slot_form
+from blockwright_conformance.kv_cache.scopes import Scope, of_groups, of_row
+from blockwright_conformance.kv_cache.symmetry import Form, Names, form, slot_form
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.state import Config, Hit, Request, Running, State, Table, Waiting
-from blockwright_spec.reads import Chunked, Full, Group, Kind, Mamba, Sliding
+from blockwright_spec.reads import Full, Group, Kind, Sliding
 
 BOTH = replace(
-    scope(Full(), 1, "smallest", 6, 3, "trim"),
+    of_row("full, block 1", "smallest", 6, 3, "trim"),
     name="full and sliding 3, block 1 and 2: smallest",
     config=Config((Group(Full(), 1), Group(Sliding(3), 2)), 6, 3),
 )
 SMALLEST = [
-    scope(Full(), 1, "smallest", 4, 3, "trim", prompts=strings(2, 1, 2)),
-    scope(Sliding(2), 1, "smallest", 4, 3, "chunks preempt"),
-    scope(Chunked(1), 1, "smallest", 4, 2, "trim hold reset"),
-    scope(Mamba(), 1, "smallest", 4, 3, "trim"),
+    of_row("full, block 1", "smallest", 4, 3, "trim", {"strings": [2, 1, 2]}),
+    of_row("sliding 2, block 1", "smallest", 4, 3, "chunks preempt"),
+    of_row("chunked 1, block 1", "smallest", 4, 2, "trim hold reset"),
+    of_row("mamba, block 1", "smallest", 4, 3, "trim"),
     BOTH,
 ]
 
@@ -63,8 +63,10 @@ def renamed(state: State, names: tuple[int, ...]) -> State:
 class Everywhere(Explorer[State, ManagerAdapter]):
     """An explorer that starts in the initial state under all names of blocks, and remembers every state."""
 
-    def __init__(self, small: Scope, **options: Any) -> None:
-        super().__init__(KVCacheWorld(small, laws=(), **options), alone=True)
+    def __init__(self, small: Scope, canonical: Callable[[State, Names], Form] = form) -> None:
+        world = KVCacheWorld(small)
+        world.names = Names(canonical)
+        super().__init__(world, alone=True, laws=False)
 
     def states(self, all_names: bool) -> list[State]:
         start = self.world.initial()
@@ -82,7 +84,7 @@ class Everywhere(Explorer[State, ManagerAdapter]):
 
 def labelled_form(state: State, names: Names) -> Form:
     """Return the form with the names of blocks kept and requests in their slots."""
-    return in_slots(state, names, {block: block for block in range(1, state.config.num_blocks)})
+    return slot_form(state, names, {block: block for block in range(1, state.config.num_blocks)})
 
 
 @pytest.mark.parametrize("small", SMALLEST, ids=lambda each: each.name)
@@ -114,7 +116,7 @@ def successors(small: Scope, state: State, names: Names) -> set[bytes]:
 @pytest.mark.parametrize("kind", [Full(), Sliding(2)], ids=str)
 def test_forms_tell_apart_what_matters(kind: Kind) -> None:
     names = Names()
-    small = scope(kind, 1, "smallest", 4, 3, "chunks")
+    small = of_groups(((kind, 1),), "smallest", 4, 3, "chunks")
     for state in Everywhere(small).states(all_names=False):
         for other in altered(state):
             assert form(other, names) != form(state, names)

@@ -20,10 +20,11 @@ from typing import Any
 import pytest
 
 from blockwright.errors import InvalidArgumentError
+from blockwright_conformance.checker.explore import Explorer
 from blockwright_conformance.kv_cache.adapter import Found, Observation
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.scopes import EVERY, FILE, Scope
-from blockwright_conformance.kv_cache.world import explorer
+from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_conformance.vectors import wire
 from blockwright_conformance.vectors.judge import judge
 from blockwright_conformance.vectors.paths import Graph, vectors_of
@@ -48,7 +49,7 @@ SAMPLES = samples()
 def test_tours_take_every_transition() -> None:
     graph = Graph(scope_named("full, block 2: forks, uncached"))
     moves = {move for moves in graph.open.values() for move in moves}
-    explored = explorer(graph.scope, None).run()
+    explored = Explorer(KVCacheWorld(graph.scope), alone=True).run()
     assert len(graph.ways) == explored.states
     assert len(moves) <= explored.transitions
     taken = set()
@@ -106,7 +107,7 @@ def test_blockwright_passes_over_the_wire(served: ProcessFactory) -> None:
 
 def test_a_manager_in_a_process_is_explored_whole(served: ProcessFactory) -> None:
     small = scope_named("full, block 2: forks, uncached")
-    alone, together = explorer(small, None).run(), explorer(small, served).run()
+    alone, together = Explorer(KVCacheWorld(small), alone=True).run(), Explorer(KVCacheWorld(small, served)).run()
     assert together.violation is None
     assert (together.states, together.transitions) == (alone.states, alone.transitions)
 

@@ -4,21 +4,18 @@ Where the answer of the last action's calls is not the specification's, the line
 once the manager is mended, if it chooses the same blocks up to there.
 """
 
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from blockwright_spec.manager.hits import found
-from blockwright_spec.manager.laws import EVENT_LAWS, LAWS, METRIC_LAWS, POLICY_LAWS, POLICY_STEP_LAWS, STEP_LAWS
+from blockwright_spec.manager.laws import EVENT_LAWS, METRIC_LAWS, POLICY_LAWS, POLICY_STEP_LAWS
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Reason, When
-from blockwright_spec.manager.state import NULL, Hit, State
+from blockwright_spec.manager.state import NULL, State
 from blockwright_spec.manager.table_laws import common_prefix_blocks
 
-from ...checker.diagnose import NAMED
 from ...checker.lockstep import act
 from ...checker.recorded import QUIET, Made, Written, first_line
 from ..abstraction import compared as comparable
@@ -26,13 +23,6 @@ from ..abstraction import expected
 from ..adapter import Found
 from ..lockstep import bare
 from ..parts import OTHER
-
-SENTENCES: Final[dict[str, str]] = {
-    **tomllib.loads(Path(__file__).with_name("laws.toml").read_text(encoding="utf-8")),
-    **{
-        law.id: law.statement for law in (*LAWS, *STEP_LAWS, *POLICY_LAWS, *POLICY_STEP_LAWS, *EVENT_LAWS, *METRIC_LAWS)
-    },
-}
 
 ANYTHING: Final = object()
 """What is expected of an answer that is not judged."""
@@ -49,7 +39,7 @@ def due(world: Any, state: State, action: Any, outcome: Any, call: Made) -> Any:
     """Return the specification's answer to a call of an action."""
     reason = outcome.refusal.reason if outcome.refusal else None
     if call.name == "find":
-        return ANYTHING if outcome.hit is None else found_as(outcome.hit)
+        return ANYTHING if outcome.hit is None else Found(outcome.hit.length, outcome.hit.tables)
     if call.name == "observe":
         return expected(outcome.state)
     if reason is Reason.ILLEGAL_CHOICE:
@@ -64,12 +54,10 @@ def due(world: Any, state: State, action: Any, outcome: Any, call: Made) -> Any:
     return reason is None if call.name in ("fork", "reset") else ANYTHING
 
 
-def found_as(hit: Hit) -> Found:
-    return Found(hit.length, hit.tables)
-
-
 class AdapterCalls(Written):
     """Calls of an adapter; those of the last action are judged, and the answers to questions after it."""
+
+    asked = (*POLICY_LAWS, *POLICY_STEP_LAWS, *EVENT_LAWS, *METRIC_LAWS)
 
     def __init__(self, world: Any) -> None:
         super().__init__(world)
@@ -86,7 +74,7 @@ class AdapterCalls(Written):
         if not self.fails:  # what was asked last is what went wrong
             with suppress(Exception):
                 self.world.examine(recorder, state)
-            self.due = partial(self.asked, state)
+            self.due = partial(self.question_due, state)
             lines += self.taken()
         return lines
 
@@ -98,13 +86,10 @@ class AdapterCalls(Written):
             return f"{made}({self.named(policy.__module__, policy.__qualname__)})"
         return super().maker(factory)
 
-    def laws(self, fault: str) -> list[str]:
-        laws = [name for name in dict.fromkeys(NAMED.findall(fault)) if name in SENTENCES]
-        return [f"# {name}: {SENTENCES[name]}" for name in laws]
-
-    def asked(self, state: State, call: Made) -> Any:
+    def question_due(self, state: State, call: Made) -> Any:
         if call.name == "find" and call.arguments[0] in self.prompts:
-            return found_as(found(state, self.prompts[call.arguments[0]], LRU))
+            hit = found(state, self.prompts[call.arguments[0]], LRU)
+            return Found(hit.length, hit.tables)
         if call.name == "common_prefix" and call.answer is not None:
             name, count = call.arguments
             groups = range(len(state.config.groups))

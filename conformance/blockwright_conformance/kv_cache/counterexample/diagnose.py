@@ -1,16 +1,8 @@
 """The laws that a manager's fault breaks: `symptoms` of its last action, and of its answers to questions.
 
 Beside the laws of states and steps, asked of what the manager *shows* (its tables, queue and keys; the ghost contents
-follow its own tables), these are laws of the kit:
-
-    REFUSE-1       a call that is refused changes nothing
-    LOOKUP-1       a lookup changes nothing
-    HINT-1         a hint changes nothing that can be seen
-    HIT-1, 2, 3    of the hit that the manager itself finds: sound, longest, leaves a token (and its draft margin)
-    PLAN-1         of the plan that the manager itself makes: what it counts is what the step takes
-    PLAN-2         whoever joins others leaves the watermark and the reserve, and may be asked to fit whole
-    LIVE-1         a request that fits is served where nobody holds a block
-    FENCE-1        what waited behind a fence is back when the step or load has ended, and not before
+follow its own tables), these are laws of the kit (`checker/laws.toml` has their sentences); HIT-1 to HIT-3 are asked of
+the hit that the manager itself finds.
 
 Steps in flight and fences are the specification's: no manager shows them. They are judged only on blocks that they may
 touch.
@@ -66,13 +58,12 @@ def misanswered(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ..
         adapter.send(OTHER, prefix)
         yield from of_hit(state, prefix, adapter.find(OTHER))
     adapter.forget(OTHER)
-    for change in differences(before, adapter.observe(names_of(state))):
-        yield "LOOKUP-1", f"lookups changed {change}"
+    if differences(before, adapter.observe(names_of(state))):
+        yield "LOOKUP-1"
 
 
 def of_hit(state: State, prefix: Prefix, hit: Found) -> Broken:
     groups, wants = state.config.groups, found(state, prefix, LRU)
-    text = f"lookup of {prefix}: expected {wants.length} tokens in {wants.tables}, found {hit}"
     tables = heads(state.config, Hit(hit.length, hit.tables))
     end = hit.length if state.config.added.unit else state.config.max_model_len
 
@@ -84,35 +75,35 @@ def of_hit(state: State, prefix: Prefix, hit: Found) -> Broken:
         for at, group in enumerate(groups)
         for position in needed(group.kind, hit.length)
     ):
-        yield "HIT-1", text
+        yield "HIT-1"
     if hit.length < wants.length:
-        yield "HIT-2", text
+        yield "HIT-2"
     extra = max(margin(group, state.config.eagle) for group in groups)
     if hit.length > max(0, len(prefix[1]) - 1 - extra) or hit.length % aligned(state.config):
-        yield "HIT-3", text
+        yield "HIT-3"
 
 
 def effects(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, shown: Observation) -> Broken:
-    """Yield what changed although nothing may: in a call that is refused, in a lookup."""
-    refused = outcome.refusal is not None or reply.refused or reply.error is not None
-    for change in differences(expected(before), shown) if not (outcome.steps or reply.served) else ():
-        if refused:
-            yield "REFUSE-1", f"a refused call changed {change}"
+    """Yield the laws that let nothing change: in a call that is refused, in a lookup, in a hint."""
+    if not differences(expected(before), shown):
+        return
+    if not (outcome.steps or reply.served):
+        if outcome.refusal is not None or reply.refused or reply.error is not None:
+            yield "REFUSE-1"
         if isinstance(action, Find):
-            yield "LOOKUP-1", f"a lookup changed {change}"
-    for change in differences(expected(before), shown) if kind_of(action) in HINTS else ():
-        yield "HINT-1", f"a hint changed {change}"
+            yield "LOOKUP-1"
+    if kind_of(action) in HINTS:
+        yield "HINT-1"
 
 
 def admission(before: State, action: Any, reply: Reply, outcome: ManagerOutcome) -> Broken:
     refused = reply.refused or reply.error is not None
     if not isinstance(action, Admit) or refused == (outcome.refusal is not None):
         return
-    text = f"{'refused' if refused else 'served'}: expected {outcome.refusal or 'success'}"
     if action.step.whole or action.step.reserve or before.config.watermark:
-        yield "PLAN-2", text
+        yield "PLAN-2"
     if refused and len(before.queue) == before.config.num_blocks - 1:
-        yield "LIVE-1", f"{text}, with all blocks free"
+        yield "LIVE-1"
 
 
 def fences(before: State, outcome: ManagerOutcome, shown: Observation) -> Broken:
@@ -123,10 +114,9 @@ def fences(before: State, outcome: ManagerOutcome, shown: Observation) -> Broken
     due = {block for fence in before.fences for table in fence.tables for block in table} - waiting
     tables = [*shown.tables, *(shown.states or ())]
     held = {block for groups in tables for table in groups or () for block in table}
-    if early := waiting & set(shown.queue):
-        yield "FENCE-1", f"blocks {sorted(early)} are free, and something still touches them"
-    if late := due - held - set(shown.queue):
-        yield "FENCE-1", f"blocks {sorted(late)} waited for what has ended, and are not free"
+    early, late = waiting & set(shown.queue), due - held - set(shown.queue)
+    if early or late:
+        yield "FENCE-1"
 
 
 def prefix_of(before: State, action: Any) -> Prefix:
@@ -221,12 +211,11 @@ def holds(law: Callable[..., bool], *facts: object) -> bool:
 def of_state(state: State, shown: Observation) -> Broken:
     for law in (*LAWS, *POLICY_LAWS) if state.marks else LAWS:
         if not holds(law.holds, state):
-            yield law.id, law.statement
-    for block, count in enumerate(shown.references or ()):
-        if block != NULL and count != holders(state, block):
-            yield "REF-1", f"block {block} has {holders(state, block)} holders, its counter says {count}"
+            yield law.id
+    if any(count != holders(state, block) for block, count in enumerate(shown.references or ()) if block != NULL):
+        yield "REF-1"
     if shown.queue is not None and shown.free not in (None, len(shown.queue)):
-        yield "QUEUE-1", f"{len(shown.queue)} blocks are free, the counter says {shown.free}"
+        yield "QUEUE-1"
 
 
 def of_step(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, state: State) -> Broken:
@@ -240,7 +229,7 @@ def of_step(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, s
     done = Done(state, new, (), demand, copied, (), forgot, over, saved, all(step.has_run for step in outcome.done))
     for law in (*STEP_LAWS, *POLICY_STEP_LAWS) if state.marks else STEP_LAWS:
         if law.id not in ("STEP-1", "STEP-4") and not holds(law.holds, before, done):
-            yield law.id, law.statement
+            yield law.id
     slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else []
     slots += [action.slot] if getattr(action, "slot", None) is not None else []
     for slot, step, served in zip(slots, outcome.done, reply.served, strict=False):
@@ -248,6 +237,5 @@ def of_step(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, s
         nulled = step.nulled if served.nulled is None else served.nulled
         if isinstance(after, Running) and isinstance(was, Running):
             for at, table in enumerate(after.tables):
-                rebuilt = table_after(was.tables[at], Done(state, served.new, nulled, copied=step.copied), at)
-                if rebuilt != table:
-                    yield "STEP-1", f"table {table}, rebuilt from what the step told {rebuilt}"
+                if table_after(was.tables[at], Done(state, served.new, nulled, copied=step.copied), at) != table:
+                    yield "STEP-1"
