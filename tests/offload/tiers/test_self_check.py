@@ -78,6 +78,6 @@ def test_damage_of_a_status_is_noticed(made: Callable[[], Any]) -> None:
 @pure_only
 def test_damage_of_pins_is_noticed() -> None:
     chain: Any = OffloadChain([lru(2)])
-    chain._moves._jobs.readers[5] = 1
+    chain._jobs.readers[5] = 1
     with pytest.raises(InvariantError, match=r"CHAIN-1: stores that read blocks of the device: expected \{\}"):
         chain.check()
