@@ -301,6 +301,13 @@ class DeviceAwareBlockAllocator(AnyBlockAllocator):
         if not isinstance(error, BlockwrightError):
             self.tear()
 
+    def __enter__(self) -> None:
+        """Begin a change: an error that ends it is given to `end_call`."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.end_call(error)
+
     def require_whole(self) -> None:
         """Raise `InterruptedCallError` after `tear`."""
 
