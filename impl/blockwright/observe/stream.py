@@ -249,7 +249,6 @@ class _Folding:
     """
 
     def __init__(self, index: dict[Key, BlockStored]) -> None:
-        """Begin with nothing changed."""
         self.index = index
         self.changes: dict[Key, BlockStored | None] = {}
 

@@ -228,7 +228,6 @@ class Encoder:
             ) from error
 
     def _encoded(self, events: Iterable[KVCacheEvent], timestamp: float) -> bytes:
-        """Return the payload of one batch."""
         entries: list[object] = []
         chain: list[BlockStored] = []
         stored = self._stored

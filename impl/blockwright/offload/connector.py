@@ -181,7 +181,6 @@ class OffloadingConnector:
         self._whole.require()
 
     def _changing(self) -> Wholeness:
-        """Return the context in which a call changes something."""
         self._require()
         return self._whole
 
@@ -589,7 +588,6 @@ class OffloadingConnector:
         return self._names.take()
 
     def stats(self) -> ConnectorStats:
-        """Return the counts."""
         stores = self._stores
         return ConnectorStats(
             self._lookups,

@@ -85,7 +85,6 @@ class CacheIdentity:
         return {**shown, "hash_seed": f"blake2b:{_seed_digest(self.hash_seed)}", **extras}
 
     def __reduce__(self) -> tuple[type[CacheIdentity], tuple[object, ...]]:
-        """Pickle and copy by the fields."""
         return type(self), (self.model, self.layout, self.dtype, self.block_size, self.hash_seed, dict(self.extras))
 
     def __eq__(self, other: object) -> bool:

@@ -55,7 +55,6 @@ class DiskLoadStoreSpec(KeyedLoadStoreSpec):
 
     @staticmethod
     def medium() -> str:
-        """Return ``"DISK"``."""
         return "DISK"
 
 
@@ -63,12 +62,10 @@ class SharedLoadStoreSpec(KeyedLoadStoreSpec):
     """Blocks in a store that engines share; it has no places, so `block_ids` is empty."""
 
     def __init__(self, block_hashes: list[bytes]) -> None:
-        """Name the keys."""
         super().__init__([], block_hashes)
 
     @staticmethod
     def medium() -> str:
-        """Return ``"STORE"``."""
         return "STORE"
 
 
@@ -237,7 +234,6 @@ class StoreHandler(ThreadedHandler):
         return found if isinstance(found, int) else None
 
     def identities(self) -> Collection[CacheIdentity]:
-        """Return the identity of the store, if it has one."""
         return self._identities
 
     def parts(self, spec: TransferSpec) -> list[Part]:

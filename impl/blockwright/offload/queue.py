@@ -91,7 +91,6 @@ class ThreadedHandler(OffloadingHandler):
         self._queue.wait(job_ids)
 
     def stats(self) -> dict[Pair, TransferStats]:
-        """Return what became of the transfers, for each pair of media that was asked for."""
         return self._queue.stats()
 
     def close(self) -> None:
@@ -100,11 +99,9 @@ class ThreadedHandler(OffloadingHandler):
         self._queue.join()
 
     def __enter__(self) -> Self:
-        """Return the handler itself."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Close it."""
         self.close()
 
 

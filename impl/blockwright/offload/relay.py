@@ -77,7 +77,6 @@ class RelayHandler(ThreadedHandler):
         super().__init__(threads=threads, max_queued=max_queued, timeout=timeout, clock=clock)
 
     def identities(self) -> Collection[CacheIdentity]:
-        """Return the identities of the stores that have one."""
         return identities_of(self._source, self._destination)
 
     def parts(self, spec: TransferSpec) -> list[Part]:

@@ -272,6 +272,5 @@ class OffloadingWorker:
         return self._counts.setdefault(pair, _Counts())
 
     def _blame(self, what: str, error: BaseException | None = None) -> None:
-        """Log and count a handler's fault."""
         self._num_handler_errors += 1
         _log.warning("a handler %s%s", what, "" if error is None else f": {name_of(error)}")

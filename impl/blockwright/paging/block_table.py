@@ -152,7 +152,6 @@ class BlockTable:
         self._num_found = num_found
 
     def _twin(self, block_allocator: DeviceAwareBlockAllocator, blocks: list[Block]) -> BlockTable:
-        """Return a table of other blocks with the same tokens."""
         twin = BlockTable(int(self._size), block_allocator, None, self._window)
         twin._hold(blocks, self._num_full, self._num_null, self._num_found)
         twin._num_computed = self._num_computed

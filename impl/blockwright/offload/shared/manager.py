@@ -231,7 +231,6 @@ class SharedStoreManager(OffloadingManager):
 
     @property
     def keeps_events(self) -> bool:
-        """Whether events are kept for `take_events`."""
         return self._events is not None
 
     def take_events(self) -> list[OffloadingEvent]:
@@ -247,7 +246,6 @@ class SharedStoreManager(OffloadingManager):
         return events
 
     def copy(self) -> Self:
-        """Return a manager of the same store in the same state."""
         twin = type(self)(self._store, self.block_size, max_writing=self._max_writing)
         twin._writing, twin._readers, twin._blamed = set(self._writing), Counter(self._readers), dict(self._blamed)
         twin._events = None if self._events is None else list(self._events)
@@ -255,11 +253,6 @@ class SharedStoreManager(OffloadingManager):
         return twin
 
     def check(self) -> None:
-        """Check what this keeps.
-
-        Raises:
-            InvariantError: something is wrong here.
-        """
         both = self._writing & self._readers.keys()
         if both:
             raise InvariantError("TIER-3", "blocks that are both read and written", [], sorted(both))

@@ -73,7 +73,6 @@ class _Batch:
             ]
 
     def lay(self, memory: memoryview) -> None:
-        """Take the memory for the slots."""
         self._memory, base, step = memory, _address(memory), self._step
         self.pointers = [[base + at * step] for at in range(len(self._parts))]
         if not self.is_copied:

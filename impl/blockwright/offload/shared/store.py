@@ -101,7 +101,6 @@ class SharedStore(ByteStore):
         self._lock = Lock()
 
     def __repr__(self) -> str:
-        """Show where the store is and a part of the identity."""
         return f"{type(self).__name__}({self.address!r}, identity={self._identity.hex()[:8]})"
 
     @property

@@ -61,11 +61,6 @@ class ARCOffloadingManager(TierManager):
             self._enter(slot, ONCE)
 
     def copy(self) -> OffloadingManager:
-        """Return an independent copy, backend included. O(blocks).
-
-        Raises:
-            UnsupportedError: the backend cannot be copied.
-        """
         twin = ARCOffloadingManager(self._copied_backend(), self._keeps_events)
         self._copy_books_to(twin)
         twin._once = self._once.copy()
@@ -188,7 +183,6 @@ class ARCOffloadingManager(TierManager):
                 self._ghosts.add(self._entries.index.keys[slot], which)
 
     def _enter(self, slot: i64, which: i32) -> None:
-        """Put a block at the newest end of a list."""
         size = self._entries.index.size
         if i64(len(self._list)) < size:
             self._list = extend(self._list, zeros32(size - i64(len(self._list))))
@@ -198,11 +192,6 @@ class ARCOffloadingManager(TierManager):
         (self._once if which == ONCE else self._often).push(slot)
 
     def check(self) -> None:
-        """Recompute the invariants, those of the four lists too. O(blocks).
-
-        Raises:
-            InvariantError: one is broken.
-        """
         super().check()
         once, often, ghosts_once, ghosts_often, target = self.policy_state()
         demand("TIER-4", "the blocks of T1 and T2", sorted(self.recency()), sorted(once + often))

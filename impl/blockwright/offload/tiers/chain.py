@@ -406,7 +406,6 @@ class OffloadChain:
         return evicted is not None and len(self._losing(0, evicted)) == 0
 
     def _blocks_of(self, new: set[bytes], keys: list[bytes], blocks: list[int]) -> list[int]:
-        """Return the blocks of the device that belong to some of the keys."""
         span = self.device_blocks_per_block
         chosen: list[int] = []
         for at, key in enumerate(keys):
@@ -451,7 +450,6 @@ class OffloadChain:
             self._jobs.begin(PROMOTE, chosen, [], 0, number, spec, nearest.places_of(chosen), set())
 
     def _release(self, held: list[tuple[int, list[bytes], LoadStoreSpec]], ready: list[bytes]) -> None:
-        """Release the blocks of a load that is not possible."""
         for number, chosen, _ in held:
             self.tiers[number].complete_load(chosen)
         self.tiers[0].complete_load(ready)
@@ -572,7 +570,6 @@ class OffloadChain:
         self._forgotten.update([key for key in keys if self._is_written(key)])
 
     def _is_written(self, key: bytes) -> bool:
-        """Return whether a transfer writes a block."""
         return any([tier.status_of(key) == -1 for tier in self.tiers])
 
     def _settle(self) -> None:
@@ -665,7 +662,6 @@ class OffloadChain:
     # ------------------------------------------------------------------ landings
 
     def _end(self, job: Job, success: bool) -> Finished:
-        """End a transfer, and do what follows."""
         self._jobs.end(job)
         if job.kind == STORE:
             self._land_store(job, success)

@@ -28,7 +28,6 @@ class Ghosts:
     """
 
     def __init__(self) -> None:
-        """Make empty lists."""
         self.index = KeyIndex()
         self.once = Ring()
         self.often = Ring()
@@ -48,7 +47,6 @@ class Ghosts:
         return self._list[self.index.find(key)]
 
     def ring(self, which: i32) -> Ring:
-        """Return one of the lists."""
         return self.once if which == ONCE else self.often
 
     def add(self, key: bytes, which: i32) -> None:
@@ -79,7 +77,6 @@ class Ghosts:
             self._drop(i64(ring.newer[0]))
 
     def _drop(self, slot: i64) -> None:
-        """Take the key of a slot out."""
         self.ring(self._list[slot]).leave(slot)
         self._list[slot] = 0
         self.index.drop_all(vec[i32]([i32(slot)]))

@@ -229,10 +229,6 @@ class TierManager(OffloadingManager):
     def would_evict(
         self, block_hashes: Iterable[bytes], hints: Iterable[BlockHint | None] | None = None
     ) -> list[bytes] | None:
-        """Return the blocks that `prepare_store` would evict for these now; None if it has no room. Nothing changes.
-
-        O(blocks, and those passed over).
-        """
         keys = keys_of(block_hashes)
         with self._whole:
             new: list[bytes] = []
@@ -333,12 +329,10 @@ class TierManager(OffloadingManager):
 
     @property
     def num_free(self) -> int:
-        """How many places are free."""
         packed = self._packed
         return self.backend.get_num_free_blocks() if packed is None else int(packed.num_free_places())
 
     def status_of(self, block_hash: bytes) -> int | None:
-        """Return -1 for a block being written, its readers if it is ready, -2 if it is doomed, None if not present."""
         self._whole.require()
         slot = self._entries.index.find(keys_of([block_hash])[0])
         if slot == 0:
@@ -385,7 +379,6 @@ class TierManager(OffloadingManager):
 
     @property
     def keeps_events(self) -> bool:
-        """Whether events are kept for `take_events`."""
         return self._keeps_events
 
     def take_events(self) -> list[OffloadingEvent]:
@@ -400,11 +393,6 @@ class TierManager(OffloadingManager):
         return events
 
     def check(self) -> None:
-        """Recompute the invariants from the plain facts. O(blocks).
-
-        Raises:
-            InvariantError: one is broken.
-        """
         self._whole.require()
         check_entries(self._entries, self._packed, int(self._capacity), self.num_free)
 
@@ -430,7 +418,6 @@ class TierManager(OffloadingManager):
         twin._capacity = self._capacity
 
     def _spec_of(self, keys: list[bytes], slots: vec[i32]) -> LoadStoreSpec:
-        """Return where blocks lie."""
         entries = self._entries
         packed = self._packed
         if packed is None:
