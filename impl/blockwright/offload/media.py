@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
+from blockwright.arguments import integer
 from blockwright.errors import BlockError, InvalidArgumentError, OffloadError
 from blockwright.offload.failures import name_of
 from blockwright.offload.identity import CacheIdentity
@@ -211,11 +212,9 @@ class StoreHandler(ThreadedHandler):
             InvalidArgumentError: as `ThreadedHandler`, a batch below 1, or the store's identity names another element
                 type than the host's tensors have (`HostPool.check_dtype`).
         """
-        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-            raise InvalidArgumentError(f"batch={batch!r}: pass a whole number, 1 or more")
         self._host = host
         self._store = store
-        self._batch = batch
+        self._batch = integer("batch", batch, 1)
         self._identities = identities_of(store)
         check_dtype = getattr(host, "check_dtype", None)  # other hosts than a `HostPool` need not have it
         if check_dtype is not None:

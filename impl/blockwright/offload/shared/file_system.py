@@ -17,10 +17,11 @@ from itertools import accumulate
 from threading import Lock
 from typing import Any, Final, TypeVar
 
+from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError, StoreUnavailableError, UnsupportedError
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.shared.breaker import CircuitBreaker
-from blockwright.offload.shared.store import Unreadable, Value, ValueStore
+from blockwright.offload.shared.store import MOST_BYTES, Unreadable, Value, ValueStore
 
 T = TypeVar("T")
 
@@ -93,8 +94,8 @@ class FileSystemStore(ValueStore):
         for name, number in {"timeout": timeout, "lookup_timeout": lookup_timeout, "threads": threads}.items():
             if not isinstance(number, int | float) or not 0 < number < 1e9:
                 raise InvalidArgumentError(f"{name}={number!r}: pass a positive number")
-        if most_bytes is not None and (not isinstance(most_bytes, int) or most_bytes < 1):
-            raise InvalidArgumentError(f"most_bytes={most_bytes!r}: pass a positive number of bytes, or None")
+        if most_bytes is not None:
+            integer("most_bytes", most_bytes, 1, MOST_BYTES)
         self._fs, path = _file_system(target, root, options)
         protocols = {self._fs.protocol} if isinstance(self._fs.protocol, str) else set(self._fs.protocol)
         shown = path.partition("?")[0].rpartition("@")[2]  # some keep credentials in the path

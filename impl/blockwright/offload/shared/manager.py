@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol, Self
 
+from blockwright.arguments import integer
 from blockwright.core.pool.order.order import BlockHint
 from blockwright.errors import (
     BlockNotReadyError,
-    InvalidArgumentError,
     InvariantError,
     JournalGapError,
     NotPreparedError,
@@ -77,10 +77,8 @@ class SharedStoreManager(OffloadingManager):
         Raises:
             InvalidArgumentError: a bound that is no int of 0 or more, or a block size that is no positive int.
         """
-        for name, value, least in (("block_size", block_size, 1), ("max_writing", max_writing, 0)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise InvalidArgumentError(f"{name}={value!r}: pass an int, at least {least}")
-        self.block_size, self._store, self._max_writing = block_size, store, max_writing
+        self.block_size, self._store = integer("block_size", block_size, 1), store
+        self._max_writing = None if max_writing is None else integer("max_writing", max_writing)
         self._writing: set[bytes] = set()
         self._readers: Counter[bytes] = Counter()
         self._blamed: dict[bytes, None] = {}  # oldest first

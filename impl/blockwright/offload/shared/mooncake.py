@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError, StoreUnavailableError, UnsupportedError
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.media import Item
 from blockwright.offload.shared.breaker import CircuitBreaker
-from blockwright.offload.shared.store import SharedStore
+from blockwright.offload.shared.store import MOST_BYTES, SharedStore
 
 BOUNDS: Final = {
     "MC_TCP_PROGRESS_TIMEOUT_SEC": "2",
@@ -147,13 +148,9 @@ class MooncakeStore(SharedStore):
             UnsupportedError: the library cannot be loaded, or was loaded before without bounds.
             StoreUnavailableError: the master does not answer.
         """
-        for name, number, least in (
-            ("segment_bytes", segment_bytes, 0),
-            ("replicas", replicas, 1),
-            ("most_pinned_bytes", most_pinned_bytes, 0),
-        ):
-            if isinstance(number, bool) or not isinstance(number, int) or number < least:
-                raise InvalidArgumentError(f"{name}={number!r}: pass a whole number, {least} or more")
+        integer("segment_bytes", segment_bytes, 0, MOST_BYTES)
+        integer("replicas", replicas, 1)
+        integer("most_pinned_bytes", most_pinned_bytes, 0, MOST_BYTES)
         if not isinstance(lookup_timeout, int | float) or not 1e-3 <= lookup_timeout < 1e9:
             raise InvalidArgumentError(f"lookup_timeout={lookup_timeout!r}: pass seconds, at least 0.001")
         super().__init__(master, identity, CircuitBreaker(failures, backoff, longest_backoff), batch_bytes)
