@@ -80,10 +80,7 @@ class FileSystemStore(ValueStore):
             timeout: seconds that one batch of reads or writes may take.
             lookup_timeout: seconds that a lookup may take; it keeps the engine waiting.
             threads: transfers that may be under way, and lookups.
-            failures: calls in a row that fail until the store counts as down.
-            backoff: seconds for which it does, at first; they double up to `longest_backoff`.
-            longest_backoff: see there.
-            batch_bytes: of blocks that are read or written by one call, unless one alone is larger.
+            failures, backoff, longest_backoff, batch_bytes: as for `ValkeyStore`.
             most_bytes: of all files in the folder; None for no bound.
             options: of the file system, credentials for example, where `target` is a URL.
 

@@ -138,10 +138,7 @@ class MooncakeStore(SharedStore):
                 evicted; 0 for none. Only `remove` or the end of the master frees them.
             prefix: starts every name.
             lookup_timeout: seconds that a lookup may take; it keeps the engine waiting.
-            failures: calls in a row that fail until the store counts as down.
-            backoff: seconds for which it does, at first; they double up to `longest_backoff`.
-            longest_backoff: see there.
-            batch_bytes: of blocks that are read or written by one call, unless one alone is larger.
+            failures, backoff, longest_backoff, batch_bytes: as for `ValkeyStore`.
 
         Raises:
             InvalidArgumentError: a number is out of range.
