@@ -103,7 +103,7 @@ class ConnectorWorld:
         books = stores._next, stores._touched, stores._held, list(stores._late), sorted(stores.copies)
         under_way = desk._waiting, sorted(desk._under_way), sorted(self.worker._jobs), self.handler.begun[:]
         said = connector.stats(), connector._is_quiet(), self.told + connector._told, sorted(connector._recompute)
-        chain = self.chain.tiers[0].idle_blocks(99), self.chain.pins(), sorted(self.chain._moves._jobs.under_way)
+        chain = self.chain.tiers[0].idle_blocks(99), self.chain.pins(), sorted(self.chain._jobs.under_way)
         return repr((manager[:-1], loads, found, books, under_way, said, chain))
 
     def require_refusals(self) -> None:

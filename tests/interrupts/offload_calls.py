@@ -137,7 +137,7 @@ class ChainWorld(Keys):
 
     def ends(self, kind: str, is_good: bool = True) -> object:
         """End the first transfer of a kind that is under way."""
-        jobs = self.chain._moves._jobs.under_way.values()
+        jobs = self.chain._jobs.under_way.values()
         return self.chain.finish(next((job.job_id for job in jobs if job.kind == kind and job.is_started), -1), is_good)
 
     def dump(self) -> object:
@@ -145,11 +145,11 @@ class ChainWorld(Keys):
         chain.check()
         jobs = [
             (each.job_id, each.kind, each.hashes, each.device_ids, places(each.source), places(each.destination))
-            for each in chain._moves._jobs.under_way.values()
+            for each in chain._jobs.under_way.values()
         ]
-        state = [(each.is_started, sorted(each.awaited)) for each in chain._moves._jobs.under_way.values()]
-        books = chain._moves._jobs.waiting.keys(), chain._moves._jobs.promoted, chain._moves._jobs._begun
-        return [tier_dump(tier) for tier in chain.tiers], jobs, state, books, chain.pins(), list(chain._moves._finished)  # type: ignore[arg-type]
+        state = [(each.is_started, sorted(each.awaited)) for each in chain._jobs.under_way.values()]
+        books = chain._jobs.waiting.keys(), chain._jobs.promoted, chain._jobs._begun
+        return [tier_dump(tier) for tier in chain.tiers], jobs, state, books, chain.pins(), list(chain._finished)  # type: ignore[arg-type]
 
     def require_refusals(self) -> None:
         """See that a torn chain serves no call; of its tiers one may be torn, or none."""

@@ -49,7 +49,7 @@ GIVEN: dict[str, Any] = {
 }  # fmt: skip
 NOT_OFFERED = "cow_block_if_not_appendable promote_to_immutable_block swap_out swap_in copy_block".split()
 MAY_BE_LEFT_OUT = """tear end_call require_whole require_block_size num_to_adopt num_moves get_num_blocks_to_take is_on
-    num_to_copy own_blocks num_computed_blocks note_computed num_freed""".split()
+    num_to_copy own_blocks num_computed_blocks note_computed num_freed __enter__ __exit__""".split()
 
 
 SOURCE = Path(paging.__file__ or "").with_name("interfaces.py").read_text(encoding="utf-8")

@@ -88,13 +88,11 @@ def require_spec(spec: object, cache: torch.Tensor) -> AttentionSpec:
 
 
 def require_bound(name: str, value: int | None) -> None:
-    """Check that a bound is None or an int of 0 or more."""
     if value is not None:
         integer(name, value)
 
 
 def require_scale(value: float) -> float:
-    """Return `value` if it is finite."""
     if not math.isfinite(value):
         raise InvalidArgumentError(f"scale={value!r}: pass a finite number, or None for head_size ** -0.5")
     return value

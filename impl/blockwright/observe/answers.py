@@ -107,7 +107,6 @@ class Answers:
         return wait
 
     def _count_read(self, client: _Client, now: float) -> None:
-        """Take account of the messages that are no longer kept."""
         unread = client.unread
         while unread and unread[0][0].done:
             size = unread.popleft()[1]
@@ -149,7 +148,6 @@ class Answers:
         return True
 
     def _fits(self, client: _Client, size: int) -> bool:
-        """Return whether a message may be added to those that are not read."""
         if self.num_unread == 0:
             return True
         if client.num_unread == 0:
@@ -157,7 +155,6 @@ class Answers:
         return self.num_unread + size <= UNREAD // 2 and client.num_unread + size <= UNREAD // 8
 
     def _give_up(self, client: _Client) -> None:
-        """End the answers to a consumer."""
         self.num_dropped += 1 + len(client.asked)
         self._num_waiting -= len(client.asked)
         client.answer = client.held = None

@@ -89,7 +89,6 @@ def _demand(is_so: bool, what: str) -> None:
 
 
 def _parts(data: bytes) -> tuple[Any, list[Any], list[Any]]:
-    """Return the parts of a whole dump: identity, prefixes, blocks. O(data)."""
     if hashlib.sha256(data[32:]).digest() != data[:32]:
         raise InvalidArgumentError("data: is no whole dump: its checksum differs; start without it")
     parts: Any = None

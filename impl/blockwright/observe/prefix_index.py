@@ -178,7 +178,6 @@ class PrefixIndex:
 
 
 def _packed(token_ids: Sequence[int], start: int) -> bytes:
-    """Return tokens as events have them."""
     try:
         return pack(f"<{len(token_ids)}i", *token_ids)
     except struct.error as error:

@@ -193,7 +193,6 @@ class ZmqPublisher:
                 self._failed(batch.sequence, error)
 
     def _frames(self, batch: Batch) -> list[bytes]:
-        """Return a batch as it is sent."""
         return [self._topic, batch.sequence.to_bytes(8, "big"), self._encode(batch.events, batch.timestamp)]
 
     def _answer(self, asked: bytes) -> Iterator[list[bytes]]:
@@ -235,7 +234,6 @@ class _Encoded:
     """A snapshot, encoded as far as a consumer has read it."""
 
     def __init__(self, snapshot: Snapshot, encode: Encoder) -> None:
-        """Begin with nothing encoded."""
         self.snapshot = snapshot
         self._encode = encode
         self._parts: list[bytes] = []
@@ -262,7 +260,6 @@ class _Encoded:
             return self._encode(filter(self._can_be_encoded, events), 0.0)
 
     def _can_be_encoded(self, event: KVCacheEvent) -> bool:
-        """Return whether an event can be encoded."""
         try:
             self._encode((event,), 0.0)
         except InvalidArgumentError:

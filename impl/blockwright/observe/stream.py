@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from blockwright.errors import EventGapError, InvalidArgumentError, LostBatchError
+from blockwright.arguments import integer
+from blockwright.errors import EventGapError, LostBatchError
 from blockwright.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVCacheEvent
 
 Key = tuple[BlockHash, int, str]
@@ -105,10 +106,8 @@ class EventStream:
         Raises:
             InvalidArgumentError: names the argument.
         """
-        if isinstance(backlog, bool) or not isinstance(backlog, int) or backlog < 1:
-            raise InvalidArgumentError(f"backlog: must be a number of events, at least 1, not {backlog!r}")
+        self._backlog = integer("backlog", backlog, 1)
         self.epoch = uuid.uuid4()
-        self._backlog = backlog
         self._clock = clock
         self._sequence = 0
         self._batches: deque[tuple[int, Batch]] = deque()  # each with the number of events before it
@@ -249,7 +248,6 @@ class _Folding:
     """
 
     def __init__(self, index: dict[Key, BlockStored]) -> None:
-        """Begin with nothing changed."""
         self.index = index
         self.changes: dict[Key, BlockStored | None] = {}
 

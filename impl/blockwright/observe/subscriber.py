@@ -149,7 +149,6 @@ class ZmqSubscriber:
         return True
 
     def _cannot_read(self, error: BlockwrightError) -> None:
-        """Count what cannot be read."""
         self.num_gaps += 1
         self.last_error = error
 
@@ -195,7 +194,6 @@ class ZmqSubscriber:
             self._end(False)
 
     def _end(self, was_answered: bool) -> None:
-        """End the request."""
         if was_answered:
             self._heard_at, self._failed_at = time.monotonic(), -math.inf
         else:
@@ -263,7 +261,6 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _wrong_frames(frames: list[bytes]) -> InvalidArgumentError:
-    """Return the error of a message that has other frames than a batch."""
     return InvalidArgumentError(
         f"frames: a batch is a topic, eight bytes and a payload, not frames of {[len(each) for each in frames][:8]} "
         "bytes; subscribe to an engine's events"

@@ -39,8 +39,8 @@ _VLLM_MEDIA = {"GPU": "GPU", "CPU": "CPU"}
 _SGLANG_MEDIA = {"GPU": "GPU", "CPU": "CPU_PINNED", "DISK": "DISK"}
 
 
-class _VllmStored(msgspec.Struct, tag="BlockStored", omit_defaults=True, gc=False):
-    """vLLM 0.33; fields without a default are always written."""
+class _ArrayStored(msgspec.Struct, tag="BlockStored", gc=False, array_like=True):
+    """vLLM's older form: as an array, and what came later is not in it."""
 
     block_hashes: list[int]
     parent_block_hash: int | None
@@ -53,16 +53,24 @@ class _VllmStored(msgspec.Struct, tag="BlockStored", omit_defaults=True, gc=Fals
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None
+
+
+class _VllmStored(_ArrayStored, tag="BlockStored", omit_defaults=True, gc=False, array_like=False):
+    """vLLM 0.33; fields without a default are always written."""
+
     locality: str | None = None
     ownership: str | None = None
     lookahead_token_ids: list[tuple[int, ...]] | None = None
     cache_salt: str | None = None  # not vLLM's own; its classes skip what they do not know
 
 
-class _VllmRemoved(msgspec.Struct, tag="BlockRemoved", omit_defaults=True, gc=False):
+class _ArrayRemoved(msgspec.Struct, tag="BlockRemoved", gc=False, array_like=True):
     block_hashes: list[int]
     medium: str | None
     group_idx: int | None = None
+
+
+class _VllmRemoved(_ArrayRemoved, tag="BlockRemoved", omit_defaults=True, gc=False, array_like=False):
     locality: str | None = None
     ownership: str | None = None
 
@@ -81,28 +89,6 @@ class _SglangStored(msgspec.Struct, tag="BlockStored", omit_defaults=True, gc=Fa
 
 class _Cleared(msgspec.Struct, tag="AllBlocksCleared", gc=False):
     pass
-
-
-class _ArrayStored(msgspec.Struct, tag="BlockStored", gc=False, array_like=True):
-    """The older form: the same order, as an array, and what came later is not in it."""
-
-    block_hashes: list[int]
-    parent_block_hash: int | None
-    token_ids: tuple[int, ...]
-    block_size: int
-    lora_id: int | None
-    medium: str | None
-    lora_name: str | None
-    extra_keys: list[list[Any] | None] | None
-    group_idx: int | None
-    kv_cache_spec_kind: str | None
-    kv_cache_spec_sliding_window: int | None
-
-
-class _ArrayRemoved(msgspec.Struct, tag="BlockRemoved", gc=False, array_like=True):
-    block_hashes: list[int]
-    medium: str | None
-    group_idx: int | None
 
 
 class _ArrayCleared(msgspec.Struct, tag="AllBlocksCleared", gc=False, array_like=True):
@@ -228,7 +214,6 @@ class Encoder:
             ) from error
 
     def _encoded(self, events: Iterable[KVCacheEvent], timestamp: float) -> bytes:
-        """Return the payload of one batch."""
         entries: list[object] = []
         chain: list[BlockStored] = []
         stored = self._stored

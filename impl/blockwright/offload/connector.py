@@ -35,9 +35,9 @@ from blockwright.offload.metrics import Pair
 from blockwright.offload.naming import BlockNames
 from blockwright.offload.results import ConnectorStats, Forgotten, LoadResult
 from blockwright.offload.stores import LONGEST_WAIT, Stores
-from blockwright.offload.tiers.books import TierBooks
 from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import OffloadingEvent
+from blockwright.offload.tiers.manager import TierManager
 from blockwright.offload.tiers.transfers import Transfer
 from blockwright.offload.tiers.wholeness import Wholeness
 from blockwright.offload.transfers import LONGEST_PAUSE, TransferDesk
@@ -181,7 +181,6 @@ class OffloadingConnector:
         self._whole.require()
 
     def _changing(self) -> Wholeness:
-        """Return the context in which a call changes something."""
         self._require()
         return self._whole
 
@@ -557,7 +556,7 @@ class OffloadingConnector:
             self._stores.store_evicted()
             count, held = sum(pool.published()), pool.num_blocks - 1 - pool.get_num_free_blocks()
             was_reset = self._manager.reset_prefix_cache()
-            books = [tier for tier in self._chain.tiers if tiers and isinstance(tier, TierBooks)]
+            books = [tier for tier in self._chain.tiers if tiers and isinstance(tier, TierManager)]
             keys = list(dict.fromkeys(key for tier in books for key in tier.recency()))
             left = {medium: number for medium, number in self._names.not_searched().items() if number < 0}
             return self._forget(keys, count if was_reset else 0, 0 if was_reset else held, left if tiers else {})
@@ -589,7 +588,6 @@ class OffloadingConnector:
         return self._names.take()
 
     def stats(self) -> ConnectorStats:
-        """Return the counts."""
         stores = self._stores
         return ConnectorStats(
             self._lookups,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError
 
 Scalar = str | bytes | bool | int | float
@@ -56,8 +57,7 @@ class CacheIdentity:
         for name, kind in (("model", str), ("layout", str), ("dtype", str), ("hash_seed", bytes)):
             if not isinstance(getattr(self, name), kind):
                 raise InvalidArgumentError(f"{name}: must be {kind.__name__}, not {_kind(getattr(self, name))}")
-        if not isinstance(self.block_size, int) or isinstance(self.block_size, bool) or self.block_size < 1:
-            raise InvalidArgumentError(f"block_size: must be an integer of at least 1, not {self.block_size!r}")
+        integer("block_size", self.block_size, 1)
         if not isinstance(self.extras, Mapping):
             raise InvalidArgumentError(f"extras: must map names to values, not be {_kind(self.extras)}")
         for name, value in self.extras.items():
@@ -85,7 +85,6 @@ class CacheIdentity:
         return {**shown, "hash_seed": f"blake2b:{_seed_digest(self.hash_seed)}", **extras}
 
     def __reduce__(self) -> tuple[type[CacheIdentity], tuple[object, ...]]:
-        """Pickle and copy by the fields."""
         return type(self), (self.model, self.layout, self.dtype, self.block_size, self.hash_seed, dict(self.extras))
 
     def __eq__(self, other: object) -> bool:

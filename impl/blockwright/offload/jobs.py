@@ -130,7 +130,6 @@ class JobQueue:
         return os.getpid() != self._process
 
     def start(self, count: int, name: str) -> None:
-        """Start the threads, once."""
         self._threads = [
             threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(count)
         ]
@@ -151,7 +150,6 @@ class JobQueue:
         return True
 
     def refuse(self, pair: Pair) -> None:
-        """Count a transfer that was not queued."""
         with self._own_lock(), self._whole:
             self._counters_of(pair).refuse()
 
@@ -257,14 +255,12 @@ class JobQueue:
         self._ended.notify_all()
 
     def take_results(self) -> list[TransferResult]:
-        """Return the transfers that have ended since the last call."""
         with self._own_lock(), self._whole:
             self._expire()
             results, self._results = self._results, []
             return results
 
     def cancel(self, job_id: int) -> bool:
-        """Drop a transfer; False if it is not under way."""
         with self._own_lock(), self._whole:
             job = self._jobs.get(job_id)
             if job is None:
@@ -273,7 +269,6 @@ class JobQueue:
             return True
 
     def wait(self, job_ids: Iterable[int]) -> None:
-        """Return when none of these is under way."""
         left = set(job_ids)
         with self._own_lock():
             while True:
@@ -286,7 +281,6 @@ class JobQueue:
                 self._ended.wait(None if deadline == math.inf else max(0.0, deadline - self._clock()))
 
     def stats(self) -> dict[Pair, TransferStats]:
-        """Return the counts of each pair of media."""
         with self._own_lock(), self._whole:
             self._expire()
             return {pair: counters.stats() for pair, counters in self._counters.items()}

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
+from blockwright.arguments import integer
 from blockwright.errors import BlockError, InvalidArgumentError, OffloadError
 from blockwright.offload.failures import name_of
 from blockwright.offload.identity import CacheIdentity
@@ -55,7 +56,6 @@ class DiskLoadStoreSpec(KeyedLoadStoreSpec):
 
     @staticmethod
     def medium() -> str:
-        """Return ``"DISK"``."""
         return "DISK"
 
 
@@ -63,12 +63,10 @@ class SharedLoadStoreSpec(KeyedLoadStoreSpec):
     """Blocks in a store that engines share; it has no places, so `block_ids` is empty."""
 
     def __init__(self, block_hashes: list[bytes]) -> None:
-        """Name the keys."""
         super().__init__([], block_hashes)
 
     @staticmethod
     def medium() -> str:
-        """Return ``"STORE"``."""
         return "STORE"
 
 
@@ -214,11 +212,9 @@ class StoreHandler(ThreadedHandler):
             InvalidArgumentError: as `ThreadedHandler`, a batch below 1, or the store's identity names another element
                 type than the host's tensors have (`HostPool.check_dtype`).
         """
-        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-            raise InvalidArgumentError(f"batch={batch!r}: pass a whole number, 1 or more")
         self._host = host
         self._store = store
-        self._batch = batch
+        self._batch = integer("batch", batch, 1)
         self._identities = identities_of(store)
         check_dtype = getattr(host, "check_dtype", None)  # other hosts than a `HostPool` need not have it
         if check_dtype is not None:
@@ -237,7 +233,6 @@ class StoreHandler(ThreadedHandler):
         return found if isinstance(found, int) else None
 
     def identities(self) -> Collection[CacheIdentity]:
-        """Return the identity of the store, if it has one."""
         return self._identities
 
     def parts(self, spec: TransferSpec) -> list[Part]:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from blockwright.events import BlockRemoved, BlockStored
 from blockwright.offload.hits import split_key
-from blockwright.offload.tiers.books import TierBooks
 from blockwright.offload.tiers.interfaces import OffloadingEvent, OffloadingManager
+from blockwright.offload.tiers.manager import TierManager
 from blockwright.offload.wiring import medium_of
 
 _WRITING = -1
@@ -37,9 +37,9 @@ class BlockNames:
         self.unknown: set[bytes] = set()
         self._most = _FEWEST  # names, before those of blocks that are gone are dropped
         for at, tier in enumerate(tiers):
-            keys = tier.recency() if isinstance(tier, TierBooks) else []
+            keys = tier.recency() if isinstance(tier, TierManager) else []
             self.unknown.update(keys)
-            if isinstance(tier, TierBooks) and tier.keeps_events:
+            if isinstance(tier, TierManager) and tier.keeps_events:
                 size, medium = tier.backend.block_size, tier.backend.medium
                 for key in keys:
                     self._report(key, size, medium, self._came(at, key, size, medium))
@@ -95,7 +95,7 @@ class BlockNames:
         """Return by medium how many blocks have an owner that is not known; -1 for a store that engines share."""
         found: dict[str, int] = {}
         for tier in self._tiers:
-            if not isinstance(tier, TierBooks):
+            if not isinstance(tier, TierManager):
                 found[medium_of(tier) or type(tier).__name__] = -1
             elif count := sum(tier.status_of(key) is not None for key in self.unknown):
                 found[tier.backend.medium] = found.get(tier.backend.medium, 0) + count
@@ -126,7 +126,7 @@ class BlockNames:
 
     def _came(self, at: int, key: bytes, size: int, medium: str) -> BlockStored:
         """Note that a block can be read in a tier; return the event."""
-        if isinstance(self._tiers[at], TierBooks):  # others are not told of all that they lose
+        if isinstance(self._tiers[at], TierManager):  # others are not told of all that they lose
             self._places.setdefault(key, {})[at] = size, medium
         return self._told(key, size, medium)
 

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from typing import Self
 
+from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload.jobs import JobQueue, Part
 from blockwright.offload.metrics import Pair, TransferStats
@@ -41,9 +42,8 @@ class ThreadedHandler(OffloadingHandler):
         Raises:
             InvalidArgumentError: a count below 1, or a timeout that is not above 0.
         """
-        for name, count in (("threads", threads), ("max_queued", max_queued)):
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise InvalidArgumentError(f"{name}={count!r}: pass a whole number, 1 or more")
+        integer("threads", threads, 1)
+        integer("max_queued", max_queued, 1)
         if timeout is not None and not timeout > 0:
             raise InvalidArgumentError(f"timeout={timeout!r}: pass seconds, more than 0, or None")
         self._queue = JobQueue(max_queued, timeout, clock)
@@ -91,7 +91,6 @@ class ThreadedHandler(OffloadingHandler):
         self._queue.wait(job_ids)
 
     def stats(self) -> dict[Pair, TransferStats]:
-        """Return what became of the transfers, for each pair of media that was asked for."""
         return self._queue.stats()
 
     def close(self) -> None:
@@ -100,11 +99,9 @@ class ThreadedHandler(OffloadingHandler):
         self._queue.join()
 
     def __enter__(self) -> Self:
-        """Return the handler itself."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Close it."""
         self.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.jobs import Batch
@@ -66,18 +67,13 @@ class RelayHandler(ThreadedHandler):
         Raises:
             InvalidArgumentError: as `ThreadedHandler`, a batch below 1, or blocks of less than a byte.
         """
-        if isinstance(block_bytes, bool) or not isinstance(block_bytes, int) or block_bytes < 1:
-            raise InvalidArgumentError(f"block_bytes={block_bytes!r}: pass a whole number, 1 or more")
-        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-            raise InvalidArgumentError(f"batch={batch!r}: pass a whole number, 1 or more")
         self._source = source
         self._destination = destination
-        self._block_bytes = block_bytes
-        self._batch = batch
+        self._block_bytes = integer("block_bytes", block_bytes, 1, 1 << 62)
+        self._batch = integer("batch", batch, 1)
         super().__init__(threads=threads, max_queued=max_queued, timeout=timeout, clock=clock)
 
     def identities(self) -> Collection[CacheIdentity]:
-        """Return the identities of the stores that have one."""
         return identities_of(self._source, self._destination)
 
     def parts(self, spec: TransferSpec) -> list[Part]:

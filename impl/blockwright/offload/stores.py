@@ -21,8 +21,8 @@ from blockwright.events import BlockStored
 from blockwright.offload.hits import GroupBlocks, offload_key
 from blockwright.offload.naming import BlockNames
 from blockwright.offload.tiers.backend import SlotBackend
-from blockwright.offload.tiers.books import TierBooks
 from blockwright.offload.tiers.chain import OffloadChain
+from blockwright.offload.tiers.manager import TierManager
 from blockwright.offload.tiers.transfers import Finished, StoreStart
 from blockwright.offload.transfers import TransferDesk
 
@@ -332,14 +332,12 @@ def free_of(chain: OffloadChain) -> int:
     if chain.writes_through:
         places = _places(chain)
         return chain.tiers[places.index(max(places))].num_free
-    return sum(
-        max(0, tier.num_free - kept) for tier, kept in zip(chain.tiers, [*chain._moves._reserve, 0], strict=True)
-    )
+    return sum(max(0, tier.num_free - kept) for tier, kept in zip(chain.tiers, [*chain._reserve, 0], strict=True))
 
 
 def _places(chain: OffloadChain) -> list[int]:
     """Return how many blocks each tier holds; one of unknown size counts as more than there are."""
     return [
-        tier.backend.num_blocks if isinstance(tier, TierBooks) and isinstance(tier.backend, SlotBackend) else 1 << 60
+        tier.backend.num_blocks if isinstance(tier, TierManager) and isinstance(tier.backend, SlotBackend) else 1 << 60
         for tier in chain.tiers
     ]

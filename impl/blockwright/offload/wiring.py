@@ -12,8 +12,8 @@ from blockwright.offload.media import SharedLoadStoreSpec
 from blockwright.offload.metrics import Pair
 from blockwright.offload.shared.manager import SharedStoreManager
 from blockwright.offload.tiers.backend import SlotBackend
-from blockwright.offload.tiers.books import TierBooks
 from blockwright.offload.tiers.interfaces import GPULoadStoreSpec, OffloadingManager
+from blockwright.offload.tiers.manager import TierManager
 from blockwright.offload.worker import OffloadingWorker
 
 DEVICE = GPULoadStoreSpec.medium()
@@ -35,7 +35,7 @@ def check_wiring(num_blocks: int, tiers: Sequence[OffloadingManager], worker: Of
             )
     given = [(DEVICE, num_blocks, "the manager's pool")]
     for at, tier in enumerate(tiers):
-        if isinstance(tier, TierBooks) and isinstance(tier.backend, SlotBackend):
+        if isinstance(tier, TierManager) and isinstance(tier.backend, SlotBackend):
             given.append((tier.backend.medium, tier.backend.num_blocks, f"tier {at}"))
     for pair in pairs_of(tiers):
         for medium, count, who in given:
@@ -62,7 +62,7 @@ def medium_of(tier: OffloadingManager) -> str | None:
     """Return the medium of a tier; None for one of another make."""
     if isinstance(tier, SharedStoreManager):
         return SharedLoadStoreSpec.medium()
-    return tier.backend.medium if isinstance(tier, TierBooks) else None
+    return tier.backend.medium if isinstance(tier, TierManager) else None
 
 
 def identity_of(worker: OffloadingWorker) -> CacheIdentity | None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from blockwright.errors import InterruptedCallError, InvalidArgumentError
@@ -83,15 +83,6 @@ class PairStats(NamedTuple):
     transfers: TransferStats | None = None
 
 
-@dataclass
-class _Counts:
-    submitted: int = 0
-    refused: int = 0
-    raised: int = 0
-    succeeded: int = 0
-    failed: int = 0
-
-
 class OffloadingWorker:
     """Gives every transfer to the handler of its pair of media, and keeps what handlers do wrong from the engine.
 
@@ -102,7 +93,7 @@ class OffloadingWorker:
     def __init__(self) -> None:
         self._handlers: dict[Pair, OffloadingHandler] = {}
         self._jobs: dict[int, Pair] = {}
-        self._counts: dict[Pair, _Counts] = {}
+        self._counts: dict[Pair, Counter[str]] = {}
         self._num_handler_errors = 0
         self._whole = Wholeness("close the worker, and make a new one with new handlers")
 
@@ -150,9 +141,9 @@ class OffloadingWorker:
         pair = (spec[0].medium(), spec[1].medium())
         with self._whole:
             counts = self._counts_of(pair)
-            counts.submitted += 1
+            counts["submitted"] += 1
             if not self._begun(job_id, pair, spec):
-                counts.refused += 1
+                counts["refused"] += 1
                 return False
             self._jobs[job_id] = pair
             return True
@@ -170,7 +161,7 @@ class OffloadingWorker:
         except InterruptedCallError:
             raise
         except Exception as error:
-            self._counts_of(pair).raised += 1
+            self._counts_of(pair)["raised"] += 1
             self._blame(f"refused job {job_id} from {pair[0]} to {pair[1]}", error)
             return False
 
@@ -199,8 +190,7 @@ class OffloadingWorker:
             return False
         del self._jobs[job_id]
         counts = self._counts_of(pair)
-        counts.succeeded += success
-        counts.failed += not success
+        counts["succeeded" if success else "failed"] += 1
         return True
 
     def cancel(self, job_id: int) -> bool:
@@ -257,8 +247,8 @@ class OffloadingWorker:
                 self._blame("could not give its counts", error)
                 continue
             theirs |= {pair: stats for pair, stats in counted.items() if self._handlers.get(pair) is handler}
-        counts = {pair: self._counts.get(pair, _Counts()) for pair in (*self._handlers, *self._counts)}
-        return {pair: PairStats(**vars(mine), transfers=theirs.get(pair)) for pair, mine in counts.items()}
+        counts = {pair: self._counts.get(pair, Counter[str]()) for pair in (*self._handlers, *self._counts)}
+        return {pair: PairStats(**mine, transfers=theirs.get(pair)) for pair, mine in counts.items()}
 
     def close(self) -> None:
         """Close all handlers; an error of one is logged and does not spare the others. Jobs may still be reported."""
@@ -268,10 +258,9 @@ class OffloadingWorker:
             except Exception as error:
                 self._blame("could not be closed", error)
 
-    def _counts_of(self, pair: Pair) -> _Counts:
-        return self._counts.setdefault(pair, _Counts())
+    def _counts_of(self, pair: Pair) -> Counter[str]:
+        return self._counts.setdefault(pair, Counter())
 
     def _blame(self, what: str, error: BaseException | None = None) -> None:
-        """Log and count a handler's fault."""
         self._num_handler_errors += 1
         _log.warning("a handler %s%s", what, "" if error is None else f": {name_of(error)}")

@@ -181,7 +181,7 @@ class SelfAttnBlockSpaceManager:
             source = checked(encoder.get_token_ids())
             self._require_both([(ids[0], prompt), (int(encoder.seq_id), source)])
         # Everything of the engine's has been read: from here on none of its code runs.
-        try:
+        with self.block_allocator:
             if encoder is not None:
                 cross = self._allocated(source, None)
             table = self._allocated(prompt, extra)
@@ -190,9 +190,6 @@ class SelfAttnBlockSpaceManager:
                 self.block_tables[seq_id] = table.fork()
             if cross is not None:
                 self.cross_block_tables[request_id] = cross
-        except BaseException as error:
-            self.block_allocator.end_call(error)
-            raise
 
     def _allocated(self, token_ids: list[int], extra_hash: int | None) -> BlockTable:
         table = BlockTable(self.block_size, self.block_allocator, None, self.max_block_sliding_window)
@@ -258,11 +255,8 @@ class SelfAttnBlockSpaceManager:
         if table is None:
             return
         seq_id = self._unknown_id(child_seq)
-        try:
+        with self.block_allocator:
             self.block_tables[seq_id] = table.fork()
-        except BaseException as error:
-            self.block_allocator.end_call(error)
-            raise
 
     def free(self, seq: Sequence) -> None:
         """Release a sequence's blocks; an unknown one: nothing happens. O(blocks)."""
@@ -271,26 +265,20 @@ class SelfAttnBlockSpaceManager:
         table = self.block_tables.get(seq_id)
         if table is not None:
             computed = self._num_computed(seq, table, 0)
-            try:
+            with self.block_allocator:
                 if computed > 0:
                     table.mark_computed(computed)
                 table.free()
                 del self.block_tables[seq_id]
-            except BaseException as error:
-                self.block_allocator.end_call(error)
-                raise
 
     def free_cross(self, seq_group: SequenceGroup) -> None:
         """Release the blocks of a request's encoder sequence; an unknown one: nothing happens. O(blocks)."""
         request_id = exact_text(seq_group.request_id)
         table = self.cross_block_tables.get(request_id)
         if table is not None:
-            try:
+            with self.block_allocator:
                 table.free()
                 del self.cross_block_tables[request_id]
-            except BaseException as error:
-                self.block_allocator.end_call(error)
-                raise
 
     # ------------------------------------------------------------------ swapping
 
@@ -341,12 +329,9 @@ class SelfAttnBlockSpaceManager:
         from_id = int(allocator.on(source).pool.first_id)
         to_id = int(allocator.on(target).pool.first_id)
         blocks = self._blocks_of(seqs)
-        try:
+        with allocator:
             pairs = allocator.swap(blocks, source, target)
             return [(before - from_id, after - to_id) for before, after in pairs.items()]
-        except BaseException as error:
-            allocator.end_call(error)
-            raise
 
     def _can_swap(self, seqs: list[Sequence], target: Device, num_lookahead_slots: int) -> AllocStatus:
         """Count what moving some sequences and then appending to them touches.

@@ -111,16 +111,13 @@ class BlockTable:
             needed = allocator.get_num_blocks_to_take(None, chunks, device, extra_hash) + rest
             if needed > free:
                 raise NoFreeBlocksError(f"{needed} blocks are needed, {free} are free")
-        try:
+        with self._allocator:
             blocks = allocator.allocate_immutable_blocks(None, chunks, device, extra_hash) if chunks else []
             if rest:
                 last = allocator.allocate_mutable_block(blocks[-1] if blocks else None, device, extra_hash)
                 last.append_token_ids(tokens[whole:])
                 blocks.append(last)
             self._hold(blocks, count, 0, allocator.num_computed_blocks(blocks) * size if device is Device.GPU else -1)
-        except BaseException as error:
-            self._allocator.end_call(error)
-            raise
 
     def update(self, blocks: list[Block]) -> None:
         """Take these blocks for the table's, whatever it held. O(blocks).
@@ -155,7 +152,6 @@ class BlockTable:
         self._num_found = num_found
 
     def _twin(self, block_allocator: DeviceAwareBlockAllocator, blocks: list[Block]) -> BlockTable:
-        """Return a table of other blocks with the same tokens."""
         twin = BlockTable(int(self._size), block_allocator, None, self._window)
         twin._hold(blocks, self._num_full, self._num_null, self._num_found)
         twin._num_computed = self._num_computed
@@ -208,11 +204,8 @@ class BlockTable:
         adopted = -1
         if written:
             adopted = self._allocator.num_to_adopt(written[0], tokens[: (first + 1) * size - start])
-        try:
+        with self._allocator:
             self._write(tokens, start, dead, missing, written, adopted, extra_hash)
-        except BaseException as error:
-            self._allocator.end_call(error)
-            raise
 
     def _write(
         self,
@@ -265,15 +258,12 @@ class BlockTable:
                 f"num_tokens: must be within 0..{self._num_full}, the tokens written, not {num_tokens!r}"
             )
         stop: i64 = count
-        try:
+        with self._allocator:
             if stop > self._num_computed:
                 self._allocator.note_computed(self._blocks, int(self._num_computed), count, int(self._size))
                 self._num_computed = stop
             if self._num_computed == self._num_full:
                 self._num_found = -1
-        except BaseException as error:
-            self._allocator.end_call(error)
-            raise
 
     @property
     def num_computed_tokens(self) -> int:
@@ -298,11 +288,8 @@ class BlockTable:
         missing = -((self._num_full + num_empty_slots) // -self._size) - i64(len(self._blocks))
         if missing > 0:
             self._require_room(self._num_null, missing, [])
-            try:
+            with self._allocator:
                 self._widen(missing, extra_hash)
-            except BaseException as error:
-                self._allocator.end_call(error)
-                raise
 
     def fork(self) -> BlockTable:
         """Return a table that shares all blocks, each held once more; null entries stay null. O(blocks). law: PAGE-1.
@@ -313,7 +300,7 @@ class BlockTable:
         self._require_allocated()
         self._allocator.require_whole()
         blocks = self._blocks
-        try:
+        with self._allocator:
             twins = self._allocator.fork(blocks[-1])
             at: i64 = 0
             while at < self._num_null:
@@ -322,9 +309,6 @@ class BlockTable:
             child = self._twin(self._allocator, twins)
             child._ids = self._ids[:]
             child._moves = self._moves
-        except BaseException as error:
-            self._allocator.end_call(error)
-            raise
         return child
 
     def free(self) -> None:
@@ -335,12 +319,9 @@ class BlockTable:
         """
         self._require_allocated()
         self._allocator.require_whole()
-        try:
+        with self._allocator:
             self._allocator.release_blocks(self._blocks)
             self._hold([], 0, 0, -1)
-        except BaseException as error:
-            self._allocator.end_call(error)
-            raise
 
     @property
     def physical_block_ids(self) -> list[int]:

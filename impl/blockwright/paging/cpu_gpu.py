@@ -96,43 +96,28 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         raise InvalidArgumentError(f"device: must be Device.GPU or Device.CPU, not {device!r}")
 
     def allocate_mutable_block(self, prev_block: Block | None, device: Device, extra_hash: int | None = None) -> Block:
-        try:
+        with self:
             return self.on(device).allocate_mutable_block(prev_block, extra_hash)
-        except BaseException as error:
-            self.end_call(error)
-            raise
 
     def allocate_immutable_block(
         self, prev_block: Block | None, token_ids: list[int], device: Device, extra_hash: int | None = None
     ) -> Block:
-        try:
+        with self:
             return self.on(device).allocate_immutable_block(prev_block, token_ids, extra_hash)
-        except BaseException as error:
-            self.end_call(error)
-            raise
 
     def allocate_immutable_blocks(
         self, prev_block: Block | None, block_token_ids: list[list[int]], device: Device, extra_hash: int | None = None
     ) -> list[Block]:
-        try:
+        with self:
             return self.on(device).allocate_immutable_blocks(prev_block, block_token_ids, extra_hash)
-        except BaseException as error:
-            self.end_call(error)
-            raise
 
     def free(self, block: Block) -> None:
-        try:
+        with self:
             self._of(block).free(block)
-        except BaseException as error:
-            self.end_call(error)
-            raise
 
     def fork(self, last_block: Block) -> list[Block]:
-        try:
+        with self:
             return self._of(last_block).fork(last_block)
-        except BaseException as error:
-            self.end_call(error)
-            raise
 
     def get_num_total_blocks(self, device: Device) -> int:
         return self.on(device).get_num_total_blocks()
@@ -147,47 +132,32 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         if src_device is dst_device:
             raise InvalidArgumentError(f"dst_device: blocks are on {src_device!r} already")
         source = self.on(src_device)
-        try:
+        with self:
             return self.on(dst_device).move_here(source.moving(blocks), source)
-        except BaseException as error:
-            self.end_call(error)
-            raise
 
     def swap_out(self, blocks: list[Block], device: Device) -> None:
-        try:
+        with self:
             self.on(device).swap_out(blocks)
-        except BaseException as error:
-            self.end_call(error)
-            raise
 
     def swap_in(self, blocks: list[Block], device: Device) -> None:
-        try:
+        with self:
             self.on(device).swap_in(blocks)
-        except BaseException as error:
-            self.end_call(error)
-            raise
 
     @property
     def all_block_ids(self) -> frozenset[int]:
         return self._gpu.all_block_ids | self._cpu.all_block_ids
 
     def clear_copy_on_writes(self) -> list[tuple[int, int]]:
-        try:
+        with self:
             copies = self._gpu.clear_copy_on_writes()
             return copies + self._cpu.clear_copy_on_writes() if self._cpu.pool.has_copies() else copies
-        except BaseException as error:
-            self.end_call(error)
-            raise
 
     def cow_block_if_not_appendable(self, block: Block) -> int | None:
         return self._of(block).cow_block_if_not_appendable(block)
 
     def promote_to_immutable_block(self, block: Block) -> int:
-        try:
+        with self:
             return self._of(block).promote_to_immutable_block(block)
-        except BaseException as error:
-            self.end_call(error)
-            raise
 
     def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
         gpu = self._gpu

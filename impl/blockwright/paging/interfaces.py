@@ -301,35 +301,36 @@ class DeviceAwareBlockAllocator(AnyBlockAllocator):
         if not isinstance(error, BlockwrightError):
             self.tear()
 
+    def __enter__(self) -> None:
+        """Begin a change: an error that ends it is given to `end_call`."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.end_call(error)
+
     def require_whole(self) -> None:
         """Raise `InterruptedCallError` after `tear`."""
 
     def allocate_mutable_block(self, prev_block: Block | None, device: Device, extra_hash: int | None = None) -> Block:
-        """Return an empty block of a device that follows `prev_block`."""
         raise NotImplementedError
 
     def allocate_immutable_block(
         self, prev_block: Block | None, token_ids: list[int], device: Device, extra_hash: int | None = None
     ) -> Block:
-        """Return a full block of a device with these tokens, shared if the content is known."""
         raise NotImplementedError
 
     def allocate_immutable_blocks(
         self, prev_block: Block | None, block_token_ids: list[list[int]], device: Device, extra_hash: int | None = None
     ) -> list[Block]:
-        """Return full blocks of a device, one after another; all or none."""
         raise NotImplementedError
 
     def get_num_total_blocks(self, device: Device) -> int:
-        """Return how many blocks a device has."""
         raise NotImplementedError
 
     def get_num_free_blocks(self, device: Device) -> int:
-        """Return how many blocks of a device are free."""
         raise NotImplementedError
 
     def get_physical_block_id(self, device: Device, absolute_id: int) -> int:
-        """Return the id of a block on its device, from zero."""
         raise NotImplementedError
 
     def swap(self, blocks: list[Block], src_device: Device, dst_device: Device) -> dict[int, int]:
@@ -347,11 +348,9 @@ class DeviceAwareBlockAllocator(AnyBlockAllocator):
         raise NotImplementedError
 
     def get_num_full_blocks_touched(self, blocks: list[Block], device: Device = Device.GPU) -> int:
-        """Return how many blocks of a device the full ones of these would take."""
         raise NotImplementedError
 
     def get_prefix_cache_hit_rate(self, device: Device) -> float:
-        """Return the share of full blocks asked for that were known; negative without prefix caching."""
         raise NotImplementedError
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
@@ -362,7 +361,6 @@ class DeviceAwareBlockAllocator(AnyBlockAllocator):
         raise NotImplementedError
 
     def find_cached_blocks_prefix(self, block_hashes: list[bytes], device: Device = Device.GPU) -> list[bytes]:
-        """Return the leading hashes with computed blocks."""
         raise NotImplementedError
 
     def allocate_or_get_null_block(self) -> Block:

@@ -27,7 +27,6 @@ class StoredRequests(UnreadRequests):
     """
 
     def __init__(self) -> None:
-        """Start without requests."""
         self._ids, self._entries = [tempfile.TemporaryFile(buffering=1 << 16) for _ in range(2)]  # noqa: SIM115
         weakref.finalize(self, self._ids.close)
         weakref.finalize(self, self._entries.close)
@@ -70,11 +69,9 @@ class StoredRequests(UnreadRequests):
         return self._read(self._order[index])
 
     def __iter__(self) -> Iterator[TraceRequest]:
-        """Read the requests one by one."""
         return map(self._read, self._order)
 
     def __eq__(self, other: object) -> bool:
-        """Compare request by request."""
         return isinstance(other, Sequence) and len(self) == len(other) and all(map(TraceRequest.__eq__, self, other))
 
     __hash__ = None  # type: ignore[assignment]

@@ -55,7 +55,6 @@ class Overlap:
                 raise InvalidArgumentError(f"{name}: must be at least {bound} and finite, not {value}")
 
     def answer(self, recorded: TraceRequest) -> int:
-        """Return the length of a request's answer in tokens."""
         return recorded.num_output_tokens if self.output_tokens is None else self.output_tokens
 
     def arrival(self, recorded: TraceRequest, number: int) -> float:
@@ -80,8 +79,6 @@ class _Run:
 
 
 class _Engine:
-    """The state of one replay."""
-
     def __init__(self, pool: Pool, options: Overlap, num_requests: int) -> None:
         self.pool, self.options = pool, options
         self.events: list[tuple[float, int, _Run]] = []

@@ -125,7 +125,7 @@ class History:
             self.num_resets += engine.manager.reset_prefix_cache()
 
     def last_job(self) -> int:
-        return max(self.engine.chain._moves._jobs.under_way, default=0) + 1
+        return max(self.engine.chain._jobs.under_way, default=0) + 1
 
     def replay(self) -> None:
         for event in self.engine.connector.take_events():

@@ -111,7 +111,7 @@ def test_an_identity_cannot_change() -> None:
 @pytest.mark.parametrize(
     ("field", "wrong", "message"),
     [
-        ("block_size", 0, "block_size: must be an integer of at least 1, not 0"),
+        ("block_size", 0, "block_size: must be an integer within 1..2147483647, not 0"),
         ("block_size", True, "block_size: must"),
         ("block_size", 1.0, "block_size: must"),
     ],

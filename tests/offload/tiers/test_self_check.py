@@ -35,7 +35,7 @@ def slot(manager: Any, key: bytes) -> int:
 
 def ghosts(manager: Any, *keys: bytes, of: int = 1) -> None:
     for key in keys:
-        manager._ghosts.add(key, of)
+        manager._ghosts.ring(of)[key] = None
 
 
 DAMAGE: dict[str, tuple[Callable[[Any], object], str]] = {
@@ -43,8 +43,8 @@ DAMAGE: dict[str, tuple[Callable[[Any], object], str]] = {
     "T1 cut": (lambda m: m._once._older.__setitem__(0, slot(m, C)), "TIER-4: T1 read backwards: expected"),
     "T2 cut": (lambda m: m._often._older.__setitem__(0, 0), "TIER-4: T2 read backwards: expected"),
     "a key too many": (
-        lambda m: setattr(m._ghosts.index, "count", m._ghosts.index.count + 1),
-        "TIER-4: the number of keys: expected 1, found 2",
+        lambda m: setattr(m._entries.index, "count", m._entries.index.count + 1),
+        "TIER-4: the number of keys: expected 3, found 4",
     ),
     "a present ghost": (lambda m: ghosts(m, C), f"TIER-4: ghosts that are present: expected [], found {[C]}"),
     "a ghost too many": (lambda m: ghosts(m, b"more"), "TIER-2: T1 and B1 within the capacity: expected True, found"),
@@ -78,6 +78,6 @@ def test_damage_of_a_status_is_noticed(made: Callable[[], Any]) -> None:
 @pure_only
 def test_damage_of_pins_is_noticed() -> None:
     chain: Any = OffloadChain([lru(2)])
-    chain._moves._jobs.readers[5] = 1
+    chain._jobs.readers[5] = 1
     with pytest.raises(InvariantError, match=r"CHAIN-1: stores that read blocks of the device: expected \{\}"):
         chain.check()

@@ -50,7 +50,6 @@ class DiskBackend(SlotBackend):
             self.claim_place(place)
 
     def spec_of(self, block_hashes: list[bytes], block_ids: list[int]) -> LoadStoreSpec:
-        """Return places and keys, for a worker."""
         return DiskLoadStoreSpec(block_ids, block_hashes)
 
     def erase(self, places: LoadStoreSpec) -> int:

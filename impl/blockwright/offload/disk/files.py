@@ -60,7 +60,6 @@ class BlockFile:
             self.resize(size)
 
     def write(self, offset: int, parts: Sequence[memoryview]) -> None:
-        """Write the parts one after the other."""
         left = [part for part in parts if part.nbytes]
         while left:
             done = self.write_some(offset, left[:_PARTS_MAX])
@@ -107,7 +106,6 @@ class BlockFile:
         self._file.close()
 
     def resize(self, size: int) -> None:
-        """Let the file have this many bytes."""
         os.ftruncate(self._fd, size)
 
     def write_some(self, offset: int, parts: Sequence[memoryview]) -> int:
@@ -115,7 +113,6 @@ class BlockFile:
         return os.pwritev(self._fd, parts, offset)
 
     def sync_now(self) -> None:
-        """Make the written bytes durable."""
         _sync(self._fd)
 
 
@@ -157,7 +154,6 @@ class Folder:
             self.file(name, os.O_RDONLY, "rb").close()
 
     def names(self) -> set[str]:
-        """Return the names of all entries."""
         return set(os.listdir(self._fd))
 
     def is_file(self, name: str) -> bool:
@@ -194,7 +190,6 @@ class Folder:
         self.sync()
 
     def open(self, name: str, size: int) -> BlockFile:
-        """Open or create a file of this size."""
         return self.file_class(self, name, size)
 
     def file(self, name: str, flags: int, mode: str) -> BinaryIO:
@@ -306,7 +301,6 @@ class Lock:
             ) from None
 
     def close(self) -> None:
-        """Give the lock back."""
         self._file.close()
 
 

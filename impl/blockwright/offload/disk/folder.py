@@ -47,11 +47,9 @@ class Header:
 
     @classmethod
     def of(cls, identity: CacheIdentity, block_bytes: int, num_blocks: int) -> Header:
-        """Return the header of a new directory."""
         return cls(block_bytes, num_blocks, CHECKSUMS[0], identity.digest().hex(), identity.describe())
 
     def encode(self) -> bytes:
-        """Return the content of the header's file."""
         return (json.dumps({"format": FORMAT, "version": VERSION, **vars(self)}, indent=2) + "\n").encode()
 
 
@@ -105,7 +103,6 @@ def _header(folder: Folder, wanted: Header) -> Header | None:
 
 
 def _decoded(content: bytes, folder: Folder) -> dict[str, Any]:
-    """Return the fields of a header."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):  # the latter for one that is nested too deeply

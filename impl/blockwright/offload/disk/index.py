@@ -44,7 +44,6 @@ class Record(NamedTuple):
     """Bytes in the block."""
 
     def encode(self, slot: int, checksum_name: str) -> bytes:
-        """Return the bytes of the record."""
         body = _LAYOUT.pack(self.digest, self.written, self.length, len(self.key), self.key)
         return checksum(checksum_name, _SLOT.pack(slot), [memoryview(body)]) + body
 
@@ -94,5 +93,4 @@ def decoded_recency(data: bytes | None, num_slots: int) -> tuple[list[tuple[int,
 
 
 def recency_size(num_slots: int) -> int:
-    """Return the bytes of such a list."""
     return num_slots * _RECENCY.size

@@ -47,7 +47,6 @@ class SlotTable:
     """
 
     def __init__(self, num_slots: int) -> None:
-        """Begin without blocks."""
         self.counts = DiskCounts()
         self._records: list[Record | None] = [None] * num_slots
         self._used = [0] * num_slots  # order of use, and of writing: one count for both
@@ -101,11 +100,9 @@ class SlotTable:
             return [(record.written if record else 0, self._used[slot]) for slot, record in enumerate(self._records)]
 
     def get(self, slot: int) -> Record | None:
-        """Return which block the slot holds."""
         return self._records[slot]
 
     def tick(self) -> int:
-        """Return the next count."""
         with self._lock:
             self._clock += 1
             return self._clock
@@ -145,7 +142,6 @@ class SlotTable:
                     self.counts.failures += 1
 
     def hit(self, slot: int, record: Record) -> None:
-        """Count a read that gave the block."""
         with self._lock:
             self.counts.hits += 1
             if self._records[slot] is record:
@@ -153,7 +149,6 @@ class SlotTable:
                 self._used[slot] = self._clock
 
     def missed(self) -> None:
-        """Count a read of a block that is not there."""
         with self._lock:
             self.counts.misses += 1
 

@@ -327,13 +327,11 @@ class DiskStore(ByteStore):
         return outcome
 
     def _slot(self, place: int | None) -> int:
-        """Return the slot of a place."""
         if not isinstance(place, int) or not 0 <= place < self.num_blocks:
             raise InvalidArgumentError(f"place: must be from 0 to {self.num_blocks - 1}, not {place!r}")
         return place
 
     def _check(self, key: bytes, parts: Sequence[memoryview]) -> None:
-        """Refuse a block that does not fit."""
         if not 0 < len(key) <= KEY_SIZE_MAX:
             raise InvalidArgumentError(f"key: must have from 1 to {KEY_SIZE_MAX} bytes, not {len(key)}")
         if _length(parts) > self.block_bytes:
@@ -352,7 +350,6 @@ def _durable(file: BlockFile, outcomes: list[Record | OSError]) -> list[Record |
 
 
 def _length(parts: Sequence[memoryview]) -> int:
-    """Count the bytes of all parts."""
     return sum(part.nbytes for part in parts)
 
 

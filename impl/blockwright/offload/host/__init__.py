@@ -85,7 +85,6 @@ class HostHandler(OffloadingHandler):
         return self._handler.transfer_async(job_id, spec)
 
     def get_finished(self) -> list[TransferResult]:
-        """Return the transfers that have ended since the last call; nothing touches their blocks any more."""
         return self._handler.get_finished()
 
     def cancel(self, job_id: int) -> bool:
@@ -93,11 +92,9 @@ class HostHandler(OffloadingHandler):
         return self._handler.cancel(job_id)
 
     def wait(self, job_ids: Collection[int]) -> None:
-        """Let the GPU's current stream go on when these have ended; where there is none, let the caller."""
         self._handler.wait(job_ids)
 
     def stats(self) -> Mapping[Pair, TransferStats]:
-        """Return what became of the transfers, in each direction that was asked for."""
         return self._handler.stats()
 
     def close(self) -> None:

@@ -86,7 +86,6 @@ class StreamHandler(OffloadingHandler):
         return _Queued(transfer, pair, num_bytes, begin)
 
     def get_finished(self) -> list[TransferResult]:
-        """Return the transfers that have ended since the last call."""
         ended = [job_id for job_id, queued in self._queued.items() if queued.transfer.done]
         for job_id in ended:
             queued = self._queued.pop(job_id)
@@ -101,7 +100,6 @@ class StreamHandler(OffloadingHandler):
                 self._queued[job_id].transfer.wait()
 
     def stats(self) -> dict[Pair, TransferStats]:
-        """Return the counts of each pair of media."""
         return {pair: counters.stats() for pair, counters in self._counters.items()}
 
     def close(self) -> None:

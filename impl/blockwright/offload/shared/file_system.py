@@ -17,10 +17,11 @@ from itertools import accumulate
 from threading import Lock
 from typing import Any, Final, TypeVar
 
+from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError, StoreUnavailableError, UnsupportedError
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.shared.breaker import CircuitBreaker
-from blockwright.offload.shared.store import Unreadable, Value, ValueStore
+from blockwright.offload.shared.store import MOST_BYTES, Unreadable, Value, ValueStore
 
 T = TypeVar("T")
 
@@ -79,10 +80,7 @@ class FileSystemStore(ValueStore):
             timeout: seconds that one batch of reads or writes may take.
             lookup_timeout: seconds that a lookup may take; it keeps the engine waiting.
             threads: transfers that may be under way, and lookups.
-            failures: calls in a row that fail until the store counts as down.
-            backoff: seconds for which it does, at first; they double up to `longest_backoff`.
-            longest_backoff: see there.
-            batch_bytes: of blocks that are read or written by one call, unless one alone is larger.
+            failures, backoff, longest_backoff, batch_bytes: as for `ValkeyStore`.
             most_bytes: of all files in the folder; None for no bound.
             options: of the file system, credentials for example, where `target` is a URL.
 
@@ -93,8 +91,8 @@ class FileSystemStore(ValueStore):
         for name, number in {"timeout": timeout, "lookup_timeout": lookup_timeout, "threads": threads}.items():
             if not isinstance(number, int | float) or not 0 < number < 1e9:
                 raise InvalidArgumentError(f"{name}={number!r}: pass a positive number")
-        if most_bytes is not None and (not isinstance(most_bytes, int) or most_bytes < 1):
-            raise InvalidArgumentError(f"most_bytes={most_bytes!r}: pass a positive number of bytes, or None")
+        if most_bytes is not None:
+            integer("most_bytes", most_bytes, 1, MOST_BYTES)
         self._fs, path = _file_system(target, root, options)
         protocols = {self._fs.protocol} if isinstance(self._fs.protocol, str) else set(self._fs.protocol)
         shown = path.partition("?")[0].rpartition("@")[2]  # some keep credentials in the path

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol, Self
 
+from blockwright.arguments import integer
 from blockwright.core.pool.order.order import BlockHint
 from blockwright.errors import (
     BlockNotReadyError,
-    InvalidArgumentError,
     InvariantError,
     JournalGapError,
     NotPreparedError,
@@ -77,10 +77,8 @@ class SharedStoreManager(OffloadingManager):
         Raises:
             InvalidArgumentError: a bound that is no int of 0 or more, or a block size that is no positive int.
         """
-        for name, value, least in (("block_size", block_size, 1), ("max_writing", max_writing, 0)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise InvalidArgumentError(f"{name}={value!r}: pass an int, at least {least}")
-        self.block_size, self._store, self._max_writing = block_size, store, max_writing
+        self.block_size, self._store = integer("block_size", block_size, 1), store
+        self._max_writing = None if max_writing is None else integer("max_writing", max_writing)
         self._writing: set[bytes] = set()
         self._readers: Counter[bytes] = Counter()
         self._blamed: dict[bytes, None] = {}  # oldest first
@@ -231,7 +229,6 @@ class SharedStoreManager(OffloadingManager):
 
     @property
     def keeps_events(self) -> bool:
-        """Whether events are kept for `take_events`."""
         return self._events is not None
 
     def take_events(self) -> list[OffloadingEvent]:
@@ -247,7 +244,6 @@ class SharedStoreManager(OffloadingManager):
         return events
 
     def copy(self) -> Self:
-        """Return a manager of the same store in the same state."""
         twin = type(self)(self._store, self.block_size, max_writing=self._max_writing)
         twin._writing, twin._readers, twin._blamed = set(self._writing), Counter(self._readers), dict(self._blamed)
         twin._events = None if self._events is None else list(self._events)
@@ -255,11 +251,6 @@ class SharedStoreManager(OffloadingManager):
         return twin
 
     def check(self) -> None:
-        """Check what this keeps.
-
-        Raises:
-            InvariantError: something is wrong here.
-        """
         both = self._writing & self._readers.keys()
         if both:
             raise InvariantError("TIER-3", "blocks that are both read and written", [], sorted(both))

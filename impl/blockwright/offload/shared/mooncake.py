@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError, StoreUnavailableError, UnsupportedError
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.media import Item
 from blockwright.offload.shared.breaker import CircuitBreaker
-from blockwright.offload.shared.store import SharedStore
+from blockwright.offload.shared.store import MOST_BYTES, SharedStore
 
 BOUNDS: Final = {
     "MC_TCP_PROGRESS_TIMEOUT_SEC": "2",
@@ -73,7 +74,6 @@ class _Batch:
             ]
 
     def lay(self, memory: memoryview) -> None:
-        """Take the memory for the slots."""
         self._memory, base, step = memory, _address(memory), self._step
         self.pointers = [[base + at * step] for at in range(len(self._parts))]
         if not self.is_copied:
@@ -138,23 +138,16 @@ class MooncakeStore(SharedStore):
                 evicted; 0 for none. Only `remove` or the end of the master frees them.
             prefix: starts every name.
             lookup_timeout: seconds that a lookup may take; it keeps the engine waiting.
-            failures: calls in a row that fail until the store counts as down.
-            backoff: seconds for which it does, at first; they double up to `longest_backoff`.
-            longest_backoff: see there.
-            batch_bytes: of blocks that are read or written by one call, unless one alone is larger.
+            failures, backoff, longest_backoff, batch_bytes: as for `ValkeyStore`.
 
         Raises:
             InvalidArgumentError: a number is out of range.
             UnsupportedError: the library cannot be loaded, or was loaded before without bounds.
             StoreUnavailableError: the master does not answer.
         """
-        for name, number, least in (
-            ("segment_bytes", segment_bytes, 0),
-            ("replicas", replicas, 1),
-            ("most_pinned_bytes", most_pinned_bytes, 0),
-        ):
-            if isinstance(number, bool) or not isinstance(number, int) or number < least:
-                raise InvalidArgumentError(f"{name}={number!r}: pass a whole number, {least} or more")
+        integer("segment_bytes", segment_bytes, 0, MOST_BYTES)
+        integer("replicas", replicas, 1)
+        integer("most_pinned_bytes", most_pinned_bytes, 0, MOST_BYTES)
         if not isinstance(lookup_timeout, int | float) or not 1e-3 <= lookup_timeout < 1e9:
             raise InvalidArgumentError(f"lookup_timeout={lookup_timeout!r}: pass seconds, at least 0.001")
         super().__init__(master, identity, CircuitBreaker(failures, backoff, longest_backoff), batch_bytes)

@@ -15,6 +15,7 @@ from functools import partial
 from threading import Lock
 from typing import TypeVar
 
+from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError, StoreUnavailableError
 from blockwright.offload.identity import CacheIdentity, checked_identity
 from blockwright.offload.media import ByteStore, Item
@@ -26,6 +27,8 @@ T = TypeVar("T")
 
 MOST_KEY_BYTES = 120
 """The longest key: in hexadecimal digits it is still the name of a file."""
+MOST_BYTES = 1 << 62
+"""No bound on bytes is higher."""
 MOST_IN_BATCH = 1024
 """Blocks that one call reads or writes, however small."""
 
@@ -88,20 +91,17 @@ class SharedStore(ByteStore):
 
     def __init__(self, address: str, identity: CacheIdentity, breaker: CircuitBreaker, batch_bytes: int) -> None:
         """Set the parts up; the store itself is first asked by `ping` or by use."""
-        if batch_bytes < 1:
-            raise InvalidArgumentError(f"batch_bytes={batch_bytes}: pass a positive number of bytes")
         self.address = address
         self.identity = checked_identity(identity)
         self._identity = self.identity.digest()
         self._envelope = Envelope(self._identity)
         self._breaker = breaker
-        self._batch_bytes = batch_bytes
+        self._batch_bytes = integer("batch_bytes", batch_bytes, 1, MOST_BYTES)
         self._most_in_batch = MOST_IN_BATCH
         self._counts: Counter[str] = Counter()
         self._lock = Lock()
 
     def __repr__(self) -> str:
-        """Show where the store is and a part of the identity."""
         return f"{type(self).__name__}({self.address!r}, identity={self._identity.hex()[:8]})"
 
     @property

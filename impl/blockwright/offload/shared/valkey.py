@@ -87,7 +87,6 @@ class ValkeyStore(ValueStore):
         self._refusal: type[Exception] = lib.ResponseError  # of one command: the server answers
 
     def close(self) -> None:
-        """Close all connections."""
         self._client.connection_pool.disconnect()
 
     def _name(self, key: bytes) -> str:

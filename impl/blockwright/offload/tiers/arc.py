@@ -28,7 +28,6 @@ from blockwright.offload.tiers.ghosts import OFTEN, ONCE, Ghosts
 from blockwright.offload.tiers.interfaces import Backend, OffloadingManager
 from blockwright.offload.tiers.manager import TierManager
 from blockwright.offload.tiers.ring import Ring
-from blockwright.offload.tiers.selfcheck import check_keys
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -61,11 +60,6 @@ class ARCOffloadingManager(TierManager):
             self._enter(slot, ONCE)
 
     def copy(self) -> OffloadingManager:
-        """Return an independent copy, backend included. O(blocks).
-
-        Raises:
-            UnsupportedError: the backend cannot be copied.
-        """
         twin = ARCOffloadingManager(self._copied_backend(), self._keeps_events)
         self._copy_books_to(twin)
         twin._once = self._once.copy()
@@ -80,7 +74,7 @@ class ARCOffloadingManager(TierManager):
         keys = self._entries.index.keys
         once = [keys[slot] for slot in self._once.members()]
         often = [keys[slot] for slot in self._often.members()]
-        return once, often, self._ghosts.keys(ONCE), self._ghosts.keys(OFTEN), self._target
+        return once, often, list(self._ghosts.once), list(self._ghosts.often), self._target
 
     # ------------------------------------------------------------------ learning
 
@@ -114,13 +108,13 @@ class ARCOffloadingManager(TierManager):
         which = ghosts.list_of(key)
         if which == 0:
             return
-        once = float(ghosts.once.count)
-        often = float(ghosts.often.count)
+        once = float(len(ghosts.once))
+        often = float(len(ghosts.often))
         if which == ONCE:
             self._target = min(float(self._capacity), self._target + max(1.0, often / once))
         else:
             self._target = max(0.0, self._target - max(1.0, once / often))
-        ghosts.refresh(key, which)
+        ghosts.ring(which).move_to_end(key)
 
     # ------------------------------------------------------------------ what goes, and what comes
 
@@ -169,13 +163,14 @@ class ARCOffloadingManager(TierManager):
         for slot in slots:
             key = keys[i64(slot)]
             which: i32 = ONCE
-            if ghosts.list_of(key) != 0:
-                ghosts.discard(key)
+            was_in = ghosts.list_of(key)
+            if was_in != 0:
+                del ghosts.ring(was_in)[key]
                 which = OFTEN
             self._enter(i64(slot), which)
         ghosts.trim(ONCE, max(0, self._capacity - self._once.count))
         present = self._once.count + self._often.count
-        ghosts.trim(OFTEN, max(0, 2 * self._capacity - present - ghosts.once.count))
+        ghosts.trim(OFTEN, max(0, 2 * self._capacity - present - i64(len(ghosts.once))))
 
     def _note_leaving(self, slots: vec[i32], is_evicted: bool) -> None:
         """Take blocks out of their lists; remember those that were evicted, not those that a failure took."""
@@ -185,10 +180,9 @@ class ARCOffloadingManager(TierManager):
             self._list[slot] = 0
             (self._once if which == ONCE else self._often).leave(slot)
             if is_evicted:
-                self._ghosts.add(self._entries.index.keys[slot], which)
+                self._ghosts.ring(which)[self._entries.index.keys[slot]] = None
 
     def _enter(self, slot: i64, which: i32) -> None:
-        """Put a block at the newest end of a list."""
         size = self._entries.index.size
         if i64(len(self._list)) < size:
             self._list = extend(self._list, zeros32(size - i64(len(self._list))))
@@ -198,17 +192,11 @@ class ARCOffloadingManager(TierManager):
         (self._once if which == ONCE else self._often).push(slot)
 
     def check(self) -> None:
-        """Recompute the invariants, those of the four lists too. O(blocks).
-
-        Raises:
-            InvariantError: one is broken.
-        """
         super().check()
         once, often, ghosts_once, ghosts_often, target = self.policy_state()
         demand("TIER-4", "the blocks of T1 and T2", sorted(self.recency()), sorted(once + often))
         demand("TIER-4", "T1 read backwards", self._once.members()[::-1], self._once.backwards())
         demand("TIER-4", "T2 read backwards", self._often.members()[::-1], self._often.backwards())
-        check_keys(self._ghosts.index)
         present = set(once + often)
         ghosts = ghosts_once + ghosts_often
         demand("TIER-4", "ghosts that are present", [], [key for key in ghosts if key in present])

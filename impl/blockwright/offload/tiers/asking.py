@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from blockwright.arguments import integer
 from blockwright.errors import BlockError, InvalidArgumentError
 from blockwright.offload.tiers.interfaces import OffloadingManager
 from blockwright.offload.tiers.keys import keys_of, shown
+from blockwright.worker.rows import listed
 
 
-def items_of(name: str, values: object, what: str) -> list[object]:
-    """Return the items of an argument, read once.
-
-    Raises:
-        InvalidArgumentError: it cannot be iterated over.
-    """
-    try:
-        iterator = iter(values)  # type: ignore[call-overload]
-    except TypeError:
-        raise InvalidArgumentError(f"{name}: must be {what}, not {type(values).__name__}") from None
-    return list(iterator)
-
-
-def checked_tiers(tiers: object) -> list[OffloadingManager]:
+def checked_tiers(tiers: Sequence[OffloadingManager]) -> list[OffloadingManager]:
     """Return the tiers of a chain.
 
     Raises:
-        InvalidArgumentError: there is none, one is no manager, or one is given twice.
+        InvalidArgumentError: there is none, or one is given twice.
         UnsupportedError: the first has no places, so that the device's blocks cannot come to it or go from it.
     """
-    chained: list[OffloadingManager] = []
-    for tier in items_of("tiers", tiers, "a sequence of offloading managers"):
-        if not isinstance(tier, OffloadingManager):
-            raise InvalidArgumentError(f"tiers: must be offloading managers, not {type(tier).__name__}")
-        if any([tier is other for other in chained]):
-            raise InvalidArgumentError("tiers: one manager is given twice")
-        chained.append(tier)
+    chained = list(tiers)
+    if len({id(tier) for tier in chained}) < len(chained):
+        raise InvalidArgumentError("tiers: one manager is given twice")
     if len(chained) == 0:
         raise InvalidArgumentError("tiers: a chain has at least one tier")
     chained[0].places_of([])
@@ -49,7 +35,7 @@ def checked_reserve(reserve: object, num_tiers: int) -> list[int]:
     """
     if isinstance(reserve, int):
         return [integer("reserve", reserve)] * (num_tiers - 1)
-    numbers = [integer("reserve", each) for each in items_of("reserve", reserve, "an int or a sequence of int")]
+    numbers = [integer("reserve", each) for each in listed("reserve", reserve, "an int or a sequence of int")]
     if len(numbers) == num_tiers and numbers[-1] == 0:
         return numbers[:-1]
     if len(numbers) != num_tiers - 1:
@@ -70,18 +56,14 @@ def distinct_keys(block_hashes: object) -> list[bytes]:
     return keys
 
 
-def checked_device_ids(device_ids: object, num_blocks: int, span: int) -> list[int]:
+def checked_device_ids(device_ids: Iterable[int], num_blocks: int, span: int) -> list[int]:
     """Return the blocks of the device that a store or load names.
 
     Raises:
-        InvalidArgumentError: they are no ints, or not `span` for each block.
+        InvalidArgumentError: there are not `span` for each block.
         BlockError: one is negative.
     """
-    blocks: list[int] = []
-    for block in items_of("device_ids", device_ids, "an iterable of int"):
-        if not isinstance(block, int) or isinstance(block, bool):
-            raise InvalidArgumentError(f"device_ids: a block id is an int, not {type(block).__name__}")
-        blocks.append(int(block))
+    blocks = list(device_ids)
     if len(blocks) != num_blocks * span:
         raise InvalidArgumentError(f"device_ids: {len(blocks)} given, {num_blocks} blocks span {num_blocks * span}")
     for each in blocks:

@@ -42,11 +42,6 @@ class SlotBackend(Backend):
         self._num_freed: i64 = 0
 
     def copy(self) -> Backend:
-        """Return an independent copy.
-
-        Raises:
-            UnsupportedError: a subclass that does not define its copy.
-        """
         if type(self) is not SlotBackend:
             raise UnsupportedError(f"copy: {type(self).__name__} does not define its copy")
         twin = SlotBackend(self.block_size, self.medium, self.num_blocks)
@@ -148,7 +143,6 @@ class SlotBackend(Backend):
     # ------------------------------------------------------------------ places as statuses
 
     def get_num_free_blocks(self) -> int:
-        """Return how many blocks can be allocated now. O(1)."""
         return int(self.num_free_places())
 
     def allocate_blocks(self, block_hashes: list[bytes]) -> list[BlockStatus]:
@@ -173,7 +167,6 @@ class SlotBackend(Backend):
         self.return_places(vec[i32]([i32(place)]))
 
     def get_load_store_spec(self, block_hashes: Iterable[bytes], blocks: Iterable[BlockStatus]) -> LoadStoreSpec:
-        """Return where these blocks lie, for a worker."""
         return self.spec_of(list(block_hashes), [block.block_id for block in blocks])
 
 
@@ -195,11 +188,6 @@ class CPUBackend(SlotBackend):
         super().__init__(block_size, CPULoadStoreSpec.medium(), num_blocks)
 
     def copy(self) -> Backend:
-        """Return an independent copy.
-
-        Raises:
-            UnsupportedError: a subclass that does not define its copy.
-        """
         if type(self) is not CPUBackend:
             raise UnsupportedError(f"copy: {type(self).__name__} does not define its copy")
         twin = CPUBackend(self.block_size, self.num_blocks)

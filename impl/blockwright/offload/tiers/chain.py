@@ -18,11 +18,11 @@ from collections.abc import Iterable, Sequence
 from mypy_extensions import mypyc_attr
 
 from blockwright.arguments import integer
+from blockwright.core.keys.request import MAX_LENGTH
 from blockwright.core.pool.order.order import BlockHint
 from blockwright.errors import (
     BlockError,
     BlockNotReadyError,
-    BlockwrightError,
     InvalidArgumentError,
     NoFreeBlocksError,
     UnknownBlockHashError,
@@ -41,9 +41,20 @@ from blockwright.offload.tiers.interfaces import (
     OffloadingManager,
 )
 from blockwright.offload.tiers.keys import keys_of, shown
-from blockwright.offload.tiers.moves import TierMoves
 from blockwright.offload.tiers.retained import checked_hints
-from blockwright.offload.tiers.transfers import DEVICE, LOAD, PROMOTE, STORE, Finished, StoreStart, Transfer
+from blockwright.offload.tiers.transfers import (
+    DEMOTE,
+    DEVICE,
+    LOAD,
+    PROMOTE,
+    STORE,
+    Finished,
+    Job,
+    Jobs,
+    StoreStart,
+    Transfer,
+)
+from blockwright.offload.tiers.wholeness import Wholeness
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -64,6 +75,8 @@ class OffloadChain:
     Attributes:
         tiers: nearest to the device first.
         device_blocks_per_block: blocks of the device that one block of a tier spans.
+        num_dropped: blocks that were to be written through while the tier below had no room.
+        num_not_erased: forgotten blocks that a medium did not delete, since it failed.
     """
 
     def __init__(
@@ -96,7 +109,18 @@ class OffloadChain:
         if on_load not in ("keep", "free"):
             raise InvalidArgumentError(f"on_load: must be 'keep' or 'free', not {on_load!r}")
         self.tiers: list[OffloadingManager] = chained
-        self._moves = TierMoves(chained, checked_reserve(reserve, len(chained)), write == "through", on_load == "free")
+        self.num_dropped: int = 0
+        self.num_not_erased: int = 0
+        self._reserve: list[int] = checked_reserve(reserve, len(chained))
+        self._through: bool = write == "through"
+        self._frees: bool = on_load == "free"
+        self._refused: int = -1  # the tier that had no room for the last block
+        self._stuck: list[set[bytes]] = [set() for _ in chained]
+        self._forgotten: set[bytes] = set()  # to be forgotten, and still being written
+        self._held: list[tuple[int, bytes]] = []  # for a load that is about to begin
+        self._jobs: Jobs = Jobs()
+        self._finished: list[Finished] = []
+        self._whole: Wholeness = Wholeness()
         self.device_blocks_per_block: int = integer("device_blocks_per_block", device_blocks_per_block, 1)
         self._most: int | None = None if max_transfers is None else integer("max_transfers", max_transfers)
 
@@ -106,37 +130,27 @@ class OffloadChain:
         Raises:
             UnsupportedError: a tier cannot be copied.
         """
-        self._moves._whole.require()
+        self._whole.require()
         twin = OffloadChain(
             [tier.copy() for tier in self.tiers],
             device_blocks_per_block=self.device_blocks_per_block,
-            write="through" if self._moves._through else "back",
-            reserve=self._moves._reserve,
-            on_load="free" if self._moves._frees else "keep",
+            write="through" if self._through else "back",
+            reserve=self._reserve,
+            on_load="free" if self._frees else "keep",
             max_transfers=self._most,
         )
-        twin._moves._jobs = self._moves._jobs.copy()
-        twin._moves._finished = self._moves._finished.copy()
-        twin._moves._stuck = [each.copy() for each in self._moves._stuck]
-        twin._moves.num_dropped = self._moves.num_dropped
-        twin._moves.num_not_erased = self._moves.num_not_erased
-        twin._moves._forgotten = self._moves._forgotten.copy()
+        twin._jobs = self._jobs.copy()
+        twin._finished = self._finished.copy()
+        twin._stuck = [each.copy() for each in self._stuck]
+        twin.num_dropped = self.num_dropped
+        twin.num_not_erased = self.num_not_erased
+        twin._forgotten = self._forgotten.copy()
         return twin
 
     @property
     def writes_through(self) -> bool:
         """Whether blocks go to the next tier as soon as they have landed."""
-        return self._moves._through
-
-    @property
-    def num_dropped(self) -> int:
-        """Blocks that were to be written through while the tier below had no room."""
-        return self._moves.num_dropped
-
-    @property
-    def num_not_erased(self) -> int:
-        """Forgotten blocks that a medium did not delete, since it failed."""
-        return self._moves.num_not_erased
+        return self._through
 
     # ------------------------------------------------------------------ what the engine asks
 
@@ -149,18 +163,16 @@ class OffloadChain:
         Raises:
             InvalidArgumentError: a hash is not bytes, or empty; so in every call.
         """
-        self._moves._whole.require()
+        self._whole.require()
         keys = keys_of(block_hashes)
-        return self._moves._fitting(keys, self._moves._sources(keys))
+        return self._fitting(keys, self._sources(keys))
 
     def touch(self, block_hashes: Iterable[bytes]) -> None:
         """Count blocks as just used, in every tier, the first as the most recent."""
-        self._moves._whole.require()
         keys = keys_of(block_hashes)
-        self._moves._whole.begin()
-        for tier in self.tiers:
-            tier.touch(keys)
-        self._moves._whole.done()
+        with self._whole:
+            for tier in self.tiers:
+                tier.touch(keys)
 
     def advance_time(self, now: float) -> None:
         """Say in every tier what time it is, for hints that end.
@@ -168,7 +180,7 @@ class OffloadChain:
         Raises:
             InvalidArgumentError: `now` is no time.
         """
-        self._moves._whole.require()
+        self._whole.require()
         for tier in self.tiers:
             tier.advance_time(now)
 
@@ -193,34 +205,29 @@ class OffloadChain:
             InvalidArgumentError: a hash is given twice, or the number of blocks or hints is wrong.
             BlockError: a load under way writes one of the device's blocks.
         """
-        self._moves._whole.require()
+        self._whole.require()
         keys = distinct_keys(block_hashes)
         blocks = checked_device_ids(device_ids, len(keys), self.device_blocks_per_block)
         said = None if hints is None else checked_hints(keys, hints)
-        self._moves._jobs.check_unwritten(blocks)
-        if self._most is not None and len(self._moves._jobs.under_way) >= self._most:
+        self._jobs.check_unwritten(blocks)
+        if self._most is not None and len(self._jobs.under_way) >= self._most:
             return None
         nearest = self.tiers[0]
         if not self._can_take(keys, said):
             return None
-        self._moves._whole.begin()
-        prepared = nearest.prepare_store(keys) if said is None else nearest.prepare_store_hinted(keys, said)
-        if prepared is None:
-            self._moves._whole.done()
-            return None
-        self._moves._left(0, prepared.block_hashes_evicted)
-        nearest.touch(keys)  # law: CHAIN-16
-        new = prepared.block_hashes_to_store
-        if len(new) == 0:
-            self._moves._whole.done()
-            return StoreStart(None, [], prepared.block_hashes_evicted)
-        read = blocks if len(new) == len(keys) else self._blocks_of(set(new), keys, blocks)
-        number = self._moves._jobs.begin(
-            STORE, new, read, 0, DEVICE, GPULoadStoreSpec(read), prepared.store_spec, set()
-        )
-        self._moves._make_room()
-        self._moves._whole.done()
-        return StoreStart(number, new, prepared.block_hashes_evicted)
+        with self._whole:
+            prepared = nearest.prepare_store(keys) if said is None else nearest.prepare_store_hinted(keys, said)
+            if prepared is None:
+                return None
+            self._left(0, prepared.block_hashes_evicted)
+            nearest.touch(keys)  # law: CHAIN-16
+            new = prepared.block_hashes_to_store
+            if len(new) == 0:
+                return StoreStart(None, [], prepared.block_hashes_evicted)
+            read = blocks if len(new) == len(keys) else self._blocks_of(set(new), keys, blocks)
+            number = self._jobs.begin(STORE, new, read, 0, DEVICE, GPULoadStoreSpec(read), prepared.store_spec, set())
+            self._make_room()
+            return StoreStart(number, new, prepared.block_hashes_evicted)
 
     def load(self, block_hashes: Iterable[bytes], device_ids: Iterable[int]) -> int:
         """Begin to copy blocks to the device, those of lower tiers by way of tier 0; return the transfer's number.
@@ -236,27 +243,26 @@ class OffloadChain:
             NoFreeBlocksError: tier 0 has no room for the blocks that come up or, with write="back", would have to drop
                 a block for which the tier below has room.
         """
-        self._moves._whole.require()
+        self._whole.require()
         keys = distinct_keys(block_hashes)
         blocks = checked_device_ids(device_ids, len(keys), self.device_blocks_per_block)
-        self._moves._jobs.check_unwritten(blocks)
+        self._jobs.check_unwritten(blocks)
         if len(set(blocks)) < len(blocks):
             raise BlockError("device_ids: a load writes each block of the device once")
-        sources = self._moves._sources(keys)
+        sources = self._sources(keys)
         if len(sources) < len(keys):
             raise UnknownBlockHashError(f"load: block {shown(keys[len(sources)])} is readable in no tier")
         missing = [key for key, source in zip(keys, sources) if source > 0]
-        ready = [key for key, source in zip(keys, sources) if source == 0 and key not in self._moves._jobs.promoted]
+        ready = [key for key, source in zip(keys, sources) if source == 0 and key not in self._jobs.promoted]
         awaited = set(keys).difference(ready)
-        self._moves._whole.begin()
-        self.tiers[0].prepare_load(ready)
-        if len(missing) > 0:
-            self._raise(keys, sources, missing, ready)
-        self.tiers[0].touch(keys)
-        number = self._moves._jobs.begin(LOAD, keys, blocks, 0, DEVICE, None, GPULoadStoreSpec(blocks), awaited)
-        if len(missing) > 0:
-            self._moves._make_room()
-        self._moves._whole.done()
+        with self._whole:
+            self.tiers[0].prepare_load(ready)
+            if len(missing) > 0:
+                self._raise(keys, sources, missing, ready)
+            self.tiers[0].touch(keys)
+            number = self._jobs.begin(LOAD, keys, blocks, 0, DEVICE, None, GPULoadStoreSpec(blocks), awaited)
+            if len(missing) > 0:
+                self._make_room()
         return number
 
     def has_room(self, block_hashes: Iterable[bytes], hints: Iterable[BlockHint | None] | None = None) -> bool:
@@ -265,7 +271,7 @@ class OffloadChain:
         Raises:
             InvalidArgumentError: a hash is given twice, or the number of hints is wrong.
         """
-        self._moves._whole.require()
+        self._whole.require()
         keys = distinct_keys(block_hashes)
         return self._can_take(keys, None if hints is None else checked_hints(keys, hints))
 
@@ -277,13 +283,10 @@ class OffloadChain:
         Raises:
             InvalidArgumentError: `count` is no number of at least 0.
         """
-        self._moves._whole.require()
         wanted = integer("count", count)
-        if self._moves._through or len(self.tiers) == 1:
-            return
-        self._moves._whole.begin()
-        self._moves._make_room_in(0, wanted)
-        self._moves._whole.done()
+        with self._whole:
+            if not self._through and len(self.tiers) > 1:
+                self._make_room_in(0, wanted)
 
     def _keep(self, block_hashes: list[bytes]) -> None:
         """Keep only these blocks, which are about to be loaded, from being evicted; none ends it. O(blocks).
@@ -291,23 +294,22 @@ class OffloadChain:
         Each is held in the lowest tier that could give it up, so that the tiers above keep their room. Call it again
         once transfers have landed: the blocks may have moved.
         """
-        held = self._moves._held
-        self._moves._whole.begin()
-        for at, key in held:
-            self.tiers[at].complete_load([key])
-        held.clear()
-        left = block_hashes
-        for number in range(len(self.tiers) - 1, -1, -1):  # what is held below decides what may go from above
-            above: list[bytes] = []
-            for key in left:
-                status = self.tiers[number].status_of(key)
-                if status is None or status < 0:
-                    above.append(key)
-                elif status > 0 or self._moves._may_go(number, key):  # a load that ends may free it
-                    self.tiers[number].prepare_load([key])
-                    held.append((number, key))
-            left = above
-        self._moves._whole.done()
+        held = self._held
+        with self._whole:
+            for at, key in held:
+                self.tiers[at].complete_load([key])
+            held.clear()
+            left = block_hashes
+            for number in range(len(self.tiers) - 1, -1, -1):  # what is held below decides what may go from above
+                above: list[bytes] = []
+                for key in left:
+                    status = self.tiers[number].status_of(key)
+                    if status is None or status < 0:
+                        above.append(key)
+                    elif status > 0 or self._may_go(number, key):  # a load that ends may free it
+                        self.tiers[number].prepare_load([key])
+                        held.append((number, key))
+                left = above
 
     def forget(self, block_hashes: Iterable[bytes]) -> None:
         """Let no later lookup find some blocks, in any tier. O(blocks). law: FORGET-3, FORGET-4.
@@ -317,28 +319,24 @@ class OffloadChain:
         Raises:
             InvalidArgumentError: a hash is not bytes, or empty.
         """
-        self._moves._whole.require()
         keys = list(dict.fromkeys(keys_of(block_hashes)))
-        self._moves._whole.begin()
-        self._moves._forget(keys)
-        self._moves._whole.done()
+        with self._whole:
+            self._forget(keys)
 
     # ------------------------------------------------------------------ what the worker is told, and tells
 
     def take_transfers(self) -> list[Transfer]:
         """Return the transfers that may start now, each once, in the order in which they must start."""
         transfers: list[Transfer] = []
-        jobs = self._moves._jobs
-        self._moves._whole.require()
-        self._moves._whole.begin()
-        for job in list(jobs.waiting.values()):
-            if not jobs.may_start(job):
-                continue
-            source = job.source if job.source is not None else self.tiers[0].places_of(job.hashes)
-            job.is_started = True
-            del jobs.waiting[job.job_id]
-            transfers.append(Transfer(job.job_id, job.kind, source, job.destination, job.hashes))
-        self._moves._whole.done()
+        jobs = self._jobs
+        with self._whole:
+            for job in list(jobs.waiting.values()):
+                if not jobs.may_start(job):
+                    continue
+                source = job.source if job.source is not None else self.tiers[0].places_of(job.hashes)
+                job.is_started = True
+                del jobs.waiting[job.job_id]
+                transfers.append(Transfer(job.job_id, job.kind, source, job.destination, job.hashes))
         return transfers
 
     def finish(self, job_id: int, success: bool) -> Finished:
@@ -347,54 +345,43 @@ class OffloadChain:
         Raises:
             UnknownTransferError: it has ended, or was never handed out.
         """
-        self._moves._whole.require()
-        job = self._moves._jobs.started(job_id)
         did_arrive = bool(success)
-        self._moves._whole.begin()
-        try:
-            finished = self._moves._end(job, did_arrive)
-        except BlockwrightError:  # of a tier that is wrong: nothing was interrupted, and `check` can say more
-            self._moves._whole.done()
-            raise
-        self._moves._whole.done()
-        return finished
+        with self._whole:
+            return self._end(self._jobs.started(job_id), did_arrive)
 
     def cancel(self, job_id: int) -> bool:
         """Drop a store or load that was not handed out, as a failure; False if it is too late or no such thing."""
-        self._moves._whole.require()
-        job = self._moves._jobs.waiting.get(job_id)
+        self._whole.require()
+        job = self._jobs.waiting.get(job_id)
         if job is None or job.kind not in (STORE, LOAD):
             return False
-        self._moves._whole.begin()
-        if job.kind == LOAD:
-            self._moves._drop_load(job)
-            self._moves._settle()
-        else:
-            self._moves._end(job, False)
-        self._moves._whole.done()
+        with self._whole:
+            if job.kind == LOAD:
+                self._drop_load(job)
+                self._settle()
+            else:
+                self._end(job, False)
         return True
 
     def take_finished(self) -> list[Finished]:
         """Return the stores and loads that have ended, in whatever way, since the last call, in order of ending."""
-        self._moves._whole.require()
-        finished, self._moves._finished = self._moves._finished, []
+        self._whole.require()
+        finished, self._finished = self._finished, []
         return finished
 
     # ------------------------------------------------------------------ what it says of itself
 
     def pins(self) -> dict[int, int]:
         """Return, for each block of the device that a transfer under way reads or writes, how many do. law: CHAIN-1."""
-        self._moves._whole.require()
-        return self._moves._jobs.pins()
+        self._whole.require()
+        return self._jobs.pins()
 
     def take_events(self) -> list[OffloadingEvent]:
         """Return the events of all tiers since the last call, tier by tier."""
-        self._moves._whole.require()
         events: list[OffloadingEvent] = []
-        self._moves._whole.begin()
-        for tier in self.tiers:
-            events.extend(tier.take_events())
-        self._moves._whole.done()
+        with self._whole:
+            for tier in self.tiers:
+                events.extend(tier.take_events())
         return events
 
     def check(self) -> None:
@@ -403,10 +390,10 @@ class OffloadChain:
         Raises:
             InvariantError: one is broken.
         """
-        self._moves._whole.require()
+        self._whole.require()
         for tier in self.tiers:
             tier.check()
-        check_chain(self.tiers, self._moves._jobs, self._moves._held)
+        check_chain(self.tiers, self._jobs, self._held)
 
     # ------------------------------------------------------------------ within
 
@@ -416,10 +403,9 @@ class OffloadChain:
         if nearest.num_free >= len(keys):
             return True
         evicted = nearest.would_evict(keys, said)
-        return evicted is not None and len(self._moves._losing(0, evicted)) == 0
+        return evicted is not None and len(self._losing(0, evicted)) == 0
 
     def _blocks_of(self, new: set[bytes], keys: list[bytes], blocks: list[int]) -> list[int]:
-        """Return the blocks of the device that belong to some of the keys."""
         span = self.device_blocks_per_block
         chosen: list[int] = []
         for at, key in enumerate(keys):
@@ -441,7 +427,7 @@ class OffloadChain:
             hints = [self.tiers[places[key]].hint_of(key) for key in missing]  # law: CHAIN-13
             has_hints = any([hint is not None for hint in hints])
             evicted = nearest.would_evict(missing, hints if has_hints else None)
-            if evicted is None or len(self._moves._losing(0, evicted)) > 0:  # law: CHAIN-14
+            if evicted is None or len(self._losing(0, evicted)) > 0:  # law: CHAIN-14
                 raise NoFreeBlocksError(f"load: tier 0 has no room for {len(missing)} blocks from below")
             for number in range(1, len(self.tiers)):
                 chosen = [key for key, source in zip(keys, sources) if source == number]
@@ -450,21 +436,324 @@ class OffloadChain:
             prepared = nearest.prepare_store_hinted(missing, hints) if has_hints else nearest.prepare_store(missing)
             if prepared is None:
                 raise NoFreeBlocksError(f"load: tier 0 has no room for {len(missing)} blocks from below")
-            self._moves._left(0, prepared.block_hashes_evicted)
+            self._left(0, prepared.block_hashes_evicted)
         except MemoryError:
             raise
         except Exception as error:
             self._release(held, ready)
-            self._moves._whole.done()
+            self._whole.done()
             if isinstance(error, (UnknownBlockHashError, BlockNotReadyError)):
                 raise UnknownBlockHashError(f"load: a tier has lost a block meanwhile: {error}") from error
             raise
         for number, chosen, spec in held:
             self.tiers[number].touch(chosen)
-            self._moves._jobs.begin(PROMOTE, chosen, [], 0, number, spec, nearest.places_of(chosen), set())
+            self._jobs.begin(PROMOTE, chosen, [], 0, number, spec, nearest.places_of(chosen), set())
 
     def _release(self, held: list[tuple[int, list[bytes], LoadStoreSpec]], ready: list[bytes]) -> None:
-        """Release the blocks of a load that is not possible."""
         for number, chosen, _ in held:
             self.tiers[number].complete_load(chosen)
         self.tiers[0].complete_load(ready)
+
+    # ------------------------------------------------------------------ down
+
+    def _make_room(self) -> None:
+        """Send idle blocks down where fewer places are, or will be, free than the reserve says; oldest first."""
+        # law: CHAIN-10
+        if self._through:
+            return
+        for at, reserve in enumerate(self._reserve):
+            if reserve > 0:
+                self._make_room_in(at, reserve)
+
+    def _make_room_in(self, at: int, reserve: int) -> None:
+        """Send idle blocks of one tier down. O(blocks that go, and those passed over)."""
+        tier = self.tiers[at]
+        leaving = self._num_leaving(at)
+        seen: set[bytes] = set()
+        while True:
+            lacking = reserve - tier.num_free - leaving
+            if lacking <= 0:
+                return
+            idle = [key for key in tier.idle_blocks(len(seen) + lacking) if key not in seen]
+            if len(idle) == 0:
+                return
+            for key in idle:
+                seen.add(key)
+                lacking = reserve - tier.num_free - leaving
+                below = self.tiers[at + 1]
+                if lacking <= 0 or (below.num_free <= 0 and len(below.idle_blocks(1)) == 0):
+                    return
+                if self._waits(at + 1, lacking):
+                    return
+                self._refused = -1
+                if self._lower(at, key):
+                    leaving += 1
+                elif self._refused == at + 1:  # a store that is down refuses all of them
+                    return
+
+    def _num_leaving(self, at: int) -> int:
+        """Return how many blocks are on their way down from a tier. O(transfers under way)."""
+        return sum([len(job.hashes) for job in self._jobs.under_way.values() if job.kind == DEMOTE and job.above == at])
+
+    def _waits(self, at: int, lacking: int) -> bool:
+        """Return whether a tier is full until blocks have gone further down, and enough are on their way."""
+        tier = self.tiers[at]
+        if tier.num_free > 0 or len(self._losing(at, tier.idle_blocks(1))) == 0:
+            return False
+        further = lacking - self._num_leaving(at)
+        return further <= 0 or self._waits(at + 1, further)
+
+    def _lower(self, at: int, key: bytes) -> bool:
+        """Begin to copy a block to the tier below; return False if it is there already, or there is no room.
+
+        Written back, a block that is readable below leaves at once, and what would be lost below for it is sent further
+        down first: the block itself stays for now.
+        """
+        upper = self.tiers[at]
+        lower = self.tiers[at + 1]
+        status = lower.status_of(key)
+        if status is not None:
+            if status >= 0 and not self._through:
+                self._take_away(at, [key])
+            return False
+        hint = upper.hint_of(key)  # law: CHAIN-13
+        if at + 2 < len(self.tiers) and lower.num_free == 0:
+            lost = self._losing(at + 1, lower.would_evict([key], [hint]))
+            if len(lost) > 0:
+                self._lower(at + 1, lost[0])
+                return False
+        prepared = lower.prepare_store([key]) if hint is None else lower.prepare_store_hinted([key], [hint])
+        if prepared is None:
+            self._refused = at + 1
+            self.num_dropped += 1 if self._through else 0
+            return False
+        if len(prepared.block_hashes_to_store) > 0:
+            self._left(at + 1, prepared.block_hashes_evicted)
+            source = upper.prepare_load([key])
+            self._jobs.begin(DEMOTE, [key], [], at, at + 1, source, prepared.store_spec, set())
+            return True
+        if not self._through:
+            self._take_away(at, [key])
+        return False
+
+    def _offer(self, at: int, hashes: list[bytes]) -> None:
+        """Offer blocks that came to a tier to the next one if all is written through; the first is evicted last."""
+        # law: CHAIN-11
+        if self._through and at + 1 < len(self.tiers):
+            for key in hashes:
+                self._lower(at, key)
+            self.tiers[at + 1].touch(hashes)
+
+    def _take_away(self, at: int, hashes: list[bytes]) -> None:
+        """Take those blocks out of a tier that are idle there."""
+        tier = self.tiers[at]
+        idle = [key for key in hashes if tier.status_of(key) == 0]
+        if len(idle) > 0:
+            tier.remove(idle)
+            self._left(at, idle)
+
+    # ------------------------------------------------------------------ what is forgotten
+
+    def _forget(self, keys: list[bytes]) -> None:
+        """Let no lookup find blocks; those that are being written go when that has ended. law: FORGET-3, FORGET-4."""
+        for at, tier in enumerate(self.tiers):
+            self.num_not_erased += tier.erase(keys)
+            states = [tier.status_of(key) for key in keys]
+            self._take_away(at, [key for key, state in zip(keys, states) if state == 0])
+            read = [key for key, state in zip(keys, states) if state is not None and state > 0]
+            if len(read) > 0:
+                # A load that fails has the same effect: the block is found no more, and stays for its other readers.
+                tier.prepare_load(read)
+                tier.complete_load(read, False)
+                self._left(at, read)
+        self._forgotten.difference_update(keys)
+        self._forgotten.update([key for key in keys if self._is_written(key)])
+
+    def _is_written(self, key: bytes) -> bool:
+        return any([tier.status_of(key) == -1 for tier in self.tiers])
+
+    def _settle(self) -> None:
+        """Forget blocks that were being written when they were to be forgotten: a transfer has landed."""
+        if len(self._forgotten) > 0:
+            self._forget(sorted(self._forgotten))
+
+    # ------------------------------------------------------------------ what may be lost
+
+    def _may_go(self, at: int, key: bytes) -> bool:
+        """Return whether a block may be evicted: nothing is lost by it that the tier below could keep. law: CHAIN-14.
+
+        Where all is written through, each block was offered to the tier below when it came.
+        """
+        if self._through or at + 1 == len(self.tiers) or key in self._stuck[at]:
+            return True
+        below = self.tiers[at + 1]
+        return below.status_of(key) is not None or not (below.num_free > 0 or len(below.idle_blocks(1)) > 0)
+
+    def _losing(self, at: int, evicted: list[bytes] | None) -> list[bytes]:
+        """Return those of some blocks of a tier that may not be evicted; empty where there is no room anyway."""
+        if evicted is None or self._through:
+            return []
+        return [key for key in evicted if not self._may_go(at, key)]
+
+    def _left(self, at: int, hashes: list[bytes]) -> None:
+        """Forget of blocks that are gone from a tier whether they could be written below."""
+        stuck = self._stuck[at]
+        if len(stuck) > 0:
+            stuck.difference_update([key for key in hashes if self.tiers[at].status_of(key) is None])
+
+    def _fitting(self, keys: list[bytes], sources: list[int]) -> int:
+        """Return how many of the first blocks one load can bring up: tier 0 has room for those from below.
+
+        While a block of tier 0 has to move down before it may be evicted, only free places are room. law: CHAIN-15.
+        """
+        nearest = self.tiers[0]
+        free = nearest.num_free
+        coming = len(sources) - sources.count(0)
+        if coming <= free:
+            return len(sources)
+        first = nearest.idle_blocks(64)
+        waiting = len(self._losing(0, first)) > 0
+        if not waiting and not self._through and len(self.tiers) > 1:
+            waiting = len(self._losing(0, nearest.idle_blocks(MAX_LENGTH))) > 0
+        idle = set() if waiting else set(nearest.idle_blocks(coming + len(keys)))
+        length = coming = 0
+        while length < len(sources):
+            idle.discard(keys[length])
+            coming += 1 if sources[length] > 0 else 0
+            if coming > free + len(idle) and coming > free:
+                break
+            length += 1
+        return length
+
+    # ------------------------------------------------------------------ what can be read, and where
+
+    def _sources(self, keys: list[bytes]) -> list[int]:
+        """Return from which tier each of the first blocks, in a row, can be read; 0 also if it is on its way there.
+
+        A lower tier is asked about many blocks at once, since it may be far away.
+        """
+        nearest = self.tiers[0]
+        sources = [0] * nearest.lookup(keys)
+        known = [0] * len(self.tiers)  # up to where each lower tier is known to be readable
+        at = len(sources)
+        while at < len(keys):
+            status = nearest.status_of(keys[at])
+            if status is not None:
+                if status < 0 and (keys[at] not in self._jobs.promoted or keys[at] in self._forgotten):
+                    break
+                sources.append(0)
+            else:
+                source = self._lower_source(keys, at, known)
+                if source == 0:
+                    break
+                sources.append(source)
+            at += 1
+        return sources
+
+    def _lower_source(self, keys: list[bytes], at: int, known: list[int]) -> int:
+        """Return the first tier below the nearest where a block is readable, or 0."""
+        for number in range(1, len(self.tiers)):
+            if known[number] <= at:
+                known[number] = at + self.tiers[number].lookup(keys[at : at + 64])
+            if known[number] > at:
+                return number
+        return 0
+
+    # ------------------------------------------------------------------ landings
+
+    def _end(self, job: Job, success: bool) -> Finished:
+        self._jobs.end(job)
+        if job.kind == STORE:
+            self._land_store(job, success)
+        elif job.kind == DEMOTE:
+            self._land_demotion(job, success)
+        elif job.kind == PROMOTE:
+            self._land_promotion(job, success)
+        else:
+            self._land_load(job, success)
+        self._settle()
+        if success:  # after a failure the same block would be sent again, and fail for ever
+            self._make_room()
+        finished = job.ended(success)
+        if job.kind == STORE or job.kind == LOAD:
+            self._finished.append(finished)
+        return finished
+
+    def _land_store(self, job: Job, success: bool) -> None:
+        """Let the blocks be readable in tier 0, or gone after a failure. law: CHAIN-7."""
+        self.tiers[0].complete_store(job.hashes, success)
+        if success:
+            self._offer(0, job.hashes)
+
+    def _land_demotion(self, job: Job, success: bool) -> None:
+        """Let the block leave the tier above unless written through; after a failure it stays there. law: CHAIN-8."""
+        self.tiers[job.below].complete_store(job.hashes, success)
+        self.tiers[job.above].complete_load(job.hashes)
+        if not success:
+            if not self._through:
+                self._stuck[job.above].update(job.hashes)
+            self._left(job.above, job.hashes)
+            return
+        if self._through:
+            self._offer(job.below, job.hashes)
+        else:
+            self._stuck[job.above].difference_update(job.hashes)
+            self._take_away(job.above, job.hashes)
+
+    def _land_promotion(self, job: Job, success: bool) -> None:
+        """Let loads that waited hold the blocks. law: CHAIN-7.
+
+        If one of several blocks failed, each is tried again alone, except those that are forgotten: their source is
+        gone. If a single one failed, the source is blamed, and the loads are cut before it. law: CHAIN-17.
+        """
+        nearest = self.tiers[0]
+        below = self.tiers[job.below]
+        ended = job.hashes
+        if not success and len(ended) > 1:
+            again = [key for key in ended if key not in self._forgotten]
+            for key in again:
+                source = below.prepare_load([key])
+                self._jobs.begin(PROMOTE, [key], [], 0, job.below, source, nearest.places_of([key]), set())
+            below.complete_load(again)
+            ended = [key for key in ended if key in self._forgotten]
+            if len(ended) == 0:
+                return
+        nearest.complete_store(ended, success)
+        below.complete_load(ended, success)
+        self._left(job.below, ended)
+        hashes = set(ended)
+        for load in list(self._jobs.waiting.values()):
+            landed = [key for key in load.hashes if key in load.awaited and key in hashes]
+            if len(landed) == 0:
+                continue
+            if success:
+                nearest.prepare_load(landed)
+                load.awaited.difference_update(landed)
+            else:
+                self._cut(load, load.hashes.index(landed[0]))
+
+    def _land_load(self, job: Job, success: bool) -> None:
+        """Release the blocks; after a failure they are blamed, and found in tier 0 no more. law: CHAIN-7."""
+        # law: CHAIN-6, CHAIN-12
+        self.tiers[0].complete_load(job.hashes, success)
+        self._left(0, job.hashes)
+        if success and self._frees:
+            self._take_away(0, job.hashes)
+
+    def _cut(self, load: Job, length: int) -> None:
+        """Let a load that was not handed out go on with its first blocks alone; with none it ends."""
+        if length == 0:
+            self._drop_load(load)
+            return
+        kept = set(load.hashes[:length])
+        rest = [key for key in load.held() if key not in kept]
+        self._jobs.cut(load, length)
+        self.tiers[0].complete_load(rest)
+        self._left(0, rest)
+
+    def _drop_load(self, load: Job) -> None:
+        """End a load that was not handed out, and release its blocks. law: CHAIN-3."""
+        self._jobs.end(load)
+        self.tiers[0].complete_load(load.held())
+        self._left(0, load.hashes)
+        self._finished.append(load.ended(False))

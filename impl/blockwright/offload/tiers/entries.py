@@ -45,7 +45,6 @@ class Entries:
     """
 
     def __init__(self, has_statuses: bool) -> None:
-        """Make an empty table."""
         self.has_statuses: bool = has_statuses
         self.statuses: list[BlockStatus | None] = [None] if has_statuses else []
         self.index = KeyIndex()
@@ -74,7 +73,6 @@ class Entries:
         return slot
 
     def _grow(self) -> None:
-        """Follow the index in the number of slots."""
         more = zeros32(self.index.size - i64(len(self.state)))
         self.state = extend(self.state, more)
         self.readers = extend(self.readers, more)
@@ -99,7 +97,6 @@ class Entries:
         return slots
 
     def places_of(self, slots: vec[i32]) -> vec[i32]:
-        """Return the places of blocks. O(blocks)."""
         place = self.place
         places = slots[:]
         at: i64 = 0
@@ -109,7 +106,6 @@ class Entries:
         return places
 
     def status_of(self, slot: i64) -> BlockStatus:
-        """Return the backend's status of a block."""
         status = self.statuses[slot]
         if status is None:
             raise InvariantError("TIER-2", f"the place of slot {slot}", "one of the backend's", None)
@@ -130,11 +126,9 @@ class Entries:
         self.recency.push_all(slots)
 
     def is_readable(self, slot: i64) -> bool:
-        """Return whether a block is ready."""
         return self.state[slot] == READY
 
     def is_idle(self, slot: i64) -> bool:
-        """Return whether a block is ready and has no reader."""
         return self.state[slot] == READY and self.readers[slot] == 0
 
     def drop_all(self, slots: vec[i32]) -> None:

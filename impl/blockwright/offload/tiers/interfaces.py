@@ -40,11 +40,9 @@ class BlockIDsLoadStoreSpec(LoadStoreSpec):
     """
 
     def __init__(self, block_ids: list[int]) -> None:
-        """Name the places."""
         self.block_ids = block_ids
 
     def __repr__(self) -> str:
-        """Show medium and places."""
         return f"{type(self).__name__}({self.block_ids})"
 
 
@@ -54,7 +52,6 @@ class GPULoadStoreSpec(BlockIDsLoadStoreSpec):
 
     @staticmethod
     def medium() -> str:
-        """Return ``"GPU"``."""
         return "GPU"
 
 
@@ -64,7 +61,6 @@ class CPULoadStoreSpec(BlockIDsLoadStoreSpec):
 
     @staticmethod
     def medium() -> str:
-        """Return ``"CPU"``."""
         return "CPU"
 
 
@@ -113,7 +109,6 @@ class Backend:
     """
 
     def __init__(self, block_size: int, medium: str) -> None:
-        """Name block size and medium."""
         self.block_size = block_size
         self.medium = medium
 

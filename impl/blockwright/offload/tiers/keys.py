@@ -83,7 +83,6 @@ class KeyIndex:
     """
 
     def __init__(self) -> None:
-        """Make an empty index."""
         self.keys: list[bytes] = [b""]
         self.count: i64 = 0
         self.size: i64 = 1

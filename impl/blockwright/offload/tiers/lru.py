@@ -58,11 +58,6 @@ class LRUOffloadingManager(TierManager):
             self._retain(shares)
 
     def copy(self) -> OffloadingManager:
-        """Return an independent copy, backend included. O(blocks).
-
-        Raises:
-            UnsupportedError: the backend cannot be copied.
-        """
         twin = LRUOffloadingManager(self._copied_backend(), self._keeps_events)
         self._copy_books_to(twin)
         twin._now = self._now
@@ -95,11 +90,6 @@ class LRUOffloadingManager(TierManager):
     def would_evict(
         self, block_hashes: Iterable[bytes], hints: Iterable[BlockHint | None] | None = None
     ) -> list[bytes] | None:
-        """Return the blocks that `prepare_store_hinted` would evict for these now; None if it has no room.
-
-        Raises:
-            InvalidArgumentError: a hash is not bytes, or empty; or there is not one hint for each.
-        """
         self._whole.require()
         retention = self._retention
         if hints is None or retention is None:
@@ -113,7 +103,6 @@ class LRUOffloadingManager(TierManager):
             retention.coming = {}
 
     def hint_of(self, block_hash: bytes) -> BlockHint | None:
-        """Return the hint for a block that is present, or None. O(1)."""
         self._whole.require()
         slot = self._entries.index.find(keys_of([block_hash])[0])
         retention = self._retention
@@ -140,7 +129,6 @@ class LRUOffloadingManager(TierManager):
         return retention
 
     def _note_entered(self, slots: vec[i32]) -> None:
-        """Join the hints for the blocks of a store, new and present ones."""
         retention = self._retention
         if retention is not None:
             retention.grow(self._entries.index.size)
@@ -148,16 +136,10 @@ class LRUOffloadingManager(TierManager):
                 retention.join(self._entries.index.find(key), hint, self._now)
 
     def _note_leaving(self, slots: vec[i32], is_evicted: bool) -> None:
-        """Forget the hints for blocks that leave."""
         if self._retention is not None:
             self._retention.forget(slots)
 
     def check(self) -> None:
-        """Recompute the invariants, the counts of tenants with shares too. O(blocks).
-
-        Raises:
-            InvariantError: one is broken.
-        """
         super().check()
         if self._retention is not None:
             self._retention.check(self._entries.recency.members())

@@ -62,7 +62,6 @@ class TierRetention:
     """
 
     def __init__(self, shares: Mapping[str, int]) -> None:
-        """Begin without hints."""
         self.coming: dict[bytes, BlockHint] = {}
         self._numbers: dict[str, int] = {name: number for number, name in enumerate(shares, 1)}
         self._shares: vec[i64] = zeros64(len(shares) + 1)

@@ -20,7 +20,6 @@ class Ring:
     """
 
     def __init__(self) -> None:
-        """Make an empty ring."""
         self.newer: vec[i32] = zeros32(1)
         self._older: vec[i32] = zeros32(1)
         self.count: i64 = 0
@@ -54,7 +53,6 @@ class Ring:
         self.count += i64(len(slots))
 
     def leave_all(self, slots: vec[i32]) -> None:
-        """Take members out."""
         newer = self.newer
         older = self._older
         for slot in slots:
@@ -74,7 +72,6 @@ class Ring:
         self.count += 1
 
     def leave(self, slot: i64) -> None:
-        """Take a member out."""
         before = self._older[slot]
         after = self.newer[slot]
         self.newer[i64(before)] = after

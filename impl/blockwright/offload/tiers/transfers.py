@@ -97,7 +97,6 @@ class Job:
         awaited: set[bytes],
         is_started: bool = False,
     ) -> None:
-        """Describe the transfer."""
         self.job_id = job_id
         self.kind = kind
         self.hashes = hashes
@@ -131,7 +130,6 @@ class Job:
         return [key for key in self.hashes if key not in self.awaited]
 
     def ended(self, success: bool) -> Finished:
-        """Return how it has ended."""
         return Finished(self.job_id, self.kind, self.hashes, self.device_ids, success, self.is_started)
 
 
@@ -148,7 +146,6 @@ class Jobs:
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.under_way: dict[int, Job] = {}
         self.waiting: dict[int, Job] = {}
         self.readers: dict[int, int] = {}

@@ -37,15 +37,9 @@ class Wholeness:
         self._is_changing = True
 
     def done(self) -> None:
-        """Come to the end of a change."""
         self._is_changing = False
 
     def __enter__(self) -> None:
-        """Begin a change.
-
-        Raises:
-            InterruptedCallError: as `require`.
-        """
         self.require()
         self.begin()
 
