@@ -508,8 +508,8 @@ class KVCacheManager:
         """Return whether a new request could ever load tokens after a hit, however many blocks are free now.
 
         A load takes all blocks that the tokens after it read at once. It fits wherever the request could have computed
-        the same tokens; a connector offers no more than that. The hit need not be there. Complexity: O(groups). law:
-        LIVE-1.
+        the same tokens; a connector offers no more than that. The hit need not be there, but it ends with its blocks:
+        nothing is loaded after one that ends inside a block. Complexity: O(groups). law: LIVE-1.
 
         Raises:
             InvalidArgumentError: a count is out of range, or the request was made with another block size or hasher.
@@ -1047,10 +1047,8 @@ class KVCacheManager:
             UnknownRequestError: the request holds no blocks.
         """
         tables = tables_running(self._state, request)
-        return [
-            int(manager.state_block(table, request._num_computed))
-            for manager, table in zip(self._state.groups, tables.by_group)
-        ]
+        count = request._num_computed if request._num_computed <= int(tables.num_written) else 0
+        return [int(manager.state_block(table, count)) for manager, table in zip(self._state.groups, tables.by_group)]
 
     def get_num_common_prefix_blocks(self, request_id: str, num_running_requests: int) -> list[int]:
         """Return, per group, the leading blocks that are in the tables of exactly `num_running_requests` requests.
