@@ -874,8 +874,8 @@ class KVCacheManager:
         state.pool.require_whole()
         if state.journal is not None:
             return state.journal
-        most = 2 * num_facts + 2 * self.block_pool.num_blocks if num_blocks is None else num_blocks
-        if not 1 <= most <= 2**31:
+        most = min(2 * num_facts + 2 * self.block_pool.num_blocks, 2**31) if num_blocks is None else num_blocks
+        if num_blocks is not None and not 1 <= most <= 2**31:
             raise InvalidArgumentError(f"num_blocks: must be within 1..2**31 block ids, not {num_blocks!r}")
         # Tokens are counted by full attention's blocks, if there are any: another group may hold a part of them.
         counted = next((at for at, group in enumerate(state.groups) if group.keeps_all), 0)
