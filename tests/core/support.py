@@ -74,6 +74,7 @@ class Options(TypedDict, total=False):
     explain_evictions: bool
     track_evictions: bool
     raise_never_fits: bool
+    prefix_match_unit: int
 
 
 class Setup(NamedTuple):

@@ -221,8 +221,9 @@ def test_nothing_is_followed_where_the_sample_is_empty_and_wrong_arguments_are_r
         Metrics(manager, sample=2.0)
     with pytest.raises(InvalidArgumentError, match="names"):
         Metrics(manager, names="other")
-    with pytest.raises(InvalidArgumentError, match="num_facts"):
-        KVCacheManager(manager.kv_cache_config, 9).start_journal(num_facts=0)
+    for number in (0, -(2**20), 2**40):
+        with pytest.raises(InvalidArgumentError, match="num_facts"):
+            KVCacheManager(manager.kv_cache_config, 9).start_journal(num_facts=number)
     with pytest.raises(InvalidArgumentError, match="num_found"):
         manager.found_outside(Request("r", [1]), 1, 2)
 

@@ -512,8 +512,8 @@ class KVCacheManager:
         """Return whether a new request could ever load tokens after a hit, however many blocks are free now.
 
         A load takes all blocks that the tokens after it read at once. It fits wherever the request could have computed
-        the same tokens; a connector offers no more than that. The hit need not be there. Complexity: O(groups). law:
-        LIVE-1.
+        the same tokens; a connector offers no more than that. The hit need not be there, but it ends with its blocks:
+        nothing is loaded after one that ends inside a block. Complexity: O(groups). law: LIVE-1.
 
         Raises:
             InvalidArgumentError: a count is out of range, or the request was made with another block size or hasher.
@@ -878,8 +878,8 @@ class KVCacheManager:
         state.pool.require_whole()
         if state.journal is not None:
             return state.journal
-        most = 2 * num_facts + 2 * self.block_pool.num_blocks if num_blocks is None else num_blocks
-        if not 1 <= most <= 2**31:
+        most = min(2 * num_facts + 2 * self.block_pool.num_blocks, 2**31) if num_blocks is None else num_blocks
+        if num_blocks is not None and not 1 <= most <= 2**31:
             raise InvalidArgumentError(f"num_blocks: must be within 1..2**31 block ids, not {num_blocks!r}")
         # Tokens are counted by full attention's blocks, if there are any: another group may hold a part of them.
         counted = next((at for at, group in enumerate(state.groups) if group.keeps_all), 0)
@@ -1051,10 +1051,8 @@ class KVCacheManager:
             UnknownRequestError: the request holds no blocks.
         """
         tables = tables_running(self._state, request)
-        return [
-            int(manager.state_block(table, request._num_computed))
-            for manager, table in zip(self._state.groups, tables.by_group)
-        ]
+        count = request._num_computed if request._num_computed <= int(tables.num_written) else 0
+        return [int(manager.state_block(table, count)) for manager, table in zip(self._state.groups, tables.by_group)]
 
     def get_num_common_prefix_blocks(self, request_id: str, num_running_requests: int) -> list[int]:
         """Return, per group, the leading blocks that are in the tables of exactly `num_running_requests` requests.

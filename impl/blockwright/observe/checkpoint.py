@@ -32,9 +32,9 @@ FIELDS: tuple[type | tuple[type, ...], ...] = (str, MAYBE, str, int, MAYBE, int,
 def dump(manager: KVCacheManager, told: Iterable[KVCacheEvent], identity: bytes, hasher: BlockHasher | None) -> bytes:
     """Return which free block holds which prefix; see `KVCacheManager.dump`."""
     pool = manager.block_pool
+    _refuse_weak_keys(manager)
     if not pool.records_events:
         raise InvalidArgumentError("manager: records no events; make it with enable_kv_cache_events=True")
-    _refuse_weak_keys(manager)
     keys, groups = pool.block_keys(), pool.block_groups()
     places = [(block, (keys[block], groups[block])) for block in pool.free_block_ids()]
     wanted = {place for _, place in places}

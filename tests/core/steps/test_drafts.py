@@ -39,6 +39,20 @@ def test_the_state_follows_what_was_accepted(caching: bool) -> None:
 
 
 @pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("drafts", [0, 2])
+def test_the_state_follows_decoding_without_drafts(caching: bool, drafts: int) -> None:
+    manager = manager_over([full(4), mamba(4, drafts)], caching=caching)
+    request = Request("r", list(range(6)), 4)
+    for new in (6, 1, 1, 1):
+        assert manager.allocate_slots(request, new) is not None
+        request.num_computed_tokens += new
+        assert manager.get_state_block_ids(request) == [0, manager.get_block_ids("r")[1][-1]]
+        request.append_output_token_ids([7])
+    request.num_computed_tokens += 1
+    assert manager.get_state_block_ids(request) == [0, 0]  # a step that has been given no slots
+
+
+@pytest.mark.parametrize("caching", [True, False])
 def test_no_more_drafts_than_states(caching: bool) -> None:
     several: list[tuple[list[KVCacheSpec], int]] = [
         ([mamba(4, 2)], 2),

@@ -44,6 +44,19 @@ def test_a_load_that_goes_far_beyond_a_hit_gives_up_what_dies_of_it() -> None:
     assert held == [list(range(19)), list(range(15, 19)), list(range(16, 19))]
 
 
+def test_no_load_follows_a_hit_that_ends_inside_a_block() -> None:
+    manager = manager_of(full(4), prefix_match_unit=2)
+    manager.free(started(manager, "first", 6, 2))
+    request = Request("r", list(range(12)), 2)
+    hit, tokens = manager.get_computed_blocks(request)
+    assert tokens == 6
+    assert [manager.can_load(request, length, 2) for length in (0, 4, 6, 8)] == [True, True, False, True]
+    for call in (manager.allocate_slots, manager.plan):
+        counts = {"num_external_computed_tokens": 2}
+        assert "without" in refused(manager, InvalidArgumentError, call, request, 0, tokens, hit, **counts)
+    assert manager.allocate_slots(request, 0, num_external_computed_tokens=8) is not None
+
+
 def test_nothing_runs_on_what_has_not_come() -> None:
     manager = manager_of(full())
     request = loading(manager)

@@ -70,7 +70,8 @@ def new_step_starts(state: State) -> None:
 def settle_step(state: State, step: int, num_rejected_tokens: Mapping[str, int] | None) -> None:
     """Say that the oldest step in flight is done: ``settle_step``. law: SETTLE-1, FENCE-1, PUB-3."""
     if len(state.steps) == 0 or step != int(state.steps[0].number):
-        oldest = f"the oldest is {state.steps[0].number}" if state.steps else "no step is in flight"
+        none = "no step is in flight; start_step starts one, with overlap_steps=True"
+        oldest = f"the oldest is {state.steps[0].number}" if state.steps else none
         raise UnknownStepError(f"step: {step} is not the oldest step in flight; {oldest}")
     state.pool.require_whole()
     done = state.steps[0]

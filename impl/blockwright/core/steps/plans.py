@@ -247,7 +247,8 @@ def can_load(state: State, request: Request, num_new_computed_tokens: int, num_e
     # Nothing is computed by a load, so that no slots beyond its tokens are needed.
     ask.slots = ask.stop
     count_new(state, request, ask)
-    return bool(ask.stop <= state.config.max_len and ask.most < state.pool.num_blocks)
+    ends_with_blocks = state.config.unit == 0 or ask.hit_length % state.config.whole_alignment == 0
+    return bool(ends_with_blocks and ask.stop <= state.config.max_len and ask.most < state.pool.num_blocks)
 
 
 def request_version(state: State, request: Request, tables: RequestTables | None) -> tuple[int, ...]:

@@ -132,7 +132,8 @@ def check_ask(state: State, request: Request, tables: RequestTables | None, ask:
         raise InvalidArgumentError("num_new_tokens: must be at least 1 (or 0 together with a hit or a load)")
     if ask.new == 0 and ask.hit_length % state.config.whole_alignment != 0:
         raise InvalidArgumentError(
-            f"num_new_tokens: a hit of {ask.hit_length} tokens ends inside a block, so it needs a token to compute"
+            f"num_new_tokens: a hit of {ask.hit_length} tokens ends inside a block, so it needs a token to compute; "
+            "tokens are loaded after a hit that ends with its blocks, or without one"
         )
     if ask.external > 0 or ask.encoder > 0:
         check_admission(state, request, tables, ask)
@@ -165,7 +166,8 @@ def check_growth(state: State, request: Request, tables: RequestTables, computed
     if computed < tables.num_certain:
         raise InvalidArgumentError(
             f"num_computed_tokens: request {request.request_id!r} went back from {tables.num_written} to {computed}, "
-            f"but {tables.num_certain} tokens are certain; only drafts can be taken back, else free it and start again"
+            f"but {tables.num_certain} tokens are certain; raise the count after each step by the tokens that it has "
+            "computed. Only drafts can be taken back, else free the request and start again at 0"
         )
     if tables.num_loading > 0:
         raise InvalidArgumentError(

@@ -39,7 +39,8 @@ def longest_inside(
     where windows lack what those have, O(tokens / unit). law: HIT-2.
     """
     unit = state.config.unit
-    if state.pool.num_tails() == 0:
+    # A window of one token reads nothing of the block in which a hit ends, so a hit there needs no part.
+    if state.pool.num_tails() == 0 and all([group.rule.span != 1 for group in groups]):
         return length
     stop = max_length
     for group, probe in zip(groups, probes):

@@ -492,7 +492,9 @@ class GroupTables:
         if accepted > 0 and accepted <= i64(len(table.states)):
             return i64(table.states[accepted - 1])
         entry = self.entries_for(num_tokens) - 1
-        return i64(table.blocks[entry]) if accepted <= 0 and entry < i64(len(table.blocks)) else 0
+        # Where drafts have no states beside the table, a step in place goes on in its entry and covers nothing more.
+        is_written = accepted <= 0 or self.num_states == 0
+        return i64(table.blocks[entry]) if is_written and entry < i64(len(table.blocks)) else 0
 
     def publish(
         self, table: GroupTable, request: Request, units: i64, num_tokens: i64, stopped: i64, inside: i64
