@@ -255,9 +255,11 @@ class Journal:
             start: i64 = length // block_size * block_size
             parent = request.block_digest(start // request._block_size - 1) if start > 0 else None
             tokens = request.block_bytes(start, length)
-            items = () if not request._mm_items else request.items_within(start, length)
-            name, salt = request.lora_name, request.cache_salt
-            self._report(BlockStored(digest, parent, tokens, int(length - start), name, int(group), salt, items))
+            behind = length + request._lookahead  # law: EV-5
+            items = () if not request._mm_items else request.items_within(start, behind)
+            name, salt, size = request.lora_name, request.cache_salt, int(length - start)
+            ahead = request.token_bytes(length, behind) if behind > length else b""
+            self._report(BlockStored(digest, parent, tokens, size, name, int(group), salt, items, lookahead=ahead))
 
     def forgot_tail(self, number: i64, group: i64, was_last: bool) -> None:
         """Note that a tail lost its key; record an event if no other has it, unless a reset was reported. O(1)."""

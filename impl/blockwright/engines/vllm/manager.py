@@ -183,7 +183,6 @@ class KVCacheManager:
         whole = whole or (not self._has_states and (self.use_eagle or self._lookahead + num_prefill_lookahead > 0))
         whole = whole or dcp_world_size > 1 or len(sizes) < len(self._specs) or metrics_collector is not None
         whole = whole or (hash_block_size or 0) >= min(sizes)
-        whole = whole or (enable_kv_cache_events and (self.use_eagle or self._lookahead > 0 or self._num_drafts > 0))
         self._match_unit: int | None = None if whole else hash_block_size
         # vLLM has a draft head compute the unit behind a hit again. Here each key is that of the next unit's end: it
         # covers the tokens on which the head's data depends, so that nothing is computed again.
@@ -257,7 +256,9 @@ class KVCacheManager:
         self._dying: list[Any] = []
         self._offers: dict[str, list[tuple[int, int, int]]] = {}
         self._events = (
-            Events(self.core, groups, self._sizes, hash_block_size or self._unit, self._lookahead, self._running)
+            Events(
+                self.core, groups, self._sizes, self._hash_block_size or 0, self._lookahead, self._first, self._running
+            )
             if enable_kv_cache_events and enable_caching
             else None
         )
@@ -293,8 +294,7 @@ class KVCacheManager:
         if unit is not None and self._has_states and unit < min(self._state_sizes) and self._match_unit is None:
             raise UnsupportedError(
                 f"prefix_match_unit={unit}: hits that end inside a block of recurrent layers are not supported under "
-                "Blockwright beside drafts with KV events, --kv-cache-metrics, DCP or encoder layers: start vLLM "
-                "without --prefix-match-unit"
+                "Blockwright beside DCP, encoder layers or --kv-cache-metrics: start vLLM without --prefix-match-unit"
             )
         if connector is not None:
             if self._match_unit is not None:
