@@ -249,6 +249,8 @@ class Journal:
         self, number: i64, request: Request, length: i64, group: i64, block_size: i64, is_new: bool
     ) -> None:
         """Note a tail: the part of a block that ends after `length` tokens; record an event if it is new. law: EV-4."""
+        if self.events is None:
+            return
         digest = request.block_digest(length // request._block_size - 1)
         self._tail_digests[int(number)] = digest
         if is_new:
@@ -430,6 +432,7 @@ class Journal:
             demand("PUB-1", "blocks with a remembered prefix", published, sorted(self.contents))
         if self.events is not None or self.evictions is not None:
             demand("PUB-1", "blocks with a digest to tell", published, sorted(self._digests))
+        if self.events is not None:
             demand("PUB-1", "tails with a digest to tell", tails, sorted(self._tail_digests))
 
 
