@@ -195,6 +195,7 @@ def scheduler(
     size = kinds[0].page_size_bytes if kinds else 0
     tensors = [KVCacheTensor(size=size * num_blocks, layers=names, layer_stride=0, block_stride=size)] if kinds else []
     config.cache_config.prefix_cache_retention_interval = interval
+    config.cache_config.prefix_match_unit = unit
     memory = KVCacheConfig(
         num_blocks=num_blocks,
         kv_cache_tensors=tensors,

@@ -102,16 +102,20 @@ def _kinds(groups: str) -> list[Any]:
     return [kind for word in groups.split() for kind in stub.KINDS[word]()]
 
 
-@pytest.mark.parametrize("groups", ["full", "full sliding", "full state"])
+GROUPS = [("full", None), ("full sliding", None), ("full state", None), ("full state", 4)]
+"""Layers, and the tokens of a hash where they are fewer than a block's: hits end inside blocks."""
+
+
+@pytest.mark.parametrize(("groups", "unit"), GROUPS)
 @pytest.mark.parametrize("connector", ["NixlConnector", "NixlPushConnector", "MooncakeConnector"])
 def test_requests_are_handed_over(
-    connector: str, groups: str, models_folder: Path, monkeypatch: pytest.MonkeyPatch
+    connector: str, groups: str, unit: int | None, models_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.engines import transfers
 
     kinds, free, ends = _kinds(groups), [], []
     for has_ours in (False, True):
-        both = transfers.pair(models_folder, has_ours, kinds, 60 * len(kinds), connector)
+        both = transfers.pair(models_folder, has_ours, kinds, 60 * len(kinds), connector, unit)
         with monkeypatch.context() as patch:
             if not has_ours:  # with NIXL, vLLM counts a hit of full attention though the state for it is yet to come
                 patch.setattr(type(both[1].scheduler.connector), "supports_divergent_local_hybrid_hits", False)
@@ -128,7 +132,8 @@ def test_requests_are_handed_over(
         own = ours.tokens.get(name, [])
         assert own[: len(tokens)] == tokens[: len(own)]
     assert set(theirs.finished) == set(ours.finished)
-    assert ours.hits >= theirs.hits
+    if unit is None:  # else vLLM cuts a hit to whole blocks without the state there, which the load brings
+        assert ours.hits >= theirs.hits
 
 
 def test_the_last_token_of_a_prompt_finds_its_window(models_folder: Path) -> None:
@@ -141,8 +146,8 @@ def test_the_last_token_of_a_prompt_finds_its_window(models_folder: Path) -> Non
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize("groups", ["full", "full sliding", "full state"])
-def test_the_host_holds_what_it_says(groups: str, lazy: bool, models_folder: Path) -> None:
+@pytest.mark.parametrize(("groups", "unit"), GROUPS)
+def test_the_host_holds_what_it_says(groups: str, unit: int | None, lazy: bool, models_folder: Path) -> None:
     from tests.engines import stub, transfers
 
     kinds = _kinds(groups)
@@ -153,10 +158,10 @@ def test_the_host_holds_what_it_says(groups: str, lazy: bool, models_folder: Pat
     }
     blocks = 30 * len(kinds)
     sides = [
-        transfers.Host(stub.scheduler(models_folder, ours, kinds, blocks, connector=config), kinds)
+        transfers.Host(stub.scheduler(models_folder, ours, kinds, blocks, connector=config, unit=unit), kinds)
         for ours in (False, True)
     ]
-    stub.walk(sides, 1, 300, 16, exact=False)
+    stub.walk(sides, 1, 300, unit or 16, exact=False)
     print(groups, lazy, [(side.stored, side.loaded, side.hits) for side in sides])
     for side in sides:
         for _ in range(10):

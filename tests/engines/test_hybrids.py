@@ -26,6 +26,7 @@ CASES: dict[str, dict[str, Any]] = {
     "tight": {"blocks": 36},
     "blocks of 4": {"state": 4, "full": 4, "blocks": 200},
     "attention in smaller blocks": {"state": 32, "states": 2},
+    "attention in smaller blocks, eagle": {**EAGLE, "state": 32},
     "drafts": {"drafts": 3},
     "drafts, tight": {"drafts": 3, "blocks": 40},
     "eagle": EAGLE,
@@ -35,6 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
     "blocks of 4, 6 drafts": {"state": 4, "full": 4, "drafts": 6, "blocks": 300},
     "fine hashes": UNIT,
     "fine hashes, tight": {**UNIT, "blocks": 36},
+    "fine hashes, metrics": {**UNIT, "blocks": 36, "kv_cache_metrics": True, "kv_cache_metrics_sample": 1.0},
     "fine hashes, drafts": {**UNIT, "drafts": 3},
     "fine hashes, eagle": {**UNIT, **EAGLE},
     "fine hashes, eagle, tight": {**UNIT, **EAGLE, "blocks": 44},
@@ -139,7 +141,8 @@ def test_a_state_that_is_to_be_copied_is_hit_a_step_later(models_folder: Path) -
 
 
 @pytest.mark.parametrize("depth", [0, 1], ids=["sync", "in flight"])
-def test_who_follows_events_knows_every_part(depth: int, models_folder: Path) -> None:
+@pytest.mark.parametrize("drafts", [{}, {"drafts": 3}, EAGLE], ids=["plain", "drafts", "eagle"])
+def test_who_follows_events_knows_every_part(drafts: dict[str, Any], depth: int, models_folder: Path) -> None:
     """At each step the events name what the pool has keys of, and in the end a router finds all that a prompt hits."""
     from tests.engines import stub
     from vllm.distributed.kv_events import KVEventBatch
@@ -147,9 +150,11 @@ def test_who_follows_events_knows_every_part(depth: int, models_folder: Path) ->
     from blockwright.observe import PrefixIndex
     from blockwright.observe.wire import decode, hash_of
 
-    kinds: list[Any] = [stub.state(16), stub.full(16)]
-    made = stub.scheduler(models_folder, True, kinds, 120, is_async=depth > 0, unit=4, events=True)
+    count = drafts.get("drafts", 0)
+    kinds = stub.drafting([stub.state(16), stub.full(16)], count)
+    made = stub.scheduler(models_folder, True, kinds, 120, is_async=depth > 0, unit=4, events=True, **drafts)
     manager, heard, seen, names = made.kv_cache_manager, PrefixIndex(), dict[str, Any](), dict[bytes, int]()
+    ahead = getattr(made, "num_hash_lookahead_tokens", 0)
 
     def publish(batch: KVEventBatch) -> None:
         heard.apply(decode(msgspec.msgpack.encode(batch)))
@@ -157,8 +162,11 @@ def test_who_follows_events_knows_every_part(depth: int, models_folder: Path) ->
     class Follower(stub.Side):
         def check(self) -> None:
             super().check()
-            seen.update({name: (each.all_token_ids[:], each.cache_salt) for name, each in made.requests.items()})
-            names.update({key[:16]: hash_of(key) for each in made.requests.values() for key in each.block_hashes})
+            last = [seen[name] for name in list(seen)[-40:]]  # one that has just ended has learned its last tokens
+            seen.update(made.requests)
+            names.update(
+                {key[:16]: hash_of(key) for each in (*last, *made.requests.values()) for key in each.block_hashes}
+            )
             publish(KVEventBatch(ts=0.0, events=manager.take_events()))
             pool = manager.core.block_pool
             keyed = zip(pool.block_groups(), pool.block_keys(), pool.tail_keys(), strict=True)
@@ -166,13 +174,15 @@ def test_who_follows_events_knows_every_part(depth: int, models_folder: Path) ->
             assert {key[:2] for key in heard.known_keys()} == found
 
     made.kv_event_publisher.publish = publish
-    side = Follower(made, kinds, depth=depth)
+    side = Follower(made, kinds, depth=depth, drafts=count)
     stub.walk([side], 1, STEPS, made.hash_block_size, longest=110, exact=True)
     inside = 0
-    for name, (tokens, salt) in seen.items():
-        hit = manager.get_computed_blocks(stub.request(f"again {name}", list(tokens), 4, 1, cache_salt=salt))[1]
+    for name, request in seen.items():
+        tokens, salt = request.all_token_ids[:], request.cache_salt
+        again = stub.request(f"again {name}", list(tokens), 4, 1, ahead, cache_salt=salt)
+        hit = manager.get_computed_blocks(again)[1]
         inside += hit % 16 > 0
-        assert heard.match(tokens[:hit], group_id=1, cache_salt=salt) == hit
+        assert heard.match(tokens[: hit + ahead], group_id=1, cache_salt=salt) == hit
     assert inside
 
 

@@ -252,13 +252,12 @@ def test_every_field_of_this_release_is_known() -> None:
     assert [each.name for kind in declared for each in dataclasses.fields(kind) if each.name not in known] == []
 
 
-def test_a_match_unit_below_a_state_s_block_is_refused_by_name(models_folder: Path) -> None:
+def test_a_match_unit_below_a_state_s_block_is_refused_by_name() -> None:
     from tests.engines import stub
 
-    kinds = stub.drafting([stub.full(), stub.state()], 2)
-    manager = stub.scheduler(models_folder, True, kinds, 20, drafts=2, unit=8, events=True).kv_cache_manager
-    settings = type("CacheConfig", (), {"prefix_match_unit": 8})
-    with pytest.raises(UnsupportedError, match="prefix_match_unit=8: hits that end inside a block"):
+    manager = _manager([stub.full(), stub.state(32)], dcp_world_size=2)
+    settings = type("CacheConfig", (), {"prefix_match_unit": 16})
+    with pytest.raises(UnsupportedError, match=r"prefix_match_unit=16: hits that end inside a block .* beside DCP"):
         manager.bind(type("Scheduler", (), {"cache_config": settings, "connector": None}))
 
 

@@ -110,8 +110,9 @@ def test_the_same_tokens_come_out(name: str, models_folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("unit", [{}, {"prefix_match_unit": 32}], ids=["whole blocks", "hits inside blocks"])
 def test_recurrent_layers_with_drafts_give_the_tokens_of_no_caching(
-    models_folder: Path, monkeypatch: pytest.MonkeyPatch
+    unit: dict[str, Any], models_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.engines import models, recurrent, served
 
@@ -125,11 +126,13 @@ def test_recurrent_layers_with_drafts_give_the_tokens_of_no_caching(
     for prompt, (tokens,) in zip(served.prompts(3, 5, 500), plain.tokens[0], strict=True):
         answers[tuple(prompt["prompt_token_ids"])] = tokens
     options |= {"speculative_config": {"method": "mtp", "num_speculative_tokens": 3}}
-    options |= {"enable_prefix_caching": True, "mamba_cache_mode": "align"}
+    options |= {"enable_prefix_caching": True, "mamba_cache_mode": "align"} | unit
     theirs, ours = served.both(models_folder, "small_blocks", served.generate(**size), **options)
     print(served.show("recurrent, drafts", theirs, ours), ours.notes, recurrent.COPIES)
     assert ours.tokens == plain.tokens * 2
     assert min(ours.hits, ours.notes["accepted"], *recurrent.COPIES.values()) > 0
+    if unit:
+        assert ours.hits >= theirs.hits
 
 
 @pytest.mark.slow

@@ -111,12 +111,14 @@ def params(connector: str, name: str, finished: Any) -> dict[str, Any] | None:
     return given
 
 
-def pair(folder: Path, ours: bool, kinds: Sequence[Any], blocks: int, connector: str) -> tuple[Prefill, Decode]:
+def pair(
+    folder: Path, ours: bool, kinds: Sequence[Any], blocks: int, connector: str, unit: int | None = None
+) -> tuple[Prefill, Decode]:
     """Return both ends, with vLLM's manager or with ours."""
 
     def made(role: str) -> Any:
         config = {"kv_connector": connector, "kv_role": role, "engine_id": role}
-        return stub.scheduler(folder, ours, kinds, blocks, connector=config)
+        return stub.scheduler(folder, ours, kinds, blocks, connector=config, unit=unit)
 
     prefill = Prefill(made("kv_producer"), kinds)
     return prefill, Decode(prefill, made("kv_consumer"), kinds)
@@ -143,7 +145,7 @@ def hand_over(
             if window and (len(prompts[name]) - window + 1) % 16 == 0:
                 prompts[name].append(3)
             asked = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": name}
-            prefill.scheduler.add_request(_request(name, prompts[name], 1, asked))
+            prefill.scheduler.add_request(_request(prefill, name, prompts[name], 1, asked))
             if draw(name, "abort there", 9) == 0:
                 aborts.setdefault(number + 1 + draw(name, "soon", 6), []).append((prefill, name))
         for name, finished in list(prefill.finished.items()):
@@ -151,7 +153,7 @@ def hand_over(
             given = params(connector, name, finished)
             if str(finished.finish_reason) != "length" or given is None:
                 continue
-            decode.scheduler.add_request(_request(name, prompts[name], 5 + draw(name, "tokens", 40), given))
+            decode.scheduler.add_request(_request(decode, name, prompts[name], 5 + draw(name, "tokens", 40), given))
             if draw(name, "abort here", 6) == 0:
                 aborts.setdefault(number + draw(name, "later", 7), []).append((decode, name))
         for side, name in aborts.pop(number, ()):
@@ -168,8 +170,8 @@ def hand_over(
     return free
 
 
-def _request(name: str, tokens: list[int], most: int, given: dict[str, Any]) -> Any:
-    made = stub.request(name, list(tokens), 16, most)
+def _request(side: stub.Side, name: str, tokens: list[int], most: int, given: dict[str, Any]) -> Any:
+    made = stub.request(name, list(tokens), side.scheduler.hash_block_size, most)
     made.kv_transfer_params = given
     return made
 

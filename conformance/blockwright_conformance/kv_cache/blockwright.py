@@ -89,7 +89,7 @@ def options_of(config: Config) -> dict[str, Any]:
     if added.keeps:
         options["passing_spares"] = added.spares if added.learns is None else None
         options["wanted_interval"] = added.every
-        options["track_evictions"] = not added.unit
+        options["track_evictions"] = True
     if added.unit:
         options["prefix_match_unit"] = added.unit
     if not added.retains:

@@ -4,7 +4,7 @@ A difference begins with the law that it breaks, or with the field that differs 
 """
 
 from blockwright_spec.manager.choices import Choice, recorded
-from blockwright_spec.manager.events import Listener
+from blockwright_spec.manager.events import Listener, num_own
 from blockwright_spec.manager.hits import found, holding
 from blockwright_spec.manager.in_time.explain import explained
 from blockwright_spec.manager.laws import EVENT_LAWS, METRIC_LAWS
@@ -94,15 +94,18 @@ def misreported(outcome: ManagerOutcome, told: tuple[tuple[int, Content, bool], 
     """Name evictions that were reported and were none, losses that were not reported (STEP-4), and wrong classes.
 
     A prefix that the same step publishes again in another block need not be reported: the manager may have published it
-    before it takes the last old block. The class of a block that the same step let go of is not known before it.
+    before it takes the last old block. The class of a block that the same step let go of is not known before it. A part
+    of a block is not reported.
     """
     lost: list[tuple[int, Content]] = []
     wanted: list[tuple[int, Content]] = []
     evicted = [(block, content) for block, content, _ in told]
     classes: dict[int, bool] = {}
     for before, step in outcome.steps:
-        lost += step.evicted
         for block, content in step.evicted:
+            if num_own(before, content) < before.config.groups[content[0]].block_size:
+                continue
+            lost.append((block, content))
             if block in before.queue:
                 classes[block] = bool(before.marks) and before.marks[block].passing
             if (block, content) in evicted or not {*holding(step.state, content)} - {block}:

@@ -156,7 +156,7 @@ class KVCacheManager:
             watermark: share of the blocks that stay free when a request joins others, within 0.0 .. 1.0.
             explain_evictions: remember how keys were lost, for `explain_hit` and `make_eviction_stats`: the last
                 ``num_blocks - 1`` losses, older ones are forgotten.
-            track_evictions: record the contents that are evicted, for `take_evictions`.
+            track_evictions: record the contents that are evicted, for `take_evictions`: whole blocks.
             shares: blocks of the pool that belong to each tenant, by cache salt. A candidate of a tenant with no more
                 than its share is evicted for others only where there is no other candidate; blocks that its requests
                 hold are part of its share. Salts that are not named, and requests without one, have no share.
@@ -184,7 +184,7 @@ class KVCacheManager:
                 request that hits part of a block which others read gets that part as a copy: run those of
                 `take_copies` before each step, and call `new_step_starts` at its beginning. None: hits end with whole
                 blocks. Without the options that know whole blocks only: `use_eagle`, `verify_tokens`,
-                `explain_evictions`, `track_evictions`, shares, hints and `eviction_policy`.
+                `explain_evictions`, shares, hints and `eviction_policy`.
 
         Complexity: O(num_blocks + shares).
 
@@ -226,7 +226,6 @@ class KVCacheManager:
                 "use_eagle": use_eagle,
                 "verify_tokens": verify_tokens,
                 "explain_evictions": explain_evictions,
-                "track_evictions": track_evictions,
                 "shares": shares is not None,
                 "hint_guard": hint_guard > 0,
                 "eviction_policy": eviction_policy is not None,

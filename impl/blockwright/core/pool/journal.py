@@ -249,15 +249,19 @@ class Journal:
         self, number: i64, request: Request, length: i64, group: i64, block_size: i64, is_new: bool
     ) -> None:
         """Note a tail: the part of a block that ends after `length` tokens; record an event if it is new. law: EV-4."""
+        if self.events is None:
+            return
         digest = request.block_digest(length // request._block_size - 1)
         self._tail_digests[int(number)] = digest
         if is_new:
             start: i64 = length // block_size * block_size
             parent = request.block_digest(start // request._block_size - 1) if start > 0 else None
             tokens = request.block_bytes(start, length)
-            items = () if not request._mm_items else request.items_within(start, length)
-            name, salt = request.lora_name, request.cache_salt
-            self._report(BlockStored(digest, parent, tokens, int(length - start), name, int(group), salt, items))
+            behind = length + request._lookahead  # law: EV-5
+            items = () if not request._mm_items else request.items_within(start, behind)
+            name, salt, size = request.lora_name, request.cache_salt, int(length - start)
+            ahead = request.token_bytes(length, behind) if behind > length else b""
+            self._report(BlockStored(digest, parent, tokens, size, name, int(group), salt, items, lookahead=ahead))
 
     def forgot_tail(self, number: i64, group: i64, was_last: bool) -> None:
         """Note that a tail lost its key; record an event if no other has it, unless a reset was reported. O(1)."""
@@ -428,6 +432,7 @@ class Journal:
             demand("PUB-1", "blocks with a remembered prefix", published, sorted(self.contents))
         if self.events is not None or self.evictions is not None:
             demand("PUB-1", "blocks with a digest to tell", published, sorted(self._digests))
+        if self.events is not None:
             demand("PUB-1", "tails with a digest to tell", tails, sorted(self._tail_digests))
 
 

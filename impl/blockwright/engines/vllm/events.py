@@ -23,10 +23,16 @@ class Events:
         sizes: Sequence[int],
         hash_block_size: int,
         lookahead: int,
+        first: int,
         running: Mapping[str, Any],
     ) -> None:
-        """Listen to a manager whose groups, with blocks of these sizes, vLLM declared so; hashes may look ahead."""
-        self._core, self._sizes, self._unit, self._lookahead = core, sizes, hash_block_size, lookahead
+        """Listen to a manager whose groups, with blocks of these sizes, vLLM declared so.
+
+        Hashes may look ahead, by so many tokens; that of the first unit is number `first`.
+        """
+        self._core, self._sizes, self._unit, self._first = core, sizes, hash_block_size, first
+        # Before 0.33 an event has no field for the tokens that a hash looks ahead at.
+        self._lookahead = lookahead if "lookahead_token_ids" in BlockStored.__struct_fields__ else 0
         self._running = running
         self._kinds = [
             (get_kv_cache_spec_kind(group.kv_cache_spec).value, get_kv_cache_spec_sliding_window(group.kv_cache_spec))
@@ -50,7 +56,8 @@ class Events:
                 if request is None or event.block_hash not in request.block_hashes:
                     others = others or {each: other for other in self._running.values() for each in other.block_hashes}
                     owner = others[event.block_hash]
-                end, at = (owner.block_hashes.index(event.block_hash) + 1) * self._unit, event.group_id
+                number = owner.block_hashes.index(event.block_hash)
+                end, at = (number + 1 - self._first) * self._unit, event.group_id
             is_next = event is not None and end == (run or [0])[-1] + self._sizes[group]
             if run and not (is_next and owner is whose and at == group):
                 self._stored(whose, group, run)
@@ -81,8 +88,9 @@ class Events:
         ahead, lora = self._lookahead, request.lora_request
         start = (ends[0] - 1) // self._sizes[group] * self._sizes[group]
         size = ends[0] - start
-        hashes = [request.block_hashes[end // self._unit - 1] for end in ends]
-        parent = request.block_hashes[start // self._unit - 1] if start else None
+        before = self._first - 1  # a hash's number less that of its units
+        hashes = [request.block_hashes[end // self._unit + before] for end in ends]
+        parent = request.block_hashes[start // self._unit + before] if start else None
         keys = [utils.generate_block_hash_extra_keys(request, end - size, end + ahead, 0)[0] for end in ends]
         more = {"lookahead_token_ids": [request.all_token_ids[end : end + ahead] for end in ends]} if ahead else {}
         kind, window = self._kinds[group]

@@ -12,6 +12,7 @@ back are never counted as certain.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import chain
 from types import SimpleNamespace
@@ -181,9 +182,9 @@ class KVCacheManager:
         # Where one of these is on, hits end with blocks, as with vLLM's own manager.
         whole = not enable_caching or self._again > 0 or not hash_block_size
         whole = whole or (not self._has_states and (self.use_eagle or self._lookahead + num_prefill_lookahead > 0))
-        whole = whole or dcp_world_size > 1 or len(sizes) < len(self._specs) or metrics_collector is not None
-        whole = whole or (hash_block_size or 0) >= min(sizes)
-        whole = whole or (enable_kv_cache_events and (self.use_eagle or self._lookahead > 0 or self._num_drafts > 0))
+        whole = whole or dcp_world_size > 1 or len(sizes) < len(self._specs)
+        states = [spec.block_size for spec in self._specs if isinstance(spec, MambaSpec)]
+        whole = whole or (hash_block_size or 0) >= (max(states) if self._has_states else min(sizes))
         self._match_unit: int | None = None if whole else hash_block_size
         # vLLM has a draft head compute the unit behind a hit again. Here each key is that of the next unit's end: it
         # covers the tokens on which the head's data depends, so that nothing is computed again.
@@ -256,8 +257,12 @@ class KVCacheManager:
         self._left: list[tuple[int, Any]] = []
         self._dying: list[Any] = []
         self._offers: dict[str, list[tuple[int, int, int]]] = {}
+        self._asked: tuple[Any, KVCacheBlocks | None] = None, None  # who looked up last, and the hit
+        self._unserved: KVCacheBlocks | None = None  # a hit that could not be cut
         self._events = (
-            Events(self.core, groups, self._sizes, hash_block_size or self._unit, self._lookahead, self._running)
+            Events(
+                self.core, groups, self._sizes, self._hash_block_size or 0, self._lookahead, self._first, self._running
+            )
             if enable_kv_cache_events and enable_caching
             else None
         )
@@ -293,15 +298,9 @@ class KVCacheManager:
         if unit is not None and self._has_states and unit < min(self._state_sizes) and self._match_unit is None:
             raise UnsupportedError(
                 f"prefix_match_unit={unit}: hits that end inside a block of recurrent layers are not supported under "
-                "Blockwright beside drafts with KV events, --kv-cache-metrics, DCP or encoder layers: start vLLM "
-                "without --prefix-match-unit"
+                "Blockwright beside DCP or encoder layers: start vLLM without --prefix-match-unit"
             )
         if connector is not None:
-            if self._match_unit is not None:
-                raise UnsupportedError(
-                    f"prefix_match_unit={unit}: hits that end inside a block beside a connector, which moves whole "
-                    "blocks, are not supported under Blockwright: start vLLM without --prefix-match-unit"
-                )
             if self._again:
                 raise UnsupportedError(
                     "drafts of several modules beside a connector are not supported under Blockwright: what is loaded "
@@ -326,8 +325,11 @@ class KVCacheManager:
         twin.learn(request, request.num_tokens)
         own = twin.request
         if max_cache_hit_length is not None and max_cache_hit_length < request.num_tokens - 1:
-            own = self._prefix(request.block_hashes, request.all_token_ids[: max(0, max_cache_hit_length) + 1])
+            own = self._prefix(request.block_hashes, request.all_token_ids, max(0, max_cache_hit_length))
         hit, length = self.core.get_computed_blocks(own)
+        if twin.takes_whole:
+            hit, length = self._whole_hit(request.block_hashes, request.all_token_ids, length)
+        self._asked = request, hit
         if self._events is not None and length and getattr(request, "kv_cache_report_mode", "") == "full":
             self._events.repeat(request, length)
         twin.junction = own.junction if self._has_states else 0
@@ -339,26 +341,52 @@ class KVCacheManager:
         """Return the hit that all layers have: a connector brings what lies beyond it."""
         return *self.get_computed_blocks(request, max_cache_hit_length), False
 
-    def _prefix(self, hashes: Any, tokens: list[int]) -> Request:
-        """Return a request that only asks: what is the hit of these tokens, the last of which is left to compute?"""
+    def _prefix(self, hashes: Any, tokens: Sequence[int], most: int) -> Request:
+        """Return a request that only asks: what is the hit of these tokens, up to `most` of them?"""
         hasher = GivenHasher(hashes, key_lookahead=self._lookahead, first=self._first)
-        return Twin.request_of("asks", tokens, self._hash_block_size, hasher)
+        return Twin.request_of("asks", list(tokens[: most + max(1, self._lookahead)]), self._hash_block_size, hasher)
+
+    def _whole_hit(self, hashes: Any, tokens: Sequence[int], most: int) -> tuple[KVCacheBlocks, int]:
+        """Return the longest hit of at most so many tokens that ends with a block of each group, and its tokens."""
+        size = math.lcm(*self._sizes)
+        while True:
+            hit, length = self.core.get_computed_blocks(self._prefix(hashes, tokens, most - most % size))
+            if length % size == 0:
+                return hit, length
+            most = length
 
     def _hits_per_group(self, block_hashes: Any, max_cache_hit_length: int) -> tuple[None, tuple[int, ...]]:
         """Return the hit that each group has alone, as the offloading connector asks vLLM's coordinator.
 
-        The blocks, which vLLM returns first, are read by nobody.
+        With a unit it is the hit that all have, which is no longer. The blocks, which vLLM returns first, are read by
+        nobody.
         """
         self._publish_for_readers()
-        own = self._prefix(block_hashes, [0] * (max_cache_hit_length + 1))
+        tokens = [0] * (max_cache_hit_length + 1)
+        if self._match_unit is not None:
+            keyed = max(0, len(block_hashes) - self._first) * self._match_unit
+            length = self._whole_hit(block_hashes, tokens, min(max_cache_hit_length, keyed))[1]
+            return None, (length,) * len(self._sizes)
+        own = self._prefix(block_hashes, tokens, max_cache_hit_length)
         return None, tuple(group.num_tokens for group in self.core.explain_hit(own).groups)
 
     def truncate_computed_blocks(self, blocks: KVCacheBlocks, num_computed_tokens: int) -> KVCacheBlocks:
-        """Return the hit itself: it ends on a block of every group, so there is no tail to cut off.
+        """Return a hit up to the whole blocks that its first tokens fill: a connector has more than its last part.
+
+        A recurrent layer may have no state there. Then the request is not admitted now, and its next hit is of whole
+        blocks.
 
         Raises:
-            UnsupportedError: another length than the hit's.
+            UnsupportedError: it is not the last hit, or hits end with blocks and it has another length.
         """
+        request, asked = self._asked
+        if self._match_unit is not None and blocks is asked:
+            hit, length = self._whole_hit(request.block_hashes, request.all_token_ids, num_computed_tokens)
+            if length == num_computed_tokens:
+                return hit
+            request._blockwright.takes_whole = True
+            self._unserved = blocks
+            return blocks
         length = max([len(ids) * size for ids, size in zip(blocks.ids, self._sizes, strict=True)], default=0)
         if num_computed_tokens != length:
             raise UnsupportedError(
@@ -725,6 +753,8 @@ class KVCacheManager:
                 f"request {request.request_id!r}: a synchronous load into layers with windows alone; if it failed, "
                 "windows that are needed again would be gone: use a connector that loads asynchronously"
             )
+        if hit is not None and hit is self._unserved:
+            return None
         twin = self._twin(request)
         own, stop = twin.request, length + external + new
         if self._has_states and (self._is_left_this_step(request, length) or self._is_copied_this_step(hit)):
@@ -750,6 +780,7 @@ class KVCacheManager:
         if blocks is None:
             return None
         self._running[request.request_id] = request
+        twin.takes_whole = False
         if not new:
             twin.loading = (length, external)
             return blocks
@@ -945,8 +976,11 @@ class KVCacheManager:
             self._events.drain(request)
         if self.block_pool.keeps_hashes:
             twin: Twin = request._blockwright
-            units = count // (self._hash_block_size or self._unit)
-            self.block_pool.note(request.block_hashes[twin.noted : units])
+            hashes, first = request.block_hashes, self._first
+            units = min(count // (self._hash_block_size or self._unit), len(hashes) - first)
+            self.block_pool.note(
+                zip(hashes[twin.noted + first : units + first], hashes[twin.noted : units], strict=True)
+            )
             twin.noted = max(twin.noted, units)
             self._offer(request)
 
@@ -1132,12 +1166,12 @@ class KVCacheManager:
         offers, self._offers = self._offers, {}
         unit, pool = self._hash_block_size or self._unit, self.block_pool
         for name, states in offers.items():  # of requests that run: those of others went with them
-            hashes = self._running[name].block_hashes
-            offers[name] = [each for each in states if pool.carries(each[1], hashes[each[2] // unit - 1], each[0])]
+            hashes, before = self._running[name].block_hashes, self._first - 1
+            offers[name] = [each for each in states if pool.carries(each[1], hashes[each[2] // unit + before], each[0])]
         return {name: states for name, states in offers.items() if states}
 
     def finalize_partial_tail_offloads(self, request: Any) -> list[tuple[int, int, int]]:
-        """Return none: where a connector is served, no state inside a block is published."""
+        """Return none: a connector is offered states at the ends of blocks alone."""
         return []
 
     def _num_blocks_to_allocate(

@@ -158,22 +158,25 @@ class Pool:
         """Whether a connector may ask for hashes."""
         return self._hashes is not None
 
-    def note(self, hashes: Iterable[bytes]) -> None:
-        """Keep hashes, which are about to be published, or are already. O(hashes), and O(num_blocks) now and then."""
+    def note(self, hashes: Iterable[tuple[bytes, bytes]]) -> None:
+        """Keep hashes by their keys, which are about to be published, or are already.
+
+        A key may begin another hash, which looks ahead. O(hashes), and O(num_blocks) now and then.
+        """
         kept = self._hashes
         if kept is None:
             return
-        for each in hashes:
-            kept[each[:16]] = each
+        for key, each in hashes:
+            kept[key[:16]] = each
         if len(kept) > 2 * self.core.num_blocks + 1024:
             live = [key for key in self.core.block_keys() if key in kept]
             self._hashes = {key: kept[key] for key in live if key is not None}
 
     def hash_of(self, block_id: int) -> bytes | None:
-        """Return the hash of a block as vLLM writes it, None if it is not published."""
+        """Return the hash of a block as vLLM writes it, None if it is not published as a whole."""
         self.publish()
         key = self.core.block_key(block_id)
-        if key is None:
+        if key is None or self.core.has_tail(block_id):
             return None
         if self._hashes is None:
             raise UnsupportedError("block_hash: no connector was bound when the scheduler was made")
@@ -208,7 +211,10 @@ class Pool:
         return self.core.get_usage()
 
     def get_cached_block(self, block_hash: bytes, kv_cache_group_ids: Sequence[int]) -> list[Block] | None:
-        """Return one block per group that holds the prefix with this hash, None unless all groups have one."""
+        """Return one block per group that holds the prefix with this hash, None unless all groups have one.
+
+        With a unit and EAGLE none is found, since keys look ahead.
+        """
         if not self.core.enable_caching:
             return None
         self.publish()

@@ -37,12 +37,13 @@ class Twin:
         junction: up to where other layers had the prefix at the last lookup, if that was beyond the hit.
         noted: hashes that were kept for a connector, by their number.
         offered: of each group with recurrent states, the tokens of the last one that a connector was offered.
+        takes_whole: whether its next hit is to end with blocks, since a connector brings what follows.
         lookahead: tokens behind a block that its hash also covers (0.33); the block is published once they are known.
     """
 
     __slots__ = (
         "certain", "cover", "due", "early", "end", "fill", "is_exact", "junction", "loading", "lookahead", "noted",
-        "offered", "published", "request", "table", "trim", "written",
+        "offered", "published", "request", "table", "takes_whole", "trim", "written",
     )  # fmt: skip
 
     def __init__(self, request: Any, hash_block_size: int | None, lookahead: int, first: int) -> None:
@@ -65,7 +66,7 @@ class Twin:
         """Hold nothing."""
         self.table = self.fill = NEVER
         self.trim = FOR_EVER
-        self.is_exact = False
+        self.is_exact = self.takes_whole = False
         self.end = self.early = self.junction = 0
         self.cover = self.written = self.certain = self.due = self.published = self.noted = 0
         self.loading: tuple[int, int] | None = None
