@@ -27,7 +27,8 @@ def check_unit(state: State, request: Request) -> None:
     Raises:
         InvalidArgumentError: its block size does not divide the unit.
     """
-    state.pool._units_for(request, state.config.unit)
+    if request._block_size != state.config.unit:
+        state.pool._units_for(request, state.config.unit)
 
 
 def longest_inside(
@@ -40,8 +41,6 @@ def longest_inside(
     HIT-2.
     """
     unit = state.config.unit
-    if state.pool.num_tails() == 0:
-        return length
     stop = max_length
     for group, probe in zip(groups, probes):
         if group.keeps_all:
