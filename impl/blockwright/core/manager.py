@@ -172,8 +172,9 @@ class KVCacheManager:
                 evicts the least recently used block, whatever it is for. law: POLICY-4.
             passing_spares: how many of the last blocks that `keep_wanted` would evict first are evicted by age
                 instead, for prompts that part where no earlier one has. None: as many as hits have shown to be of use,
-                at most a quarter of the pool (`BlockPool.passing_spares`). Shares and an `eviction_policy` spare none,
-                nor do hints once they come. law: POLICY-6.
+                at most a quarter of the pool (`BlockPool.passing_spares`), and none beside recurrent layers with
+                `prefix_match_unit`. Shares and an `eviction_policy` spare none, nor do hints once they come. law:
+                POLICY-6.
             wanted_interval: with `keep_wanted`, hits of each multiple of so many tokens are wanted too, for where
                 prompts part; 0 for none. A multiple of the blocks of every group; not for chunked local attention. With
                 recurrent layers, end prefill steps there.
@@ -239,7 +240,10 @@ class KVCacheManager:
             pool._set_policy(eviction_policy)
         if _keeps_wanted(keep_wanted, passing_spares, groups, pool):
             _require_interval(wanted_interval, groups)
-            pool._keep_wanted(passing_spares or 0, WHOLE if passing_spares is None else 0, wanted_interval)
+            # With a unit, states are kept where prompts part, to the token: those at block ends serve hardly any hit.
+            sizes = [group.kv_cache_spec.block_size for group in groups if isinstance(group.kv_cache_spec, MambaSpec)]
+            learns = passing_spares is None and not any([0 < unit < size for size in sizes])
+            pool._keep_wanted(passing_spares or 0, WHOLE if learns else 0, wanted_interval)
         elif wanted_interval != 0 or passing_spares is not None:
             name = "passing_spares" if wanted_interval == 0 else "wanted_interval"
             raise InvalidArgumentError(

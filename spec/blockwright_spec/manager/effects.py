@@ -14,7 +14,7 @@ from .keeping import leaving, leaving_at_end, passed
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .plans import let_go, planned
 from .preconditions import awaited, trim_end
-from .publication import last_end, last_tail, moved, replaced, ripened, stepped_on, without
+from .publication import last_end, last_tail, replaced, ripened, stepped_on, without
 from .retention import doubled, guarded, held_again, in_order, marked, undoubled
 from .state import (
     NULL,
@@ -34,7 +34,7 @@ from .state import (
     runs_ahead,
     span,
 )
-from .units import upto
+from .units import moved, upto
 
 
 def requeued(state: State, released: tuple[int, ...], ending: Leaving | None = None) -> State:
@@ -154,7 +154,7 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     new = placed(taken[len(sources) :], wants)
     copies = tuple((at, source, block) for (at, source), block in zip(sources, taken, strict=False))
     outgrown = tuple(block for _, block in passed_on)
-    over = moved(duplicated(ripened(emptied(freed, taken), slot), copies, begin), outgrown, copies)
+    over = moved(duplicated(ripened(emptied(freed, taken), slot), copies, begin), outgrown, copies, start.added.wants)
     after = stepped(over, slot, apart(over, slot, copies[: len(shared)], plan.copied), new, begin, step)
     given, evicted, saved = new[: len(plan.wants)], lost(freed, taken), len(copies) - len(shared)
     return Done(after, given, plan.gone, plan.demand, plan.copied, evicted, outgrown=outgrown, saved=saved)

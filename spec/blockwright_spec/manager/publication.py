@@ -13,7 +13,7 @@ from .added import end_of, keyed, named
 from .hits import useful
 from .preconditions import awaited
 from .retention import doubled, undoubled
-from .state import NULL, Config, Copy, Request, Running, State, certain, keys_of, recurrent, runs_ahead
+from .state import NULL, Config, Request, Running, State, certain, keys_of, recurrent, runs_ahead
 from .units import ends_in
 
 
@@ -226,14 +226,6 @@ def stepped_on(state: State, slot: int, publishes: bool) -> State:
         return delayed
     ready = replace(delayed, due=(*state.due, slot)) if stops(state.config, request) else delayed
     return published(ready, slot, request.computed, None)
-
-
-def moved(state: State, blocks: tuple[int, ...], copies: tuple[Copy, ...]) -> State:
-    """Let the keys of states that a step writes over go to their copies, or be dropped if there are none (UNIT-7)."""
-    targets = {source: target for _, source, target in copies if source in blocks}
-    left = tuple((block, content) for block, content in state.keys if block not in blocks)
-    went = tuple((targets[block], content) for block, content in state.keys if block in targets)
-    return replace(state, keys=left + went) if blocks else state
 
 
 def delaying(state: State, slot: int, is_delayed: bool) -> State:

@@ -40,10 +40,13 @@ Where keys look ahead, tails end where their keys are known, so that a draft hea
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import lcm
 
+from ..hints import Tip
 from ..reads import Mamba, cut, drafts_beside, filled, hit_ends, hit_entries
-from .state import Config, Content, recurrent, span
+from .added import Wants
+from .state import Config, Content, Copy, State, Table, recurrent, span
 
 
 def aligned(config: Config) -> int:
@@ -123,3 +126,17 @@ def held(config: Config, at: int, lengths: Iterable[int], last: int) -> tuple[in
 def upto(content: Content | None, end: int) -> Content | None:
     """Return the part of a content up to a token."""
     return content and (content[0], cut(content[1], end))
+
+
+def moved(state: State, blocks: Table, copies: tuple[Copy, ...], wants: Wants) -> State:
+    """Let the keys of states that a step writes over go to their copies, or be dropped if there are none (UNIT-7).
+
+    A copy of the state with which the prompt ends is a tip (chapter `keeping`).
+    """
+    targets = {source: target for _, source, target in copies if source in blocks}
+    left = tuple((block, content) for block, content in state.keys if block not in blocks)
+    went = tuple((targets[block], content) for block, content in state.keys if block in targets)
+    ends = frozenset(wants.lengths) - {*wants.proven}
+    tips = {block for block, content in went if len(content[1][1]) in ends}
+    marks = (replace(mark, tip=Tip.PROMPT) if block in tips else mark for block, mark in enumerate(state.marks))
+    return replace(state, keys=left + went, marks=tuple(marks)) if blocks else state

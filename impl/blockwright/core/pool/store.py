@@ -981,6 +981,10 @@ class BlockStore:
             return False
         return not tails.is_part(block) or tails.longest(block) > units
 
+    def tail_units(self, block: i64) -> i64:
+        """Return the units of the longest part that a block is published as. O(tails of the block)."""
+        return 0 if self._tails is None else self._tails.longest(block)
+
     def has_tail(self, block: i64) -> bool:
         """Return whether a block is published in parts. O(1)."""
         tails = self._tails

@@ -29,6 +29,7 @@ from blockwright.core.steps.keeping import (
     begin_wanted,
     end_wanted,
     learn,
+    save_states,
     trim_group,
     wanted_dead,
     wanted_lengths,
@@ -42,7 +43,6 @@ from blockwright.core.steps.units import (
     own_parts,
     publish_last,
     reserve_tails,
-    save_states,
     tail_lengths,
 )
 from blockwright.core.tables.ask import StepRequest

@@ -16,6 +16,7 @@ from blockwright.core.keys.request import Request
 from blockwright.core.pool.order.passing import AT_PROMPT, NO_TIP, PassingBlocks
 from blockwright.core.steps.preconditions import tables_running
 from blockwright.core.steps.state import State
+from blockwright.core.steps.units import outgrown_entry
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.changes import StepScratch
 from blockwright.core.tables.group import GroupTables
@@ -200,6 +201,32 @@ def note_ends(passing: PassingBlocks, group: GroupTables, wants: vec[i64]) -> No
             (held(group, wants, unproven(wants, wants[_RESEND])) - 1) // size,
             (held(group, wants, unproven(wants, output)) - 1) // size,
         )
+
+
+def save_states(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
+    """Let the keys of published states that a step writes over go to copies, or drop them. law: UNIT-7."""
+    at: i64 = 0
+    while at < state.config.num_groups:
+        entry = outgrown_entry(state, tables, ask, at)
+        if entry >= 0:
+            block = i64(tables.by_group[at].blocks[entry])
+            if ask.saves:
+                length = entry * state.groups[at]._block_size + state.pool.tail_units(block) * state.config.unit
+                new = state.pool._save_tails(block, at)
+                note_saved(state, tables.wants, length, new)
+                changes.saved = append(changes.saved, i32(new))
+            else:
+                state.pool._drop_tails(block)
+        at += 1
+
+
+def note_saved(state: State, wants: vec[i64], length: i64, copy: i64) -> None:
+    """Note of the copy of a state of some length whether the prompt ended with that. O(1)."""
+    passing = state.pool._passing
+    if passing is not None:
+        passing.note(copy, False)
+        if unproven(wants, length) > 0 and (length == wants[_PROMPT] or length == wants[_RESEND]):
+            passing.note_tip(copy, AT_PROMPT)
 
 
 def unproven(wants: vec[i64], length: i64) -> i64:

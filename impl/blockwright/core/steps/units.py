@@ -342,17 +342,3 @@ def count_outgrown(state: State, tables: RequestTables, ask: StepRequest) -> Non
     if ask.saves:
         ask.demand += ask.outgrown
         ask.missing += ask.outgrown
-
-
-def save_states(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
-    """Let the keys of published states that a step writes over go to copies, or drop them. law: UNIT-7."""
-    at: i64 = 0
-    while at < state.config.num_groups:
-        entry = outgrown_entry(state, tables, ask, at)
-        if entry >= 0:
-            block = i64(tables.by_group[at].blocks[entry])
-            if ask.saves:
-                changes.saved = append(changes.saved, i32(state.pool._save_tails(block, at)))
-            else:
-                state.pool._drop_tails(block)
-        at += 1

@@ -231,9 +231,12 @@ class PassingBlocks:
         return start
 
     def note_ordinary(self, ids: vec[i32], start: i64, stop: i64) -> None:
-        """Note that the candidates of a range are ordinary, and what ended at entries of their table. O(entries)."""
-        self.note_all(ids, start, stop, False)
+        """Note that the candidates of a range are ordinary, and what ended at entries of their table. O(entries).
+
+        Where no request lets go of them, they stay as noted.
+        """
         if self._num_ranges != _NOTED:
+            self.note_all(ids, start, stop, False)
             self._note_end(ids, start, stop, self._resend, _PROMPT)
             self._note_end(ids, start, stop, self._prompt, _PROMPT)
             self._note_end(ids, start, stop, self._output, _OUTPUT)
