@@ -31,11 +31,13 @@ CHUNK = 1_024
 """Tokens of a prefill step, so that windows slide during the prefill too."""
 
 
-def pool_size(shortest: int = SHORTEST, steps: int = STEPS, windows: Windows = WINDOWS) -> int:
+def pool_size(
+    shortest: int = SHORTEST, steps: int = STEPS, windows: Windows = WINDOWS, block_size: int = BLOCK_SIZE
+) -> int:
     """Return the blocks of a pool for a batch whose youngest request has so many tokens, with little to spare."""
-    per_full = (shortest + LIFE + steps) // BLOCK_SIZE + 1
-    per_window = (WINDOW + steps) // BLOCK_SIZE + 2
-    spare = len(windows) * (CHUNK + WINDOW) // BLOCK_SIZE
+    per_full = (shortest + LIFE + steps) // block_size + 1
+    per_window = (WINDOW + steps) // block_size + 2
+    spare = len(windows) * (CHUNK + WINDOW) // block_size
     return BATCH * (per_full + (len(windows) - 1) * per_window) + spare
 
 
@@ -48,11 +50,17 @@ class Decoding:
     """A batch of running requests of all ages, over six groups; settled at once where steps are in flight."""
 
     def __init__(
-        self, side: Side, manager: Any, overlap_steps: bool = False, shortest: int = SHORTEST, steps: int = STEPS
+        self,
+        side: Side,
+        manager: Any,
+        overlap_steps: bool = False,
+        shortest: int = SHORTEST,
+        steps: int = STEPS,
+        block_size: int = BLOCK_SIZE,
     ) -> None:
         """Start requests of `shortest` tokens and more, each with the tokens of `steps` decode steps beyond its end."""
         self.side, self.manager, self.overlap_steps = side, manager, overlap_steps
-        self.shortest, self.steps = shortest, steps
+        self.shortest, self.steps, self.block_size = shortest, steps, block_size
         self._tokens = Tokens()
         self._serial = 0
         self.requests = [self._started(shortest + age) for age in ages()]
@@ -90,9 +98,9 @@ class Decoding:
         """Check what is held after the last step, which trimmed all but the window of the tokens settled before it."""
         for request in self.requests:
             num_tokens = request.num_computed_tokens
-            first = (num_tokens - 1 - num_unsettled - WINDOW + 1) // BLOCK_SIZE
+            first = (num_tokens - 1 - num_unsettled - WINDOW + 1) // self.block_size
             full, *sliding = self.manager.get_block_ids(request.request_id)
-            require(len(full) == -(-num_tokens // BLOCK_SIZE) and all(full))
+            require(len(full) == -(-num_tokens // self.block_size) and all(full))
             for table in sliding:
                 require(len(table) == len(full) and not any(table[:first]) and all(table[first:]))
 
@@ -102,8 +110,9 @@ def decode_each(side: Side) -> Sample:
 
 
 def decode_batch(side: Ours, overlap_steps: bool = False, windows: Windows = WINDOWS) -> Sample:
-    manager = side.manager(pool_size(windows=windows), MAX_MODEL_LEN, windows, overlap_steps)
-    run = Decoding(side, manager, overlap_steps)
+    num_blocks = pool_size(windows=windows, block_size=side.block_size)
+    manager = side.manager(num_blocks, MAX_MODEL_LEN, windows, overlap_steps)
+    run = Decoding(side, manager, overlap_steps, block_size=side.block_size)
     return in_flight(run) if overlap_steps else one_call(run)
 
 

@@ -190,16 +190,41 @@ def prefill(side: Side) -> Sample:
     return sample
 
 
-def churn(side: Side) -> Sample:
+def lookup_beside_parts(side: Ours) -> Sample:
+    """Look up a prompt whose whole blocks are cached, beside parts of blocks, none of which it hits."""
+    size = LONG * side.block_size
+    ids = Tokens().draw(size + 1)
+    manager = side.manager(LONG + 16, MAX_MODEL_LEN)
+    writer, request = side.request("writer", [*ids, 0, 0]), side.request("reader", ids)
+    require(manager.allocate_slots(writer, size) is not None)
+    writer.num_computed_tokens = size
+    manager.free(writer)
+
+    def sample() -> float:
+        manager.get_computed_blocks(request)
+        begin = now()
+        for _ in range(4):
+            found = manager.get_computed_blocks(request)
+        spent = since(begin)
+        require(found[1] == size)
+        return spent / (4 * LONG)
+
+    return sample
+
+
+def churn(side: Side, block_size: int = BLOCK_SIZE) -> Sample:
     tokens = Tokens()
-    requests = [side.request(f"r{i}", tokens.draw(CHURN_LONG * BLOCK_SIZE)) for i in range(CHURN_REQUESTS)]
+    size = CHURN_LONG * block_size
+    requests = [side.request(f"r{i}", tokens.draw(size)) for i in range(CHURN_REQUESTS)]
     manager = side.manager(CHURN_POOL + 1, MAX_MODEL_LEN)
 
     def admit_and_release() -> None:
         for request in requests:
             hit, length = manager.get_computed_blocks(request)[:2]
-            manager.allocate_slots(request, CHURN_LONG * BLOCK_SIZE - length, length, hit)
+            manager.allocate_slots(request, size - length, length, hit)
+            request.num_computed_tokens = size
             manager.free(request)
+            request.num_computed_tokens = 0
 
     admit_and_release()
 
@@ -283,27 +308,30 @@ def _over_one(windows: Windows) -> Path:
     )
 
 
-def _cost(name: str, title: str, side: Callable[[], Ours], without: Callable[[], Ours] | None = None) -> list[Path]:
-    """Return what something costs: in a decode step of several groups, and where each block evicts another.
+_COSTS: dict[str, tuple[str, str, Callable[[Ours], Sample]]] = {
+    "lookup": ("prefix lookup", "block", lookup_beside_parts),
+    "decode": ("decode step, 1 full + 5 sliding", "request", groups.decode_batch),
+    "churn": ("admit, release", "block", lambda side: churn(side, side.block_size)),
+}
 
-    The second only where one group can have it, which then is `without` nothing else.
-    """
-    of = {"decode": ("request", groups.decode_batch), "churn": ("block", churn)}
-    if without is not None:
-        del of["churn"]
-    off = without or Ours
+
+def _cost(
+    name: str, title: str, side: Callable[[], Ours], off: Callable[[], Ours], most: dict[str, float | None]
+) -> list[Path]:
+    """Return what something costs, and may cost at most: in lookups, decode steps, or where each block evicts one."""
     return [
         Path(
             f"{kind}-{name}",
-            f"{'decode step, 1 full + 5 sliding' if kind == 'decode' else 'admit, release'}, {title}",
+            f"{what}, {title}",
             unit,
             None,
             lambda make=make: make(side()),  # type: ignore[misc]
             None,
             base=lambda make=make: make(off()),  # type: ignore[misc]
-            growth=("of the time without", None),
+            growth=("of the time without", most[kind]),
         )
-        for kind, (unit, make) in of.items()
+        for kind, (what, unit, make) in _COSTS.items()
+        if kind in most
     ]
 
 
@@ -357,9 +385,17 @@ def all_paths() -> list[Path]:
         ),
         _groups("decode-groups", "decode step, 1 full + 5 sliding groups", 60, overlap_steps=False),
         _over_one(groups.ODD),
-        *_cost("keep", "keep_wanted", lambda: With(keep_wanted=True), lambda: With(keep_wanted=False)),
-        *_cost("units", "prefix_match_unit=8", lambda: With(prefix_match_unit=8)),
-        *_cost("journal", "a journal", lambda: With(journal=True)),
+        *_cost(
+            "keep", "keep_wanted", lambda: With(keep_wanted=True), lambda: With(keep_wanted=False), {"decode": None}
+        ),
+        *_cost(
+            "units",
+            "blocks of 64, prefix_match_unit=16",
+            lambda: With(block_size=64, prefix_match_unit=16),
+            lambda: With(block_size=64),
+            {"lookup": 1.05, "decode": 1.05, "churn": None},
+        ),
+        *_cost("journal", "a journal", lambda: With(journal=True), Ours, {"decode": None, "churn": None}),
         _groups("decode-flight", "the same, one more step in flight", None, overlap_steps=True),
         Path("lookup", "prefix lookup", "block", 50, _of(lookup), lookup, "lookup"),
         _lookup_groups("lookup-2", groups.WINDOWS[:2]),

@@ -51,8 +51,8 @@ class Side(Protocol):
 class Ours:
     """Blockwright, as installed."""
 
-    def __init__(self, hasher: Any = None) -> None:
-        self._hasher = hasher
+    def __init__(self, hasher: Any = None, block_size: int = BLOCK_SIZE) -> None:
+        self._hasher, self.block_size = hasher, block_size
 
     def manager(
         self, num_blocks: int, max_model_len: int, windows: Windows = (None,), overlap_steps: bool = False
@@ -61,7 +61,7 @@ class Ours:
 
     def config(self, num_blocks: int, windows: Windows) -> KVCacheConfig:
         """Return what a manager of such a pool is made for."""
-        groups = [KVCacheGroupSpec([f"layers.{i}"], _kind(window)) for i, window in enumerate(windows)]
+        groups = [KVCacheGroupSpec([f"layers.{i}"], _kind(window, self.block_size)) for i, window in enumerate(windows)]
         return KVCacheConfig(num_blocks, groups)
 
     def request(self, request_id: str, prompt_token_ids: Any) -> Request:
@@ -108,8 +108,8 @@ class SharedOurs(Ours):
 class With(Ours):
     """Blockwright with something that costs time: options of the manager, or a journal."""
 
-    def __init__(self, journal: bool = False, **options: Any) -> None:
-        super().__init__()
+    def __init__(self, journal: bool = False, block_size: int = BLOCK_SIZE, **options: Any) -> None:
+        super().__init__(block_size=block_size)
         self._journal, self._options = journal, options
 
     def manager(
@@ -121,17 +121,17 @@ class With(Ours):
         return made
 
     def arriving(self, request_id: str, prompt_token_ids: Any) -> Request:
-        return Request(request_id, prompt_token_ids, self._options.get("prefix_match_unit", BLOCK_SIZE))
+        return Request(request_id, prompt_token_ids, self._options.get("prefix_match_unit", self.block_size))
 
     def hash_filled(self, request: Any) -> None:
-        unit = self._options.get("prefix_match_unit", BLOCK_SIZE)
+        unit = self._options.get("prefix_match_unit", self.block_size)
         request.block_digest(request.num_tokens // unit - 1)
 
 
-def _kind(window: int | None) -> FullAttentionSpec | SlidingWindowSpec:
+def _kind(window: int | None, block_size: int) -> FullAttentionSpec | SlidingWindowSpec:
     if window is None:
-        return FullAttentionSpec(BLOCK_SIZE, num_kv_heads=8, head_size=128, dtype="bfloat16")
-    return SlidingWindowSpec(BLOCK_SIZE, num_kv_heads=8, head_size=128, dtype="bfloat16", sliding_window=window)
+        return FullAttentionSpec(block_size, num_kv_heads=8, head_size=128, dtype="bfloat16")
+    return SlidingWindowSpec(block_size, num_kv_heads=8, head_size=128, dtype="bfloat16", sliding_window=window)
 
 
 def ours_sha256() -> Ours:

@@ -713,16 +713,16 @@ def no_request(found: object) -> InvalidArgumentError:
     return InvalidArgumentError(f"request: must be a Request, not {found!r}; make one by Request(id, token_ids)")
 
 
-def units_per_block(request: Request, block_size: int) -> int:
+def units_per_block(request: Request, block_size: i64) -> i64:
     """Return how many hashed units of the request one block of `block_size` tokens spans.
 
     Raises:
         InvalidArgumentError: the request was hashed with a block size that does not divide it.
     """
-    unit = request.block_size
-    if unit is None or block_size % unit:
-        raise InvalidArgumentError(
-            f"request: {request.request_id!r} was made with block_size={unit}, the manager's blocks hold {block_size} "
-            "tokens; leave block_size out, and it is hashed as the manager's blocks are"
-        )
-    return block_size // unit
+    size = request._block_size
+    if size > 0 and block_size % size == 0:
+        return block_size // size
+    raise InvalidArgumentError(
+        f"request: {request.request_id!r} was made with block_size={request.block_size}, the manager's blocks hold "
+        f"{block_size} tokens; leave block_size out, and it is hashed as the manager's blocks are"
+    )

@@ -240,6 +240,22 @@ class PrefixIndex:
             i += step
         return i
 
+    def find_last(self, words: vec[i64], group: i64, start: i64, stop: i64, step: i64) -> i64:
+        """Return the last of the entries stop, stop - step, ... above `start` whose key a block has, or `start`.
+
+        Entry i has its key in `words` at ``2 * i - 2``. One lookup per entry.
+        """
+        slots = self._slots
+        mask = self._mask
+        shift = group * _APART
+        while stop > start:
+            low: i64 = words[2 * stop - 2]
+            # Most slots are empty, which needs no call.
+            if slots[(low + shift) & mask] != 0 and self.find(low, words[2 * stop - 1], group) != 0:
+                break
+            stop -= step
+        return stop
+
     def match_run(self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64) -> i64:
         """Return the first entry from `start` on with a block that is not published under its key, or len(ids)."""
         rows = self.rows
@@ -349,7 +365,13 @@ class PrefixIndex:
                 ahead = rows[4 * ahead + LINK] >> 32
                 left -= 1
             while part > 0:
-                if rows[4 * block + MARK] != 0:
+                mark: i64 = rows[4 * block + MARK]
+                slot = mark & mask
+                if mark >> 32 == block and slots[slot] == mark and slots[(slot + 1) & mask] == 0:
+                    # Alone in its ring and in its run of slots, as most are: a call would cost as much as the rest.
+                    slots[slot] = rows[4 * block + MARK] = 0
+                    dropped += 1
+                elif mark != 0:
                     _take(slots, rows, younger, mask, block)
                     dropped += 1
                 block = rows[4 * block + LINK] >> 32

@@ -321,7 +321,7 @@ class BlockStore:
         journal, facts = self._journal, self._facts
         if journal is None and facts is None:
             if tails is not None:
-                self._forget_tails(tails, block, count)
+                tails.forget_run(self._rows, block, count)
             # All keys of the run are dropped at the first of its candidates, while the slots that were read ahead are
             # in the cache.
             self._num_evictions += index.drop_run(block, count)
@@ -329,7 +329,7 @@ class BlockStore:
         order, passing = self._order, self._passing
         goes_first = passing is not None and passing.last != 0
         while count > 0:
-            is_whole = tails is None or tails.is_part[block] == 0
+            is_whole = tails is None or not tails.is_part(block)
             if tails is not None:
                 tails.forget(block)
             if self._rows[4 * block + MARK] != 0:
@@ -345,13 +345,6 @@ class BlockStore:
                     journal.forgot(block, low, high, group, was_last, passes)
                 if passing is not None and block == passing.last:
                     goes_first = False
-            block = self._rows[4 * block + LINK] >> 32
-            count -= 1
-
-    def _forget_tails(self, tails: TailIndex, block: i64, count: i64) -> None:
-        """Forget the tails of `count` blocks from one on, as the queue has them."""
-        while count > 0:
-            tails.forget(block)
             block = self._rows[4 * block + LINK] >> 32
             count -= 1
 
@@ -930,18 +923,35 @@ class BlockStore:
         if self._tails is not None:
             self._tails.reserve(count)
 
-    def _publish_tail(self, block: i64, request: Request, length: i64, group: i64, block_size: i64, units: i64) -> None:
-        """Make the part of a held block that ends after `length` tokens findable. law: PUB-1, UNIT-2.
+    def _publish_tails(
+        self,
+        ids: vec[i32],
+        request: Request,
+        lengths: vec[i64],
+        start: i64,
+        stop: i64,
+        group: i64,
+        block_size: i64,
+        unit: i64,
+    ) -> None:
+        """Make the parts of held blocks findable that end with a range of lengths. law: PUB-1, UNIT-2.
 
-        Takes no memory, except for events.
+        Takes no memory, except for events. O(lengths).
         """
-        tails, journal, words = self._tails, self._journal, request._words
+        tails, journal, words, hashed = self._tails, self._journal, request._words, request._block_size
         assert tails is not None, "tails are kept where hits may end inside blocks"
-        at = 2 * (length // request._block_size - 1)
-        is_new = journal is not None and tails.find(words[at], words[at + 1], group) == 0
-        number = tails.publish(self._index, block, words[at], words[at + 1], group, units)
-        if journal is not None and number != 0:
-            journal.stored_tail(number, request, length, group, block_size, is_new)
+        if journal is None:
+            tails.publish_run(self._index, ids, words, hashed, lengths, start, stop, group, block_size, unit)
+            return
+        while start < stop:
+            length, before = lengths[start], tails.num_tails
+            at = 2 * (length // hashed - 1)
+            is_new = tails.find(words[at], words[at + 1], group) == 0
+            tails.publish_run(self._index, ids, words, hashed, lengths, start, start + 1, group, block_size, unit)
+            if tails.num_tails > before:
+                number = tails.first(i64(ids[length // block_size]))
+                journal.stored_tail(number, request, length, group, block_size, is_new)
+            start += 1
 
     def num_tails(self) -> i64:
         """Return how many parts of blocks can be found. O(1)."""
@@ -950,6 +960,15 @@ class BlockStore:
     def find_tail(self, low: i64, high: i64, group: i64) -> i64:
         """Return a block that is published as a part with this key, or 0. O(1)."""
         return 0 if self._tails is None else self._tails.find(low, high, group)
+
+    def last_tail(self, words: vec[i64], hashed: i64, group: i64, start: i64, stop: i64, unit: i64) -> i64:
+        """Return the longest length of stop, stop - unit, ... above `start` that a part is published with, or `start`.
+
+        `words` are the keys of units of `hashed` tokens. O(lengths).
+        """
+        if self._tails is None:
+            return start
+        return self._tails.find_last(words, group, start // hashed, stop // hashed, unit // hashed) * hashed
 
     def carries_tail(self, block: i64, low: i64, high: i64, group: i64) -> bool:
         """Return whether a block is published as a part with this key. O(tails of the block)."""
@@ -960,7 +979,7 @@ class BlockStore:
         tails = self._tails
         if tails is None or not self._index.has_key(block):
             return False
-        return tails.is_part[block] == 0 or tails.longest(block) > units
+        return not tails.is_part(block) or tails.longest(block) > units
 
     def tail_units(self, block: i64) -> i64:
         """Return the units of the longest part that a block is published as. O(tails of the block)."""
@@ -969,7 +988,7 @@ class BlockStore:
     def has_tail(self, block: i64) -> bool:
         """Return whether a block is published in parts. O(1)."""
         tails = self._tails
-        return tails is not None and tails.is_part[block] != 0
+        return tails is not None and tails.is_part(block)
 
     def _save_tails(self, block: i64, group: i64) -> i64:
         """Let the keys of a block that is about to be written over go to a new one, and note the copy. O(1).
@@ -1002,7 +1021,7 @@ class BlockStore:
     def published_whole(self) -> list[bool]:
         """Return for each block, by id, whether it is published as a whole. O(num_blocks)."""
         keyed, tails = self.published(), self._tails
-        return [is_keyed and (tails is None or tails.is_part[block] == 0) for block, is_keyed in enumerate(keyed)]
+        return [is_keyed and (tails is None or not tails.is_part(block)) for block, is_keyed in enumerate(keyed)]
 
     def _publish_told(self, block: i64, event: BlockStored) -> None:
         """Make a held block findable under the key of an event of another process. O(1). law: PUB-1."""

@@ -5,7 +5,10 @@ that is published only in parts also has the key of the first of them in the ind
 whatever asks there whether a block is published need not know of tails, and no lookup of whole blocks finds such a key,
 since it is of another length.
 
-Memory: 8 bytes per block, and about 60 bytes per tail.
+The tails of a block form a chain, as free numbers do. Its links lie in the rows of the index: above, the number of the
+next tail; in the last 32 bits, the block. So tails that go together are dropped as the store drops a run of keys.
+
+Memory: 4 bytes per block, and about 56 bytes per tail.
 """
 
 from __future__ import annotations
@@ -18,11 +21,13 @@ from mypy_extensions import i32, i64
 from blockwright.core.keys.block_hash import word_bytes
 from blockwright.core.keys.packed import zeros32
 from blockwright.core.pool.check import demand
-from blockwright.core.pool.index import PrefixIndex
+from blockwright.core.pool.index import LINK, MARK, PrefixIndex
 from blockwright.core.pool.journal import Journal
 
 _FEWEST: Final = 8
 """Numbers of tails that there is room for at first."""
+_BLOCK: Final = 0xFFFFFFFF
+"""The part of a tail's link that is its block."""
 
 
 @final
@@ -31,7 +36,6 @@ class TailIndex:
 
     Attributes:
         num_tails: tails that can be found.
-        is_part: per block, 1 where its key in the index of whole blocks is that of a tail.
         journal: where tails that are forgotten are noted, if anywhere.
     """
 
@@ -39,22 +43,20 @@ class TailIndex:
         """Make an index without tails. O(num_blocks)."""
         self.num_tails: i64 = 0
         self.journal: Journal | None = journal
-        self.is_part: vec[i32] = zeros32(num_blocks)
-        self._first: vec[i32] = zeros32(num_blocks)  # the tail of a block that was published last
+        # Per block, the tail that was published last; negative where its key in the index of whole blocks is of a tail.
+        self._first: vec[i32] = zeros32(num_blocks)
         self._capacity: i64 = _FEWEST
         self._index: PrefixIndex = PrefixIndex(_FEWEST)
-        # By number, from 1 on: the block, its units, and the next tail of the same block, or the next free number.
-        self._blocks: vec[i32] = zeros32(_FEWEST)
-        self._units: vec[i32] = zeros32(_FEWEST)
-        self._next: vec[i32] = zeros32(_FEWEST)
+        self._units: vec[i32] = zeros32(_FEWEST)  # by number, from 1 on
         self._free: i64 = 0
         self._put_free(1)
 
     def _put_free(self, start: i64) -> None:
         """Put the numbers from one on into the list of free ones."""
+        links = self._index.rows
         number = self._capacity - 1
         while number >= start:
-            self._next[number] = i32(self._free)
+            links[4 * number + LINK] = self._free << 32
             self._free = number
             number -= 1
 
@@ -62,13 +64,10 @@ class TailIndex:
         """Return an independent copy, with a journal of its own. O(num_blocks + tails)."""
         twin = TailIndex(0, journal)
         twin.num_tails = self.num_tails
-        twin.is_part = self.is_part[:]
         twin._first = self._first[:]
         twin._capacity = self._capacity
         twin._index = self._index.copy()
-        twin._blocks = self._blocks[:]
         twin._units = self._units[:]
-        twin._next = self._next[:]
         twin._free = self._free
         return twin
 
@@ -84,94 +83,182 @@ class TailIndex:
             for number in ring:  # oldest first, so that it goes on serving hits
                 low, high, group = self._index.key(i64(number))
                 index.add(i64(number), low, high, group)
-        more = capacity - self._capacity
-        blocks, units = extend(self._blocks[:], zeros32(more)), extend(self._units[:], zeros32(more))
-        following = extend(self._next[:], zeros32(more))
+        units = extend(self._units[:], zeros32(capacity - self._capacity))
         # All memory is taken: what follows cannot fail.
         start = self._capacity
+        at: i64 = 0
+        while at < start:
+            index.rows[4 * at + LINK] = self._index.rows[4 * at + LINK]
+            at += 1
         self._capacity = capacity
-        self._blocks = blocks
         self._units = units
-        self._next = following
         self._index = index
         self._put_free(start)
 
+    def is_part(self, block: i64) -> bool:
+        """Return whether a block's key in the index of whole blocks is that of a tail. O(1)."""
+        return self._first[block] < 0
+
+    def first(self, block: i64) -> i64:
+        """Return the number of the tail of a block that was published last, or 0."""
+        number: i64 = i64(self._first[block])
+        if number < 0:
+            return -number
+        return number
+
+    def _after(self, number: i64) -> i64:
+        """Return the number of the next tail of the same block, or 0."""
+        return self._index.rows[4 * number + LINK] >> 32
+
     def find(self, low: i64, high: i64, group: i64) -> i64:
         """Return the block of the oldest tail with this key, or 0. O(1)."""
-        return i64(self._blocks[self._index.find(low, high, group)])
+        return self._index.rows[4 * self._index.find(low, high, group) + LINK] & _BLOCK
+
+    def find_last(self, words: vec[i64], group: i64, start: i64, stop: i64, step: i64) -> i64:
+        """Return the last of the keys stop, stop - step, ... behind number `start` that a tail has, or `start`."""
+        return self._index.find_last(words, group, start, stop, step)
 
     def matches(self, block: i64, low: i64, high: i64, group: i64) -> bool:
         """Return whether a tail of a block has this key."""
-        number = i64(self._first[block])
+        number = self.first(block)
         while number != 0 and not self._index.matches(number, low, high, group):
-            number = i64(self._next[number])
+            number = self._after(number)
         return number != 0
 
     def longest(self, block: i64) -> i64:
         """Return the units of the longest tail of a block."""
         most: i64 = 0
-        number = i64(self._first[block])
+        number = self.first(block)
         while number != 0:
             most = max(most, i64(self._units[number]))
-            number = i64(self._next[number])
+            number = self._after(number)
         return most
 
-    def publish(self, keys: PrefixIndex, block: i64, low: i64, high: i64, group: i64, units: i64) -> i64:
-        """Make a part of a block findable; `keys` is the index of whole blocks. Takes no memory. law: KEY-1.
+    def publish_run(
+        self,
+        keys: PrefixIndex,
+        ids: vec[i32],
+        words: vec[i64],
+        hashed: i64,
+        tails: vec[i64],
+        start: i64,
+        stop: i64,
+        group: i64,
+        size: i64,
+        unit: i64,
+    ) -> None:
+        """Make the parts of a table's blocks findable that end with a range of tails. Takes no memory. law: KEY-1.
 
-        Return the number of the new tail, or 0 if there is one already.
+        What is published already is passed over, and null blocks, and tails that end with a block. O(tails).
+
+        Args:
+            keys: the index of whole blocks.
+            ids: the blocks, each of `size` tokens.
+            words: the keys of the request's units of `hashed` tokens.
+            tails: lengths, in tokens, each a multiple of `unit`.
+            start, stop: the range of them.
+            group: the group of layers of the table.
         """
-        if self.matches(block, low, high, group):
-            return 0
-        number = self._free
-        assert number != 0, "room is made before tails are published"
-        self._free = i64(self._next[number])
-        self._index.add(number, low, high, group)
-        self._blocks[number] = i32(block)
-        self._units[number] = i32(units)
-        self._next[number] = self._first[block]
-        self._first[block] = i32(number)
-        self.num_tails += 1
-        if not keys.has_key(block):
-            keys.add(block, low, high, group)
-            self.is_part[block] = 1
-        return number
+        index, first, units = self._index, self._first, self._units
+        links, rows = index.rows, keys.rows
+        free, num_tails = self._free, self.num_tails
+        while start < stop:
+            length = tails[start]
+            start += 1
+            entry = length // size
+            inside = (length - entry * size) // unit
+            if inside == 0 or ids[entry] == 0:
+                continue
+            block = i64(ids[entry])
+            head = i64(first[block])
+            is_part = head < 0
+            if is_part:
+                head = -head
+            # A block has one content, so that its parts are told apart by their lengths.
+            number = head
+            while number != 0 and i64(units[number]) != inside:
+                number = links[4 * number + LINK] >> 32
+            if number != 0:
+                continue
+            number = free
+            assert number != 0, "room is made before tails are published"
+            free = links[4 * number + LINK] >> 32
+            at = 2 * (length // hashed - 1)
+            index.add(number, words[at], words[at + 1], group)
+            units[number] = i32(inside)
+            links[4 * number + LINK] = head << 32 | block
+            if rows[4 * block + MARK] == 0:
+                keys.add(block, words[at], words[at + 1], group)
+                is_part = True
+            first[block] = i32(number)
+            if is_part:
+                first[block] = i32(-number)
+            num_tails += 1
+        self._free = free
+        self.num_tails = num_tails
 
     def promote(self, keys: PrefixIndex, block: i64) -> None:
         """Make way for the key of a whole block, which was published in parts. law: PUB-2."""
-        if self.is_part[block] != 0:
+        if self._first[block] < 0:
             keys.drop(block)
-            self.is_part[block] = 0
+            self._first[block] = -self._first[block]
 
     def move(self, keys: PrefixIndex, block: i64, other: i64) -> None:
         """Give the tail of a block that is published as nothing else to another block, the latest. law: UNIT-7."""
-        number = i64(self._first[block])
-        assert self._next[number] == 0, "a state is of one length"
+        number = self.first(block)
+        assert self._after(number) == 0, "a state is of one length"
         low, high, group = self._index.key(number)
         self.promote(keys, block)
         self._first[block] = 0
         self._index.drop(number)
         self._index.add(number, low, high, group)
-        self._blocks[number] = i32(other)
-        self._first[other] = i32(number)
+        self._index.rows[4 * number + LINK] = other
         keys.add(other, low, high, group)
-        self.is_part[other] = 1
+        self._first[other] = i32(-number)
 
     def forget(self, block: i64) -> None:
         """Forget the tails of a block that loses its key: none outlives it. law: KEY-1."""
-        self.is_part[block] = 0
-        number = i64(self._first[block])
+        number = self.first(block)
         self._first[block] = 0
         while number != 0:
-            following = i64(self._next[number])
+            following = self._after(number)
             group = self._index.key(number)[2]
             was_last = self._index.drop(number)
             if self.journal is not None:
                 self.journal.forgot_tail(number, group, was_last)
-            self._next[number] = i32(self._free)
+            self._index.rows[4 * number + LINK] = self._free << 32
             self._free = number
             self.num_tails -= 1
             number = following
+
+    def forget_run(self, rows: vec[i64], block: i64, count: i64) -> None:
+        """Forget the tails of `count` blocks from one on, as `rows` link them; for stores without a journal."""
+        first, links = self._first, self._index.rows
+        head: i64 = 0
+        last: i64 = 0
+        gone: i64 = 0
+        while count > 0:
+            number: i64 = i64(first[block])
+            if number != 0:
+                first[block] = 0
+                if number < 0:
+                    number = -number
+                # The chains of all blocks become one, in which the index reads ahead.
+                if head == 0:
+                    head = number
+                else:
+                    links[4 * last + LINK] = number << 32
+                while number != 0:
+                    last = number
+                    number = links[4 * last + LINK] >> 32
+                    gone += 1
+            block = rows[4 * block + LINK] >> 32
+            count -= 1
+        if gone > 0:
+            self._index.drop_run(head, gone)
+            links[4 * last + LINK] = self._free << 32
+            self._free = head
+            self.num_tails -= gone
 
     def clear(self) -> None:
         """Forget all tails. Takes no memory. O(num_blocks + tails)."""
@@ -183,11 +270,11 @@ class TailIndex:
     def keys_of(self, block: i64) -> list[bytes]:
         """Return the 16-byte keys of the tails of a block."""
         found: list[bytes] = []
-        number = i64(self._first[block])
+        number = self.first(block)
         while number != 0:
             low, high, _ = self._index.key(number)
             found.append(word_bytes(low, high))
-            number = i64(self._next[number])
+            number = self._after(number)
         return found
 
     def check(self, keyed: list[bool]) -> list[int]:
@@ -201,16 +288,14 @@ class TailIndex:
         numbers: list[int] = []
         for block in range(len(keyed)):
             units: list[int] = []
-            number = i64(self._first[block])
+            number = self.first(block)
             while number != 0 and i64(len(units)) <= self._capacity:
                 units.append(int(self._units[number]))
                 numbers.append(int(number))
-                demand("KEY-1", f"the block of tail {number}", block, int(self._blocks[number]))
+                demand("KEY-1", f"the block of tail {number}", block, int(self._index.rows[4 * number + LINK] & _BLOCK))
                 demand("KEY-1", f"tail {number} of block {block} has a key", True, self._index.has_key(number))
-                number = i64(self._next[number])
+                number = self._after(number)
             demand("KEY-1", f"lengths of the tails of block {block}", sorted(set(units)), sorted(units))
             demand("KEY-1", f"block {block} has tails and no key", False, bool(units) and not keyed[block])
-            is_part = self.is_part[block] != 0
-            demand("KEY-1", f"block {block} has the key of a tail and no tail", False, is_part and not units)
         demand("KEY-1", "the number of tails", len(numbers), int(self.num_tails))
         return sorted(numbers)

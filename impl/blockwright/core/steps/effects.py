@@ -325,7 +325,9 @@ def act(
     if is_new:
         for group, table in zip(state.groups, tables.by_group):
             group.fill_states(table)
-    inside: i64 = 0 if ask.checkpoint > 0 else awaited(state, tables)
+    inside: i64 = 0
+    if ask.checkpoint == 0:
+        inside = awaited(state, tables)
     if state.uniform_groups:
         in_place = publish_alike(state, request, tables, ask)
         if state.config.unit > 0:

@@ -88,12 +88,15 @@ def note_due(
     if state.config.unit > 0:
         known: i64 = request._num_prompt + i64(len(request._output))
         publishes = publishes_now(state, ask)
-        drafts = ask.drafts if state.config.overlaps else ask.stop - known
-        if not (state.config.runs_ahead and drafts > 0):
-            is_due = is_due or (publishes and ask.new > 0 and next_tail(tables) <= min(ask.stop, known))
+        tail = next_tail(tables)
+        if tail <= min(ask.stop, known):
+            drafts = ask.drafts if state.config.overlaps else ask.stop - known
+            is_due = is_due or (publishes and ask.new > 0 and not (state.config.runs_ahead and drafts > 0))
         tables.is_delayed = not publishes or ask.new == 0
         # A step that reaches a tail, or follows one that has, takes the careful way. law: UNIT-3.
-        in_place = 0 if is_due or tables.is_delayed else min(in_place, next_tail(tables) - 1)
+        in_place = min(in_place, tail - 1)
+        if is_due or tables.is_delayed:
+            in_place = 0
     if is_due:
         tables.request = request  # it knows the tokens that the state is of
         state.due.add(tables)
@@ -115,8 +118,12 @@ def publish_alike(state: State, request: Request, tables: RequestTables, ask: St
     num_filled = min(ask.stop, request.num_keyed())
     if num_filled >= end and request._block_size > 0 and publishes_now(state, ask):
         pool = state.pool
-        units: i64 = 1 if request._block_size == size else size // request._block_size
-        stop = start + 1 if num_filled < end + size else num_filled // size
+        units: i64 = 1
+        if request._block_size != size:
+            units = size // request._block_size
+        stop = start + 1
+        if num_filled >= end + size:
+            stop = num_filled // size
         end = (stop + 1) * size
         is_single = stop == start + 1 and pool.is_plain()
         blocks = state.changes.blocks  # with room for one of each group

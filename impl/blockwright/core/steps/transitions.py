@@ -51,12 +51,15 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
     rules = [group.rule for group in state.groups]
     num_computed = common_hit(rules, probes, config.whole_alignment, max_length)
     junction = longest_of_all(rules, probes, config.whole_alignment, max_length)
-    if config.unit > 0:
-        num_computed = longest_inside(state, request, state.groups, probes, num_computed, max_length)
-        full = [group for group in state.groups if group.keeps_all]
-        if state.pool._passing is not None and len(full) > 0:
+    if state.pool.num_tails() > 0:
+        most = max_length
+        if state.pool._passing is not None:
+            full = [group for group in state.groups if group.keeps_all]
             those = [probe for probe, group in zip(probes, state.groups) if group.keeps_all]
-            junction = longest_inside(state, request, full, those, junction, max_length)
+            if len(full) > 0:
+                junction = longest_inside(state, request, full, those, junction, max_length)
+                most = junction  # no hit is longer than that of some of its groups
+        num_computed = longest_inside(state, request, state.groups, probes, num_computed, most)
     journal = state.journal
     if journal is not None:
         journal._stamp()

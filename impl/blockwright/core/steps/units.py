@@ -8,7 +8,7 @@ it as a copy, and copies run before the step (law: UNIT-1).
 
 from __future__ import annotations
 
-from librt.vecs import append, vec
+from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.request import Request
@@ -27,7 +27,8 @@ def check_unit(state: State, request: Request) -> None:
     Raises:
         InvalidArgumentError: its block size does not divide the unit.
     """
-    state.pool._units_for(request, state.config.unit)
+    if request._block_size != state.config.unit:
+        state.pool._units_for(request, state.config.unit)
 
 
 def longest_inside(
@@ -36,26 +37,56 @@ def longest_inside(
     """Return the longest hit of at most `max_length` tokens that ends inside a block, or `length` if none is longer.
 
     `length` is the longest hit of whole blocks. O(block / unit) beside layers that read everything; without them, and
-    where windows lack what those have, O(tokens / unit). law: HIT-2.
+    where windows lack what those have, O(tokens / block) and O(block / unit) for each whole block that they have. law:
+    HIT-2.
     """
     unit = state.config.unit
-    # A window of one token reads nothing of the block in which a hit ends, so a hit there needs no part.
-    if state.pool.num_tails() == 0 and all([group.rule.span != 1 for group in groups]):
-        return length
     stop = max_length
     for group, probe in zip(groups, probes):
         if group.keeps_all:
             # Nothing is read behind the first whole block that is missing.
             stop = min(stop, probe.run_end * probe.block_size + probe.block_size - unit)
-    if stop // unit * unit <= length:
-        return length
     end = stop // unit * unit
+    if end <= length:
+        return length
     request.hash_until(end // request._block_size)
     while end > length:
+        gap = last_gap(groups, probes, end)
+        if gap > 0:
+            end = gap // unit * unit  # every length up to here needs the missing block
+            continue
+        end = last_part(state, request, groups[0], length, end)
+        if end <= length:
+            break
         if is_hit(state, request, groups, probes, end) and has_room(state, request.num_tokens, end):
             return end
         end -= unit
     return length
+
+
+def last_part(state: State, request: Request, group: GroupTables, least: i64, most: i64) -> i64:
+    """Return the longest length of at most `most` tokens that a group may have inside the block in which `most` ends.
+
+    That is where a part of that block is published, or else where the block begins, or `least`. O(block / unit).
+    """
+    start = max(least, most // group._block_size * group._block_size)
+    if start == most or not group._reads_back:
+        return most
+    return state.pool.last_tail(request._words, request._block_size, group._group, start, most, state.config.unit)
+
+
+def last_gap(groups: list[GroupTables], probes: list[Probe], length: i64) -> i64:
+    """Return the last token of a block that is missing and that a hit needs just before the block it ends in, or 0.
+
+    That is asked of one block of each group that forgets. O(groups).
+    """
+    for group, probe in zip(groups, probes):
+        if not group.keeps_all:
+            entry = length // group._block_size - 1
+            is_needed = entry >= group.first_kept(length) or entry < group.sinks
+            if entry >= 0 and is_needed and not probe.cached(entry):
+                return (entry + 1) * group._block_size - 1
+    return 0
 
 
 def is_hit(state: State, request: Request, groups: list[GroupTables], probes: list[Probe], length: i64) -> bool:
@@ -117,30 +148,35 @@ def tail_lengths(state: State, request: Request, begin: i64) -> vec[i64]:
         tails = append(tails, first)
     if last > begin and last != first and last % whole != 0:
         tails = append(tails, last)
-    return with_junction(tails, request._junction if request._num_looked_up > 0 else 0, begin)
+    junction = request._junction if request._num_looked_up > 0 else 0
+    return with_length(tails, junction) if junction > begin and junction % whole != 0 else tails
 
 
-def with_junction(tails: vec[i64], junction: i64, begin: i64) -> vec[i64]:
-    """Return tails with the length that layers which read everything would have hit, if it is beyond the hit."""
-    more = vec[i64]()
-    for tail in tails:
-        if begin < junction < tail:
-            more = append(more, junction)
-        begin = max(begin, tail)
-        more = append(more, tail)
-    return more
+def with_length(tails: vec[i64], length: i64) -> vec[i64]:
+    """Return ascending tails with one more in its place, if it is none of them. O(tails)."""
+    at: i64 = 0
+    while at < i64(len(tails)) and tails[at] < length:
+        at += 1
+    if at < i64(len(tails)) and tails[at] == length:
+        return tails
+    return extend(append(tails[:at], length), tails[at:])
 
 
 def next_tail(tables: RequestTables) -> i64:
     """Return the next tail that a request is to publish. O(1)."""
     at = tables.num_tails
-    return tables.tails[at] if at < i64(len(tables.tails)) else FOR_EVER
+    if at < i64(len(tables.tails)):
+        return tables.tails[at]
+    return FOR_EVER
 
 
 def reserve_tails(state: State, tables: RequestTables | None, count: i64 = 0) -> None:
     """Take the memory to publish the tails of a request within its written or `count` tokens, and its last two."""
     if state.config.unit > 0:
-        state.pool._reserve_tails((2 + num_due(tables, count)) * state.config.num_groups)
+        due: i64 = 2
+        if tables is not None:
+            due += num_due(tables, max(count, tables.num_written))
+        state.pool._reserve_tails(due * state.config.num_groups)
 
 
 def reserve_all_tails(state: State, those: list[RequestTables]) -> None:
@@ -148,15 +184,12 @@ def reserve_all_tails(state: State, those: list[RequestTables]) -> None:
     if state.config.unit > 0:
         count: i64 = 0
         for tables in those:
-            count += num_due(tables, 0)
+            count += num_due(tables, tables.num_written)
         state.pool._reserve_tails(count * state.config.num_groups)
 
 
-def num_due(tables: RequestTables | None, count: i64) -> i64:
-    """Return how many of a request's tails are written, or lie within `count` tokens, and are not published."""
-    if tables is None:
-        return 0
-    count = max(count, tables.num_written)
+def num_due(tables: RequestTables, count: i64) -> i64:
+    """Return how many of a request's tails lie within `count` tokens, and are not published."""
     at = tables.num_tails
     while at < i64(len(tables.tails)) and tables.tails[at] <= count:
         at += 1
@@ -168,25 +201,26 @@ def publish_tails(state: State, tables: RequestTables, request: Request, count: 
 
     The caller has made room and keys; takes no memory.
     """
-    while next_tail(tables) <= count:
-        publish_tail(state, tables, request, next_tail(tables))
-        tables.num_tails += 1
+    first = tables.num_tails
+    tables.num_tails += num_due(tables, count)
+    publish_parts(state, tables, request, tables.tails, first, tables.num_tails)
 
 
-def publish_tail(state: State, tables: RequestTables, request: Request, length: i64) -> None:
-    """Publish the parts that end after `length` tokens, in each group that reads of them.
+def publish_parts(
+    state: State, tables: RequestTables, request: Request, lengths: vec[i64], start: i64, stop: i64
+) -> None:
+    """Publish the parts that end with a range of lengths, in each group that reads of them.
 
     Beside recurrent layers only where the last step stopped, drafts aside, unless it has run ahead: no hit could need
     another.
     """
-    if state.config.saves_states and not has_state(state, tables, length):
-        return
-    for group, table in zip(state.groups, tables.by_group):
-        size = group._block_size
-        entry = length // size
-        if length % size != 0 and group.ends_in(length) and table.blocks[entry] != 0:
-            units = length % size // state.config.unit
-            state.pool._publish_tail(i64(table.blocks[entry]), request, length, group._group, size, units)
+    if state.config.saves_states:
+        while start < stop and not has_state(state, tables, lengths[start]):
+            start += 1
+        stop = min(stop, start + 1)
+    if start < stop:
+        for group, table in zip(state.groups, tables.by_group):
+            group.publish_parts(table, request, lengths, start, stop, state.config.unit)
 
 
 def publish_last(state: State, tables: RequestTables, request: Request, computed: i64) -> None:
@@ -196,11 +230,10 @@ def publish_last(state: State, tables: RequestTables, request: Request, computed
     """
     unit = state.config.unit
     count = last_published(state, tables, request, computed)
-    first = min(count, request.num_tokens - 1) // unit * unit
-    if first > 0:
-        publish_tail(state, tables, request, first)
-    if count // unit * unit != first:
-        publish_tail(state, tables, request, count // unit * unit)
+    ends = state.changes.ends
+    ends[0] = min(count, request.num_tokens - 1) // unit * unit
+    ends[1] = count // unit * unit
+    publish_parts(state, tables, request, ends, 0 if ends[0] > 0 else 1, 2 if ends[1] > ends[0] else 1)
 
 
 def last_published(state: State, tables: RequestTables, request: Request, computed: i64) -> i64:

@@ -34,6 +34,7 @@ class StepScratch:
         blocks: scratch for block ids that all groups give back or publish at once. It has room for one per group at
             least, and for all nulled entries of the step.
         taken: the blocks that a step took, one for each group, if groups that grow alike took one each.
+        ends: the last two lengths that a request publishes parts up to as it ends.
         replaced: the entries that are copied, four numbers each: index of the request, group, entry, new block. Each
             block is also in the pool's list of copies.
         saved: the blocks that states are copied to before the step writes over them.
@@ -68,6 +69,7 @@ class StepScratch:
         self.dead_ends: vec[i32] = zeros32(num_groups)
         self.blocks: vec[i32] = zeros32(num_groups)
         self.taken: vec[i32] = zeros32(num_groups)
+        self.ends: vec[i64] = vec[i64]([0, 0])
         self.replaced: vec[i32] = vec[i32]()
         self.saved: vec[i32] = vec[i32]()
         self.request: i32 = 0

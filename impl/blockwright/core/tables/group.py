@@ -76,6 +76,7 @@ class GroupTables:
         self._alignment: i64 = block_size
         self._has_margin = False
         self._publishes_all = True
+        self._reads_back = False  # whatever the next token is, it reads the one before
 
     def align(self, alignment: i64, use_eagle: bool) -> None:
         """Say that hits end at multiples of `alignment`, so that what none can need is not published."""
@@ -83,8 +84,8 @@ class GroupTables:
         self._alignment = alignment
         self._has_margin = use_eagle and self._layout == ROW and not isinstance(self.rule, ChunkedRule)
         # Where a chunk ends with the block, the next token reads nothing of it, and no hit ever needs it.
-        reads_back = not isinstance(self.rule, ChunkedRule) and self.rule.first_needed(size) < size
-        self._publishes_all = self.keeps_all or (size % alignment == 0 and reads_back)
+        self._reads_back = not isinstance(self.rule, ChunkedRule) and self.rule.first_needed(size) < size
+        self._publishes_all = self.keeps_all or (size % alignment == 0 and self._reads_back)
 
     def is_useful(self, entry: i64) -> bool:
         """Return whether some hit can need an entry: the shortest that ends behind it, or one that it follows. O(1).
@@ -145,6 +146,7 @@ class GroupTables:
         twin._alignment = self._alignment
         twin._has_margin = self._has_margin
         twin._publishes_all = self._publishes_all
+        twin._reads_back = self._reads_back
         twin._tables = {name: table.copy() for name, table in self._tables.items()}
         return twin
 
@@ -529,6 +531,19 @@ class GroupTables:
         while start < stop:
             if self.is_useful(start):
                 self.block_pool._publish(table.blocks, request, units, self._group, self._block_size, start, start + 1)
+            start += 1
+
+    def publish_parts(
+        self, table: GroupTable, request: Request, lengths: vec[i64], start: i64, stop: i64, unit: i64
+    ) -> None:
+        """Publish the parts of blocks that end with a range of lengths, where a hit needs them. law: UNIT-2."""
+        pool, size = self.block_pool, self._block_size
+        if self._reads_back:
+            pool._publish_tails(table.blocks, request, lengths, start, stop, self._group, size, unit)
+            return
+        while start < stop:
+            if self.ends_in(lengths[start]):
+                pool._publish_tails(table.blocks, request, lengths, start, start + 1, self._group, size, unit)
             start += 1
 
     def awaits(self, table: GroupTable, inside: i64) -> bool:

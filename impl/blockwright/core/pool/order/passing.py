@@ -342,7 +342,9 @@ class PassingBlocks:
         while start < stop:
             block: i64 = i64(ids[start])
             start += 1
-            noted = i64(newer[block]) if has_ring else 0
+            noted: i64 = 0
+            if has_ring:
+                noted = i64(newer[block])
             # Most blocks are in front: nothing but the note is theirs.
             if noted >= 0 or block == self.last:
                 self.taken_one(block)
