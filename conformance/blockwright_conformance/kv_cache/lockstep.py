@@ -102,9 +102,8 @@ def misreported(outcome: ManagerOutcome, told: tuple[tuple[int, Content, bool], 
     evicted = [(block, content) for block, content, _ in told]
     classes: dict[int, bool] = {}
     for before, step in outcome.steps:
-        for block, content in step.evicted:
-            if num_own(before, content) < before.config.groups[content[0]].block_size:
-                continue
+        sizes = [group.block_size for group in before.config.groups]
+        for block, content in [each for each in step.evicted if num_own(before, each[1]) == sizes[each[1][0]]]:
             lost.append((block, content))
             if block in before.queue:
                 classes[block] = bool(before.marks) and before.marks[block].passing

@@ -28,7 +28,15 @@ from blockwright.core.steps.publication import (
     trim_end,
 )
 from blockwright.core.steps.state import State
-from blockwright.core.steps.units import check_unit, last_count, longest_inside, publish_tails, reserve_tails, with_tail
+from blockwright.core.steps.units import (
+    check_unit,
+    last_count,
+    longest_inside,
+    may_end_inside,
+    publish_tails,
+    reserve_tails,
+    with_tail,
+)
 from blockwright.core.tables.table import RequestTables
 from blockwright.core.tables.window import common_hit, longest_of_all
 from blockwright.errors import InvalidArgumentError, StalePlanError
@@ -51,7 +59,7 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
     rules = [group.rule for group in state.groups]
     num_computed = common_hit(rules, probes, config.whole_alignment, max_length)
     junction = longest_of_all(rules, probes, config.whole_alignment, max_length)
-    if state.pool.num_tails() > 0:
+    if state.config.unit > 0 and may_end_inside(state):
         most = max_length
         if state.pool._passing is not None:
             full = [group for group in state.groups if group.keeps_all]

@@ -31,6 +31,14 @@ def check_unit(state: State, request: Request) -> None:
         state.pool._units_for(request, state.config.unit)
 
 
+def may_end_inside(state: State) -> bool:
+    """Return whether some hit may end inside a block. O(groups).
+
+    If no part is published, only where a layer reads nothing of the block: one with a window of one token.
+    """
+    return state.pool.num_tails() > 0 or not all([group._reads_back for group in state.groups])
+
+
 def longest_inside(
     state: State, request: Request, groups: list[GroupTables], probes: list[Probe], length: i64, max_length: i64
 ) -> i64:
