@@ -155,7 +155,7 @@ EVERYTHING = frozenset((*SERVED, *EVENTS, *(kind for kind in KINDS if kind not i
 }
 
 
-LENGTHS: dict[str, Any] = {"quick": (1, 40), "pr": (6, 140), "nightly": (300, 200, False)}
+LENGTHS: dict[str, Any] = {"quick": (1, 40), "pr": (9, 140), "nightly": (300, 200, False)}
 
 
 def scopes(profile: str) -> tuple[WorkerScope, ...]:
