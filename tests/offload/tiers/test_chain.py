@@ -6,10 +6,21 @@ against the specification (the gates `offload` and `movement`), and bytes (the t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from tests.offload.tiers.tier_support import keys, lru
 
-from blockwright.offload import BlockIDsLoadStoreSpec, OffloadChain, StoreStart, Transfer
+from blockwright.errors import InterruptedCallError, OffloadError
+from blockwright.offload import (
+    BlockIDsLoadStoreSpec,
+    CPUBackend,
+    LRUOffloadingManager,
+    OffloadChain,
+    PrepareStoreOutput,
+    StoreStart,
+    Transfer,
+)
 
 
 def shown(transfer: Transfer) -> tuple[str, list[int], list[int]]:
@@ -41,6 +52,18 @@ def test_a_lookup_ends_at_the_first_block_that_no_tier_has(hole: int, run: int) 
     held = [[name for at, name in enumerate(names) if at != hole and at // run % 3 == number] for number in range(3)]
     chain = OffloadChain([lru(300, "".join(each)) for each in held])
     assert chain.lookup(keys("".join(names))) == hole
+
+
+def test_nothing_is_served_after_a_tier_failed_in_the_middle_of_a_change() -> None:
+    class Failing(LRUOffloadingManager):
+        def prepare_store(self, block_hashes: Iterable[bytes]) -> PrepareStoreOutput | None:
+            raise OffloadError("no")
+
+    chain = OffloadChain([lru(2, "a"), Failing(CPUBackend(16, 2))], reserve=1)
+    with pytest.raises(OffloadError, match="no"):
+        chain.store(keys("b"), [0])
+    with pytest.raises(InterruptedCallError, match="make a new manager"):
+        chain.take_transfers()
 
 
 @pytest.mark.parametrize(("room", "is_bad"), [(0, True), (3, True), (3, False)])

@@ -23,6 +23,7 @@ from blockwright.core.pool.order.order import BlockHint
 from blockwright.errors import (
     BlockError,
     BlockNotReadyError,
+    BlockwrightError,
     InvalidArgumentError,
     NoFreeBlocksError,
     UnknownBlockHashError,
@@ -120,7 +121,7 @@ class OffloadChain:
         self._held: list[tuple[int, bytes]] = []  # for a load that is about to begin
         self._jobs: Jobs = Jobs()
         self._finished: list[Finished] = []
-        self._whole: Wholeness = Wholeness()
+        self._whole: Wholeness = Wholeness(forgives=False)  # a tier may fail in the middle of a change
         self.device_blocks_per_block: int = integer("device_blocks_per_block", device_blocks_per_block, 1)
         self._most: int | None = None if max_transfers is None else integer("max_transfers", max_transfers)
 
@@ -345,9 +346,15 @@ class OffloadChain:
         Raises:
             UnknownTransferError: it has ended, or was never handed out.
         """
+        self._whole.require()
+        job = self._jobs.started(job_id)
         did_arrive = bool(success)
         with self._whole:
-            return self._end(self._jobs.started(job_id), did_arrive)
+            try:
+                return self._end(job, did_arrive)
+            except BlockwrightError:  # of a tier that is wrong: nothing was interrupted, and `check` can say more
+                self._whole.done()
+                raise
 
     def cancel(self, job_id: int) -> bool:
         """Drop a store or load that was not handed out, as a failure; False if it is too late or no such thing."""

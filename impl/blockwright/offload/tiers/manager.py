@@ -60,7 +60,7 @@ class TierManager(OffloadingManager):
         self._events: list[OffloadingEvent] = []
         self._num_told: i64 = 0  # keys in the events
         self._calls: i64 = 0  # of prepare_store
-        self._whole: Wholeness = Wholeness()
+        self._whole: Wholeness = Wholeness(forgives=False)  # a backend may fail in the middle of a change
         self._entries = Entries(self._packed is None)
         self._adopt()
         self._capacity: i64 = i64(self.num_free) + self._entries.index.count
@@ -169,6 +169,7 @@ class TierManager(OffloadingManager):
                 while at > 0:
                     at -= 1
                     readers[i64(slots[at])] += 1
+                self._whole.done()
                 raise NotPreparedError(f"complete_load: block {shown(key)} is named more often than it is being read")
             self._show_all(slots)
             if not all_stay:
@@ -293,6 +294,7 @@ class TierManager(OffloadingManager):
                     state[i64(named)] = after
                     written = append(written, named)
             if len(written) == 0 and len(keys) > 0:
+                self._whole.done()
                 raise NotPreparedError(f"complete_store: not one of the blocks is being written, as {shown(keys[0])}")
             if after == 0:
                 self._let_go(written, False)

@@ -11,13 +11,15 @@ from blockwright.errors import BlockwrightError, InterruptedCallError
 class Wholeness:
     """Refuses calls after one that did not finish its change. law: CALL-1.
 
-    As a context manager it is whole again after an error of this package, which comes before a change or after it.
+    As a context manager it is whole again once the change is done. Where it `forgives`, so it is after an error of this
+    package: such an error comes before a change or after it, unless code of others runs within.
     """
 
-    def __init__(self, remedy: str = "make a new manager of an empty backend") -> None:
+    def __init__(self, remedy: str = "make a new manager of an empty backend", forgives: bool = True) -> None:
         """Begin whole; `remedy` is advice for the error."""
         self._is_changing: bool = False
         self._remedy = remedy
+        self._forgives = forgives
 
     @property
     def is_whole(self) -> bool:
@@ -44,6 +46,6 @@ class Wholeness:
         self.begin()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Come to the end of a change, unless something else than an error of this package ended it."""
-        if error is None or (isinstance(error, BlockwrightError) and not isinstance(error, InterruptedCallError)):
+        is_ours = isinstance(error, BlockwrightError) and not isinstance(error, InterruptedCallError)
+        if error is None or (self._forgives and is_ours):
             self.done()
