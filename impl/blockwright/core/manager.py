@@ -172,9 +172,9 @@ class KVCacheManager:
                 evicts the least recently used block, whatever it is for. law: POLICY-4.
             passing_spares: how many of the last blocks that `keep_wanted` would evict first are evicted by age
                 instead, for prompts that part where no earlier one has. None: as many as hits have shown to be of use,
-                at most a quarter of the pool (`BlockPool.passing_spares`), and none beside recurrent layers with
-                `prefix_match_unit`. Shares and an `eviction_policy` spare none, nor do hints once they come. law:
-                POLICY-6.
+                at most a quarter of the pool (`BlockPool.passing_spares`), and none if `prefix_match_unit` is smaller
+                than the blocks of a recurrent layer. Shares and an `eviction_policy` spare none, nor do hints once they
+                come. law: POLICY-6.
             wanted_interval: with `keep_wanted`, hits of each multiple of so many tokens are wanted too, for where
                 prompts part; 0 for none. A multiple of the blocks of every group; not for chunked local attention. With
                 recurrent layers, end prefill steps there.
@@ -511,8 +511,8 @@ class KVCacheManager:
         """Return whether a new request could ever load tokens after a hit, however many blocks are free now.
 
         A load takes all blocks that the tokens after it read at once. It fits wherever the request could have computed
-        the same tokens; a connector offers no more than that. The hit need not be there, but it ends with its blocks:
-        nothing is loaded after one that ends inside a block. Complexity: O(groups). law: LIVE-1.
+        the same tokens; a connector offers no more than that. The hit need not be there, but it must end with a whole
+        block: nothing is loaded after one that ends inside a block. Complexity: O(groups). law: LIVE-1.
 
         Raises:
             InvalidArgumentError: a count is out of range, or the request was made with another block size or hasher.

@@ -233,7 +233,7 @@ class PassingBlocks:
     def note_ordinary(self, ids: vec[i32], start: i64, stop: i64) -> None:
         """Note that the candidates of a range are ordinary, and what ended at entries of their table. O(entries).
 
-        Where no request lets go of them, they stay as noted.
+        After `end` nothing changes: each stays as it is noted.
         """
         if self._num_ranges != _NOTED:
             self.note_all(ids, start, stop, False)
