@@ -3,7 +3,7 @@
 A wheel of the checkout (of the files that git knows, so that nothing built here helps) and, for each supported Python
 that is found, a wheel of the source distribution are built in isolation: with the build requirements alone, neither
 torch nor anything else. Each holds the three packages and little more, is installed into an environment of its own, and
-asked there which build runs.
+asked there which build runs, and whether the kit can be imported.
 Not covered: other platforms.
 """
 
@@ -25,6 +25,7 @@ SUPPORTED = ("3.11", "3.12", "3.13", "3.14")
 ASK = """
 import importlib.util, sys
 import blockwright
+import blockwright_conformance.kv_cache.world  # reads files that lie beside the modules of the kit
 from blockwright import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request
 
 info = blockwright.build_info()

@@ -174,7 +174,7 @@ class TailIndex:
             is_part = head < 0
             if is_part:
                 head = -head
-            # A block has one content, so that its parts are told apart by their lengths.
+            # A block has one content, so its parts differ in their lengths.
             number = head
             while number != 0 and i64(units[number]) != inside:
                 number = links[4 * number + LINK] >> 32

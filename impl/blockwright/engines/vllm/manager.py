@@ -358,8 +358,8 @@ class KVCacheManager:
     def _hits_per_group(self, block_hashes: Any, max_cache_hit_length: int) -> tuple[None, tuple[int, ...]]:
         """Return the hit that each group has alone, as the offloading connector asks vLLM's coordinator.
 
-        With a unit it is the hit that all have, which is no longer. The blocks, which vLLM returns first, are read by
-        nobody.
+        With a unit it is the hit that all have, which is no longer. vLLM returns the blocks first, but no connector
+        reads them.
         """
         self._publish_for_readers()
         tokens = [0] * (max_cache_hit_length + 1)
