@@ -227,6 +227,12 @@ class ManagerAdapter(Protocol):
     def explain(self, name: str) -> Explained:
         """Explain the hit of a request (``explain_hit``); only called in scopes with "explain" among their calls."""
 
+    def lease(self, name: str) -> int:
+        """Return how far a request goes on without a call (``lease``); called in scopes with "lease" among their calls.
+
+        There a request's count may also be ahead of what its manager was told, within the lease.
+        """
+
     def retain(self, name: str, tokens: int, priority: int, until: int) -> None:
         """Have the first tokens of a request kept (``retain``); only called in scopes with "hint" among their calls."""
 

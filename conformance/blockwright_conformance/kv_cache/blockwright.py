@@ -435,6 +435,12 @@ class BlockwrightAdapter:
     def advance_time(self, now: int) -> None:
         self.manager.advance_time(now)
 
+    def lease(self, name: str) -> int:
+        request, exact = self.requests[name], self.manager.lease(self.requests[name])
+        if not request.lease <= max(exact, request.num_computed_tokens):
+            raise AssertionError(f"LEASE-1: {name!r} was told of {request.lease} tokens, of {exact} now")
+        return exact
+
     def explain(self, name: str) -> Explained:
         said = self.manager.explain_hit(self.requests[name])
         limiting = tuple([part.group for part in said.groups if part.missing_end is not None])

@@ -13,8 +13,9 @@ from blockwright_spec.manager import state as states
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.in_time import forgetting, forks, outside
 from blockwright_spec.manager.in_time import in_flight as flights
+from blockwright_spec.manager.lease import lease
 from blockwright_spec.manager.lru import LRU
-from blockwright_spec.manager.outcomes import Done, Refusal
+from blockwright_spec.manager.outcomes import Done, Refusal, Step
 from blockwright_spec.manager.state import NULL, Absent, Running, State, certain, held_tables, is_loading, key
 from blockwright_spec.reads import Prefix
 
@@ -249,6 +250,17 @@ def publish_run(adapter: ManagerAdapter, state: State, slot: int, end: int, has_
     (adapter.publish if has_run else adapter.publish_before)(name_of(slot), end)
 
 
+def count_on(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
+    """Yield the counts up to which a request goes on without a call, within its lease."""
+    for count in range(running(state, slot).written + 1, min(lease(state, slot), len(prefix[1])) + 1):
+        yield slot, count
+
+
+def counted_on(state: State, slot: int, count: int) -> Done | Refusal:
+    computed = running(state, slot).computed
+    return transitions.grow(state, slot, computed, Step(count - computed), LRU)
+
+
 def trim(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
     request = running(state, slot)
     most = min(request.written, len(prefix[1]))
@@ -331,6 +343,7 @@ KINDS = {
         Kind("Hold", hold, outside.hold, "pin", word="outside"),
         Kind("Take", take, outside.take, take_served, chooses=True, word="outside"),
         Kind("LetGo", let_go, outside.let_go, "unpin", word="outside"),
+        Kind("CountOn", count_on, counted_on, lambda *_: None, has_slot=True, word="lease"),
         Kind("Release", release, transitions.release, end, has_slot=True, chooses=True),
         Kind("Trim", trim, transitions.trim, "trim", has_slot=True, chooses=True, word="trim"),
         Kind("Abort", abort, flights.abort, aborted, has_slot=True, chooses=True, word="abort"),

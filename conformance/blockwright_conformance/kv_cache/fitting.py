@@ -52,8 +52,8 @@ QUESTIONS = frozenset(("plan", "explain", "pin"))
 
 
 UNDECLARED = Capabilities(
-    frozenset(NAMES["kinds"]), frozenset(NAMES["calls"]) - {"forget"}, frozenset(NAMES["features"]),
-    absent={"forget": "the adapter has no method `unlearn`"},
+    frozenset(NAMES["kinds"]), frozenset(NAMES["calls"]) - {"forget", "lease"}, frozenset(NAMES["features"]),
+    absent={"forget": "the adapter has no method `unlearn`", "lease": "the adapter has no method `lease`"},
 )  # fmt: skip
 """The abilities of a manager that declares none: everything that there was before one had to declare a call."""
 
@@ -123,7 +123,7 @@ def fitted(scope: Scope, capabilities: Capabilities | None) -> Scope:
 def fitting(scopes: Iterable[Scope], capabilities: Capabilities | None) -> list[Scope]:
     """Return what can be run of some scopes, each fitted; one that asks no more than another is not run twice."""
     if capabilities is UNDECLARED:
-        return [each for each in scopes if "forget" not in each.calls]
+        return [each for each in scopes if not each.calls & {"forget", "lease"}]
     able = [each for scope in scopes if not lacking(each := fitted(scope, capabilities), capabilities)]
     if capabilities is None:
         return able

@@ -8,6 +8,7 @@ from blockwright_spec.manager.events import Listener, num_own
 from blockwright_spec.manager.hits import found, holding
 from blockwright_spec.manager.in_time.explain import explained
 from blockwright_spec.manager.laws import EVENT_LAWS, METRIC_LAWS
+from blockwright_spec.manager.lease import lease
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.metrics import Call, Counts, added, counted
 from blockwright_spec.manager.outcomes import Done, Reason, When
@@ -159,9 +160,11 @@ def examine(
 ) -> list[str]:
     """Name the differences in a manager's answers to questions that change nothing: lookups, common prefixes.
 
-    With "explain" in `asked`, it also asks why hits are no longer; with "pin" it asks everything again under pins.
+    With "explain" in `asked`, it also asks why hits are no longer, with "lease" how far each request may go on without
+    a call; with "pin" it asks everything again under pins.
     """
     faults = unexplained(adapter, state, prompts) if "explain" in asked else []
+    faults += mislet(adapter, state) if "lease" in asked else []
     for prefix in prompts if state.config.caching else ():
         adapter.send(OTHER, prefix)
         hit, wanted = bare(adapter.find(OTHER)), found(state, prefix, LRU)
@@ -171,6 +174,15 @@ def examine(
     if state.config.caching:
         adapter.forget(OTHER)
     return faults + uncommon(adapter, state) + (pinned(adapter, state) if "pin" in asked else [])
+
+
+def mislet(adapter: ManagerAdapter, state: State) -> list[str]:
+    leases = [
+        (slot, lease(state, slot), adapter.lease(name_of(slot)))
+        for slot, request in enumerate(state.requests)
+        if isinstance(request, Running)
+    ]
+    return [f"LEASE-1: of {name_of(slot)}: expected {wanted}, found {found}" for slot, wanted, found in leases if wanted != found]
 
 
 def uncommon(adapter: ManagerAdapter, state: State) -> list[str]:

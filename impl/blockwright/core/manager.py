@@ -40,6 +40,7 @@ from blockwright.core.steps.preconditions import (
     check_keys,
     give_keys,
     is_in_place,
+    lease,
     tables_named,
     tables_of,
     tables_running,
@@ -465,6 +466,16 @@ class KVCacheManager:
         done = grow_each(self._state, batch, each, news, aheads, drafts)
         self._tell()
         return done
+
+    def lease(self, request: Request) -> int:
+        """Return the tokens up to which no step of a running request needs a call: its `Request.lease`, counted anew.
+
+        It may be more than `Request.lease`, which was counted when slots were last given. O(groups). law: LEASE-1.
+
+        Raises:
+            UnknownRequestError: the request holds no blocks.
+        """
+        return lease(self._state, tables_running(self._state, request))
 
     # ------------------------------------------------------------------ plan and commit
 

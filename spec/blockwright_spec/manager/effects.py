@@ -1,4 +1,4 @@
-"""Part one, chapter 13: the parts that transitions are made of, down to `serve`, the effect of a step of the model.
+"""Part one, chapter 14: the parts that transitions are made of, down to `serve`, the effect of a step of the model.
 
 Groups stand side by side: what is released is one batch in the order of groups, and all groups have adopted their hits
 before any of them takes a block.

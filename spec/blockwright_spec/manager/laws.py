@@ -1,4 +1,4 @@
-"""Part one, chapter 28: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 29: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
@@ -69,6 +69,7 @@ STEP_LAWS = (
     listed(outside.law_outside_is_apart, "vLLM BlockPool.free_blocks: a block released twice; known bug D61"),
     listed(forgetting.law_forgotten_is_not_found, "SGLang #27058; vLLM #42125; known bugs D93, D94"),
     listed(forgetting.law_nothing_else_is_lost, "vLLM reset_prefix_cache, which takes all or nothing; known bug D95"),
+    listed(step_laws.law_lease_is_quiet, "vLLM: a call for each request and step; ours: most change nothing"),
     listed(step_laws.law_newcomer_leaves_the_watermark, "vLLM KVCacheManager.allocate_slots; known bug B34"),
     listed(
         unit_laws.law_copied_has_run, "vLLM 0.32 MambaManager.cached_blocks_this_step guards states only; known bug E32"

@@ -1,4 +1,4 @@
-"""Part one, chapter 11: planning a step: whether it fits, and the blocks it takes.
+"""Part one, chapter 12: planning a step: whether it fits, and the blocks it takes.
 
 A plan changes nothing. It counts the blocks that the step then takes (PLAN-1), as if dead entries were already trimmed.
 A request that joins others leaves a watermark and a reserve free; alone it need not, and so is served (LIVE-1).
@@ -6,6 +6,7 @@ A request that joins others leaves a watermark and a reserve free; alone it need
 
 from ..reads import Ahead, Cross, Full, Group, Mamba, dead, drafts_beside, entries, filled, hit_entries, writes
 from .added import end_of
+from .lease import heard
 from .outcomes import Fits, Plan, Reason, Refusal, Step
 from .preconditions import going, starting, trim_end
 from .state import (
@@ -231,5 +232,6 @@ def plan_admission(state: State, slot: int, hit: Hit, step: Step) -> Plan:
 
 def plan_growth(state: State, slot: int, computed: int, step: Step) -> Plan:
     """Return whether a running request can go on, and the blocks it takes: ``plan`` (PLAN-1)."""
-    start = going(state, slot, computed, step)
-    return start if isinstance(start, Refusal) else planned(state, slot, start, computed, step)
+    told = heard(state, slot, computed)
+    start = going(told, slot, computed, step)
+    return start if isinstance(start, Refusal) else planned(told, slot, start, computed, step)

@@ -1,4 +1,4 @@
-"""Part one, chapter 10: what may be asked of a step, whatever the pool holds, and the request as the step finds it."""
+"""Part one, chapter 11: what may be asked of a step, whatever the pool holds, and the request as the step finds it."""
 
 from dataclasses import replace
 

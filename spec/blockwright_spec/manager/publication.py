@@ -1,4 +1,4 @@
-"""Part one, chapter 12: publication: which blocks become findable, as what, and when.
+"""Part one, chapter 13: publication: which blocks become findable, as what, and when.
 
 Blocks are published with the step that fills them, for engines that run steps in order: whoever hits them computes
 later, or in the same step, in which every layer writes what all tokens need before any of them reads it. A recurrent

@@ -1,7 +1,8 @@
-"""Part one, chapter 17: the laws of steps, given the state before a step that happened and its outcome."""
+"""Part one, chapter 18: the laws of steps, given the state before a step that happened and its outcome."""
 
 from ..reads import Mamba, writes
 from .effects import target
+from .lease import lease
 from .outcomes import Done
 from .state import NULL, Content, Copy, Request, Running, State, Table, holders, keys_of, running, sharers, span
 from .table_laws import held
@@ -125,3 +126,18 @@ def law_newcomer_leaves_the_watermark(before: State, done: Done) -> bool:
     is_joined = any(isinstance(new, Running) and not isinstance(old, Running) for old, new in pairs)
     is_idle = len(before.queue) == before.config.num_blocks - 1
     return not is_joined or is_idle or len(done.state.queue) >= before.config.watermark
+
+
+def law_lease_is_quiet(before: State, done: Done) -> bool:
+    """LEASE-1: a step that ends within its request's lease takes, copies, nulls and publishes nothing."""
+    return all(
+        old.tables == new.tables and before.keys == done.state.keys and before.queue == done.state.queue
+        for slot, (old, new) in enumerate(zip(before.requests, done.state.requests, strict=True))
+        if isinstance(old, Running) and isinstance(new, Running) and is_step(old, new)
+        if new.written <= lease(before, slot)
+    )
+
+
+def is_step(old: Running, new: Running) -> bool:
+    """Return whether a request was given slots."""
+    return new.written > old.written and new.prefix == old.prefix

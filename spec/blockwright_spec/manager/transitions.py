@@ -1,4 +1,4 @@
-"""Part one, chapter 14: the transitions, one for each call that an engine makes.
+"""Part one, chapter 15: the transitions, one for each call that an engine makes.
 
 All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what changes, SAME what stays. The steps of
 the model run in the order of the calls, so that tokens count as written by the call that gives them slots.
@@ -12,6 +12,7 @@ from .choices import Choice, legal_order, legal_serving
 from .effects import requeued, serve, vacated, written
 from .hits import found, holding, served
 from .keeping import learned, leaving
+from .lease import heard
 from .outcomes import Done, Outcome, Reason, Refusal, Step
 from .plans import let_go, nulled, trimmed_tables
 from .preconditions import going, starting, trim_end, wrong
@@ -64,11 +65,12 @@ def grow(state: State, slot: int, computed: int, step: Step, choice: Choice) -> 
     The engine says so that `computed` tokens are done, drafts among them that hold.
     """
     # REFUSE
-    start = going(state, slot, computed, step)
+    told = heard(state, slot, computed)
+    start = going(told, slot, computed, step)
     if isinstance(start, Refusal):
         return start
     # CHOOSE, EFFECT
-    return serve(believed(state, slot, start), slot, start, computed, step, choice)
+    return serve(believed(told, slot, start), slot, start, computed, step, choice)
     # SAME: as in `serve`.
 
 
@@ -80,7 +82,7 @@ def grow_each(state: State, asks: tuple[Ask, ...], choice: Choice) -> tuple[tupl
     # REFUSE
     if len({slot for slot, _, _ in asks}) < len(asks):
         return (), Refusal(Reason.REPEATED)
-    if refusal := next((each for ask in asks if (each := wrong(state, *ask))), None):
+    if refusal := next((each for ask in asks if (each := wrong(heard(state, *ask[:2]), *ask))), None):
         return (), refusal
     # CHOOSE, EFFECT
     return grown_in_turn(state, asks, choice)
@@ -137,6 +139,7 @@ def publish(state: State, slot: int, count: int, has_run: bool = True) -> Outcom
     is still to run, a state that it leaves is due; of layers that run ahead, until a later call names the count.
     """
     # REFUSE
+    state = heard(state, slot, count)
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
@@ -165,6 +168,7 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
     The engine says so that they are done, drafts among them that hold: it goes on from no earlier (READ-1).
     """
     # REFUSE
+    state = heard(state, slot, settled)
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)

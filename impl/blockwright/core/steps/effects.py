@@ -70,6 +70,17 @@ def count_step(state: State, request: Request, tables: RequestTables, stop: i64,
             tables.num_drafts = max(0, stop - known)
 
 
+def hear(state: State, request: Request, tables: RequestTables, count: i64) -> None:
+    """Count the steps of a request that its engine took within the lease, without a call. law: LEASE-1."""
+    if tables.num_written < count:
+        count_step(state, request, tables, count, 0, 0)
+
+
+def note_lease(state: State, request: Request, tables: RequestTables) -> None:
+    """Tell a request how far it may go on without a call. law: LEASE-1."""
+    request._lease = 0 if state.config.overlaps or tables.is_due else tables.in_place
+
+
 def serve_in_place(state: State, request: Request, tables: RequestTables, new: i64) -> None:
     """Serve a step that changes only counts (`is_in_place`). law: CALL-1."""
     has_begun = False
@@ -108,6 +119,7 @@ def publish_step(state: State, request: Request, tables: RequestTables, ask: Ste
         in_place = note_due(state, request, tables, ask, False, in_place)
     tables.in_place = min(in_place, tables.trim_at - 1)
     count_step(state, request, tables, ask.stop, ask.new, ask.drafts)
+    note_lease(state, request, tables)
 
 
 # ---------------------------------------------------------------------- any other step
@@ -311,6 +323,7 @@ def act(
         if ask.hit_length % state.config.whole_alignment != 0:
             own_parts(state, tables, ask, changes)
     else:
+        hear(state, request, tables, ask.begin)
         if ask.settled >= tables.trim_at:
             trim_dead(state, tables, changes)
         if tables.is_forked:
@@ -340,6 +353,7 @@ def act(
     tables.num_loading = ask.external
     tables.checkpoint = max(ask.checkpoint, inside)
     count_step(state, request, tables, ask.stop - ask.external, ask.new, ask.drafts)
+    note_lease(state, request, tables)
     journal = state.journal
     if journal is not None and is_new:
         note_admission(state, journal, request, tables, ask, changes, num_replaced)

@@ -12,7 +12,7 @@ from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import FORK, NUM_HELD, NUM_NEW
 from blockwright.core.steps.effects import undo
-from blockwright.core.steps.preconditions import check_keys, tables_of, tables_running
+from blockwright.core.steps.preconditions import check_keys, reach, tables_of, tables_running
 from blockwright.core.steps.publication import publish_due
 from blockwright.core.steps.state import State
 from blockwright.core.steps.units import reserve_tails
@@ -69,6 +69,7 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         tables.is_forked = True
         # The parent's next step may write to a block that is shared now, so it must take the careful way.
         tables.in_place = 0
+        parent._lease = child._lease = 0
         new.num_written = computed
         new.num_certain = computed
         new.num_settled = tables.num_settled
@@ -96,7 +97,7 @@ def check_fork(state: State, parent: Request, tables: RequestTables, child: Requ
     if tables.num_loading > 0:
         raise InvalidArgumentError(f"parent: tokens of {name!r} are being loaded; call finish_load first")
     computed = parent._num_computed
-    known = min(int(tables.num_written), parent.num_tokens)
+    known = min(reach(state, tables, int(computed)), parent.num_tokens)
     if state.config.overlaps:
         if len(state.steps) > 0 and tables.last_step >= state.steps[0].number:
             raise UnknownStepError(f"parent: a step in flight computes tokens of {name!r}; settle it first")
@@ -108,7 +109,8 @@ def check_fork(state: State, parent: Request, tables: RequestTables, child: Requ
         )
     if state.config.runs_ahead:
         raise UnsupportedError(f"parent: the recurrent states of {name!r} run ahead (runs_ahead=True): it has no fork")
-    if state.config.most_drafts >= 0 and computed != int(tables.num_written - tables.num_drafts):
+    is_elsewhere = computed <= tables.num_written and computed != tables.num_written - tables.num_drafts
+    if state.config.most_drafts >= 0 and is_elsewhere:
         raise UnsupportedError(
             f"parent: the recurrent state after {computed} tokens of {name!r} is an accepted draft's, which is not "
             "shared; compute its next step before forking it"

@@ -11,7 +11,7 @@ from blockwright.core.keys.request import Request, no_request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.steps.publication import publishes_now
 from blockwright.core.steps.state import State
-from blockwright.core.steps.units import check_unit
+from blockwright.core.steps.units import check_unit, next_tail
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.table import RequestTables
 from blockwright.errors import (
@@ -102,11 +102,34 @@ def is_in_place(state: State, request: Request, tables: RequestTables, new: i64,
     """
     # Each comparison refuses what the careful way would look at; whatever is left cannot be wrong.
     begin = request._num_computed
-    if not tables.num_certain <= begin <= tables.num_written or new == 0 or begin + new + ahead > tables.in_place:
+    if begin < tables.num_certain or new == 0 or begin + new + ahead > tables.in_place:
+        return False
+    if begin > tables.num_written and begin > lease(state, tables):
         return False
     if state.config.most_drafts >= 0 and not keeps_up(state, request, begin + new, ahead):
         return False
     return not state.config.overlaps or (len(state.steps) > 0 and tables.last_step != state.num_steps)
+
+
+def lease(state: State, tables: RequestTables) -> i64:
+    """Return the tokens up to which no step of a request needs a call; 0 if each does. O(groups). law: LEASE-1."""
+    if state.config.overlaps or tables.num_loading > 0 or tables.is_due or tables.is_delayed:
+        return 0
+    quiet = state.config.max_len
+    if state.config.unit > 0:
+        quiet = min(quiet, next_tail(tables) - 1)
+    for group, table in zip(state.groups, tables.by_group):
+        if tables.is_forked and group.shares_from(table, tables.num_certain):
+            return 0
+        slots = group.in_place_slots(table, state.config.caching, tables.num_certain)
+        quiet = min(quiet, slots, group.next_death(table) - 1)
+    return quiet
+
+
+def reach(state: State, tables: RequestTables, count: int) -> int:
+    """Return the tokens that a running request may be said to have computed: written ones, or those of its lease."""
+    written = int(tables.num_written)
+    return written if count <= written else max(written, int(lease(state, tables)))
 
 
 def keeps_up(state: State, request: Request, stop: i64, ahead: i64) -> bool:
@@ -119,6 +142,8 @@ def check_ask(state: State, request: Request, tables: RequestTables | None, ask:
     """Check a step against the request's state, and fill in where the step begins and ends."""
     written: i64 = 0 if tables is None else tables.num_written
     computed = request._num_computed
+    if computed > written and tables is not None:
+        written = max(written, lease(state, tables))
     if computed < 0 or computed > written:
         raise InvalidArgumentError(
             f"num_computed_tokens: request {request.request_id!r} has {computed} computed tokens, but slots "

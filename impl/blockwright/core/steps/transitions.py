@@ -14,11 +14,11 @@ from mypy_extensions import i32, i64
 from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import FORGET, HIT, LOOKUP, PUBLISH, RESET
-from blockwright.core.steps.effects import note_release, serve, vacate
+from blockwright.core.steps.effects import hear, note_release, serve, vacate
 from blockwright.core.steps.keeping import trim_group
 from blockwright.core.steps.outcomes import Fits, Plan
 from blockwright.core.steps.plans import request_version
-from blockwright.core.steps.preconditions import tables_of, tables_running
+from blockwright.core.steps.preconditions import lease, reach, tables_of, tables_running
 from blockwright.core.steps.publication import (
     NOT_RUN,
     leaves_due,
@@ -111,8 +111,9 @@ def publish(state: State, request: Request, num_computed_tokens: int, has_run: b
     config = state.config
     tables = tables_running(state, request)
     tables.request = request
-    known = min(int(tables.num_settled if config.settles else tables.num_written), request.num_tokens)
     count = operator.index(num_computed_tokens)
+    written = reach(state, tables, count)
+    known = min(int(tables.num_settled) if config.settles else written, request.num_tokens)
     if not 0 <= count <= known:
         raise InvalidArgumentError(
             f"num_computed_tokens: must be within 0..{known}, the known and written tokens of "
@@ -125,6 +126,7 @@ def publish(state: State, request: Request, num_computed_tokens: int, has_run: b
     if journal is not None:
         journal._stamp()
     try:
+        hear(state, request, tables, count)
         tables.num_certain = max(tables.num_certain, count)
         tables.is_delayed = is_delayed
         if config.caching:
@@ -148,14 +150,17 @@ def publish(state: State, request: Request, num_computed_tokens: int, has_run: b
 def trim(state: State, request: Request, num_computed_tokens: int) -> None:
     """Null the entries that are dead at some tokens and release their blocks: ``remove_skipped_blocks``."""
     tables = tables_running(state, request)
-    done, what = (tables.num_settled, "settled") if state.config.overlaps else (tables.num_written, "written")
     count = operator.index(num_computed_tokens)
-    if not 0 <= count <= int(done):
+    done, what = int(tables.num_settled), "settled"
+    if not state.config.overlaps:
+        done, what = reach(state, tables, count), "written"
+    if not 0 <= count <= done:
         raise InvalidArgumentError(
             f"num_computed_tokens: must be within 0..{done}, the {what} tokens of {request.request_id!r}, "
             f"not {num_computed_tokens}"
         )
     try:
+        hear(state, request, tables, count)
         tables.num_certain = max(tables.num_certain, count)
         at: i64 = 0
         end = trim_end(state, tables, count)
@@ -178,8 +183,11 @@ def release(state: State, request: Request, was_preempted: bool) -> None:
             state.journal._stamp()
         if state.config.unit > 0:
             tables.request = request  # its last tokens are published
+        if tables.num_written < request._num_computed <= lease(state, tables):
+            hear(state, request, tables, request._num_computed)
         vacate(state, tables, request._num_computed, was_preempted)
         request._held = None
+        request._lease = 0
         note_release(state, tables, request, was_preempted)
 
 

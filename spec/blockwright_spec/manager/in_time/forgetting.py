@@ -1,4 +1,4 @@
-"""Part one, chapter 26: what is forgotten on demand: of a request, a tenant or an adapter.
+"""Part one, chapter 27: what is forgotten on demand: of a request, a tenant or an adapter.
 
 A tenant's data must go, an adapter is revoked, a prompt was poisoned: no later lookup may find what was cached. Blocks
 that are held stay with their requests, which go on reading them. Such a request publishes nothing more, since all that
