@@ -40,20 +40,20 @@ def is_shared(state: State, request: Running) -> bool:
 def quiet_end(config: Config, request: Running, at: int, group: Group) -> int:
     """Return the tokens up to which a group takes, publishes and nulls no entry.
 
-    A recurrent layer writes over the state in its last entry, up to the token before the entry's end. The states of
-    drafts change with each step.
+    An entry dies only when a step begins where it is dead. A recurrent layer writes over the state in its last entry, up
+    to the token before the entry's end. The states of drafts change with each step.
     """
-    table, size = request.tables[at], span(config, group)
+    table, size, most = request.tables[at], span(config, group), config.max_model_len
     if isinstance(group.kind, Cross):
-        return config.max_model_len
-    lasting = tuple(count for count in range(config.max_model_len + 1) if not any(dies(group, table, size, count)))
+        return most
+    lasting = next((count for count in range(most) if any(dies(group, table, size, count))), most)
     if isinstance(group.kind, Mamba):
         done = max(certain(request), request.settled)
         is_last = done >= (len(table) - 1) * size and config.caching and not group.kind.drafts
         is_told = not isinstance(group.kind, Ahead) or request.published[at] >= len(table) - 1
-        return min(len(table) * size - 1, lasting[-1]) if is_last and is_told else 0
-    filled = (request.published[at] + 1) * size - 1 if config.caching else config.max_model_len
-    return min(len(table) * size, filled, lasting[-1])
+        return min(len(table) * size - 1, lasting) if is_last and is_told else 0
+    filled = (request.published[at] + 1) * size - 1 if config.caching else most
+    return min(len(table) * size, filled, lasting)
 
 
 def dies(group: Group, table: tuple[int, ...], size: int, count: int) -> tuple[bool, ...]:

@@ -117,7 +117,7 @@ def publish_step(state: State, request: Request, tables: RequestTables, ask: Ste
     in_place = publish_alike(state, request, tables, ask)
     if state.config.unit > 0:
         in_place = note_due(state, request, tables, ask, False, in_place)
-    tables.in_place = min(in_place, tables.trim_at - 1)
+    tables.in_place = min(in_place, tables.trim_at)
     count_step(state, request, tables, ask.stop, ask.new, ask.drafts)
     note_lease(state, request, tables)
 
@@ -349,7 +349,7 @@ def act(
         in_place = publish_taken(state, request, tables, ask)
     if ask.external > 0:
         in_place = 0
-    tables.in_place = min(in_place, tables.trim_at - 1)
+    tables.in_place = min(in_place, tables.trim_at)
     tables.num_loading = ask.external
     tables.checkpoint = max(ask.checkpoint, inside)
     count_step(state, request, tables, ask.stop - ask.external, ask.new, ask.drafts)

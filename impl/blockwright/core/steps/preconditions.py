@@ -122,7 +122,7 @@ def lease(state: State, tables: RequestTables) -> i64:
         if tables.is_forked and group.shares_from(table, tables.num_certain):
             return 0
         slots = group.in_place_slots(table, state.config.caching, tables.num_certain)
-        quiet = min(quiet, slots, group.next_death(table) - 1)
+        quiet = min(quiet, slots, group.next_death(table))
     return quiet
 
 
