@@ -194,8 +194,11 @@ class ManagerAdapter(Protocol):
         In scopes that count, one that has a method `preempt` is told so of a request that goes on later.
         """
 
-    def free_before(self, name: str, computed: int) -> None:
-        """Do the same before the last step has run, with the engine's count; only in scopes with "abort"."""
+    def free_before(self, name: str, computed: int, preempted: bool = False) -> None:
+        """Do the same before the last step has run, with the engine's count; only in scopes with "abort".
+
+        Where it counts that the request goes on later, `preempted` says so.
+        """
 
     def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
         """Fork a request with `computed` tokens to another (``fork``), made with a prefix if it is not there.
@@ -230,8 +233,10 @@ class ManagerAdapter(Protocol):
     def lease(self, name: str) -> int:
         """Return how far a request goes on without a call (``lease``); called in scopes with "lease" among their calls.
 
-        There a request's count may also be ahead of what its manager was told, within the lease.
         """
+
+    def count_on(self, name: str, count: int) -> None:
+        """Let a request go on to a count without a call of its manager; called in the same scopes."""
 
     def retain(self, name: str, tokens: int, priority: int, until: int) -> None:
         """Have the first tokens of a request kept (``retain``); only called in scopes with "hint" among their calls."""

@@ -104,16 +104,18 @@ def target(request: Running, at: int, group: Group, size: int, place: int) -> in
     return request.tables[at][place // size]
 
 
-def written(state: State, slot: int, request: Running, start: int) -> State:
+def written(state: State, slot: int, request: Running, start: int, is_whole: bool = True) -> State:
     """Write the tokens from `start` to the request's computed ones into its blocks, and put it in its slot.
 
-    Which of the entries from that of the last token on has its state, while a recurrent layer runs ahead, is up to the
-    engine's worker; here it is the first. The worker has copied the state at the last block end to its own (MAMBA-6).
+    If they are a part of what was to be written, no state is there: it is that of the end or none. Which of the entries
+    from that of the last token on has its state, while a recurrent layer runs ahead, is up to the engine's worker; here
+    it is the first. The worker has copied the state at the last block end to its own (MAMBA-6).
     """
     config = state.config
     into = {
         target(request, at, group, span(config, group), place): (at, cut(request.prefix, place + 1))
         for at, group in enumerate(config.groups)
+        if is_whole or not isinstance(group.kind, Mamba)
         for place in (*left_inside(request, group, start), *writes(group.kind, start, request.computed))
     }
     contents = tuple(

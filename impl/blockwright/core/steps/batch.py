@@ -136,7 +136,7 @@ def count_each(
                     quiet = min(quiet, request._lease - stop)
                     i += 1
                     continue
-                if stop <= most and own.num_loading == 0:
+                if stop <= most and own.num_loading == 0 and not own.is_lost:
                     pending[changes.num_pending] = i32(i)
                     changes.num_pending += 1
                     own.batch = number
