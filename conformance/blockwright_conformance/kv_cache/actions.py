@@ -73,6 +73,8 @@ def call_of(action: Any) -> Call | None:
             return Call(slot, came)
         case TableCall("Preempt", (slot,)):
             return Call(slot, 0, True)
+        case TableCall("Abort", (slot, _, resumes)):
+            return Call(slot, 0, resumes)
     return None
 
 

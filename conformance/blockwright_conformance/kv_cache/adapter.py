@@ -194,8 +194,11 @@ class ManagerAdapter(Protocol):
         In scopes that count, one that has a method `preempt` is told so of a request that goes on later.
         """
 
-    def free_before(self, name: str, computed: int) -> None:
-        """Do the same before the last step has run, with the engine's count; only in scopes with "abort"."""
+    def free_before(self, name: str, computed: int, preempted: bool = False) -> None:
+        """Do the same before the last step has run, with the engine's count; only in scopes with "abort".
+
+        Where it counts that the request goes on later, `preempted` says so.
+        """
 
     def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
         """Fork a request with `computed` tokens to another (``fork``), made with a prefix if it is not there.

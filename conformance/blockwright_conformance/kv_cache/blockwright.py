@@ -368,8 +368,8 @@ class BlockwrightAdapter:
     def free(self, name: str) -> None:
         self.end(name, self.requests[name].num_tokens)
 
-    def free_before(self, name: str, computed: int) -> None:
-        self.end(name, computed)
+    def free_before(self, name: str, computed: int, preempted: bool = False) -> None:
+        self.end(name, computed, preempted=preempted)
 
     def preempt(self, name: str) -> None:
         self.end(name, self.requests[name].num_tokens, preempted=True)

@@ -11,7 +11,7 @@ from blockwright_spec.hints import Wish
 from blockwright_spec.manager import retention, transitions
 from blockwright_spec.manager import state as states
 from blockwright_spec.manager.choices import Choice
-from blockwright_spec.manager.in_time import forgetting, forks, outside
+from blockwright_spec.manager.in_time import forgetting, forks, giving_up, outside
 from blockwright_spec.manager.in_time import in_flight as flights
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done, Refusal
@@ -277,18 +277,33 @@ def end(adapter: ManagerAdapter, state: State, slot: int) -> None:
 
 
 def preempt_told(adapter: ManagerAdapter, state: State, slot: int) -> None:
-    is_told = state.config.added.counts or state.config.added.keeps
-    (getattr(adapter, "preempt", adapter.free) if is_told else adapter.free)(name_of(slot))
+    (getattr(adapter, "preempt", adapter.free) if is_counted(state) else adapter.free)(name_of(slot))
+
+
+def is_counted(state: State) -> bool:
+    """Return whether it matters that a request goes on later."""
+    return state.config.added.counts or state.config.added.keeps
 
 
 def abort(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
-    if certain(running(state, slot)) <= len(prefix[1]):
-        yield (slot,)
+    """Yield counts that do not cover the last step, and whether the request goes on later.
+
+    One token is missing, the whole step, or the engine has set the count back to 0 already.
+    """
+    request = running(state, slot)
+    for count in sorted({certain(request) - 1, request.settled, 0}):
+        if 0 <= count < certain(request) <= len(prefix[1]):
+            yield from ((slot, count, resumes) for resumes in (False, True)[: 1 + ("preempt" in scope.calls)])
 
 
-def aborted(adapter: ManagerAdapter, state: State, slot: int) -> None:
-    adapter.free_before(name_of(slot), certain(running(state, slot)) - 1)
-    adapter.forget(name_of(slot))
+def aborted(adapter: ManagerAdapter, state: State, slot: int, count: int, resumes: bool) -> None:
+    name = name_of(slot)
+    if resumes and is_counted(state):
+        adapter.free_before(name, count, preempted=True)
+    else:
+        adapter.free_before(name, count)
+    if not resumes:
+        adapter.forget(name)
 
 
 def is_told(scope: Scope, request: Running) -> bool:
@@ -333,7 +348,7 @@ KINDS = {
         Kind("LetGo", let_go, outside.let_go, "unpin", word="outside"),
         Kind("Release", release, transitions.release, end, has_slot=True, chooses=True),
         Kind("Trim", trim, transitions.trim, "trim", has_slot=True, chooses=True, word="trim"),
-        Kind("Abort", abort, flights.abort, aborted, has_slot=True, chooses=True, word="abort"),
+        Kind("Abort", abort, giving_up.abort, aborted, has_slot=True, chooses=True, word="abort"),
         Kind("Preempt", always, transitions.preempt, preempt_told, has_slot=True, chooses=True, word="preempt"),
         Kind("Publish", publish, transitions.publish, publish_run, has_slot=True, word="later"),
         Kind("Retain", retain, retention.retain, "retain", has_slot=True, word="hint"),

@@ -44,8 +44,9 @@ from blockwright.core.steps.preconditions import (
     tables_of,
     tables_running,
 )
+from blockwright.core.steps.publication import make_private
 from blockwright.core.steps.state import Config, Lookups, State
-from blockwright.core.steps.transitions import commit, find, forget, make_private, publish, release, reset, trim
+from blockwright.core.steps.transitions import commit, find, forget, publish, release, reset, trim
 from blockwright.core.tables.ask import StepRequest, all_or_each, counts_of
 from blockwright.core.tables.group import group_tables, refuse_eagle
 from blockwright.core.tables.view import GroupView
@@ -573,7 +574,8 @@ class KVCacheManager:
 
         Blocks that a step in flight or a load still touches return when that has ended, in the same order. To preempt,
         free it and then set ``request.num_computed_tokens = 0``. The count before shows whether the last step has run
-        (law: MAMBA-5).
+        (law: MAMBA-5): what the request has published behind it is found no more, and a request that began on such a
+        block is given no more slots (law: GIVEN-1). Then it takes O(blocks of running requests) for each of these.
 
         Args:
             request: any request.

@@ -8,6 +8,7 @@ What it is and does: 2 `state`, 3 `choices`, 4 `lru`, 5 `units`, 6 `hits`, 7 `ou
 
 The second reading, `in_time`, adds what a first one can do without: 18 `in_time.in_flight`, 19 `in_time.forks`,
 20 `in_time.outside`, 21 `in_time.explain`, 22 `in_time.time_laws`. What is reported to others is 23 `events`, what is
-counted 24 `metrics`, what keeping promises is 25 `retention_laws`, what is forgotten 26 `in_time.forgetting`, and what
-hits inside blocks need 27 `unit_laws`. Last comes the list of all these laws, 28 `laws`.
+counted 24 `metrics`, what keeping promises is 25 `retention_laws`, what is forgotten 26 `in_time.forgetting`, what
+is given up before it has run 27 `in_time.giving_up`, and what hits inside blocks need 28 `unit_laws`. Last comes the
+list of all these laws, 29 `laws`.
 """

@@ -1,9 +1,9 @@
-"""Part one, chapter 28: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 29: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
 from . import events, metrics, pool_laws, retention_laws, step_laws, table_laws, unit_laws
-from .in_time import explain, forgetting, outside, time_laws
+from .in_time import explain, forgetting, giving_up, outside, time_laws
 
 BLOCK_LAWS = (
     listed(block_machine.law_count_is_of_places, "vLLM KVCacheBlock.ref_cnt; known bugs B01, B02"),
@@ -69,6 +69,8 @@ STEP_LAWS = (
     listed(outside.law_outside_is_apart, "vLLM BlockPool.free_blocks: a block released twice; known bug D61"),
     listed(forgetting.law_forgotten_is_not_found, "SGLang #27058; vLLM #42125; known bugs D93, D94"),
     listed(forgetting.law_nothing_else_is_lost, "vLLM reset_prefix_cache, which takes all or nothing; known bug D95"),
+    listed(giving_up.law_given_up_is_not_found, "ours: the specification wrote what no step had run; known bug E112"),
+    listed(giving_up.law_what_has_run_is_found, "a step that fails is no reason to forget the prompt before it"),
     listed(step_laws.law_newcomer_leaves_the_watermark, "vLLM KVCacheManager.allocate_slots; known bug B34"),
     listed(
         unit_laws.law_copied_has_run, "vLLM 0.32 MambaManager.cached_blocks_this_step guards states only; known bug E32"

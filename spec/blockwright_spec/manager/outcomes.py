@@ -47,6 +47,7 @@ class Reason(Enum):
     NOT_A_FORK = (When.INVALID, "the tokens or extra keys of a fork are not those that its parent has computed")
     STATE_ELSEWHERE = (When.INVALID, "the state after the computed tokens is an accepted draft's, which is not shared")
     UNCOPIED = (When.INVALID, "a copy to a block of the request, or of its hit, is still to come: its data needs it")
+    GIVEN_UP = (When.INVALID, "the request began on blocks of a step that was given up, which nobody has written")
     UNWRITTEN = (When.INVALID, "more tokens are said to be computed than slots were given")
     NOT_WAITING = (When.INVALID, "the request holds a block table or does not exist")
     REPEATED = (When.INVALID, "the request stands twice in one batch or step")
@@ -101,7 +102,8 @@ class Done:
     `demand` is the count of its plan; `copied` are the entries whose block others held, per group; `evicted` are the
     blocks taken with which the last copy of a content was lost, in the order of taking; `forgot` are the contents that
     were forgotten; `outgrown` are the blocks with a published state that is written over, of which `saved` were copied;
-    `has_run` says whether the last step of a request that ended had run.
+    `kept` are the tokens that had run of a request that ended before its last step had, and `given_up` what was found
+    of the others until then, each with its block.
     """
 
     state: State
@@ -113,7 +115,8 @@ class Done:
     forgot: frozenset[Content] = frozenset()
     outgrown: tuple[int, ...] = ()
     saved: int = 0
-    has_run: bool = True
+    kept: int | None = None
+    given_up: frozenset[tuple[int, Content]] = frozenset()
 
 
 Outcome = Done | Refusal

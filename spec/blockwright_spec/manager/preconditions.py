@@ -146,6 +146,8 @@ def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
         return Refusal(Reason.LOADING)
     if computed > request.written:
         return Refusal(Reason.UNWRITTEN)
+    if request.added.is_lost:
+        return Refusal(Reason.GIVEN_UP)
     if step.added.checkpoint and not is_empty(config, request, step.added.checkpoint):
         return Refusal(Reason.NO_CHECKPOINT)
     if computed < (request.written if config.added.overlaps else max(certain(request), request.settled)):

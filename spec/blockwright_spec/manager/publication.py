@@ -95,7 +95,7 @@ def tails_published(state: State, slot: int, count: int) -> State:
     Entries without a block are passed over.
     """
     request, config = state.requests[slot], state.config
-    if not isinstance(request, Running) or not due_tails(request, count):
+    if not isinstance(request, Running) or request.added.is_lost or not due_tails(request, count):
         return state
     parts = (
         (request.tables[at][end // group.block_size], named(config.added, at, request.prefix, end))
@@ -140,7 +140,7 @@ def last_end(config: Config, request: Running) -> int:
 
     Beside recurrent layers only where its last step stopped at a unit: other states inside blocks are not there.
     """
-    if request.added.is_delayed or not config.added.unit:
+    if request.added.is_delayed or request.added.is_lost or not config.added.unit:
         return 0
     count = min(request.computed, max(certain(request), request.settled), max(0, keyed(config.added, request.prefix)))
     left = certain(request) if recurrent(config) else count

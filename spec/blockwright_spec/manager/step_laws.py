@@ -54,7 +54,7 @@ def taken_at_most(done: Done) -> tuple[int, ...]:
 def law_taking_drops_its_key(before: State, done: Done) -> bool:
     """STEP-2: a taken block loses its key, no other does but duplicates (SHARE-4), unless by `reset` or `forget`.
 
-    A state that is written over loses its own, or that goes to its copy (UNIT-7).
+    A state that is written over loses its own, or that goes to its copy (UNIT-7). What is given up loses its own too.
     """
     gone, kept = taken_at_most(done), frozenset(content for _, content in done.state.keys)
     rest = tuple(
@@ -62,6 +62,7 @@ def law_taking_drops_its_key(before: State, done: Done) -> bool:
         for published in before.keys
         if published[0] not in gone
         if published[1] not in done.forgot
+        if published not in done.given_up
         if published[0] not in done.outgrown
         if published in done.state.keys or not (before.config.added.retains and published[1] in kept)
     )

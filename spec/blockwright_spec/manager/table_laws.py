@@ -41,6 +41,7 @@ def law_reads_are_there(state: State) -> bool:
             for block in serving(state, request, at, position)
         )
         for request, at, group, _ in tables(state)
+        if not request.added.is_lost
         for position in reads(group.kind, following(state, request))
         if position < request.computed
     )

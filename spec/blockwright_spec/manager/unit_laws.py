@@ -1,4 +1,4 @@
-"""Part one, chapter 27: what hits that end inside blocks need: laws of tails, and of the copies made of them."""
+"""Part one, chapter 28: what hits that end inside blocks need: laws of tails, and of the copies made of them."""
 
 from ..reads import hit_ends
 from .added import end_of, keyed, named
@@ -53,7 +53,7 @@ def law_tail_is_found(before: State, done: Done) -> bool:
     return all(
         content in contents or (is_state(before, content) and not saves(before, done))
         for old, new in pairs
-        if isinstance(old, Running) and isinstance(new, Running)
+        if isinstance(old, Running) and isinstance(new, Running) and not new.added.is_lost
         for contents in (tuple(one for _, one in done.state.keys),)
         for content in tail_contents(done.state, old, new)
     )
@@ -130,7 +130,7 @@ def law_resend_hits(before: State, done: Done) -> bool:
     That is, unless a whole block is gone that such a hit needs, or the request did not publish it. Drafts that were
     accepted last are not certain yet, and nothing is if its last step had not run.
     """
-    return not done.has_run or all(
+    return done.kept is not None or all(
         found(done.state, old.prefix, LRU).length >= length
         for old, new in zip(before.requests, done.state.requests, strict=True)
         if isinstance(old, Running) and ended(before, done.state, old, new) and not old.added.is_delayed
@@ -141,6 +141,8 @@ def law_resend_hits(before: State, done: Done) -> bool:
 
 def ended(before: State, after: State, old: Running, new: Request) -> bool:
     """Return whether a request has let go of its blocks, and no step in flight or load holds them."""
+    if old.added.is_lost:
+        return False
     return bool(before.config.added.unit) and new is not old and not isinstance(new, Running) and not after.fences
 
 

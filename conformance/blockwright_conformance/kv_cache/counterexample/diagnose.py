@@ -225,8 +225,10 @@ def of_step(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, s
     saved = sum(step.saved for step in outcome.done)
     copied = (0,) * max(0, len(state.copies) - len(before.copies) - saved)  # which entries does not matter here
     forgot = frozenset(content for step in outcome.done for content in step.forgot)
+    lost = frozenset(pair for step in outcome.done for pair in step.given_up)
     over = tuple(block for step in outcome.done for block in step.outgrown)
-    done = Done(state, new, (), demand, copied, (), forgot, over, saved, all(step.has_run for step in outcome.done))
+    done = Done(state, new, (), demand, copied, (), forgot, over, saved)
+    done = replace(done, kept=next((each.kept for each in outcome.done), None), given_up=lost)
     for law in (*STEP_LAWS, *POLICY_STEP_LAWS) if state.marks else STEP_LAWS:
         if law.id not in ("STEP-1", "STEP-4") and not holds(law.holds, before, done):
             yield law.id

@@ -1120,6 +1120,30 @@ class BlockStore:
             self._tear()
             raise
 
+    def _unpublish(self, block: i64, units: i64) -> bool:
+        """Take from a held block each key of more than its first units; return whether it had any.
+
+        O(tails of the block). law: GIVEN-1.
+        """
+        index, tails, journal = self._index, self._tails, self._journal
+        if not index.has_key(block):
+            return False
+        is_whole = tails is None or not tails.is_part(block)
+        if tails is not None and not is_whole and tails.longest(block) <= units:
+            return False
+        if is_whole:
+            low, high, group = index.key(block)
+            was_last = index.drop(block)
+            if journal is not None:
+                journal.forgotten(block, low, high, group, was_last)
+        if tails is not None:
+            tails.cut(index, block, units)
+        if self._passing is not None:
+            self._passing.note(block, False)
+            self._passing.renew(block)
+        self._version += 1
+        return True
+
     def is_plain(self) -> bool:
         """Return whether nothing is noted of blocks, and candidates wait in the queue. O(1).
 

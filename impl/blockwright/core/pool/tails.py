@@ -218,10 +218,30 @@ class TailIndex:
 
     def forget(self, block: i64) -> None:
         """Forget the tails of a block that loses its key: none outlives it. law: KEY-1."""
+        self._forget_longer(block, -1)
+
+    def cut(self, keys: PrefixIndex, block: i64, units: i64) -> None:
+        """Forget the tails of more than some units of a block that is published as a whole no more. law: GIVEN-1."""
+        self.promote(keys, block)
+        self._forget_longer(block, units)
+        number = self.first(block)
+        if number != 0:
+            low, high, group = self._index.key(number)
+            keys.add(block, low, high, group)
+            self._first[block] = i32(-number)
+
+    def _forget_longer(self, block: i64, units: i64) -> None:
+        """Forget the tails of a block of more than some units."""
         number = self.first(block)
         self._first[block] = 0
+        kept: i64 = 0
         while number != 0:
             following = self._after(number)
+            if i64(self._units[number]) <= units:
+                self._index.rows[4 * number + LINK] = kept << 32 | block
+                kept = number
+                number = following
+                continue
             group = self._index.key(number)[2]
             was_last = self._index.drop(number)
             if self.journal is not None:
@@ -230,6 +250,7 @@ class TailIndex:
             self._free = number
             self.num_tails -= 1
             number = following
+        self._first[block] = i32(kept)
 
     def forget_run(self, rows: vec[i64], block: i64, count: i64) -> None:
         """Forget the tails of `count` blocks from one on, as `rows` link them; for stores without a journal."""

@@ -131,7 +131,7 @@ def count_each(
                     own.num_certain = max(begin, min(stop, request._num_prompt + i64(len(request._output))))
                     i += 1
                     continue
-                if stop <= most and own.num_loading == 0:
+                if stop <= most and own.num_loading == 0 and not own.is_lost:
                     pending[changes.num_pending] = i32(i)
                     changes.num_pending += 1
                     own.batch = number

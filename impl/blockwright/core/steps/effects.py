@@ -20,6 +20,7 @@ from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import ADMIT, EXTERNAL, FREE, GROW, HIT, NUM_HELD, NUM_NEW, PREEMPT, Journal
 from blockwright.core.pool.order.order import Wish
+from blockwright.core.steps.giving_up import give_up, num_kept
 from blockwright.core.steps.keeping import (
     ALL,
     NONE,
@@ -66,6 +67,9 @@ def count_step(state: State, request: Request, tables: RequestTables, stop: i64,
     else:
         known: i64 = request._num_prompt + i64(len(request._output))
         tables.num_certain = max(stop - new, min(stop, known))
+        # law: GIVEN-1. What the request's count covers now, should this step be given up.
+        tables.num_settled = stop - new
+        tables.num_given = stop
         if state.config.saves_states:  # tokens that are not known may be drafts, said or not
             tables.num_drafts = max(0, stop - known)
 
@@ -597,7 +601,8 @@ def trim_passing(state: State, tables: RequestTables, changes: StepScratch) -> N
 def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) -> None:
     """Release all a request holds; behind a fence while a step or a load still touches it. law: REF-1, FENCE-1.
 
-    A state of its last step is published only if the step has run: it is not in flight, and `computed` covers it.
+    A state of its last step is published only if the step has run: it is not in flight, and `computed` covers it. What
+    `computed` does not cover is given up.
     """
     in_flight = len(state.steps) > 0 and tables.last_step >= state.steps[0].number
     # law: FLIGHT-1
@@ -624,6 +629,8 @@ def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) ->
             state.load_wants[tables.request_id] = all_wanted(state, tables, resumes, last)
             state.loads[tables.request_id] = batch
         has_begun = True
+        if computed < tables.num_certain and state.config.caching:
+            give_up(state, tables, num_kept(state, tables, computed))
         run = tables.num_written - tables.num_drafts if state.config.unit == 0 else tables.num_certain
         if not in_flight and computed >= run:
             # The state was computed and is worth finding, though the request that left it is gone.

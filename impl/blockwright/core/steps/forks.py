@@ -12,7 +12,7 @@ from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import FORK, NUM_HELD, NUM_NEW
 from blockwright.core.steps.effects import undo
-from blockwright.core.steps.preconditions import check_keys, tables_of, tables_running
+from blockwright.core.steps.preconditions import check_keys, refuse_lost, tables_of, tables_running
 from blockwright.core.steps.publication import publish_due
 from blockwright.core.steps.state import State
 from blockwright.core.steps.units import reserve_tails
@@ -65,6 +65,9 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         state.num_forks += 1
         tables.num_written = computed
         tables.num_certain = computed
+        if not state.config.overlaps:
+            tables.num_settled = computed
+            tables.num_given = computed
         tables.num_drafts = 0
         tables.is_forked = True
         # The parent's next step may write to a block that is shared now, so it must take the careful way.
@@ -72,6 +75,7 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         new.num_written = computed
         new.num_certain = computed
         new.num_settled = tables.num_settled
+        new.num_given = computed
         new.trim_at = tables.trim_at
         new.is_forked = True
         child._held = new
@@ -95,6 +99,7 @@ def check_fork(state: State, parent: Request, tables: RequestTables, child: Requ
         raise DuplicateRequestError(f"child: {child.request_id!r} runs already; fork to a request of another id")
     if tables.num_loading > 0:
         raise InvalidArgumentError(f"parent: tokens of {name!r} are being loaded; call finish_load first")
+    refuse_lost(tables)
     computed = parent._num_computed
     known = min(int(tables.num_written), parent.num_tokens)
     if state.config.overlaps:

@@ -184,6 +184,7 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
         tables.num_written = stop
         tables.num_certain = stop
         tables.num_settled = stop
+        tables.num_given = stop
         if state.config.caching:
             publish_filled(state, tables, request, stop, stop if has_state else NOT_RUN)
             if has_state and state.config.unit > 0 and request._block_size > 0:

@@ -161,8 +161,18 @@ def check_ask(state: State, request: Request, tables: RequestTables | None, ask:
         request.hash_filled(ask.stop)
 
 
+def refuse_lost(tables: RequestTables) -> None:
+    """Raise `StaleHitError` if a request holds blocks of a step that was given up. law: GIVEN-1."""
+    if tables.is_lost:
+        raise StaleHitError(
+            f"request: {tables.request_id!r} began on blocks of a step that was given up, which nobody has written; "
+            "free it, set num_computed_tokens = 0, and look it up again"
+        )
+
+
 def check_growth(state: State, request: Request, tables: RequestTables, computed: i64) -> None:
     """Check that a running request can go on from `computed` tokens."""
+    refuse_lost(tables)
     if computed < tables.num_certain:
         raise InvalidArgumentError(
             f"num_computed_tokens: request {request.request_id!r} went back from {tables.num_written} to {computed}, "

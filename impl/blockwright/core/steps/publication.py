@@ -164,6 +164,14 @@ def leaves_due(state: State, tables: RequestTables, request: Request) -> bool:
     return awaited(state, tables) > 0 or any([each.leaves_state(stopped) for each in state.groups])
 
 
+def make_private(state: State, tables: RequestTables) -> None:
+    """Let a running request publish nothing more: publication has passed more entries than there are."""
+    for table in tables.by_group:
+        table.num_published = state.config.max_len + 1
+    tables.num_tails = i64(len(tables.tails))
+    tables.is_delayed = True
+
+
 def awaited(state: State, tables: RequestTables) -> i64:
     """Return the tokens after which a step left states inside that are still to be published, or 0."""
     inside = tables.checkpoint
@@ -188,6 +196,8 @@ def publish_due(state: State, tables: RequestTables, request: Request) -> None:
     if not state.due.remove(tables):
         return
     stopped = tables.num_written - tables.num_drafts
+    if not state.config.overlaps:
+        tables.num_settled = max(tables.num_settled, stopped)
     for group, table in zip(state.groups, tables.by_group):
         if not group.is_row():
             publish_to(group, table, request, stopped, stopped, tables.checkpoint)

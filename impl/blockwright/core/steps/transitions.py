@@ -23,6 +23,7 @@ from blockwright.core.steps.publication import (
     NOT_RUN,
     leaves_due,
     make_keys,
+    make_private,
     publish_filled,
     publishes_now,
     trim_end,
@@ -126,6 +127,8 @@ def publish(state: State, request: Request, num_computed_tokens: int, has_run: b
         journal._stamp()
     try:
         tables.num_certain = max(tables.num_certain, count)
+        if not config.overlaps:
+            tables.num_settled = max(tables.num_settled, count)
         tables.is_delayed = is_delayed
         if config.caching:
             stopped = tables.num_written - tables.num_drafts
@@ -157,6 +160,7 @@ def trim(state: State, request: Request, num_computed_tokens: int) -> None:
         )
     try:
         tables.num_certain = max(tables.num_certain, count)
+        tables.num_settled = max(tables.num_settled, count)
         at: i64 = 0
         end = trim_end(state, tables, count)
         while at < state.config.num_groups:
@@ -217,14 +221,6 @@ def forget(state: State, request: Request | None, salt: i64, adapter: i64) -> in
         state.tear()
         raise
     return len(gone)
-
-
-def make_private(state: State, tables: RequestTables) -> None:
-    """Let a running request publish nothing more: publication has passed more entries than there are."""
-    for table in tables.by_group:
-        table.num_published = state.config.max_len + 1
-    tables.num_tails = i64(len(tables.tails))
-    tables.is_delayed = True
 
 
 def is_meant(tables: RequestTables, request: Request | None, salt: i64, adapter: i64, gone: set[int]) -> bool:

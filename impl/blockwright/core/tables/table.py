@@ -65,7 +65,9 @@ class RequestTables(ManagerTables):
         num_written: tokens with slots that were handed out for writing, lookahead not counted.
         num_certain: the leading part of them that are no drafts, or were declared computed. The engine's count cannot
             go below. At most `num_written`.
-        num_settled: tokens of steps that are done; kept only with overlapping steps. At most `num_written`.
+        num_settled: tokens of steps that are done, at most `num_written`; unless steps overlap, those before the last
+            step that was noted, or that were said to be done since.
+        num_given: where that step ended. A step in place that follows is not noted, since it publishes nothing.
         num_drafts: drafts of the last step, as its call declared them.
         num_loading: tokens after the written ones that are on their way from elsewhere.
         checkpoint: the tokens after which a step left recurrent states inside it that may still be published, or 0.
@@ -75,6 +77,7 @@ class RequestTables(ManagerTables):
         is_due, due_before, due_after: its last step leaves a recurrent state that is published once that has run, and
             its neighbours in the chain of such requests.
         is_resumed: the request had been admitted before, by this manager or another; only while it loads.
+        is_lost: it holds blocks of a step that was given up, and is given no more slots.
         is_forked: it may share blocks that it has not filled, and has not written since.
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         was_certain: the certain tokens before that batch, if it counted them in place.
@@ -99,11 +102,13 @@ class RequestTables(ManagerTables):
         self.batch: i64 = 0
         self.last_step: i64 = 0
         self.num_settled: i64 = 0
+        self.num_given: i64 = 0
         self.num_loading: i64 = 0
         self.checkpoint: i64 = 0
         self.trim_at: i64 = 0
         self.by_group = by_group
         self.is_forked = False
+        self.is_lost = False
         self.is_resumed = False
         self.is_due = False
         self.due_before: RequestTables | None = None
@@ -128,6 +133,7 @@ class RequestTables(ManagerTables):
         twin.num_written = self.num_written
         twin.num_certain = self.num_certain
         twin.num_settled = self.num_settled
+        twin.num_given = self.num_given
         twin.num_drafts = self.num_drafts
         twin.num_loading = self.num_loading
         twin.checkpoint = self.checkpoint
@@ -135,6 +141,7 @@ class RequestTables(ManagerTables):
         twin.trim_at = self.trim_at
         twin.in_place = self.in_place
         twin.is_forked = self.is_forked
+        twin.is_lost = self.is_lost
         twin.is_resumed = self.is_resumed
         twin.tenant = self.tenant
         twin.wish = self.wish

@@ -69,6 +69,8 @@ def unforkable(state: State, parent: int, child: int) -> Refusal | None:
         return Refusal(Reason.NOT_WAITING)
     if one.added.loading > 0:
         return Refusal(Reason.LOADING)
+    if one.added.is_lost:
+        return Refusal(Reason.GIVEN_UP)
     if in_flight(state, parent) or (state.config.added.overlaps and one.computed < one.written):
         return Refusal(Reason.UNSETTLED)
     if runs_ahead(state.config) or (recurrent(state.config) and one.computed != certain(one)):

@@ -12,7 +12,7 @@ from ..choices import Choice
 from ..effects import returned, vacated, written
 from ..outcomes import Done, Outcome, Reason, Refusal
 from ..publication import published, replaced, ripened
-from ..state import Absent, Flight, Running, State, Waiting, is_loading, recurrent, resumed
+from ..state import Flight, Running, State, Waiting, is_loading, recurrent, resumed
 
 Rejected = tuple[tuple[int, int], ...]
 """How many drafts of which slot were rejected."""
@@ -77,13 +77,6 @@ def landed(state: State, flight: Flight, rejected: dict[int, int]) -> State:
     if not state.config.added.settles:
         return after if ahead else ripened(after, slot)
     return published(after, slot, min(kept.settled, known), flight.stop - flight.drafts)
-
-
-def abort(state: State, slot: int, choice: Choice) -> Outcome:
-    """End a request before its last step has run: ``free``, and the engine's own count is short of that step."""
-    outcome = vacated(state, slot, Absent(), choice, has_run=False)
-    return replace(outcome, has_run=False) if isinstance(outcome, Done) else outcome
-    # SAME: keys, contents of published blocks, other requests.
 
 
 def finish_load(state: State, slot: int, count: int, choice: Choice) -> Outcome:
