@@ -34,6 +34,8 @@ def give_up(state: State, tables: RequestTables, kept: i64) -> None:
         if table.num_published <= state.config.max_len:
             table.num_published = min(table.num_published, kept // group._block_size)
     is_done = len(gone) == 0
+    if not is_done:
+        state.num_forgets += 1
     while not is_done:
         is_done = True
         for other in list(state.running.values()):
@@ -49,8 +51,7 @@ def lose(state: State, tables: RequestTables) -> None:
     """Let a request that holds what was given up publish nothing more, and take no more slots."""
     make_private(state, tables)
     tables.is_lost = True
-    tables.in_place = tables.request._lease = 0
-    state.num_forgets += 1
+    tables.in_place = 0
 
 
 def unpublish(state: State, tables: RequestTables, start: i64, gone: set[int]) -> None:

@@ -250,8 +250,8 @@ class State:
         owner: number of the manager, by which a request knows its own tables; -1 once a call ended in mid-change.
         margin: tokens after a hit that must be cached too, and are computed again.
         running: the tables of each request, oldest first.
-        num_batches, num_forks, num_forgets, num_steps: batches served, forks made, calls of `forget`, and steps started
-            so far.
+        num_batches, num_forks, num_forgets, num_steps: batches served, forks made, times that blocks which several hold
+            may have lost their keys, and steps started so far.
         steps: those in flight, oldest first.
         loads, load_wishes, load_wants: blocks that wait for a load of a released request, the hint for them, and the
             lengths of hits that the request wanted kept.
