@@ -1,4 +1,4 @@
-"""Part one, chapter 29: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 30: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
@@ -71,6 +71,7 @@ STEP_LAWS = (
     listed(forgetting.law_nothing_else_is_lost, "vLLM reset_prefix_cache, which takes all or nothing; known bug D95"),
     listed(giving_up.law_given_up_is_not_found, "ours: the specification wrote what no step had run; known bug E112"),
     listed(giving_up.law_what_has_run_is_found, "a step that fails is no reason to forget the prompt before it"),
+    listed(step_laws.law_lease_is_quiet, "vLLM: a call for each request and step; ours: most change nothing"),
     listed(step_laws.law_newcomer_leaves_the_watermark, "vLLM KVCacheManager.allocate_slots; known bug B34"),
     listed(
         unit_laws.law_copied_has_run, "vLLM 0.32 MambaManager.cached_blocks_this_step guards states only; known bug E32"

@@ -1,4 +1,4 @@
-"""Part one, chapter 28: what hits that end inside blocks need: laws of tails, and of the copies made of them."""
+"""Part one, chapter 29: what hits that end inside blocks need: laws of tails, and of the copies made of them."""
 
 from ..reads import hit_ends
 from .added import end_of, keyed, named

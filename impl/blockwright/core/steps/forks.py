@@ -12,7 +12,7 @@ from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import FORK, NUM_HELD, NUM_NEW
 from blockwright.core.steps.effects import undo
-from blockwright.core.steps.preconditions import check_keys, refuse_lost, tables_of, tables_running
+from blockwright.core.steps.preconditions import check_keys, reach, refuse_lost, tables_of, tables_running
 from blockwright.core.steps.publication import publish_due
 from blockwright.core.steps.state import State
 from blockwright.core.steps.units import reserve_tails

@@ -51,7 +51,7 @@ def lose(state: State, tables: RequestTables) -> None:
     """Let a request that holds what was given up publish nothing more, and take no more slots."""
     make_private(state, tables)
     tables.is_lost = True
-    tables.in_place = 0
+    tables.in_place = tables.request._lease = 0
 
 
 def unpublish(state: State, tables: RequestTables, start: i64, gone: set[int]) -> None:
