@@ -100,8 +100,8 @@ class Done:
 
     `demand` is the count of its plan; `copied` are the entries whose block others held, per group; `evicted` are the
     blocks taken with which the last copy of a content was lost, in the order of taking; `forgot` are the contents that
-    were forgotten; `outgrown` are the blocks with a published state that is written over, of which `saved` were copied;
-    `has_run` says whether the last step of a request that ended had run.
+    were forgotten, which are all if `forgot_all`; `outgrown` are the blocks with a published state that is written
+    over, of which `saved` were copied; `has_run` says whether the last step of a request that ended had run.
     """
 
     state: State
@@ -114,6 +114,7 @@ class Done:
     outgrown: tuple[int, ...] = ()
     saved: int = 0
     has_run: bool = True
+    forgot_all: bool = False
 
 
 Outcome = Done | Refusal

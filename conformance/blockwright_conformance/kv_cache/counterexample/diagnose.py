@@ -226,7 +226,8 @@ def of_step(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, s
     copied = (0,) * max(0, len(state.copies) - len(before.copies) - saved)  # which entries does not matter here
     forgot = frozenset(content for step in outcome.done for content in step.forgot)
     over = tuple(block for step in outcome.done for block in step.outgrown)
-    done = Done(state, new, (), demand, copied, (), forgot, over, saved, all(step.has_run for step in outcome.done))
+    has_run, forgot_all = all(step.has_run for step in outcome.done), any(step.forgot_all for step in outcome.done)
+    done = Done(state, new, (), demand, copied, (), forgot, over, saved, has_run, forgot_all)
     for law in (*STEP_LAWS, *POLICY_STEP_LAWS) if state.marks else STEP_LAWS:
         if law.id not in ("STEP-1", "STEP-4") and not holds(law.holds, before, done):
             yield law.id

@@ -146,3 +146,18 @@ def take_copies(state: State) -> list[list[tuple[int, int]]]:
             state.tear()
         raise
     return copies
+
+
+def num_held_alone(state: State, tables: RequestTables) -> int:
+    """Return how many blocks a request alone holds: ``num_blocks_held_alone``. O(blocks). law: ALONE-1."""
+    pool = state.pool
+    pool.require_whole()
+    count: i64 = 0
+    for table in tables.by_group:
+        for block in table.blocks:
+            if block != 0 and pool.ref_count(i64(block)) == 1:
+                count += 1
+        for block in table.states:
+            if block != 0 and pool.ref_count(i64(block)) == 1:
+                count += 1
+    return count

@@ -186,13 +186,17 @@ def release(state: State, request: Request, was_preempted: bool) -> None:
 def forget(state: State, request: Request | None, salt: i64, adapter: i64) -> int:
     """Forget the contents of a request, or of the salt and the adapter with these marks; return the number of blocks.
 
-    Requests that hold one of the blocks, or are meant themselves, publish nothing more: ``forget``.
+    With neither, everything is forgotten. Requests that hold one of the blocks, or are meant themselves, publish
+    nothing more: ``forget``. law: FORGET-1, FORGET-5.
     """
     pool = state.pool
     pool.require_whole()
     name = ""
     found: list[int] = []
-    if request is None:
+    is_all = request is None and salt == 0 and adapter == 0
+    if is_all:
+        found = pool.blocks_published()
+    elif request is None:
         found = pool.blocks_of(salt, adapter)
     elif state.config.caching and request._block_size != 0:
         name = request._request_id
@@ -207,12 +211,13 @@ def forget(state: State, request: Request | None, salt: i64, adapter: i64) -> in
     if journal is not None:
         journal._stamp()
     try:
-        pool._forget(blocks)
+        pool._forget(blocks, is_all)
         for tables in private:
             make_private(state, tables)
         state.num_forgets += 1
+        state.lookups.was_reset = state.lookups.was_reset or is_all
         if journal is not None:
-            journal._add(FORGET, name, 0, pool._num_free)
+            journal._add(RESET if is_all else FORGET, name, 0, pool._num_free)
     except BaseException:
         state.tear()
         raise
@@ -224,7 +229,6 @@ def make_private(state: State, tables: RequestTables) -> None:
     for table in tables.by_group:
         table.num_published = state.config.max_len + 1
     tables.num_tails = i64(len(tables.tails))
-    tables.is_delayed = True
 
 
 def is_meant(tables: RequestTables, request: Request | None, salt: i64, adapter: i64, gone: set[int]) -> bool:
