@@ -111,12 +111,15 @@ def publish(state: State, request: Request, num_computed_tokens: int, has_run: b
     config = state.config
     tables = tables_running(state, request)
     tables.request = request
-    known = min(int(tables.num_settled if config.settles else tables.num_written), request.num_tokens)
+    # law: PUB-3
+    done, what = (tables.num_settled, "settled") if config.settles else (tables.num_written, "written")
+    known = min(int(done), request.num_tokens)
     count = operator.index(num_computed_tokens)
     if not 0 <= count <= known:
         raise InvalidArgumentError(
-            f"num_computed_tokens: must be within 0..{known}, the known and written tokens of "
+            f"num_computed_tokens: must be within 0..{known}, the known and {what} tokens of "
             f"{request.request_id!r}, not {num_computed_tokens}"
+            + ("; settle_step publishes those of later steps" if config.settles else "")
         )
     make_keys(state, request, count)
     reserve_tails(state, tables)
