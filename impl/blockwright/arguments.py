@@ -492,7 +492,9 @@ def _built(function: Any, annotations: Mapping[str, Any], named: str | None, mak
         lines.append(f"    if {' or '.join(['_more', '_named', *(f'{name} is _missing' for name in needed)])}:")
         pairs = ", ".join(f"{name!r}: {name}" for name in needed)
         lines.append(f"        _missed = [name for name, value in {{{pairs}}}.items() if value is _missing]")
-        lines.append(f"        _refuse({parameters[0]}, {function.__name__!r}, {list(parameters[1:])}, [*_named], _missed,")
+        lines.append(
+            f"        _refuse({parameters[0]}, {function.__name__!r}, {list(parameters[1:])}, [*_named], _missed,"
+        )
         lines.append(f"            {count} + len(_more), {count})")
     for name in kinds:
         optional = f"{name} is not _default_{name} and " if name in defaults else ""

@@ -70,7 +70,7 @@ STEP_LAWS = (
     listed(outside.law_outside_is_apart, "vLLM BlockPool.free_blocks: a block released twice; known bug D61"),
     listed(forgetting.law_forgotten_is_not_found, "SGLang #27058; vLLM #42125; known bugs D93, D94"),
     listed(forgetting.law_everything_is_forgotten, "vLLM pause and update_weights; #57970, #57810; known bug E140"),
-    listed(forgetting.law_private_publishes_nothing, "chapter `in_time.forgetting`; known bugs E141, E142"),
+    listed(forgetting.law_private_publishes_nothing, "chapter `in_time.forgetting`; known bug E141"),
     listed(forgetting.law_nothing_else_is_lost, "vLLM reset_prefix_cache, which takes all or nothing; known bug D95"),
     listed(step_laws.law_newcomer_leaves_the_watermark, "vLLM KVCacheManager.allocate_slots; known bug B34"),
     listed(

@@ -16,7 +16,7 @@ from blockwright.core.steps.preconditions import check_keys, tables_of, tables_r
 from blockwright.core.steps.publication import publish_due
 from blockwright.core.steps.state import State
 from blockwright.core.steps.units import reserve_tails
-from blockwright.core.tables.table import GroupTable, RequestTables
+from blockwright.core.tables.table import GroupTable, RequestTables, held_blocks
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError, UnknownStepError, UnsupportedError
 
 
@@ -154,10 +154,7 @@ def num_held_alone(state: State, tables: RequestTables) -> int:
     pool.require_whole()
     count: i64 = 0
     for table in tables.by_group:
-        for block in table.blocks:
-            if block != 0 and pool.ref_count(i64(block)) == 1:
-                count += 1
-        for block in table.states:
+        for block in held_blocks(table):
             if block != 0 and pool.ref_count(i64(block)) == 1:
                 count += 1
     return count
