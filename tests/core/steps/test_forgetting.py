@@ -1,7 +1,7 @@
 """Property: once everything is forgotten while requests run, each report says so, and what was found before is stale.
 
-How: calls written down here. Which contents are found after it, what is published and what comes free, lock-step compares
-in scopes with "all forgotten".
+How: calls written down here. Which contents are found, what is published and what comes free, lock-step compares in
+scopes with "all forgotten".
 """
 
 from __future__ import annotations
