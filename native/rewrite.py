@@ -30,6 +30,8 @@ def rewritten(text: str, source: str, module: str) -> str:
     for owner, function in functions:
         if is_public(function):
             text = guarded(text, owner, function, module)
+        if owner and makes(function):
+            text = strict(text, owner, function)
     return '#include "arguments.h"\n' + text
 
 
@@ -173,6 +175,30 @@ def guarded(text: str, owner: str, function: Function, module: str) -> str:
     slow = r"PyObject \*self, PyObject \*args, PyObject \*kw"
     head = rf"( *)PyObject \*(CPyPy_\w+{path})\(({fast}|{slow})\) \{{\n.*?\n\1\}}\n"
     return re.sub(head, lambda found: wrapper_guarded(found, pairs, described), text, flags=re.DOTALL)
+
+
+def makes(function: Function) -> bool:
+    """Return whether a function makes an object of its class for callers outside the package."""
+    is_class_method = any(isinstance(each, ast.Name) and each.id == "classmethod" for each in function.decorator_list)
+    if function.name != "__init__" and (function.name.startswith("_") or not is_class_method):
+        return False
+    words = {word for _, text in annotated(function) for word in re.findall(r"\w+", text)}
+    return not (words & INTERNAL or function.args.vararg or function.args.kwarg)
+
+
+def strict(text: str, owner: str, function: Function) -> str:
+    """Let a constructor that could not take a call say why, by the name of its class and its own parameters."""
+    header = parameters(function)
+    described = c_text(f"{'' if function.name == '__init__' else function.name}({header}")
+    head = rf"( *)PyObject \*CPyPy_\w+___{owner}___{function.name}\((?:[^)]*)\) \{{\n.*?\n\1\}}\n"
+
+    def said(found: re.Match[str]) -> str:
+        is_fast = "kwnames" in found[0].partition("{")[0]
+        refuse = "Blockwright_RefuseFast(self, args, nargs, kwnames" if is_fast else "Blockwright_Refuse(self, args, kw"
+        failed = r"(Arg_Parse\w+\(.*\n\s*return )NULL(;\n\s*\}\n)"
+        return re.sub(failed, lambda parse: f"{parse[1]}{refuse}, {described}){parse[2]}", found[0], count=1)
+
+    return re.sub(head, said, text, flags=re.DOTALL)
 
 
 def setter_guarded(found: re.Match[str], described: str) -> str:

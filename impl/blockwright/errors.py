@@ -23,6 +23,10 @@ class InvalidArgumentError(BlockwrightError, ValueError):
     """An argument is outside its documented range; the message names it and the remedy."""
 
 
+class InvalidCallError(BlockwrightError, TypeError):
+    """A constructor has no such argument, lacks a needed one, or takes fewer by position; names class and argument."""
+
+
 class UnknownRequestError(BlockwrightError, KeyError):
     """The request holds no blocks here: never admitted, or released already."""
 

@@ -133,7 +133,9 @@ class ManagerAdapter(Protocol):
     Every scope calls `copy`, `send`, `append`, `find`, `allocate`, `free`, `forget`, `observe`, `check` and
     `common_prefix`. The others are called in scopes that need the call of that name, which `capabilities`, an attribute
     of this class if there is one, must declare. Scopes with "forget" call ``unlearn(name, extra)``: it forgets what a
-    request has cached or, where `name` is None, what the owner of `EXTRAS[extra]` has.
+    request has cached or, where `name` is None, what the owner of `EXTRAS[extra]` has. Those with "clear" call
+    ``unlearn_all()``: it forgets everything that is cached, while requests run. A method ``held_alone(name)``, if there
+    is one, is asked for the number of blocks that would come free if a running request were preempted now.
     """
 
     errors: tuple[type[Exception], ...]

@@ -418,6 +418,12 @@ class BlockwrightAdapter:
         owner = EXTRAS[extra] if name is None else {}
         self.manager.forget(request, cache_salt=owner.get("cache_salt"), lora_name=owner.get("lora_name"))
 
+    def unlearn_all(self) -> None:
+        self.manager.forget()
+
+    def held_alone(self, name: str) -> int:
+        return self.manager.num_blocks_held_alone(self.requests[name])
+
     def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
         return tuple(self.manager.get_num_common_prefix_blocks(name, running))
 

@@ -349,6 +349,7 @@ KINDS = {
     for each in (
         Kind("Reset", always, transitions.reset, lambda adapter, _: Reply(refused=not adapter.reset()), word="reset"),
         Kind("Forget", forget, forgotten, unlearn, has_slot=True, word="forget"),
+        Kind("ForgetAll", always, forgetting.forget_all, "unlearn_all", word="clear"),
         Kind("FinishLoad", finish_load, flights.finish_load, "finish_load", has_slot=True, chooses=True, word="load"),
         Kind("Fork", fork, forked, fork_sent, has_slot=True, chooses=True, word="fork"),
         Kind("TakeCopies", copies_to_take, forks.take_copies, take_copies, chooses=True),

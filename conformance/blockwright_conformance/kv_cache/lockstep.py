@@ -3,10 +3,13 @@
 A difference begins with the law that it breaks, or with the field that differs and a colon.
 """
 
+from typing import Any
+
 from blockwright_spec.manager.choices import Choice, recorded
 from blockwright_spec.manager.events import Listener, num_own
 from blockwright_spec.manager.hits import found, holding
 from blockwright_spec.manager.in_time.explain import explained
+from blockwright_spec.manager.in_time.forks import held_alone
 from blockwright_spec.manager.laws import EVENT_LAWS, METRIC_LAWS
 from blockwright_spec.manager.lease import lease
 from blockwright_spec.manager.lru import LRU
@@ -173,7 +176,8 @@ def examine(
             faults.append(f"lookup: of {prefix} expected {wanted.length} tokens in {wanted.tables}, found {hit}")
     if state.config.caching:
         adapter.forget(OTHER)
-    return faults + uncommon(adapter, state) + (pinned(adapter, state) if "pin" in asked else [])
+    faults += uncommon(adapter, state) + miscounted_alone(adapter, state)
+    return faults + (pinned(adapter, state) if "pin" in asked else [])
 
 
 def mislet(adapter: ManagerAdapter, state: State) -> list[str]:
@@ -195,6 +199,15 @@ def uncommon(adapter: ManagerAdapter, state: State) -> list[str]:
                 found = f"expected {wants}, found {shared}"
                 faults.append(f"COMMON-1: blocks of {name_of(slot)} shared by {count}: {found}")
     return faults
+
+
+def miscounted_alone(adapter: ManagerAdapter, state: State) -> list[str]:
+    """Name the requests of which a manager that counts it says wrongly how many blocks they hold alone."""
+    ask: Any = getattr(adapter, "held_alone", None)
+    slots = [slot for slot, each in enumerate(state.requests) if ask is not None and isinstance(each, Running)]
+    pairs = [(name_of(slot), len(held_alone(state, slot)), ask(name_of(slot))) for slot in slots]
+    wrong = [f"{name} holds {wanted} blocks alone, said to be {said}" for name, wanted, said in pairs if wanted != said]
+    return [f"ALONE-1: {each}" for each in wrong]
 
 
 def pinned(adapter: ManagerAdapter, state: State) -> list[str]:

@@ -9,6 +9,7 @@ import math
 import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import EllipsisType
 from typing import Any, Final, NamedTuple, cast, final
 
 from librt.vecs import vec
@@ -28,7 +29,7 @@ from blockwright.core.steps.batch import grow_each
 from blockwright.core.steps.check import check_state
 from blockwright.core.steps.effects import serve, serve_in_place, waiting
 from blockwright.core.steps.explain import EvictionStats, HitExplanation, eviction_stats, explain
-from blockwright.core.steps.forks import fork, take_copies
+from blockwright.core.steps.forks import fork, num_held_alone, take_copies
 from blockwright.core.steps.hints import advance_time, hint_of, release_prefix, retain
 from blockwright.core.steps.in_flight import finish_load, new_step_starts, settle_step, start_step
 from blockwright.core.steps.keeping import may_be_wanted
@@ -609,31 +610,49 @@ class KVCacheManager:
         return was_reset
 
     def forget(
-        self, request: Request | None = None, *, cache_salt: str | None = None, lora_name: str | None = None
+        self,
+        request: Request | EllipsisType | None = ...,
+        *,
+        cache_salt: str | EllipsisType | None = ...,
+        lora_name: str | EllipsisType | None = ...,
     ) -> int:
         """Let no later lookup find what a request, a tenant or an adapter has cached; return the number of blocks.
 
-        For a tenant's data that must go, a revoked adapter, or a poisoned prompt. Of a request all blocks of its known
-        tokens are forgotten, also where other prompts begin with them. Blocks that are held stay with their requests;
-        these publish nothing more, so that the blocks are not found later either. Other contents stay. The tiers below
-        the device are forgotten by `OffloadingConnector.forget`, which calls this.
+        Without arguments everything that is cached is forgotten, while requests run: for new weights, or an adapter
+        that was loaded anew under its name. `reset_prefix_cache` does that only while no block is held.
+
+        Blocks that are held stay with their requests; these publish nothing more, so that the blocks are not found
+        later either. Of a request all blocks of its known tokens are forgotten, also where other prompts begin with
+        them. A hit that was looked up before is stale. A load that is under way gives its request what it brings, and
+        publishes nothing. The tiers below the device are forgotten by `OffloadingConnector.forget`, which calls this.
 
         Args:
             request: by its tokens, adapter, salt and items; it need not run.
             cache_salt, lora_name: all contents of this salt, of this adapter, or of both together.
 
         Complexity: O(num_blocks + blocks of running requests), or the request's blocks in place of num_blocks. law:
-        FORGET-1, FORGET-2.
+        FORGET-1, FORGET-2, FORGET-5, FORGET-6.
 
         Raises:
-            InvalidArgumentError: neither, or a request together with one of the others.
-            UnsupportedError: made with ``prefix_match_unit``; `reset_prefix_cache` forgets all.
+            InvalidArgumentError: a request together with one of the others, or only None was given.
+            UnsupportedError: less than everything, and made with ``prefix_match_unit``.
         """
-        if self._state.config.unit > 0:
-            raise UnsupportedError("prefix_match_unit: parts of blocks cannot be forgotten one by one; reset the cache")
-        if (request is None) == (cache_salt is None and lora_name is None):
-            raise InvalidArgumentError("request: give a request, or else cache_salt, lora_name or both")
-        count = forget(self._state, request, owner_mark(cache_salt), owner_mark(lora_name))
+        is_all = request is ... and cache_salt is ... and lora_name is ...
+        whose = request if isinstance(request, Request) else None
+        salt = cache_salt if isinstance(cache_salt, str) else None
+        adapter = lora_name if isinstance(lora_name, str) else None
+        if not is_all:
+            if self._state.config.unit > 0:
+                raise UnsupportedError(
+                    "prefix_match_unit: parts of blocks cannot be forgotten one by one; forget() without arguments "
+                    "forgets everything"
+                )
+            if (whose is None) == (salt is None and adapter is None):
+                raise InvalidArgumentError(
+                    "request: give a request, or else cache_salt, lora_name or both, or no argument at all to forget "
+                    "everything"
+                )
+        count = forget(self._state, whose, owner_mark(salt), owner_mark(adapter))
         self._tell()
         return count
 
@@ -1042,6 +1061,18 @@ class KVCacheManager:
         return tuple(
             [[int(block) for block in table.blocks] for table in tables_named(self._state, request_id).by_group]
         )
+
+    def num_blocks_held_alone(self, request: Request) -> int:
+        """Return how many blocks come free if a request is preempted now: those that no other holder has.
+
+        Other holders are forks and requests that hit the same prefix, copies to come until `take_copies`, and holds
+        from outside. Blocks that a step in flight or a load still touches are counted; they come free once that has
+        ended. Complexity: O(blocks). law: ALONE-1.
+
+        Raises:
+            UnknownRequestError: the request holds no blocks.
+        """
+        return num_held_alone(self._state, tables_running(self._state, request))
 
     def get_draft_block_ids(self, request_id: str) -> tuple[list[int], ...]:
         """Return, per group, the blocks for the states of draft tokens, the first draft's first. O(blocks).

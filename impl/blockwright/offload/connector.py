@@ -20,7 +20,8 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from types import EllipsisType
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from blockwright.arguments import integer
 from blockwright.core.keys.block_hash import Sha256Hasher
@@ -48,6 +49,13 @@ if TYPE_CHECKING:
     from blockwright.offload.assembly import Tensors
 
 WHEN: Final = ("publish", "evict")
+
+T = TypeVar("T")
+
+
+def _given(value: T | EllipsisType | None) -> T | None:
+    """Return an argument, None if it was left out."""
+    return None if isinstance(value, EllipsisType) else value
 
 
 class OffloadingConnector:
@@ -513,22 +521,35 @@ class OffloadingConnector:
         return self._is_quiet() and not self._told
 
     def forget(
-        self, request: Request | None = None, *, cache_salt: str | None = None, lora_name: str | None = None
+        self,
+        request: Request | EllipsisType | None = ...,
+        *,
+        cache_salt: str | EllipsisType | None = ...,
+        lora_name: str | EllipsisType | None = ...,
     ) -> Forgotten:
         """Let no later lookup find what a request, a tenant or an adapter has cached, on the device and in every tier.
+
+        Without arguments everything is forgotten, while requests run: for new weights.
 
         See `KVCacheManager.forget`, which this calls. Transfers under way go on: a block that is being stored goes when
         its store has landed, and a request that is being loaded keeps what it is given, and publishes nothing. Of a
         store that engines share, and of a disk's blocks from an earlier run, the owner may not be known: the answer
-        reports these. A request's blocks are deleted there too. Complexity: O(blocks of device and tiers). law:
-        FORGET-1 to FORGET-4.
+        reports these. A request's blocks are deleted there too. If everything is forgotten, a disk's blocks go as well,
+        and in a store that engines share those that this engine knows of; new weights need a new `CacheIdentity` there.
+        Complexity: O(blocks of device and tiers). law: FORGET-1 to FORGET-6.
 
         Raises:
-            InvalidArgumentError: neither, or a request together with one of the others, or a request that is hashed
-                otherwise than the blocks, as for `get_num_new_matched_tokens`.
+            InvalidArgumentError: a request together with one of the others, or only None was given; or a request that
+                is hashed otherwise than the blocks, as for `get_num_new_matched_tokens`.
         """
+        if request is ... and cache_salt is ... and lora_name is ...:
+            return self._forget_everything()
+        request, cache_salt, lora_name = _given(request), _given(cache_salt), _given(lora_name)
         if (request is None) == (cache_salt is None and lora_name is None):
-            raise InvalidArgumentError("request: give a request, or else cache_salt, lora_name or both")
+            raise InvalidArgumentError(
+                "request: give a request, or else cache_salt, lora_name or both, or no argument at all to forget "
+                "everything"
+            )
         self._require()
         if request is not None:
             request.hash_by(self._manager.hash_block_size)
@@ -556,10 +577,20 @@ class OffloadingConnector:
             self._stores.store_evicted()
             count, held = sum(pool.published()), pool.num_blocks - 1 - pool.get_num_free_blocks()
             was_reset = self._manager.reset_prefix_cache()
-            books = [tier for tier in self._chain.tiers if tiers and isinstance(tier, TierManager)]
-            keys = list(dict.fromkeys(key for tier in books for key in tier.recency()))
-            left = {medium: number for medium, number in self._names.not_searched().items() if number < 0}
-            return self._forget(keys, count if was_reset else 0, 0 if was_reset else held, left if tiers else {})
+            keys, left = self._all_keys() if tiers else ([], {})
+            return self._forget(keys, count if was_reset else 0, 0 if was_reset else held, left)
+
+    def _forget_everything(self) -> Forgotten:
+        with self._changing():
+            self._stores.store_evicted()
+            keys, left = self._all_keys()
+            return self._forget(keys, self._manager.forget(), 0, left)
+
+    def _all_keys(self) -> tuple[list[bytes], dict[str, int]]:
+        """Return the blocks of the tiers, those on their way too, and the media with blocks that are not listed."""
+        books = [tier for tier in self._chain.tiers if isinstance(tier, TierManager)]
+        left = {medium: number for medium, number in self._names.not_searched().items() if number < 0}
+        return list(dict.fromkeys(key for tier in books for key in tier.recency())), left
 
     def _forget(self, keys: list[bytes], device: int, held: int, not_searched: dict[str, int]) -> Forgotten:
         """Forget keys in the tiers, and let requests that are being loaded with some of them publish nothing more."""

@@ -3,7 +3,7 @@
 from .. import block_machine
 from ..law import listed
 from . import events, metrics, pool_laws, retention_laws, step_laws, table_laws, unit_laws
-from .in_time import explain, forgetting, giving_up, outside, time_laws
+from .in_time import explain, forgetting, forks, giving_up, outside, time_laws
 
 BLOCK_LAWS = (
     listed(block_machine.law_count_is_of_places, "vLLM KVCacheBlock.ref_cnt; known bugs B01, B02"),
@@ -64,10 +64,13 @@ STEP_LAWS = (
     listed(step_laws.law_demand_is_taken, "vLLM get_num_blocks_to_allocate; known bugs B05, B08"),
     listed(step_laws.law_evicted_is_lost, "chapter `hits`: what is lost; vLLM BlockPool.take_events: BlockRemoved"),
     listed(step_laws.law_plan_is_taken, "vLLM KVCacheManager.allocate_slots; known bugs B08, B23"),
+    listed(forks.law_preemption_frees_its_own, "vLLM #56897, #54644: whom to preempt; known bug E143"),
     listed(step_laws.law_writer_is_alone, "PagedAttention (Kwon et al., 2023), section 4.4; known bug B01"),
     listed(time_laws.law_copy_is_of_its_entry, "PagedAttention (Kwon et al., 2023), section 4.4"),
     listed(outside.law_outside_is_apart, "vLLM BlockPool.free_blocks: a block released twice; known bug D61"),
     listed(forgetting.law_forgotten_is_not_found, "SGLang #27058; vLLM #42125; known bugs D93, D94"),
+    listed(forgetting.law_everything_is_forgotten, "vLLM pause and update_weights; #57970, #57810; known bug E140"),
+    listed(forgetting.law_private_publishes_nothing, "chapter `in_time.forgetting`; known bug E141"),
     listed(forgetting.law_nothing_else_is_lost, "vLLM reset_prefix_cache, which takes all or nothing; known bug D95"),
     listed(giving_up.law_given_up_is_not_found, "ours: the specification wrote what no step had run; known bug E112"),
     listed(giving_up.law_what_has_run_is_found, "a step that fails is no reason to forget the prompt before it"),

@@ -101,9 +101,9 @@ class Done:
 
     `demand` is the count of its plan; `copied` are the entries whose block others held, per group; `evicted` are the
     blocks taken with which the last copy of a content was lost, in the order of taking; `forgot` are the contents that
-    were forgotten; `outgrown` are the blocks with a published state that is written over, of which `saved` were copied;
-    `kept` are the tokens that had run of a request that ended before its last step had, and `given_up` what was found
-    of the others until then, each with its block.
+    were forgotten, which are all if `forgot_all`; `outgrown` are the blocks with a published state that is written
+    over, of which `saved` were copied; `kept` are the tokens that had run of a request that ended before its last step
+    had, and `given_up` what was found of the others until then, each with its block.
     """
 
     state: State
@@ -117,6 +117,7 @@ class Done:
     saved: int = 0
     kept: int | None = None
     given_up: frozenset[tuple[int, Content]] = frozenset()
+    forgot_all: bool = False
 
 
 Outcome = Done | Refusal

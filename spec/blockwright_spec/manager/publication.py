@@ -140,7 +140,7 @@ def last_end(config: Config, request: Running) -> int:
 
     Beside recurrent layers only where its last step stopped at a unit: other states inside blocks are not there.
     """
-    if request.added.is_delayed or request.added.is_lost or not config.added.unit:
+    if request.added.is_delayed or is_private(config, request) or not config.added.unit:
         return 0
     count = min(request.computed, max(certain(request), request.settled), max(0, keyed(config.added, request.prefix)))
     left = certain(request) if recurrent(config) else count
@@ -172,8 +172,9 @@ def is_private(config: Config, request: Running) -> bool:
 
 
 def made_private(config: Config, request: Running) -> Running:
-    """Let a request publish nothing more: no entry is left that publication has not passed."""
-    return replace(request, published=(config.max_model_len + 1,) * len(config.groups))
+    """Let a request publish nothing more: no entry is left that publication has not passed, and no tail."""
+    published = (config.max_model_len + 1,) * len(config.groups)
+    return replace(request, published=published, added=replace(request.added, tails=()))
 
 
 def is_open(state: State, slot: int) -> bool:

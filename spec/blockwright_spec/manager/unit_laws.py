@@ -5,7 +5,7 @@ from .added import end_of, keyed, named
 from .hits import found
 from .lru import LRU
 from .outcomes import Done
-from .publication import due_tails, holds_state
+from .publication import due_tails, holds_state, is_private
 from .state import (
     NULL,
     Config,
@@ -53,7 +53,7 @@ def law_tail_is_found(before: State, done: Done) -> bool:
     return all(
         content in contents or (is_state(before, content) and not saves(before, done))
         for old, new in pairs
-        if isinstance(old, Running) and isinstance(new, Running) and not new.added.is_lost
+        if isinstance(old, Running) and isinstance(new, Running) and not is_private(before.config, new)
         for contents in (tuple(one for _, one in done.state.keys),)
         for content in tail_contents(done.state, old, new)
     )
@@ -134,6 +134,7 @@ def law_resend_hits(before: State, done: Done) -> bool:
         found(done.state, old.prefix, LRU).length >= length
         for old, new in zip(before.requests, done.state.requests, strict=True)
         if isinstance(old, Running) and ended(before, done.state, old, new) and not old.added.is_delayed
+        if not is_private(before.config, old)
         for length in longest_units(done.state, old)
         if has_blocks(done.state, old, length)
     )

@@ -98,6 +98,11 @@ def test_the_index_is_what_is_offered(specs: list[KVCacheSpec], store_on: str) -
         if random.random() < 0.1:
             forget(engine, requests[-8:])
             router.compare(requests[-6:])
+        if number in (25, 45):
+            engine.connector.forget()
+            assert not any(is_found(engine, each) for each in requests[-12:])
+            engine.connector.check()
+            router.compare(requests[-6:])
     engine.stop()
     router.compare(requests)
     assert engine.num_loaded > 0

@@ -1096,8 +1096,15 @@ class BlockStore:
             block = self._index.next_duplicate(block, oldest)
         return found
 
-    def _forget(self, blocks: vec[i32]) -> None:
-        """Take the keys of published blocks away; the free ones are taken next. O(blocks). law: FORGET-1, FORGET-2."""
+    def blocks_published(self) -> list[int]:
+        """Return the published blocks. O(count)."""
+        return [block for block in range(int(self._count)) if self._index.has_key(i64(block))]
+
+    def _forget(self, blocks: vec[i32], is_all: bool) -> None:
+        """Take the keys of published blocks away; the free ones are taken next. O(blocks). law: FORGET-1, FORGET-2.
+
+        If these are all, one event reports it, and the parts of blocks go too.
+        """
         index, rows, journal = self._index, self._rows, self._journal
         free = vec[i32](capacity=i64(len(blocks)))
         for block in blocks:
@@ -1106,6 +1113,11 @@ class BlockStore:
         try:
             # Held for the moment, so that they leave the queue with their keys, and come back to it without.
             self._touch_entries(free)
+            if is_all and journal is not None:
+                journal.cleared(index)
+                journal = None
+            if is_all and self._tails is not None:
+                self._tails.clear()
             for each in blocks:
                 low, high, group = index.key(i64(each))
                 was_last = index.drop(i64(each))

@@ -16,7 +16,7 @@ from blockwright.core.steps.preconditions import check_keys, reach, refuse_lost,
 from blockwright.core.steps.publication import publish_due
 from blockwright.core.steps.state import State
 from blockwright.core.steps.units import reserve_tails
-from blockwright.core.tables.table import GroupTable, RequestTables
+from blockwright.core.tables.table import GroupTable, RequestTables, held_blocks
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError, UnknownStepError, UnsupportedError
 
 
@@ -153,3 +153,15 @@ def take_copies(state: State) -> list[list[tuple[int, int]]]:
             state.tear()
         raise
     return copies
+
+
+def num_held_alone(state: State, tables: RequestTables) -> int:
+    """Return how many blocks a request alone holds: ``num_blocks_held_alone``. O(blocks). law: ALONE-1."""
+    pool = state.pool
+    pool.require_whole()
+    count: i64 = 0
+    for table in tables.by_group:
+        for block in held_blocks(table):
+            if block != 0 and pool.ref_count(i64(block)) == 1:
+                count += 1
+    return count

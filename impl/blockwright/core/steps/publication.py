@@ -169,7 +169,6 @@ def make_private(state: State, tables: RequestTables) -> None:
     for table in tables.by_group:
         table.num_published = state.config.max_len + 1
     tables.num_tails = i64(len(tables.tails))
-    tables.is_delayed = True
 
 
 def awaited(state: State, tables: RequestTables) -> i64:

@@ -113,12 +113,14 @@ def publish(state: State, request: Request, num_computed_tokens: int, has_run: b
     tables = tables_running(state, request)
     tables.request = request
     count = operator.index(num_computed_tokens)
-    written = reach(state, tables, count)
-    known = min(int(tables.num_settled) if config.settles else written, request.num_tokens)
+    # law: PUB-3
+    done, what = (int(tables.num_settled), "settled") if config.settles else (reach(state, tables, count), "written")
+    known = min(done, request.num_tokens)
     if not 0 <= count <= known:
         raise InvalidArgumentError(
-            f"num_computed_tokens: must be within 0..{known}, the known and written tokens of "
+            f"num_computed_tokens: must be within 0..{known}, the known and {what} tokens of "
             f"{request.request_id!r}, not {num_computed_tokens}"
+            + ("; settle_step publishes those of later steps" if config.settles else "")
         )
     make_keys(state, request, count)
     reserve_tails(state, tables)
@@ -198,13 +200,17 @@ def release(state: State, request: Request, was_preempted: bool) -> None:
 def forget(state: State, request: Request | None, salt: i64, adapter: i64) -> int:
     """Forget the contents of a request, or of the salt and the adapter with these marks; return the number of blocks.
 
-    Requests that hold one of the blocks, or are meant themselves, publish nothing more: ``forget``.
+    With neither, everything is forgotten. Requests that hold one of the blocks, or are meant themselves, publish
+    nothing more: ``forget``. law: FORGET-1, FORGET-5.
     """
     pool = state.pool
     pool.require_whole()
     name = ""
     found: list[int] = []
-    if request is None:
+    is_all = request is None and salt == 0 and adapter == 0
+    if is_all:
+        found = pool.blocks_published()
+    elif request is None:
         found = pool.blocks_of(salt, adapter)
     elif state.config.caching and request._block_size != 0:
         name = request._request_id
@@ -219,12 +225,13 @@ def forget(state: State, request: Request | None, salt: i64, adapter: i64) -> in
     if journal is not None:
         journal._stamp()
     try:
-        pool._forget(blocks)
+        pool._forget(blocks, is_all)
         for tables in private:
             make_private(state, tables)
         state.num_forgets += 1
+        state.lookups.was_reset = state.lookups.was_reset or is_all
         if journal is not None:
-            journal._add(FORGET, name, 0, pool._num_free)
+            journal._add(RESET if is_all else FORGET, name, 0, pool._num_free)
     except BaseException:
         state.tear()
         raise

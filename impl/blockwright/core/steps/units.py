@@ -252,6 +252,8 @@ def last_published(state: State, tables: RequestTables, request: Request, comput
     count, unit = last_count(tables, request), state.config.unit
     if unit == 0 or tables.is_delayed or request._block_size <= 0 or computed < count:
         return 0
+    if tables.by_group[0].num_published > state.config.max_len:  # it publishes nothing more. law: FORGET-6
+        return 0
     count = min(count, request.num_keyed())
     if not state.config.saves_states:
         return count

@@ -259,6 +259,7 @@ class KVCacheManager:
         self._offers: dict[str, list[tuple[int, int, int]]] = {}
         self._asked: tuple[Any, KVCacheBlocks | None] = None, None  # who looked up last, and the hit
         self._unserved: KVCacheBlocks | None = None  # a hit that could not be cut
+        self._may_forget = True  # whether blocks that running requests hold are found by nobody else than lookups
         self._events = (
             Events(
                 self.core, groups, self._sizes, self._hash_block_size or 0, self._lookahead, self._first, self._running
@@ -308,6 +309,7 @@ class KVCacheManager:
                 )
             connectors.require_served(connector)
             self.block_pool.keep_hashes()
+        self._may_forget = connector is None and getattr(scheduler, "aux_output_connector", None) is None
         if self._has_states:
             self._checkpoint = checkpoint_rule(scheduler)
             scheduler.mamba_has_prefill_checkpoint_blocks = self._checkpoint is not None
@@ -996,7 +998,7 @@ class KVCacheManager:
             end = published[group] * size
             if isinstance(spec, MambaSpec) and end > offered.get(group, 0):
                 offered[group] = end
-                if tables[group][entry]:
+                if entry < len(tables[group]) and tables[group][entry]:  # of a private request all has been passed
                     self._offers.setdefault(name, []).append((group, tables[group][entry], end))
 
     # ------------------------------------------------------------------ release
@@ -1076,9 +1078,17 @@ class KVCacheManager:
             )
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all prefixes; False, and nothing happens, while a block is held."""
+        """Forget all prefixes, while requests run too: these publish nothing more. False if that cannot be promised.
+
+        vLLM's own manager refuses while a block is held, so that after ``pause(mode="keep", clear_cache=False)`` and
+        new weights, lookups would go on finding what the old weights have computed. Beside a connector, which stores
+        and loads blocks on its own, this one refuses as well, and nothing happens; so it does beside auxiliary outputs,
+        which vLLM would drop under the requests that run.
+        """
         if not self.core.reset_prefix_cache():
-            return False
+            if not self._may_forget or self.core.block_pool.num_held_externally:
+                return False
+            self.core.forget()
         if self.block_pool.metrics_collector is not None:
             self.block_pool.metrics_collector.reset()
         if self.prefix_cache_stats is not None:
