@@ -3,7 +3,7 @@
 from ..reads import Mamba, writes
 from .effects import target
 from .outcomes import Done
-from .state import NULL, Content, Copy, Request, Running, State, Table, holders, keys_of, running, sharers, span
+from .state import NULL, Content, Copy, Request, Running, State, Table, holders, running, sharers, span
 from .table_laws import held
 
 
@@ -54,7 +54,8 @@ def taken_at_most(done: Done) -> tuple[int, ...]:
 def law_taking_drops_its_key(before: State, done: Done) -> bool:
     """STEP-2: a taken block loses its key, no other does but duplicates (SHARE-4), unless by `reset` or `forget`.
 
-    A state that is written over loses its own, or that goes to its copy (UNIT-7).
+    A state that is written over loses its own, or that goes to its copy (UNIT-7); a block that a newcomer writes over
+    loses those of what it writes over (UNIT-8).
     """
     gone, kept = taken_at_most(done), frozenset(content for _, content in done.state.keys)
     rest = tuple(
@@ -63,6 +64,7 @@ def law_taking_drops_its_key(before: State, done: Done) -> bool:
         if published[0] not in gone
         if published[1] not in done.forgot
         if published[0] not in done.outgrown
+        if published[0] not in done.cut_off or published in done.state.keys
         if published in done.state.keys or not (before.config.added.retains and published[1] in kept)
     )
     return done.state.keys[: len(rest)] == rest or (
@@ -87,11 +89,15 @@ def law_demand_is_taken(before: State, done: Done) -> bool:
 
 
 def law_evicted_is_lost(before: State, done: Done) -> bool:
-    """STEP-4: a step reports each content of which it took every published block, with the last one, in that order."""
-    gone = taken_at_most(done)
-    left = {content for block, content in before.keys if block not in gone}
-    last = {content: block for block in gone for content in keys_of(before, block)}
-    lost = ((block, content) for block in gone for content in keys_of(before, block) if last[content] == block)
+    """STEP-4: a step reports each content of which it took every published block, with the last one, in that order.
+
+    As if taken, and first, are the blocks that it wrote over (UNIT-8), with what is not found there any more.
+    """
+    taken, kept = taken_at_most(done), {key for key in done.state.keys if key[0] in done.cut_off}
+    gone = tuple(key for block in done.cut_off + taken for key in before.keys if key[0] == block and key not in kept)
+    left = {content for block, content in before.keys if (block, content) not in gone}
+    last = {content: block for block, content in gone}
+    lost = ((block, content) for block, content in gone if last[content] == block)
     return done.evicted == tuple((block, content) for block, content in lost if content not in left)
 
 

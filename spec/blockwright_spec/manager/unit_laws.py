@@ -23,7 +23,7 @@ from .state import (
 )
 from .step_laws import begun, copies, is_state, saving
 from .table_laws import has_run
-from .units import aligned, ends_in, hit_lengths, widest
+from .units import aligned, ends_in, has_room, hit_lengths, is_before, widest
 
 
 def law_copied_has_run(before: State, done: Done) -> bool:
@@ -95,6 +95,16 @@ def law_state_is_saved(before: State, done: Done) -> bool:
     )
 
 
+def law_part_goes_on(before: State, done: Done) -> bool:
+    """UNIT-8: a newcomer writes over what is found only where nobody held it, and then no more of it is found."""
+    return all(
+        block in before.queue and all(is_before(before, content, new.settled) for content in keys_of(done.state, block))
+        for old, new in zip(before.requests, done.state.requests, strict=True)
+        if isinstance(new, Running) and new is not old
+        for block in done.cut_off
+    )
+
+
 def law_tail_comes_in_time(state: State) -> bool:
     """UNIT-3: a tail that has run is published, or is due, or its request puts publication off.
 
@@ -146,9 +156,11 @@ def ended(before: State, after: State, old: Running, new: Request) -> bool:
 
 def longest_units(state: State, request: Running) -> tuple[int, ...]:
     """Return the longest length that the tokens of a request could hit, among those that it computed for certain."""
-    lengths, most = hit_lengths(state.config, len(request.prefix[1])), max(certain(request), request.settled)
-    least = min(request.computed, most, keyed(state.config.added, request.prefix))
-    return tuple(length for length in lengths if length <= least)[-1:]
+    config, known, most = state.config, len(request.prefix[1]), max(certain(request), request.settled)
+    least = min(request.computed, most, keyed(config.added, request.prefix))
+    return tuple(
+        length for length in hit_lengths(config, known) if length <= least and has_room(config, known, length)
+    )[-1:]
 
 
 def has_blocks(state: State, request: Running, length: int) -> bool:
