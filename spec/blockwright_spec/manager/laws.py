@@ -53,6 +53,7 @@ LAWS = (
     listed(time_laws.law_load_is_hidden, "chapter `in_time.in_flight`; known bugs B47, B59"),
     listed(time_laws.law_head_is_served, "chapter `plans`: admission; known bugs B34, B35"),
     listed(time_laws.law_waiting_returns, "chapter `plans`: refusals; vLLM issue 49674"),
+    listed(unit_laws.law_hit_fits, "chapter `units`: room; known bugs E120, E121"),
     listed(unit_laws.law_tail_comes_in_time, "vLLM RFC #45702: partial cache hits for hybrid models"),
     listed(unit_laws.law_part_found_has_run, "vLLM 0.32: a part copied in the step that writes it; known bug E32"),
 )

@@ -1,20 +1,28 @@
-"""Part one, chapter 27: what hits that end inside blocks need: laws of tails, and of the copies made of them."""
+"""Part one, chapter 27: what hits that end inside blocks need: laws of tails, of copies made of them, and of room."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 
 from ..reads import hit_ends
-from .added import end_of, keyed, named
+from .added import StepAdded, end_of, keyed, named
 from .hits import found
 from .lru import LRU
-from .outcomes import Done
+from .outcomes import Done, Fits, Step
+from .plans import plan_admission
+from .pool_laws import asked
 from .publication import due_tails, holds_state
 from .state import (
     NULL,
     Config,
     Content,
+    Hit,
     Request,
     Running,
     State,
     Waiting,
     certain,
+    draft_states,
     key,
     keys_of,
     recurrent,
@@ -211,3 +219,34 @@ def law_parts_are_near(before: State, done: Done) -> bool:
 def parting_ends(config: Config, request: Running) -> tuple[int, ...]:
     """Return the tails that a request is to publish, and the ends of the widest blocks that it fills."""
     return (*request.added.tails, *range(0, len(request.prefix[1]) + 1, widest(config)))
+
+
+def law_hit_fits(state: State) -> bool:
+    """LIVE-3: on an idle pool a request fits with its longest hit in each step in which it fits without.
+
+    Whatever it computes, drafts, loads and looks ahead in the step, and if all of it must fit as well.
+    """
+    if len(state.queue) < state.config.num_blocks - 1 or not (state.config.added.unit or recurrent(state.config)):
+        return True
+    ready = replace(state, flights=((),)) if state.config.added.overlaps else state
+    most = draft_states(state.config)
+    return not any(
+        isinstance(plan_admission(waits, 0, Hit(), whole), Fits)
+        and not isinstance(plan_admission(waits, 0, hit, rest), Fits)
+        for prefix in asked(state)
+        for hit in (found(state, prefix, LRU),)
+        for waits in (replace(ready, requests=(Waiting(prefix, hit), *state.requests[1:])),)
+        for whole, rest in steps_alike(len(prefix[1]), hit.length, widest(state.config) if most is None else most)
+    )
+
+
+def steps_alike(known: int, hit: int, most: int) -> Iterator[tuple[Step, Step]]:
+    """Yield steps without a hit and with it that end after the same token, and draft and look ahead alike."""
+    for stop, ahead, drafts in product((hit + 1, known), (0, most), (0, most)) if hit else ():
+        count = drafts if stop == known else 0
+        for is_whole in (False, stop == known):
+            step = Step(stop + count, ahead, whole=is_whole, added=StepAdded(drafts=count))
+            yield step, replace(step, new=step.new - hit)
+    if hit:
+        yield Step(1, whole=True), Step(1, whole=True)
+        yield Step(0, added=StepAdded(external=known - 1)), Step(0, added=StepAdded(external=known - 1 - hit))
