@@ -3,8 +3,9 @@
 from ..reads import Mamba, writes
 from .effects import target
 from .outcomes import Done
-from .state import NULL, Content, Copy, Request, Running, State, Table, holders, running, sharers, span
+from .state import NULL, Content, Copy, Request, Running, State, Table, holders, keys_of, running, sharers, span
 from .table_laws import held
+from .units import is_before
 
 
 def law_table_is_append_only(before: State, done: Done) -> bool:
@@ -64,12 +65,20 @@ def law_taking_drops_its_key(before: State, done: Done) -> bool:
         if published[0] not in gone
         if published[1] not in done.forgot
         if published[0] not in done.outgrown
-        if published[0] not in done.cut_off or published in done.state.keys
+        if published not in written_over(before, done)
         if published in done.state.keys or not (before.config.added.retains and published[1] in kept)
     )
     return done.state.keys[: len(rest)] == rest or (
         not done.state.keys and not any(held(before)) and before.queue == done.state.queue
     )
+
+
+def written_over(before: State, done: Done) -> tuple[tuple[int, Content], ...]:
+    """Return what could be found in blocks of its hit that a newcomer writes over, and is there no more (UNIT-8)."""
+    pairs = zip(before.requests, done.state.requests, strict=True)
+    begin = next((new.settled for old, new in pairs if isinstance(new, Running) and not isinstance(old, Running)), 0)
+    keys = ((block, content) for block in done.cut_off for content in keys_of(before, block))
+    return tuple((block, content) for block, content in keys if not is_before(before, content, begin))
 
 
 def is_state(state: State, content: Content) -> bool:
@@ -93,8 +102,8 @@ def law_evicted_is_lost(before: State, done: Done) -> bool:
 
     As if taken, and first, are the blocks that it wrote over (UNIT-8), with what is not found there any more.
     """
-    taken, kept = taken_at_most(done), {key for key in done.state.keys if key[0] in done.cut_off}
-    gone = tuple(key for block in done.cut_off + taken for key in before.keys if key[0] == block and key not in kept)
+    taken = tuple((block, content) for block in taken_at_most(done) for content in keys_of(before, block))
+    gone = written_over(before, done) + taken
     left = {content for block, content in before.keys if (block, content) not in gone}
     last = {content: block for block, content in gone}
     lost = ((block, content) for block, content in gone if last[content] == block)

@@ -8,7 +8,7 @@ from ..reads import hit_ends
 from .added import StepAdded, end_of, keyed, named
 from .hits import found
 from .lru import LRU
-from .outcomes import Done, Fits, Step
+from .outcomes import Done, Fits, Plan, Refusal, Step, When
 from .plans import plan_admission
 from .pool_laws import asked
 from .publication import due_tails, holds_state
@@ -29,9 +29,9 @@ from .state import (
     running,
     runs_ahead,
 )
-from .step_laws import begun, copies, is_state, saving
+from .step_laws import begun, copies, is_state, saving, written_over
 from .table_laws import has_run
-from .units import aligned, ends_in, has_room, hit_lengths, is_before, widest
+from .units import aligned, ends_in, has_room, hit_lengths, widest
 
 
 def law_copied_has_run(before: State, done: Done) -> bool:
@@ -104,13 +104,8 @@ def law_state_is_saved(before: State, done: Done) -> bool:
 
 
 def law_part_goes_on(before: State, done: Done) -> bool:
-    """UNIT-8: a newcomer writes over what is found only where nobody held it, and then no more of it is found."""
-    return all(
-        block in before.queue and all(is_before(before, content, new.settled) for content in keys_of(done.state, block))
-        for old, new in zip(before.requests, done.state.requests, strict=True)
-        if isinstance(new, Running) and new is not old
-        for block in done.cut_off
-    )
+    """UNIT-8: a newcomer writes over what is found only where nobody held it, and where it writes to it."""
+    return all(block in before.queue and written_over(before, done) for block in done.cut_off)
 
 
 def law_tail_comes_in_time(state: State) -> bool:
@@ -231,13 +226,18 @@ def law_hit_fits(state: State) -> bool:
     ready = replace(state, flights=((),)) if state.config.added.overlaps else state
     most = draft_states(state.config)
     return not any(
-        isinstance(plan_admission(waits, 0, Hit(), whole), Fits)
-        and not isinstance(plan_admission(waits, 0, hit, rest), Fits)
+        isinstance(plan_admission(waits, 0, Hit(), whole), Fits) and is_refused(plan_admission(waits, 0, hit, rest))
         for prefix in asked(state)
+        if len(prefix[1]) <= state.config.max_model_len
         for hit in (found(state, prefix, LRU),)
         for waits in (replace(ready, requests=(Waiting(prefix, hit), *state.requests[1:])),)
         for whole, rest in steps_alike(len(prefix[1]), hit.length, widest(state.config) if most is None else most)
     )
+
+
+def is_refused(plan: Plan) -> bool:
+    """Return whether a step is refused though the call is right: nothing is loaded after a hit inside a block."""
+    return isinstance(plan, Refusal) and plan.reason.value[0] is not When.INVALID
 
 
 def steps_alike(known: int, hit: int, most: int) -> Iterator[tuple[Step, Step]]:
