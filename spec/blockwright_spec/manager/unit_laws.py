@@ -237,7 +237,7 @@ def law_hit_fits(state: State) -> bool:
 
 def is_refused(plan: Plan) -> bool:
     """Return whether a step is refused though the call is right: nothing is loaded after a hit inside a block."""
-    return isinstance(plan, Refusal) and plan.reason.value[0] is not When.INVALID
+    return isinstance(plan, Refusal) and plan.reason.value[0] in (When.NOT_NOW, When.NEVER)
 
 
 def steps_alike(known: int, hit: int, most: int) -> Iterator[tuple[Step, Step]]:
