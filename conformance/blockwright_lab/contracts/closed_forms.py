@@ -291,15 +291,15 @@ ROOMS: dict[str, Callable[[int], tuple[Group, ...]]] = {
 
 
 def of_room(groups: Callable[[int], tuple[Group, ...]]) -> Function:
-    def holds(drafts: int, num_blocks: int, known: int, hit: int, more: int) -> None:
-        assert 0 <= drafts <= 2 and 2 <= num_blocks <= 12 and 2 <= known <= 9 and 1 <= hit < known and 0 <= more <= 6
+    def holds(drafts: int, num_blocks: int, hit: int, rest: int, more: int) -> None:
+        assert 0 <= drafts <= 2 and 2 <= num_blocks <= 12 and 1 <= hit <= 7 and 1 <= rest <= 5 and 0 <= more <= 6
+        known = hit + rest
         config = Config(groups(drafts), num_blocks, known + more)
-        pool = CORE.pool.pool.BlockPool(num_blocks)
         specs = [kv_cache_spec(each.kind, each.block_size, OWN) for each in config.groups]
-        made = [CORE.tables.group.group_tables(spec, pool, at, 1) for at, spec in enumerate(specs)]
+        made = [CORE.tables.group.group_tables(each, CORE.pool.pool.BlockPool(2), 0, 1) for each in specs]
         most = draft_states(config)
         limits = SimpleNamespace(max_len=config.max_model_len, most_drafts=-1 if most is None else most)
-        own = SimpleNamespace(groups=made, config=limits, pool=pool)
+        own = SimpleNamespace(groups=made, config=limits, pool=SimpleNamespace(_count=num_blocks))
         has_room = CORE.steps.units.has_room(own, known, hit)
         assert has_room == units.has_room(config, known, hit)
         stops = [(stop, slots) for stop in range(hit + 1, known + 1) for slots in (stop, known + more)]
@@ -317,7 +317,7 @@ def fits(config: Config, known: int, at: int, stop: int, slots: int) -> bool:
 
 ROOM = "a hit has room wherever each step fits with it that fits without (LIVE-3)"
 CONTRACTS += [
-    Contract("core: units", layer, ROOM, of_room(groups), (to(2, 0), to(9, 3), to(8, 3), to(7), (0, 2, 5)))
+    Contract("core: units", layer, ROOM, of_room(groups), (to(2, 0), to(9, 3), to(5), to(4), (0, 2, 5)))
     for layer, groups in ROOMS.items()
 ]
 
