@@ -144,8 +144,8 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     kept = shortened(state.config, start, plan.tables)
     ending = leaving(state.config, start.tables, plan.gone, start.added.wants)
     freed = adopted(requeued(replaced(state, slot, kept), order, ending), plan.tables)
-    shared, passed_on = (blocks_at(kept.tables, entries) for entries in (plan.copied, plan.outgrown))
-    sources = (*shared, *passed_on) if plan.saves else shared
+    shared, over = (blocks_at(kept.tables, entries) for entries in (plan.copied, plan.outgrown))
+    sources, blocks = (*shared, *over) if plan.saves else shared, tuple(block for _, block in over)
     count = len(sources) + sum(sum(wanted) for wanted in wants)
     taken = choice.take(in_order(freed, start.prefix[0], count), count)
     if not (legal_order(sum(batch, ()), order) and legal_taking(freed.queue, count, taken)):
@@ -153,14 +153,11 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     # EFFECT
     new = placed(taken[len(sources) :], wants)
     copies = tuple((at, source, block) for (at, source), block in zip(sources, taken, strict=False))
-    outgrown = tuple(block for _, block in passed_on)
-    ready = duplicated(ripened(emptied(freed, taken), slot), copies, begin)
-    over = moved(ready, outgrown, copies, start.added.wants, begin)
-    after = stepped(over, slot, apart(over, slot, copies[: len(shared)], plan.copied), new, begin, step)
-    given, saved = new[: len(plan.wants)], len(copies) - len(shared)
-    cut_off, grown = ((), outgrown) if isinstance(state.requests[slot], Running) else (outgrown, ())
-    evicted = lost(freed, taken, cut_off, begin)
-    return Done(after, given, plan.gone, plan.demand, plan.copied, evicted, frozenset(), grown, saved, True, cut_off)
+    ready = moved(duplicated(ripened(emptied(freed, taken), slot), copies, begin), blocks, copies, start)
+    after = stepped(ready, slot, apart(ready, slot, copies[: len(shared)], plan.copied), new, begin, step)
+    outgrown, cut_off = (blocks, ()) if isinstance(state.requests[slot], Running) else ((), blocks)
+    given, saved, evicted = new[: len(plan.wants)], len(copies) - len(shared), lost(freed, taken, cut_off, begin)
+    return Done(after, given, plan.gone, plan.demand, plan.copied, evicted, frozenset(), outgrown, saved, cut_off)
     # SAME: other requests; the entries of this one that were not dead; keys of blocks that were not taken.
 
 
@@ -181,11 +178,11 @@ def duplicated(state: State, copies: tuple[Copy, ...], begin: int) -> State:
     The step begins at token `begin`: what a source holds beyond that is another request's. What a source is still to
     get from elsewhere, its copy gets from there too.
     """
-    contents, origins = list(state.contents), {target: source for _, source, target in state.copies}
-    for _, source, target in copies:
-        contents[target] = upto(state.contents[source], begin)
+    contents = {target: upto(state.contents[source], begin) for _, source, target in copies}
+    after = tuple(contents.get(block, content) for block, content in enumerate(state.contents))
+    origins = {target: source for _, source, target in state.copies}
     due = tuple((at, origins.get(source, source), target) for at, source, target in copies)
-    return replace(state, contents=tuple(contents), copies=state.copies + due) if copies else state
+    return replace(state, contents=after, copies=state.copies + due) if copies else state
 
 
 def blanked(state: State, request: Running) -> State:

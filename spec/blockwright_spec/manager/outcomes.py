@@ -117,8 +117,8 @@ class Done:
     forgot: frozenset[Content] = frozenset()
     outgrown: tuple[int, ...] = ()
     saved: int = 0
-    has_run: bool = True
     cut_off: tuple[int, ...] = ()
+    has_run: bool = True
 
 
 Outcome = Done | Refusal

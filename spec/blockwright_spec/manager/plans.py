@@ -4,6 +4,8 @@ A plan changes nothing. It counts the blocks that the step then takes (PLAN-1), 
 A request that joins others leaves a watermark and a reserve free; alone it need not, and so is served (LIVE-1).
 """
 
+from dataclasses import replace
+
 from ..reads import Ahead, Cross, Full, Group, Mamba, dead, drafts_beside, entries, filled, writes
 from .added import end_of
 from .outcomes import Fits, Plan, Reason, Refusal, Step
@@ -152,11 +154,9 @@ def planned(state: State, slot: int, start: Running, begin: int, step: Step) -> 
     states = tuple(drafts_beside(group.kind) if is_new else 0 for group in config.groups)
     copied = tuple(rewritten(state, start, group, table, begin, step, is_new) for group, table in groups)
     over = tuple(outgrown(state, slot, start, at, table, begin, step) for at, table in enumerate(tables))
-    blocks_over = tuple(table[entry] for table, entry in zip(tables, over, strict=True) if entry is not None)
     num_new = sum(sum(takes) for takes in wants) + sum(states)
-    num_copies = sum(entry is not None for entry in copied)
     num_adopted = sum(block in state.queue for table in tables for block in table)
-    demand = num_new + num_copies + num_adopted
+    demand = num_new + sum(entry is not None for entry in copied) + num_adopted
     whole = whole_demand(state, start, begin, step) if is_new and step.whole else 0
     if max(num_kept(config, start, begin) + num_new, whole) > config.num_blocks - 1:
         return Refusal(Reason.POOL_TOO_SMALL)
@@ -165,10 +165,20 @@ def planned(state: State, slot: int, start: Running, begin: int, step: Step) -> 
     missing = needed - len(state.queue) - num_freed
     if missing > 0:
         return Refusal(Reason.NO_FREE_BLOCKS, missing, num_waiting(state))
-    saves = missing + len(blocks_over) <= 0 and not any(target in blocks_over for _, _, target in state.copies)
-    if is_new and saves:  # a newcomer's entry gets the copy; what is found stays where it is
-        copied, over = tuple(one if one is not None else other for one, other in zip(copied, over, strict=True)), ()
-    return Fits(demand + len(blocks_over) * saves, tables, gone, wants, states, copied, over, saves)
+    return with_copies(state, Fits(demand, tables, gone, wants, states, copied, over), missing, is_new)
+
+
+def with_copies(state: State, plan: Fits, missing: int, is_new: bool) -> Fits:
+    """Return a plan that also copies what is found and the step writes over, if as many blocks are free (UNIT-7).
+
+    Of a newcomer, the entry gets the copy, and what is found stays where it is.
+    """
+    over = tuple(table[entry] for table, entry in zip(plan.tables, plan.outgrown, strict=True) if entry is not None)
+    if missing + len(over) > 0 or any(target in over for _, _, target in state.copies):
+        return plan
+    copied = tuple(one if one is not None else other for one, other in zip(plan.copied, plan.outgrown, strict=True))
+    more = replace(plan, demand=plan.demand + len(over), saves=True)
+    return replace(more, copied=copied, outgrown=()) if is_new else more
 
 
 def num_waiting(state: State) -> int:

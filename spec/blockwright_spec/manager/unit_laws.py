@@ -1,8 +1,6 @@
 """Part one, chapter 27: what hits that end inside blocks need: laws of tails, of copies made of them, and of room."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 
 from ..reads import hit_ends
 from .added import StepAdded, end_of, keyed, named
@@ -240,13 +238,14 @@ def is_refused(plan: Plan) -> bool:
     return isinstance(plan, Refusal) and plan.reason.value[0] in (When.NOT_NOW, When.NEVER)
 
 
-def steps_alike(known: int, hit: int, most: int) -> Iterator[tuple[Step, Step]]:
-    """Yield steps without a hit and with it that end after the same token, and draft and look ahead alike."""
-    for stop, ahead, drafts in product((hit + 1, known), (0, most), (0, most)) if hit else ():
-        count = drafts if stop == known else 0
-        for is_whole in (False, stop == known):
-            step = Step(stop + count, ahead, whole=is_whole, added=StepAdded(drafts=count))
-            yield step, replace(step, new=step.new - hit)
-    if hit:
-        yield Step(1, whole=True), Step(1, whole=True)
-        yield Step(0, added=StepAdded(external=known - 1)), Step(0, added=StepAdded(external=known - 1 - hit))
+def steps_alike(known: int, hit: int, most: int) -> tuple[tuple[Step, Step], ...]:
+    """Return steps without a hit and with it that end after the same token, and draft and look ahead alike."""
+    ends = ((known, ahead, drafts) for ahead in (0, most) for drafts in (0, most))
+    steps = tuple(
+        Step(stop + drafts, ahead, whole=is_whole, added=StepAdded(drafts=drafts))
+        for stop, ahead, drafts in (*ends, (hit + 1, 0, 0), (hit + 1, most, 0))
+        for is_whole in (False, stop == known)
+    )
+    load = Step(0, added=StepAdded(external=known - 1)), Step(0, added=StepAdded(external=known - 1 - hit))
+    pairs = tuple((step, replace(step, new=step.new - hit)) for step in steps)
+    return (*pairs, (Step(1, whole=True), Step(1, whole=True)), load) if hit else ()

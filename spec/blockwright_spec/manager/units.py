@@ -50,8 +50,8 @@ from math import lcm
 
 from ..hints import Tip
 from ..reads import Ahead, Cross, Group, Mamba, cut, entries, filled, hit_ends, hit_entries
-from .added import Wants, end_of
-from .state import Config, Content, Copy, State, Table, draft_states, entries_of_states, recurrent, span
+from .added import end_of
+from .state import Config, Content, Copy, Running, State, Table, draft_states, entries_of_states, recurrent, span
 
 
 def aligned(config: Config) -> int:
@@ -165,18 +165,20 @@ def upto(content: Content | None, end: int) -> Content | None:
     return content and (content[0], cut(content[1], end))
 
 
-def moved(state: State, blocks: Table, copies: tuple[Copy, ...], wants: Wants, begin: int) -> State:
+def moved(state: State, blocks: Table, copies: tuple[Copy, ...], start: Running) -> State:
     """Let the keys of states that a step writes over go to their copies, or be dropped if there are none (UNIT-7).
 
-    Parts of attention before token `begin`, with which the step begins, stay as they are. A copy of the state with
-    which the prompt ends is a tip (chapter `keeping`).
+    Parts of attention within the hit of a newcomer stay as they are. A copy of the state with which the prompt ends is
+    a tip (chapter `keeping`).
     """
     targets = {source: target for _, source, target in copies if source in blocks}
     left = tuple(
-        (block, content) for block, content in state.keys if block not in blocks or is_before(state, content, begin)
+        (block, content)
+        for block, content in state.keys
+        if block not in blocks or is_before(state, content, start.settled)
     )
     went = tuple((targets[block], content) for block, content in state.keys if block in targets)
-    ends = frozenset(wants.lengths) - {*wants.proven}
+    ends = frozenset(start.added.wants.lengths) - {*start.added.wants.proven}
     tips = {block for block, content in went if len(content[1][1]) in ends}
     marks = (replace(mark, tip=Tip.PROMPT) if block in tips else mark for block, mark in enumerate(state.marks))
     return replace(state, keys=left + went, marks=tuple(marks)) if blocks else state
