@@ -74,6 +74,9 @@ class NoFreeBlocksError(BlockwrightError, ValueError):
 class NeverFitsError(BlockwrightError, ValueError):
     """A new request would hold more blocks than the pool has, even alone: no waiting helps.
 
+    A hit that `KVCacheManager.get_computed_blocks` gave is never the reason: the same step would not fit without it.
+    law: LIVE-3.
+
     Attributes:
         needed_blocks: blocks that it would hold at once.
         pool_blocks: blocks that can be held, the null block excluded.

@@ -338,7 +338,7 @@ class KVCacheManager:
         if state.config.unit > 0:
             raise UnsupportedError("prefix_match_unit: hits that may end inside a block are not explained")
         give_keys(state, request)
-        return explain(state.groups, request, state.config.alignment, state.config.eagle)
+        return explain(state, request)
 
     # ------------------------------------------------------------------ slots
 

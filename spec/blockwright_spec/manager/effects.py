@@ -146,8 +146,8 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     kept = shortened(state.config, start, plan.tables)
     ending = leaving(state.config, start.tables, plan.gone, start.added.wants)
     freed = adopted(requeued(replaced(state, slot, kept), order, ending), plan.tables)
-    shared, passed_on = (blocks_at(kept.tables, entries) for entries in (plan.copied, plan.outgrown))
-    sources = (*shared, *passed_on) if plan.saves else shared
+    shared, over = (blocks_at(kept.tables, entries) for entries in (plan.copied, plan.outgrown))
+    sources, blocks = (*shared, *over) if plan.saves else shared, tuple(block for _, block in over)
     count = len(sources) + sum(sum(wanted) for wanted in wants)
     taken = choice.take(in_order(freed, start.prefix[0], count), count)
     if not (legal_order(sum(batch, ()), order) and legal_taking(freed.queue, count, taken)):
@@ -155,11 +155,11 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     # EFFECT
     new = placed(taken[len(sources) :], wants)
     copies = tuple((at, source, block) for (at, source), block in zip(sources, taken, strict=False))
-    outgrown = tuple(block for _, block in passed_on)
-    over = moved(duplicated(ripened(emptied(freed, taken), slot), copies, begin), outgrown, copies, start.added.wants)
-    after = stepped(over, slot, apart(over, slot, copies[: len(shared)], plan.copied), new, begin, step)
-    given, evicted, saved = new[: len(plan.wants)], lost(freed, taken), len(copies) - len(shared)
-    return Done(after, given, plan.gone, plan.demand, plan.copied, evicted, outgrown=outgrown, saved=saved)
+    ready = moved(duplicated(ripened(emptied(freed, taken), slot), copies, begin), blocks, copies, start)
+    after = stepped(ready, slot, apart(ready, slot, copies[: len(shared)], plan.copied), new, begin, step)
+    outgrown, cut_off = (blocks, ()) if isinstance(state.requests[slot], Running) else ((), blocks)
+    given, saved, evicted = new[: len(plan.wants)], len(copies) - len(shared), lost(freed, taken, cut_off, begin)
+    return Done(after, given, plan.gone, plan.demand, plan.copied, evicted, frozenset(), outgrown, saved, cut_off)
     # SAME: other requests; the entries of this one that were not dead; keys of blocks that were not taken.
 
 
@@ -177,18 +177,20 @@ def blocks_at(tables: tuple[Table, ...], entries: tuple[int | None, ...]) -> tup
 def duplicated(state: State, copies: tuple[Copy, ...], begin: int) -> State:
     """Copy contents, and note the copies for the engine, which runs them before its step (COPY-1).
 
-    The step begins at token `begin`: what a source holds beyond that is another request's.
+    The step begins at token `begin`: what a source holds beyond that is another request's. What a source is still to
+    get from elsewhere, its copy gets from there too.
     """
     contents = {target: upto(state.contents[source], begin) for _, source, target in copies}
     after = tuple(contents.get(block, content) for block, content in enumerate(state.contents))
-    return replace(state, contents=after, copies=state.copies + copies) if copies else state
+    origins = {target: source for _, source, target in state.copies}
+    due = tuple((at, origins.get(source, source), target) for at, source, target in copies)
+    return replace(state, contents=after, copies=state.copies + due) if copies else state
 
 
 def blanked(state: State, request: Running) -> State:
     """Forget the states of a request's earlier drafts: those of the next are written over them (MAMBA-3)."""
     states = frozenset(block for blocks in request.added.states for block in blocks)
-    contents = tuple(None if block in states else content for block, content in enumerate(state.contents))
-    return replace(state, contents=contents)
+    return replace(state, contents=tuple(None if at in states else each for at, each in enumerate(state.contents)))
 
 
 def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], begin: int, step: Step) -> State:

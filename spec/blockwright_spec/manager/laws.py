@@ -53,6 +53,7 @@ LAWS = (
     listed(time_laws.law_load_is_hidden, "chapter `in_time.in_flight`; known bugs B47, B59"),
     listed(time_laws.law_head_is_served, "chapter `plans`: admission; known bugs B34, B35"),
     listed(time_laws.law_waiting_returns, "chapter `plans`: refusals; vLLM issue 49674"),
+    listed(unit_laws.law_hit_fits, "chapter `units`: room; known bugs E120, E121"),
     listed(unit_laws.law_tail_comes_in_time, "vLLM RFC #45702: partial cache hits for hybrid models"),
     listed(unit_laws.law_part_found_has_run, "vLLM 0.32: a part copied in the step that writes it; known bug E32"),
 )
@@ -83,6 +84,7 @@ STEP_LAWS = (
     listed(unit_laws.law_resend_hits, "vLLM RFC #45702: partial cache hits for hybrid models"),
     listed(unit_laws.law_state_is_saved, "vLLM BlockPool.move_block_hashes: the key moves to the copy; known bug E39"),
     listed(unit_laws.law_parts_are_near, "ours: what large blocks lose of a system prompt; known bug E35"),
+    listed(unit_laws.law_part_goes_on, "ours: a copy that would never fit; known bug E121"),
 )
 """Every law of steps."""
 

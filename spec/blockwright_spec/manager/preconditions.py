@@ -21,6 +21,7 @@ from .state import (
     recurrent,
     resumed,
     runs_ahead,
+    sharers,
     span,
 )
 from .units import aligned, ends_in, num_adopted, tail_lengths
@@ -126,8 +127,20 @@ def wrong_hit(state: State, prefix: Prefix, hit: Hit) -> Refusal | None:
         return Refusal(Reason.HIT_LENGTH)
     if not sound(state, prefix, hit):
         return Refusal(Reason.HIT_STALE)
-    parts = {table[-1] for at, table in enumerate(tables) if ends_in(config, at, hit.length)}
+    parts = {
+        table[-1]
+        for at, table in enumerate(tables)
+        if ends_in(config, at, hit.length) and not is_saved(state, at, table[-1])
+    }
     return Refusal(Reason.UNCOPIED) if any(target in parts for _, _, target in state.copies) else None
+
+
+def is_saved(state: State, at: int, block: int) -> bool:
+    """Return whether a block is in no table and has a state, as one that is being saved: it is copied from its source.
+
+    A part of any other block to which a copy is to come was found by a step that ran without the copy.
+    """
+    return isinstance(state.config.groups[at].kind, Mamba) and sharers(state, block) == 0
 
 
 def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:

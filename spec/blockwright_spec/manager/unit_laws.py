@@ -1,29 +1,35 @@
-"""Part one, chapter 29: what hits that end inside blocks need: laws of tails, and of the copies made of them."""
+"""Part one, chapter 29: what hits that end inside blocks need: laws of tails, of copies made of them, and of room."""
+
+from dataclasses import replace
 
 from ..reads import hit_ends
-from .added import end_of, keyed, named
+from .added import StepAdded, end_of, keyed, named
 from .hits import found
 from .lru import LRU
-from .outcomes import Done
+from .outcomes import Done, Fits, Plan, Refusal, Step, When
+from .plans import plan_admission
+from .pool_laws import asked
 from .publication import due_tails, holds_state, is_private
 from .state import (
     NULL,
     Config,
     Content,
+    Hit,
     Request,
     Running,
     State,
     Waiting,
     certain,
+    draft_states,
     key,
     keys_of,
     recurrent,
     running,
     runs_ahead,
 )
-from .step_laws import begun, copies, is_state, saving
+from .step_laws import begun, copies, is_state, saving, written_over
 from .table_laws import has_run
-from .units import aligned, ends_in, hit_lengths, widest
+from .units import aligned, ends_in, has_room, hit_lengths, widest
 
 
 def law_copied_has_run(before: State, done: Done) -> bool:
@@ -95,6 +101,11 @@ def law_state_is_saved(before: State, done: Done) -> bool:
     )
 
 
+def law_part_goes_on(before: State, done: Done) -> bool:
+    """UNIT-8: a newcomer writes over what is found only where nobody held it, and where it writes to it."""
+    return all(block in before.queue and written_over(before, done) for block in done.cut_off)
+
+
 def law_tail_comes_in_time(state: State) -> bool:
     """UNIT-3: a tail that has run is published, or is due, or its request puts publication off.
 
@@ -149,9 +160,11 @@ def ended(before: State, after: State, old: Running, new: Request) -> bool:
 
 def longest_units(state: State, request: Running) -> tuple[int, ...]:
     """Return the longest length that the tokens of a request could hit, among those that it computed for certain."""
-    lengths, most = hit_lengths(state.config, len(request.prefix[1])), max(certain(request), request.settled)
-    least = min(request.computed, most, keyed(state.config.added, request.prefix))
-    return tuple(length for length in lengths if length <= least)[-1:]
+    config, known, most = state.config, len(request.prefix[1]), max(certain(request), request.settled)
+    least = min(request.computed, most, keyed(config.added, request.prefix))
+    return tuple(
+        length for length in hit_lengths(config, known) if length <= least and has_room(config, known, length)
+    )[-1:]
 
 
 def has_blocks(state: State, request: Running, length: int) -> bool:
@@ -202,3 +215,40 @@ def law_parts_are_near(before: State, done: Done) -> bool:
 def parting_ends(config: Config, request: Running) -> tuple[int, ...]:
     """Return the tails that a request is to publish, and the ends of the widest blocks that it fills."""
     return (*request.added.tails, *range(0, len(request.prefix[1]) + 1, widest(config)))
+
+
+def law_hit_fits(state: State) -> bool:
+    """LIVE-3: on an idle pool a request fits with its longest hit in each step in which it fits without.
+
+    Whatever it computes, drafts, loads and looks ahead in the step, and if all of it must fit as well.
+    """
+    if len(state.queue) < state.config.num_blocks - 1 or not (state.config.added.unit or recurrent(state.config)):
+        return True
+    ready = replace(state, flights=((),)) if state.config.added.overlaps else state
+    most = draft_states(state.config)
+    return not any(
+        isinstance(plan_admission(waits, 0, Hit(), whole), Fits) and is_refused(plan_admission(waits, 0, hit, rest))
+        for prefix in asked(state)
+        if len(prefix[1]) <= state.config.max_model_len
+        for hit in (found(state, prefix, LRU),)
+        for waits in (replace(ready, requests=(Waiting(prefix, hit), *state.requests[1:])),)
+        for whole, rest in steps_alike(len(prefix[1]), hit.length, widest(state.config) if most is None else most)
+    )
+
+
+def is_refused(plan: Plan) -> bool:
+    """Return whether a step is refused though the call is right: nothing is loaded after a hit inside a block."""
+    return isinstance(plan, Refusal) and plan.reason.value[0] in (When.NOT_NOW, When.NEVER)
+
+
+def steps_alike(known: int, hit: int, most: int) -> tuple[tuple[Step, Step], ...]:
+    """Return steps without a hit and with it that end after the same token, and draft and look ahead alike."""
+    ends = ((known, ahead, drafts) for ahead in (0, most) for drafts in (0, most))
+    steps = tuple(
+        Step(stop + drafts, ahead, whole=is_whole, added=StepAdded(drafts=drafts))
+        for stop, ahead, drafts in (*ends, (hit + 1, 0, 0), (hit + 1, most, 0))
+        for is_whole in (False, stop == known)
+    )
+    load = Step(0, added=StepAdded(external=known - 1)), Step(0, added=StepAdded(external=known - 1 - hit))
+    pairs = tuple((step, replace(step, new=step.new - hit)) for step in steps)
+    return (*pairs, (Step(1, whole=True), Step(1, whole=True)), load) if hit else ()

@@ -229,7 +229,8 @@ def of_step(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, s
     over = tuple(block for step in outcome.done for block in step.outgrown)
     done = Done(state, new, (), demand, copied, (), forgot, over, saved)
     kept, forgot_all = next((each.kept for each in outcome.done), None), any(each.forgot_all for each in outcome.done)
-    done = replace(done, kept=kept, given_up=lost, forgot_all=forgot_all)
+    cut_off = tuple(block for step in outcome.done for block in step.cut_off)
+    done = replace(done, kept=kept, given_up=lost, forgot_all=forgot_all, cut_off=cut_off)
     for law in (*STEP_LAWS, *POLICY_STEP_LAWS) if state.marks else STEP_LAWS:
         if law.id not in ("STEP-1", "STEP-4") and not holds(law.holds, before, done):
             yield law.id

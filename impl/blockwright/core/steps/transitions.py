@@ -31,6 +31,7 @@ from blockwright.core.steps.publication import (
 from blockwright.core.steps.state import State
 from blockwright.core.steps.units import (
     check_unit,
+    has_room,
     last_count,
     longest_inside,
     may_end_inside,
@@ -69,6 +70,10 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
                 junction = longest_inside(state, request, full, those, junction, max_length)
                 most = junction  # no hit is longer than that of some of its groups
         num_computed = longest_inside(state, request, state.groups, probes, num_computed, most)
+    if not has_room(state, request.num_tokens, num_computed):
+        num_computed = 0
+    if junction > num_computed and not has_room(state, request.num_tokens, junction):
+        junction = 0
     journal = state.journal
     if journal is not None:
         journal._stamp()

@@ -165,11 +165,12 @@ def law_copies_are_apart(state: State) -> bool:
 def law_copy_is_of_its_entry(before: State, done: Done) -> bool:
     """COPY-2: a copy is made from a block that another request keeps, or that is published, and leaves it as it was.
 
-    A state that is about to be written over is copied for its key alone (UNIT-7).
+    Or from one of which a copy is to come already. A state that is about to be written over is copied for its key alone
+    (UNIT-7).
     """
-    saved = saving(done)
+    saved, sources = saving(done), {source for _, source, _ in before.copies}
     return all(
-        (sharers(done.state, source) > 0 or key(done.state, source) is not None)
+        (sharers(done.state, source) > 0 or key(done.state, source) is not None or source in sources)
         and done.state.contents[source] == before.contents[source]
         for _, source, _ in copies(done)[: len(copies(done)) - len(saved)]
     ) and all(
