@@ -233,9 +233,7 @@ class ManagerAdapter(Protocol):
         """Explain the hit of a request (``explain_hit``); only called in scopes with "explain" among their calls."""
 
     def lease(self, name: str) -> int:
-        """Return how far a request goes on without a call (``lease``); called in scopes with "lease" among their calls.
-
-        """
+        """Return how far a request needs no call (``lease``); called in scopes with "lease" among their calls."""
 
     def count_on(self, name: str, count: int) -> None:
         """Let a request go on to a count without a call of its manager; called in the same scopes."""

@@ -182,11 +182,11 @@ def examine(
 
 def mislet(adapter: ManagerAdapter, state: State) -> list[str]:
     leases = [
-        (slot, lease(state, slot), adapter.lease(name_of(slot)))
+        (name_of(slot), lease(state, slot), adapter.lease(name_of(slot)))
         for slot, request in enumerate(state.requests)
         if isinstance(request, Running)
     ]
-    return [f"LEASE-1: of {name_of(slot)}: expected {wanted}, found {found}" for slot, wanted, found in leases if wanted != found]
+    return [f"LEASE-1: of {name}: expected {wanted}, found {told}" for name, wanted, told in leases if wanted != told]
 
 
 def uncommon(adapter: ManagerAdapter, state: State) -> list[str]:
