@@ -453,6 +453,8 @@ class KVCacheManager:
             if stop <= request._blockwright_quiet and not full_sequence_must_fit:
                 return self.empty_kv_cache_blocks
             twin = request._blockwright
+            if twin.is_session and not self._goes_on(request, twin, stop):
+                return None
             if (
                 stop <= twin.table and not self._settles and not delay_cache_blocks and not full_sequence_must_fit
             ):  # it fills a block
@@ -561,7 +563,7 @@ class KVCacheManager:
             else:
                 begin = self._settle(request, twin)
             # Slots up to the end of the last block: of steps within it nothing is told.
-            if own.num_tokens <= min(begin + twin.lookahead, stop):
+            if own.num_tokens <= begin + twin.lookahead and request.num_tokens <= stop:
                 end = -(-(stop + ahead) // self._unit) * self._unit - ahead
                 if end > self.max_model_len:
                     end = self.max_model_len
@@ -582,6 +584,30 @@ class KVCacheManager:
             self._tell(request, twin.published)
         self._note_step(request, twin, begin, end, ahead, inside)
         return blocks
+
+    def _goes_on(self, request: Any, twin: Twin, stop: int) -> bool:
+        """Note a step of a session, up to `stop`; return False, "not now", if the scheduler must count it again.
+
+        A next turn goes on where the last one ended. vLLM drops the token that was sampled last, and with it what a
+        step in flight computed of it. It keeps what drafts computed beyond the last token, which is to be computed
+        again. A recurrent state that such a step has written over is gone: the turn then begins with a lookup.
+        """
+        if request.num_prompt_tokens != twin.num_prompt and request.request_id in self._running:
+            counted: int = request.num_computed_tokens
+            if self._has_states and not twin.heard >= counted == twin.stop:
+                before = request.num_in_flight_tokens
+                request.num_computed_tokens = max(counted, twin.stop)
+                request.num_in_flight_tokens = request.num_computed_tokens - min(twin.published, twin.heard)
+                self.free(request)
+                request.num_in_flight_tokens, request.num_computed_tokens = before, 0
+                return False
+            twin.num_prompt = request.num_prompt_tokens
+            if counted > twin.heard:
+                request.num_computed_tokens = twin.heard
+                return False
+            twin.learn(request, request.num_tokens)
+        twin.heard, twin.stop = request.num_tokens, stop
+        return True
 
     def _inside(self, request: Any, start: int, stop: int) -> int:
         """Return the tokens after which a step also leaves recurrent states, where their prompt ends; 0 for none."""
@@ -705,6 +731,8 @@ class KVCacheManager:
     def _note_filled(self, request: Any, twin: Twin, stop: int, table: int) -> None:
         """Note that tokens up to `stop` have slots, and set the bounds of steps that change nothing."""
         sure = request.num_tokens - self._behind
+        if twin.is_session and sure > stop - self._behind:  # the token behind the step may be dropped
+            sure = stop - self._behind
         if sure > stop - self._again:
             sure = stop - self._again
         if self._is_certain:
@@ -721,7 +749,7 @@ class KVCacheManager:
         twin.table = table
         twin.fill = (sure // self._unit + 1) * self._unit if self._caches else FOR_EVER
         request._blockwright_quiet = table if table < twin.fill else twin.fill - 1
-        if self._num_drafts:  # each step has its entries for the states of drafts
+        if self._num_drafts or twin.is_session:  # each step has its entries for the states of drafts, or is noted
             request._blockwright_quiet = NEVER
 
     def _admit(
@@ -780,6 +808,7 @@ class KVCacheManager:
         if blocks is None:
             return None
         self._running[request.request_id] = request
+        twin.heard, twin.stop = request.num_tokens, stop
         twin.takes_whole = False
         if not new:
             twin.loading = (length, external)
@@ -860,7 +889,8 @@ class KVCacheManager:
     def _twin(self, request: Any) -> Twin:
         """Return what hangs on a request, made when it first matters."""
         twin: Twin | None = getattr(request, "_blockwright", None)
-        if twin is None:
+        is_other = twin is not None and twin.num_prompt != request.num_prompt_tokens  # a turn that begins anew
+        if twin is None or (is_other and request.request_id not in self._running):
             twin = request._blockwright = Twin(request, self._hash_block_size, self._lookahead, self._first)
             request._blockwright_quiet = NEVER
         return twin
@@ -908,7 +938,7 @@ class KVCacheManager:
         else:
             count -= count % self._unit
         if count // self._unit > twin.published // self._unit:
-            twin.learn(request, count)
+            count = min(count, twin.learn(request, count))
             if count > twin.written:
                 self._catch_up(twin, count)
             self.core.cache_blocks(twin.request, count)
@@ -938,6 +968,7 @@ class KVCacheManager:
         if twin is None:  # it was given no slots
             return
         if twin.loading is None:
+            twin.heard = max(twin.heard, num_computed_tokens)
             if num_computed_tokens >= twin.fill:
                 self._note_filled(request, twin, num_computed_tokens, twin.table)
             return
