@@ -427,8 +427,9 @@ class Worker:
             digests.append(hash((digests[-1] if digests else self.seed, token)))
         for group, (kind, table) in enumerate(zip(self.kinds, tables, strict=True)):
             if isinstance(kind, MambaSpec):
-                held = self._held(group, table[-(-stop // kind.block_size) - 1])
-                held.update(state=digests[-1], window=[digests[-1]])
+                block = table[-(-stop // kind.block_size) - 1]
+                if block:  # the state after all that is loaded is the only one
+                    self._held(group, block).update(state=digests[-1], window=[digests[-1]])
                 continue
             for at in range(start, stop):
                 block = table[at // kind.block_size]
@@ -611,8 +612,10 @@ class Side:
                 else:
                     size = self.worker.kinds[0].block_size
                     lost = start // size + draw(name, "from", -(-stop // size) - start // size)
-                    came = lost * size
-                    output.invalid_block_ids.update(tables[0][lost : -(-stop // size)])
+                    blocks = tables[0][lost : -(-stop // size)]
+                    # Of a window, or of states, most entries are null: the first block that is there is lost.
+                    came = (lost + next(at for at, block in enumerate(blocks) if block)) * size
+                    output.invalid_block_ids.update(block for block in blocks if block)
             self.tried.add(name)
             self.external += came - start
             if came > start:
@@ -638,12 +641,10 @@ class Side:
         return output
 
     def holds_waiting(self) -> bool:
-        """Return whether a request holds blocks and is not running: it waits for a load, or for its next turn."""
-        running = RequestStatus.RUNNING
-        return any(
-            request.status != running and self.scheduler._holds_kv_blocks(request)
-            for request in self.scheduler.requests.values()
-        )
+        """Return whether a request holds blocks and does not run: it waits for a load or its next turn, or has ended."""
+        others = [each for each in self.scheduler.requests.values() if each.status != RequestStatus.RUNNING]
+        held = any(each.is_finished() or self.scheduler._holds_kv_blocks(each) for each in others)
+        return held or bool(self.scheduler.deferred_frees)
 
     def check(self) -> None:
         """Check the manager's state, if it is ours, and that each key names a block that holds exactly that prefix."""
@@ -691,8 +692,9 @@ class Side:
             return
         ends = [size * count for size, count in zip(self.sizes, core.num_published(name), strict=True)]
         twin = request._blockwright
-        if max([*ends, twin.published, twin.due], default=0) > scheduled:
-            raise AssertionError(
+        is_due = request.status == RequestStatus.RUNNING and twin.due > scheduled
+        if max([*ends, twin.published], default=0) > scheduled or is_due:
+            raise WrongContentError(
                 f"{name}: {ends} tokens are published, {twin.published} noted, {twin.due} due, {scheduled} scheduled"
             )
 
@@ -823,10 +825,12 @@ def walk(
     while added.to_come:
         added.go_on(1)
     for side in sides:
-        for _ in range(3000):
-            if not side.scheduler.requests and not side.queue:
-                break
-            side.step()
+        idle = 0
+        while (side.scheduler.requests or side.queue) and idle < 100:
+            idle = 0 if side.step().total_num_scheduled_tokens else idle + 1
+        # vLLM takes a session out of its queues if a step in flight ends a turn after the request was preempted.
+        lost = [each for each in side.scheduler.requests.values() if each.resumable and each.num_preemptions]
+        aborted |= {each.request_id for each in lost if side.depth}
     for side in sides:
         for name, turns in given.items():
             found, right = side.tokens.get(name, []), side.worker.answer(turns[:1] if goes_beyond else turns)

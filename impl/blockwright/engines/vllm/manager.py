@@ -597,7 +597,7 @@ class KVCacheManager:
             if self._has_states and not twin.heard >= counted == twin.stop:
                 before = request.num_in_flight_tokens
                 request.num_computed_tokens = max(counted, twin.stop)
-                request.num_in_flight_tokens = request.num_computed_tokens - min(twin.published, twin.heard)
+                request.num_in_flight_tokens = request.num_computed_tokens - twin.published
                 self.free(request)
                 request.num_in_flight_tokens, request.num_computed_tokens = before, 0
                 return False
@@ -619,7 +619,7 @@ class KVCacheManager:
     def _settle(self, request: Any, twin: Twin) -> int:
         """Publish what a request has filled, before it is trimmed, and return how many tokens cannot go back."""
         due: int = min(twin.due, request.num_computed_tokens)
-        settled: int = max(twin.certain, request.num_computed_tokens - request.num_in_flight_tokens)
+        settled: int = max(twin.certain, min(twin.heard, request.num_computed_tokens - request.num_in_flight_tokens))
         is_more = settled > twin.written
         if is_more and due <= settled and not self._has_states and not self._again:  # one call publishes too
             known = twin.learn(request, settled)
@@ -653,7 +653,7 @@ class KVCacheManager:
     def _trim(self, request: Any) -> bool:
         """Trim what no step reads any more; return whether nothing is left that dies with a step already scheduled."""
         twin: Twin = request._blockwright
-        settled = request.num_computed_tokens - request.num_in_flight_tokens
+        settled = min(twin.heard, request.num_computed_tokens - request.num_in_flight_tokens)
         if twin.trim > settled or twin.loading is not None:
             return bool(twin.trim > request.num_computed_tokens)
         if self._is_certain:
@@ -808,7 +808,8 @@ class KVCacheManager:
         if blocks is None:
             return None
         self._running[request.request_id] = request
-        twin.heard, twin.stop = request.num_tokens, stop
+        if twin.is_session:
+            twin.heard, twin.stop = request.num_tokens, stop
         twin.takes_whole = False
         if not new:
             twin.loading = (length, external)
@@ -928,7 +929,7 @@ class KVCacheManager:
         """Publish the first tokens of a running request, which are known and were given slots."""
         twin: Twin = request._blockwright
         if self._is_certain:
-            count = min(count, request.num_computed_tokens, request.num_tokens)
+            count = min(count, request.num_computed_tokens, request.num_tokens, twin.heard)
             if count >= twin.due:
                 self._due.pop(request.request_id, None)
         elif self._has_states:
@@ -959,7 +960,7 @@ class KVCacheManager:
         if self._num_drafts >= min(self._state_sizes) and request.is_finished():
             return 0  # 0.33 cuts the count at the request's end, so it does not show which block ends were passed
         count: int = min(twin.written, computed - request.num_in_flight_tokens)
-        known: int = min(count, request.num_tokens - twin.lookahead)
+        known: int = min(count, min(request.num_tokens, twin.heard) - twin.lookahead)
         return known if all(count // size == known // size for size in self._state_sizes) else 0
 
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
@@ -968,7 +969,8 @@ class KVCacheManager:
         if twin is None:  # it was given no slots
             return
         if twin.loading is None:
-            twin.heard = max(twin.heard, num_computed_tokens)
+            if twin.is_session:
+                twin.heard = max(twin.heard, num_computed_tokens)
             if num_computed_tokens >= twin.fill:
                 self._note_filled(request, twin, num_computed_tokens, twin.table)
             return
@@ -979,15 +981,18 @@ class KVCacheManager:
             self._note_step(request, twin, twin.published, twin.published, 0)
             self._tell(request, twin.published)
             return
+        del self._running[request.request_id]
         self._tell(request, length + external)
         own = twin.request
         hit, found = self.core.get_computed_blocks(own)
+        if self._match_unit is not None:  # without a token to compute, no part of a block is adopted
+            hit, found = self._whole_hit(request.block_hashes, request.all_token_ids, found)
         if found and self.core.allocate_slots(own, 0, found, hit) is not None:
+            self._running[request.request_id] = request
             twin.published = found
             self._note_step(request, twin, found, found, 0)
         else:
             found = 0
-            del self._running[request.request_id]
         request.num_computed_tokens = found
 
     def _end_load(self, twin: Twin, count: int) -> bool:
@@ -1059,7 +1064,7 @@ class KVCacheManager:
     def _publish_last(self, request: Any, twin: Twin) -> None:
         """Tell the manager of all that a request has computed, whose parts are published as it ends."""
         computed: int = request.num_computed_tokens
-        count = min(computed - request.num_in_flight_tokens, request.num_tokens)
+        count = min(computed - request.num_in_flight_tokens, request.num_tokens, twin.heard)
         if count > 0:
             twin.learn(request, count)
             if self._has_states and computed > max(count, twin.written):

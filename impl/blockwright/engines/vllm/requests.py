@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm.v1.request import RequestStatus
-
 from blockwright import GivenHasher, Request
 from blockwright.core.keys.request import MAX_TOKEN_ID
 from blockwright.errors import InvalidArgumentError
@@ -43,8 +41,9 @@ class Twin:
         lookahead: tokens behind a block that its hash also covers (0.33); the block is published once they are known.
         is_session: further turns may be added to it (vLLM's resumable requests), of which none is told.
         num_prompt: of its turns so far, as vLLM counts the prompt. It grows with a turn, and with nothing else.
-        heard: tokens that were known when its last step was given slots, or was said to be computed.
-        stop: where that step ends.
+        heard: of a session, tokens that were known when its last step was given slots, or was said to be computed. What
+            comes after them may be dropped with the next turn, so nothing is learned of it, trimmed by it or published.
+        stop: of a session, where that step ends.
     """
 
     __slots__ = (
@@ -60,7 +59,6 @@ class Twin:
         self.lookahead = lookahead
         self.is_session = bool(getattr(request, "resumable", False))
         self.num_prompt: int = request.num_prompt_tokens
-        self.heard = self.stop = 0
         self.request = self.request_of(request.request_id, tokens, hash_block_size, hasher)
         self.forget()
 
@@ -77,7 +75,8 @@ class Twin:
         self.table = self.fill = NEVER
         self.trim = FOR_EVER
         self.is_exact = self.takes_whole = False
-        self.end = self.early = self.junction = 0
+        self.end = self.early = self.junction = self.stop = 0
+        self.heard = FOR_EVER
         self.cover = self.written = self.certain = self.due = self.published = self.noted = 0
         self.loading: tuple[int, int] | None = None
         self.offered: dict[int, int] = {}
@@ -90,8 +89,8 @@ class Twin:
         """
         known = self.request.num_tokens
         stop += self.lookahead
-        if self.is_session and request.status == RequestStatus.WAITING_FOR_STREAMING_REQ:
-            stop = min(stop, request.num_computed_tokens)  # the token sampled last is dropped with the next turn
+        if stop > self.heard:
+            stop = self.heard
         if stop > known and (tokens := request.all_token_ids[known:stop]):
             try:
                 self.request.append_output_token_ids(tokens)
