@@ -641,7 +641,7 @@ class Side:
         return output
 
     def holds_waiting(self) -> bool:
-        """Return whether a request holds blocks and does not run: it waits for a load or its next turn, or has ended."""
+        """Return whether a request that does not run holds blocks: it waits for a load or a turn, or has ended."""
         others = [each for each in self.scheduler.requests.values() if each.status != RequestStatus.RUNNING]
         held = any(each.is_finished() or self.scheduler._holds_kv_blocks(each) for each in others)
         return held or bool(self.scheduler.deferred_frees)
@@ -724,7 +724,7 @@ class Side:
 
 
 class Sessions:
-    """Streaming sessions of a walk: turns come while one runs, waits, or has ended, several at a time, or not at all."""
+    """Streaming sessions of a walk: turns come while one runs, waits or has ended, several at a time, or never."""
 
     def __init__(self, sides: Sequence[Side], draw: random.Random, add: Callable[..., None]) -> None:
         self.sides, self.draw, self.add = sides, draw, add
@@ -776,8 +776,8 @@ def walk(
             tokens, most, ends = turn
             side.scheduler.add_request(request(name, list(tokens), hash_block_size, most, lookahead, ends, **extra))
 
-    # Without steps in flight vLLM counts drafts beyond the end of a turn as computed: it keeps the turn's last token, and
-    # ends if the next turn is shorter than they are.
+    # Without steps in flight vLLM counts drafts beyond the end of a turn as computed: it keeps the turn's last token,
+    # and ends if the next turn is shorter than they are.
     side = sides[0]
     goes_beyond = side.drafts if not side.depth else 0
     added = Sessions(sides, draw, add)

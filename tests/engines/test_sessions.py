@@ -58,7 +58,12 @@ def drawn(seed: int) -> tuple[str, dict[str, Any]]:
         options["eagle"] = True
     options["num_blocks"] = draw.choice([40, 90, 90] if not is_in_flight else [60, 200, 200])
     options["num_blocks"] *= {"small": 4, "states": 2, "five": 3}.get(groups.split()[-1].split("-")[0], 1)
-    if draw.random() < 0.4 and not options["drafts"] and groups not in ("sliding", "chunked") and options["unit"] is None:
+    if (
+        draw.random() < 0.4
+        and not options["drafts"]
+        and groups not in ("sliding", "chunked")
+        and options["unit"] is None
+    ):
         is_later = has_states or "full" != groups or draw.random() < 0.6
         options["loads"] = {"is_async": is_later, "leaves_last": has_states}
     return groups, options

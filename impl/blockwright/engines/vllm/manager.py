@@ -7,7 +7,8 @@ no block and lets no entry die is answered by one comparison, and the manager he
 Time. vLLM runs steps in the order in which it schedules them, so a block that a request gives up may be taken at once:
 whoever takes it writes in a later step. Blocks are published when a lookup comes, for every step scheduled before it:
 a request that is preempted in the very step that should fill a block leaves no key behind. Tokens that drafts may take
-back are never counted as certain.
+back are never counted as certain. What is published of a request is at most what was scheduled for it: what it had
+computed, and what this step computes. Of a streaming session it is at most what its next turn keeps.
 """
 
 from __future__ import annotations
@@ -164,6 +165,7 @@ class KVCacheManager:
                 "recurrent layers with prefix caching need mamba_cache_mode='align': start vLLM with "
                 "--mamba-cache-mode align or --no-enable-prefix-caching"
             )
+        self._holds_states = any(isinstance(spec, MambaSpec) for spec in self._specs)
         self._lookahead = num_hash_lookahead_tokens
         # With drafts of several modules, the next step writes a draft head's last tokens once more.
         self._again = max(0, num_prefill_lookahead - 1)
@@ -594,7 +596,7 @@ class KVCacheManager:
         """
         if request.num_prompt_tokens != twin.num_prompt and request.request_id in self._running:
             counted: int = request.num_computed_tokens
-            if self._has_states and not twin.heard >= counted == twin.stop:
+            if self._holds_states and not twin.heard >= counted == twin.stop:
                 before = request.num_in_flight_tokens
                 request.num_computed_tokens = max(counted, twin.stop)
                 request.num_in_flight_tokens = request.num_computed_tokens - twin.published
