@@ -1,10 +1,10 @@
 """Streaming sessions (vLLM's resumable requests) among all other features: each slot holds what its request says.
 
-How: vLLM's real schedulers over random arrivals, with the worker of `stub`. What is on is drawn at random as well: kinds
-of layers, piece limits, small budgets, units, events, drafts, steps in flight, tight pools, loads that fail, priorities.
-Turns are added while a session runs, waits or has ended, several at a time; others ask for what a session has said.
-After each step the manager is checked, no more may be published than was scheduled, and each key must name a block that
-holds exactly the prefix of that key. The tokens must be those of the model.
+How: vLLM's real schedulers over random arrivals, with the worker of `stub`. What is on is drawn at random as well:
+kinds of layers, piece limits, small budgets, units, events, drafts, steps in flight, tight pools, loads that fail,
+priorities. Turns are added while a session runs, waits or has ended, several at a time; others ask for what a session
+has said. After each step the manager is checked, no more may be published than was scheduled, and each key must name a
+block that holds exactly the prefix of that key. The tokens must be those of the model.
 
 Short by default. `BLOCKWRIGHT_SESSION_STEPS=1500 BLOCKWRIGHT_SESSION_SEEDS=200` is the long run.
 """
@@ -45,7 +45,7 @@ def drawn(seed: int) -> tuple[str, dict[str, Any]]:
         "is_async": is_in_flight,
         "drafts": draw.choice([0, 0, 3]),
         "unit": draw.choice([None, None, 2, 4]) if "small" in groups else draw.choice([None, None, 4, 8]),
-        "interval": draw.choice([None, 0, 0, 32] if groups not in ("full",) else [None, 0]),
+        "interval": draw.choice([None, 0] if groups == "full" else [None, 0, 0, 32]),
         "events": draw.random() < 0.5,
         "scheduling": {
             "long_prefill_token_threshold": draw.choice([0, 11, 13, 40]),
@@ -58,14 +58,9 @@ def drawn(seed: int) -> tuple[str, dict[str, Any]]:
         options["eagle"] = True
     options["num_blocks"] = draw.choice([40, 90, 90] if not is_in_flight else [60, 200, 200])
     options["num_blocks"] *= {"small": 4, "states": 2, "five": 3}.get(groups.split()[-1].split("-")[0], 1)
-    if (
-        draw.random() < 0.4
-        and not options["drafts"]
-        and groups not in ("sliding", "chunked")
-        and options["unit"] is None
-    ):
-        is_later = has_states or "full" != groups or draw.random() < 0.6
-        options["loads"] = {"is_async": is_later, "leaves_last": has_states}
+    can_load = groups not in ("sliding", "chunked") and not options["drafts"] and options["unit"] is None
+    if can_load and draw.random() < 0.4:
+        options["loads"] = {"is_async": groups != "full" or draw.random() < 0.6, "leaves_last": has_states}
     return groups, options
 
 
