@@ -9,7 +9,7 @@ found by the wrong request shows at once, whatever the manager believes.
 import copy
 import random
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -119,6 +119,7 @@ def scheduler(
     events: bool = False,
     loads: dict[str, Any] | None = None,
     connector: dict[str, Any] | None = None,
+    scheduling: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
     """Return one of vLLM's schedulers over a pool of these groups, with its own manager or ours.
@@ -127,7 +128,7 @@ def scheduler(
     n-grams, and with `modules` each draft is of a module of its own; `flagged` marks full attention as the head's. With
     `rows` the worker returns an auxiliary output of each token. `unit` is the tokens of a hash, `interval` is vLLM's
     ``--prefix-cache-retention-interval`` (0 by default there), and `shared_prefix` lets states inside blocks be
-    published.
+    published. `scheduling` has fields of the scheduler's own configuration, which are quick to change.
     """
     settings = {
         "model": str(models.make("llama", folder)),
@@ -151,6 +152,8 @@ def scheduler(
     config.cache_config = copy.copy(config.cache_config)
     config.scheduler_config = copy.copy(config.scheduler_config)
     config.scheduler_config.async_scheduling = is_async
+    for name, value in (scheduling or {}).items():
+        setattr(config.scheduler_config, name, value)
     if modules:
         own: Any = copy.deepcopy(config.speculative_config)
         own.draft_model_config.hf_config.num_nextn_predict_layers, own.method = drafts, "mtp"
@@ -221,11 +224,17 @@ def started(config: Any, memory: Any, ours: bool, block_size: int, unit: int) ->
 
 
 def request(
-    name: str, tokens: list[int], hash_block_size: int, max_tokens: int, lookahead: int = 0, **options: Any
+    name: str,
+    tokens: list[int],
+    hash_block_size: int,
+    max_tokens: int,
+    lookahead: int = 0,
+    stops: Sequence[int] = (),
+    **options: Any,
 ) -> Request:
     """Return a request as the engine makes it; its block hashes cover `lookahead` tokens behind their block (0.33)."""
     kv_cache_utils.init_none_hash(sha256)
-    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True, stop_token_ids=list(stops))
     sampling.update_from_generation_config({}, None)
     hasher = kv_cache_utils.get_request_block_hasher(hash_block_size, sha256, *([lookahead] if lookahead else []))
     return Request(name, tokens, sampling, None, block_hasher=hasher, **options)
@@ -252,6 +261,10 @@ def recorder(scheduler: Any) -> Any:
         _max_concurrent_batches=2,
     )
     return made
+
+
+Turn = tuple[list[int], int, Sequence[int]]
+"""Tokens, how many are sampled after them at most, and those that end it sooner."""
 
 
 class Worker:
@@ -293,19 +306,29 @@ class Worker:
             found.append(hash((found[-1], token)))
         return found
 
+    def digests_of(self, tokens: Sequence[int]) -> list[int]:
+        """Return the digests of the prefixes of some tokens."""
+        digest, found = self.seed, list[int]()
+        for token in tokens:
+            found.append(digest := hash((digest, token)))
+        return found
+
     @staticmethod
     def _next(digest: int) -> int:
         """Return the token that a model would sample after a prefix."""
         return 3 + digest % 97
 
-    def answer(self, tokens: Sequence[int], count: int) -> list[int]:
-        """Return the tokens that the model samples after a prompt."""
+    def answer(self, turns: Sequence[Turn]) -> list[int]:
+        """Return the tokens that the model samples after each turn; the next one drops the last of them."""
         digest, found = self.seed, list[int]()
-        for token in tokens:
-            digest = hash((digest, token))
-        for _ in range(count):
-            found.append(self._next(digest))
-            digest = hash((digest, found[-1]))
+        for tokens, count, stops in turns:
+            for token in tokens:
+                digest = hash((digest, token))
+            for left in range(count, 0, -1):
+                found.append(self._next(digest))
+                if left == 1 or found[-1] in stops:
+                    break
+                digest = hash((digest, found[-1]))
         return found
 
     def _know(self, name: str, tokens: list[int], tables: Sequence[Sequence[int]], computed: int) -> None:
@@ -404,8 +427,9 @@ class Worker:
             digests.append(hash((digests[-1] if digests else self.seed, token)))
         for group, (kind, table) in enumerate(zip(self.kinds, tables, strict=True)):
             if isinstance(kind, MambaSpec):
-                held = self._held(group, table[-(-stop // kind.block_size) - 1])
-                held.update(state=digests[-1], window=[digests[-1]])
+                block = table[-(-stop // kind.block_size) - 1]
+                if block:  # the state after all that is loaded is the only one
+                    self._held(group, block).update(state=digests[-1], window=[digests[-1]])
                 continue
             for at in range(start, stop):
                 block = table[at // kind.block_size]
@@ -556,6 +580,7 @@ class Side:
         self.finished: dict[str, Any] = {}
         self.rows: dict[str, list[int]] = {}
         self.steps = self.audited = 0
+        self.sizes = [kind.block_size for kind in kinds]
 
     @property
     def num_free(self) -> int:
@@ -587,8 +612,10 @@ class Side:
                 else:
                     size = self.worker.kinds[0].block_size
                     lost = start // size + draw(name, "from", -(-stop // size) - start // size)
-                    came = lost * size
-                    output.invalid_block_ids.update(tables[0][lost : -(-stop // size)])
+                    blocks = tables[0][lost : -(-stop // size)]
+                    # Of a window, or of states, most entries are null: the first block that is there is lost.
+                    came = (lost + next(at for at, block in enumerate(blocks) if block)) * size
+                    output.invalid_block_ids.update(block for block in blocks if block)
             self.tried.add(name)
             self.external += came - start
             if came > start:
@@ -613,24 +640,30 @@ class Side:
             self.settle()
         return output
 
-    def waits_for_load(self) -> bool:
-        """Return whether a request waits for a load that goes on beside the steps."""
-        waits = RequestStatus.WAITING_FOR_REMOTE_KVS
-        return any(request.status == waits for request in self.scheduler.requests.values())
+    def holds_waiting(self) -> bool:
+        """Return whether a request that does not run holds blocks: it waits for a load or a turn, or has ended."""
+        others = [each for each in self.scheduler.requests.values() if each.status != RequestStatus.RUNNING]
+        held = any(each.is_finished() or self.scheduler._holds_kv_blocks(each) for each in others)
+        return held or bool(self.scheduler.deferred_frees)
 
     def check(self) -> None:
         """Check the manager's state, if it is ours, and that each key names a block that holds exactly that prefix."""
         core = getattr(self.scheduler.kv_cache_manager, "core", None)
         if core is None:
             return
-        core.check({})
+        later = self.scheduler.deferred_frees  # a step in flight may still write to them
+        core.check(Counter(block.block_id for _, blocks in later for block in blocks))
         if self.scheduler.connector is not None:  # what a load brings is not known here
             return
         unit = self.scheduler.hash_block_size
         for request in self.scheduler.requests.values():
             name, keys = request.request_id, request.block_hashes
+            self._check_published(core, request)
             if name in self.worker.tokens:
-                digests = self.worker._digest(name, min(len(keys) * unit, len(self.worker.tokens[name])))
+                if request.resumable:  # the worker hears of a new turn when it is first scheduled
+                    digests = self.worker.digests_of(request.all_token_ids[: len(keys) * unit])
+                else:
+                    digests = self.worker._digest(name, min(len(keys) * unit, len(self.worker.tokens[name])))
                 first = self.scheduler.kv_cache_manager._first
                 ends = zip(keys[first:], range(unit, len(digests) + 1, unit), strict=False)
                 self.prefixes |= {key[:16]: (end, digests[end - 1]) for key, end in ends}
@@ -651,6 +684,19 @@ class Side:
                 last = "state" if group in self.worker.states else (end - 1) % self.worker.kinds[group].block_size
                 if owner != group or held.get(last) != digest:
                     raise WrongContentError(f"block {block} of group {group} does not hold the prefix of its key")
+
+    def _check_published(self, core: Any, request: Any) -> None:
+        """Check that what is published of a request is at most what was scheduled for it."""
+        name, scheduled = request.request_id, request.num_computed_tokens
+        if name not in core.request_ids() or request.status == RequestStatus.WAITING_FOR_REMOTE_KVS:
+            return
+        ends = [size * count for size, count in zip(self.sizes, core.num_published(name), strict=True)]
+        twin = request._blockwright
+        is_due = request.status == RequestStatus.RUNNING and twin.due > scheduled
+        if max([*ends, twin.published], default=0) > scheduled or is_due:
+            raise WrongContentError(
+                f"{name}: {ends} tokens are published, {twin.published} noted, {twin.due} due, {scheduled} scheduled"
+            )
 
     def settle(self) -> None:
         """Take the output of the oldest step in flight."""
@@ -677,19 +723,64 @@ class Side:
         self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
 
 
+class Sessions:
+    """Streaming sessions of a walk: turns come while one runs, waits or has ended, several at a time, or never."""
+
+    def __init__(self, sides: Sequence[Side], draw: random.Random, add: Callable[..., None]) -> None:
+        self.sides, self.draw, self.add = sides, draw, add
+        self.to_come: dict[str, list[Turn]] = {}
+
+    def begin(self, name: str, turns: list[Turn], **extra: Any) -> None:
+        """Begin a session with the first of its turns."""
+        self.add(name, turns[0], resumable=True, **extra)
+        self.to_come[name] = turns[1:]
+
+    def go_on(self, often: float) -> None:
+        """Send turns of some sessions, and the ends of some that have no more."""
+        for name in [each for each in self.to_come if self.draw.random() < often]:
+            if not any(name in side.scheduler.requests for side in self.sides):  # it was aborted
+                del self.to_come[name]
+            elif self.to_come[name]:
+                self.add(name, self.to_come[name].pop(0), resumable=True)
+            else:
+                self.add(name, ([3], 1, ()))
+                del self.to_come[name]
+
+
 def walk(
-    sides: Sequence[Side], seed: int, steps: int, hash_block_size: int, *, longest: int = 150, exact: bool
+    sides: Sequence[Side],
+    seed: int,
+    steps: int,
+    hash_block_size: int,
+    *,
+    longest: int = 150,
+    exact: bool,
+    sessions: float = 0,
+    stops: Sequence[int] = (),
+    resets: float = 0.003,
 ) -> None:
     """Drive both sides through the same random arrivals and aborts, and compare all along.
 
-    `exact`: the schedules are equal step by step, not only the tokens.
+    `exact`: the schedules are equal step by step, not only the tokens. `sessions`: the share of requests to which turns
+    are added (vLLM's resumable requests). `stops`: tokens that end a request, or a turn, before its time.
     """
     draw = random.Random(seed)
     roots = [[draw.randrange(3, 100) for _ in range(longest)] for _ in range(3)]
     alive: list[str] = []
     aborted: set[str] = set()
-    given: dict[str, tuple[list[int], int]] = {}
+    given: dict[str, list[Turn]] = {}
     lookahead = getattr(sides[0].scheduler, "num_hash_lookahead_tokens", 0)
+
+    def add(name: str, turn: Turn, **extra: Any) -> None:
+        for side in sides:
+            tokens, most, ends = turn
+            side.scheduler.add_request(request(name, list(tokens), hash_block_size, most, lookahead, ends, **extra))
+
+    # Without steps in flight vLLM counts drafts beyond the end of a turn as computed: it keeps the turn's last token,
+    # and ends if the next turn is shorter than they are.
+    side = sides[0]
+    goes_beyond = side.drafts if not side.depth else 0
+    added = Sessions(sides, draw, add)
     for number in range(steps):
         if len(alive) < 14 and draw.random() < 0.25:
             name = f"r{number}"
@@ -698,18 +789,30 @@ def walk(
             extra: dict[str, Any] = {"priority": draw.randrange(3), "arrival_time": float(number)}
             if draw.random() < 0.1:
                 extra["cache_salt"] = "tenant"
-            most = draw.randrange(1, 80)
-            given[name] = tokens, most
-            for side in sides:
-                side.scheduler.add_request(request(name, tokens, hash_block_size, most, lookahead, **extra))
+            given[name] = [(tokens, draw.randrange(1, 80), stops)]
+            if sessions and draw.random() < sessions:
+                for _ in range(draw.randrange(4)):
+                    begin = draw.randrange(longest // 3)
+                    more = draw.choice(roots)[begin : begin + goes_beyond + draw.choice([1, 2, 5, 30, 60])]
+                    given[name].append((more, draw.choice([1, 2, 9, 30]), stops))
+                added.begin(name, given[name], **extra)
+            else:
+                if sessions and draw.random() < 0.5:  # what a session has said so far, and perhaps a little more
+                    known = [each for each in sides[0].scheduler.requests.values() if each.resumable]
+                    tokens = list(draw.choice(known).all_token_ids) if known else tokens
+                    tokens = tokens[: draw.randrange(1, 300)] + tokens[: draw.randrange(5)]
+                    given[name] = [(tokens, given[name][0][1], stops)]
+                add(name, given[name][0], **extra)
             alive.append(name)
+        if sessions:
+            added.go_on(0.1)
         if alive and draw.random() < 0.02:
             name = draw.choice(alive)
             aborted.add(name)
             for side in sides:
                 side.abort(name)
-        # vLLM raises where a request waits for a load, instead of answering that nothing was reset.
-        if draw.random() < 0.003 and not any(side.waits_for_load() for side in sides):
+        # vLLM raises where a request holds blocks and does not run, instead of answering that nothing was reset.
+        if draw.random() < resets and not any(side.holds_waiting() for side in sides):
             running = bool(draw.randrange(2)) or exact  # while requests run, ours forgets and vLLM's refuses
             for side in sides:
                 side.scheduler.reset_prefix_cache(reset_running_requests=running)
@@ -719,19 +822,23 @@ def walk(
         for side in sides:
             side.check()
         alive = [name for name in alive if any(name in side.scheduler.requests for side in sides)]
+    while added.to_come:
+        added.go_on(1)
     for side in sides:
-        for _ in range(3000):
-            if not side.scheduler.requests and not side.queue:
-                break
-            side.step()
+        idle = 0
+        while (side.scheduler.requests or side.queue) and idle < 100:
+            idle = 0 if side.step().total_num_scheduled_tokens else idle + 1
+        # vLLM takes a session out of its queues if a step in flight ends a turn after the request was preempted.
+        lost = [each for each in side.scheduler.requests.values() if each.resumable and each.num_preemptions]
+        aborted |= {each.request_id for each in lost if side.depth}
     for side in sides:
-        for name, (tokens, most) in given.items():
-            found, right = side.tokens.get(name, []), side.worker.answer(tokens, most)
-            if found != right[: len(found)] or (len(found) < most and name not in aborted | side.errors):
+        for name, turns in given.items():
+            found, right = side.tokens.get(name, []), side.worker.answer(turns[:1] if goes_beyond else turns)
+            if goes_beyond and len(turns) > 1:
+                found = found[: len(right)]
+            if found != right[: len(found)] or (len(found) < len(right) and name not in aborted | side.errors):
                 raise AssertionError(f"{name}: {found} instead of {right}")
             if side.worker.rows is not None and found:
-                digests, digest = [], side.worker.seed
-                for token in [*tokens, *found[:-1]]:
-                    digests.append(digest := hash((digest, token)))
-                if side.rows[name] != digests:
+                ((tokens, *_),) = turns
+                if side.rows[name] != side.worker.digests_of([*tokens, *found[:-1]]):
                     raise AssertionError(f"{name}: the auxiliary outputs of other tokens")

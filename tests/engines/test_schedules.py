@@ -75,11 +75,39 @@ ALONE: dict[str, tuple[str, int, dict[str, Any], int, int, bool]] = {
     "parts, in flight, drafts": ("full five", 300, {"unit": 8}, 1, 3, False),
     "parts, chunked, in flight, drafts": ("full chunked", 60, {"unit": 4}, 1, 3, False),
     "loads later, sliding": ("full sliding", 120, {"loads": {"is_async": True}}, 0, 0, False),
+    "loads later, sliding alone": ("sliding", 60, {"loads": {"is_async": True}}, 0, 0, False),
+    "loads later, chunked alone, in flight": ("chunked", 60, {"loads": {"is_async": True}}, 1, 0, False),
+    "loads later, recurrent alone": ("state", 60, {"loads": {"is_async": True, "leaves_last": True}}, 0, 0, False),
+    "loads later, recurrent alone, in flight": (
+        "large-state",
+        40,
+        {"loads": {"is_async": True, "leaves_last": True}, "events": True},
+        1,
+        0,
+        False,
+    ),
+    "loads later, recurrent alone, parts": (
+        "large-state",
+        60,
+        {"loads": {"is_async": True, "leaves_last": True}, "unit": 8, "events": True},
+        0,
+        0,
+        False,
+    ),
+    "loads later, recurrent alone, fail": (
+        "state",
+        40,
+        {"loads": {"is_async": True, "leaves_last": True, "policy": "fail"}},
+        1,
+        0,
+        False,
+    ),
 }
 """Walks in which vLLM's own manager is wrong, so that ours is driven alone.
 
 It publishes states that its worker has not left. It frees what the window has passed after all loaded tokens, though
-the last of them is computed again."""
+the last of them is computed again. Where a load has failed in part, it goes on from a state, or from a window, that is
+the null block."""
 
 
 @pytest.mark.parametrize("name", [*WALKS, *ALONE])

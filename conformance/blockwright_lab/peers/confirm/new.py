@@ -158,3 +158,27 @@ def window_tail_sibling() -> str:
         hits.append(kv.get_computed_blocks(request("sibling", [*range(14), 90, 91, 92, 93]))[1])
     sparse, dense = hits
     return f"a sibling that shares 14 tokens hits {sparse}, with every window kept {dense}" if sparse < dense else ""
+
+
+def failed_load_of_a_state() -> str:
+    """Show that a request goes on from the null block where the load of a recurrent layer's one state has failed."""
+    return _after_a_failed_load("mamba, block 2")
+
+
+def failed_load_of_a_window() -> str:
+    """Show that a request reads the null block where the load of a window has failed in its first block."""
+    return _after_a_failed_load("sliding 5, block 2")
+
+
+def _after_a_failed_load(groups: str) -> str:
+    kv, request = vllm(VERSION, groups, 20)
+    own = request("r", range(13))
+    kv.allocate_slots(own, 0, num_external_computed_tokens=12, delay_cache_blocks=True)
+    table = [block.block_id for block in kv.get_blocks("r").blocks[0]]
+    failed = next(at for at, block in enumerate(table) if block)
+    own.num_computed_tokens = 2 * failed  # Scheduler._update_requests_with_invalid_blocks: up to the block that failed
+    kv.cache_blocks(own, own.num_computed_tokens)  # Scheduler._update_waiting_for_remote_kv
+    kv.new_step_starts()
+    kv.allocate_slots(own, 2)
+    read = kv.get_blocks("r").blocks[0][failed - 1]  # of the token before the first one that is computed again
+    return f"of {table}, block {table[failed]} failed: token {2 * failed} reads the null block" if read.is_null else ""

@@ -7,7 +7,8 @@ no block and lets no entry die is answered by one comparison, and the manager he
 Time. vLLM runs steps in the order in which it schedules them, so a block that a request gives up may be taken at once:
 whoever takes it writes in a later step. Blocks are published when a lookup comes, for every step scheduled before it:
 a request that is preempted in the very step that should fill a block leaves no key behind. Tokens that drafts may take
-back are never counted as certain.
+back are never counted as certain. What is published of a request is at most what was scheduled for it: what it had
+computed, and what this step computes. Of a streaming session it is at most what its next turn keeps.
 """
 
 from __future__ import annotations
@@ -164,6 +165,7 @@ class KVCacheManager:
                 "recurrent layers with prefix caching need mamba_cache_mode='align': start vLLM with "
                 "--mamba-cache-mode align or --no-enable-prefix-caching"
             )
+        self._holds_states = any(isinstance(spec, MambaSpec) for spec in self._specs)
         self._lookahead = num_hash_lookahead_tokens
         # With drafts of several modules, the next step writes a draft head's last tokens once more.
         self._again = max(0, num_prefill_lookahead - 1)
@@ -455,6 +457,8 @@ class KVCacheManager:
             if stop <= request._blockwright_quiet and not full_sequence_must_fit:
                 return self.empty_kv_cache_blocks
             twin = request._blockwright
+            if twin.is_session and not self._goes_on(request, twin, stop):
+                return None
             if (
                 stop <= twin.table and not self._settles and not delay_cache_blocks and not full_sequence_must_fit
             ):  # it fills a block
@@ -563,7 +567,7 @@ class KVCacheManager:
             else:
                 begin = self._settle(request, twin)
             # Slots up to the end of the last block: of steps within it nothing is told.
-            if own.num_tokens <= min(begin + twin.lookahead, stop):
+            if own.num_tokens <= begin + twin.lookahead and request.num_tokens <= stop:
                 end = -(-(stop + ahead) // self._unit) * self._unit - ahead
                 if end > self.max_model_len:
                     end = self.max_model_len
@@ -585,6 +589,30 @@ class KVCacheManager:
         self._note_step(request, twin, begin, end, ahead, inside)
         return blocks
 
+    def _goes_on(self, request: Any, twin: Twin, stop: int) -> bool:
+        """Note a step of a session, up to `stop`; return False, "not now", if the scheduler must count it again.
+
+        A next turn goes on where the last one ended. vLLM drops the token that was sampled last, and with it what a
+        step in flight computed of it. It keeps what drafts computed beyond the last token, which is to be computed
+        again. A recurrent state that such a step has written over is gone: the turn then begins with a lookup.
+        """
+        if request.num_prompt_tokens != twin.num_prompt and request.request_id in self._running:
+            counted: int = request.num_computed_tokens
+            if self._holds_states and not twin.heard >= counted == twin.stop:
+                before = request.num_in_flight_tokens
+                request.num_computed_tokens = max(counted, twin.stop)
+                request.num_in_flight_tokens = request.num_computed_tokens - twin.published
+                self.free(request)
+                request.num_in_flight_tokens, request.num_computed_tokens = before, 0
+                return False
+            twin.num_prompt = request.num_prompt_tokens
+            if counted > twin.heard:
+                request.num_computed_tokens = twin.heard
+                return False
+            twin.learn(request, request.num_tokens)
+        twin.heard, twin.stop = request.num_tokens, stop
+        return True
+
     def _inside(self, request: Any, start: int, stop: int) -> int:
         """Return the tokens after which a step also leaves recurrent states, where their prompt ends; 0 for none."""
         last = max(request.num_prompt_tokens, request.num_tokens - 1)
@@ -595,7 +623,7 @@ class KVCacheManager:
     def _settle(self, request: Any, twin: Twin) -> int:
         """Publish what a request has filled, before it is trimmed, and return how many tokens cannot go back."""
         due: int = min(twin.due, request.num_computed_tokens)
-        settled: int = max(twin.certain, request.num_computed_tokens - request.num_in_flight_tokens)
+        settled: int = max(twin.certain, min(twin.heard, request.num_computed_tokens - request.num_in_flight_tokens))
         is_more = settled > twin.written
         if is_more and due <= settled and not self._has_states and not self._again:  # one call publishes too
             known = twin.learn(request, settled)
@@ -629,7 +657,7 @@ class KVCacheManager:
     def _trim(self, request: Any) -> bool:
         """Trim what no step reads any more; return whether nothing is left that dies with a step already scheduled."""
         twin: Twin = request._blockwright
-        settled = request.num_computed_tokens - request.num_in_flight_tokens
+        settled = min(twin.heard, request.num_computed_tokens - request.num_in_flight_tokens)
         if twin.trim > settled or twin.loading is not None:
             return bool(twin.trim > request.num_computed_tokens)
         if self._is_certain:
@@ -707,6 +735,8 @@ class KVCacheManager:
     def _note_filled(self, request: Any, twin: Twin, stop: int, table: int) -> None:
         """Note that tokens up to `stop` have slots, and set the bounds of steps that change nothing."""
         sure = request.num_tokens - self._behind
+        if twin.is_session and sure > stop - self._behind:  # the token behind the step may be dropped
+            sure = stop - self._behind
         if sure > stop - self._again:
             sure = stop - self._again
         if self._is_certain:
@@ -723,7 +753,7 @@ class KVCacheManager:
         twin.table = table
         twin.fill = (sure // self._unit + 1) * self._unit if self._caches else FOR_EVER
         request._blockwright_quiet = table if table < twin.fill else twin.fill - 1
-        if self._num_drafts:  # each step has its entries for the states of drafts
+        if self._num_drafts or twin.is_session:  # each step has its entries for the states of drafts, or is noted
             request._blockwright_quiet = NEVER
 
     def _admit(
@@ -782,6 +812,8 @@ class KVCacheManager:
         if blocks is None:
             return None
         self._running[request.request_id] = request
+        if twin.is_session:
+            twin.heard, twin.stop = request.num_tokens, stop
         twin.takes_whole = False
         if not new:
             twin.loading = (length, external)
@@ -862,7 +894,8 @@ class KVCacheManager:
     def _twin(self, request: Any) -> Twin:
         """Return what hangs on a request, made when it first matters."""
         twin: Twin | None = getattr(request, "_blockwright", None)
-        if twin is None:
+        is_other = twin is not None and twin.num_prompt != request.num_prompt_tokens  # a turn that begins anew
+        if twin is None or (is_other and request.request_id not in self._running):
             twin = request._blockwright = Twin(request, self._hash_block_size, self._lookahead, self._first)
             request._blockwright_quiet = NEVER
         return twin
@@ -900,7 +933,7 @@ class KVCacheManager:
         """Publish the first tokens of a running request, which are known and were given slots."""
         twin: Twin = request._blockwright
         if self._is_certain:
-            count = min(count, request.num_computed_tokens, request.num_tokens)
+            count = min(count, request.num_computed_tokens, request.num_tokens, twin.heard)
             if count >= twin.due:
                 self._due.pop(request.request_id, None)
         elif self._has_states:
@@ -910,7 +943,7 @@ class KVCacheManager:
         else:
             count -= count % self._unit
         if count // self._unit > twin.published // self._unit:
-            twin.learn(request, count)
+            count = min(count, twin.learn(request, count))
             if count > twin.written:
                 self._catch_up(twin, count)
             self.core.cache_blocks(twin.request, count)
@@ -931,7 +964,7 @@ class KVCacheManager:
         if self._num_drafts >= min(self._state_sizes) and request.is_finished():
             return 0  # 0.33 cuts the count at the request's end, so it does not show which block ends were passed
         count: int = min(twin.written, computed - request.num_in_flight_tokens)
-        known: int = min(count, request.num_tokens - twin.lookahead)
+        known: int = min(count, min(request.num_tokens, twin.heard) - twin.lookahead)
         return known if all(count // size == known // size for size in self._state_sizes) else 0
 
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
@@ -940,6 +973,8 @@ class KVCacheManager:
         if twin is None:  # it was given no slots
             return
         if twin.loading is None:
+            if twin.is_session:
+                twin.heard = max(twin.heard, num_computed_tokens)
             if num_computed_tokens >= twin.fill:
                 self._note_filled(request, twin, num_computed_tokens, twin.table)
             return
@@ -950,15 +985,18 @@ class KVCacheManager:
             self._note_step(request, twin, twin.published, twin.published, 0)
             self._tell(request, twin.published)
             return
+        del self._running[request.request_id]
         self._tell(request, length + external)
         own = twin.request
         hit, found = self.core.get_computed_blocks(own)
+        if self._match_unit is not None:  # without a token to compute, no part of a block is adopted
+            hit, found = self._whole_hit(request.block_hashes, request.all_token_ids, found)
         if found and self.core.allocate_slots(own, 0, found, hit) is not None:
+            self._running[request.request_id] = request
             twin.published = found
             self._note_step(request, twin, found, found, 0)
         else:
             found = 0
-            del self._running[request.request_id]
         request.num_computed_tokens = found
 
     def _end_load(self, twin: Twin, count: int) -> bool:
@@ -1030,7 +1068,7 @@ class KVCacheManager:
     def _publish_last(self, request: Any, twin: Twin) -> None:
         """Tell the manager of all that a request has computed, whose parts are published as it ends."""
         computed: int = request.num_computed_tokens
-        count = min(computed - request.num_in_flight_tokens, request.num_tokens)
+        count = min(computed - request.num_in_flight_tokens, request.num_tokens, twin.heard)
         if count > 0:
             twin.learn(request, count)
             if self._has_states and computed > max(count, twin.written):

@@ -39,11 +39,17 @@ class Twin:
         offered: of each group with recurrent states, the tokens of the last one that a connector was offered.
         takes_whole: whether its next hit is to end with blocks, since a connector brings what follows.
         lookahead: tokens behind a block that its hash also covers (0.33); the block is published once they are known.
+        is_session: further turns may be added to it (vLLM's resumable requests), of which none is told.
+        num_prompt: of its turns so far, as vLLM counts the prompt. It grows with a turn, and with nothing else.
+        heard: of a session, tokens that were known when its last step was given slots, or was said to be computed. What
+            comes after them may be dropped with the next turn, so nothing is learned of it, trimmed by it or published.
+        stop: of a session, where that step ends.
     """
 
     __slots__ = (
-        "certain", "cover", "due", "early", "end", "fill", "is_exact", "junction", "loading", "lookahead", "noted",
-        "offered", "published", "request", "table", "takes_whole", "trim", "written",
+        "certain", "cover", "due", "early", "end", "fill", "heard", "is_exact", "is_session", "junction", "loading",
+        "lookahead", "noted", "num_prompt", "offered", "published", "request", "stop", "table", "takes_whole", "trim",
+        "written",
     )  # fmt: skip
 
     def __init__(self, request: Any, hash_block_size: int | None, lookahead: int, first: int) -> None:
@@ -51,6 +57,8 @@ class Twin:
         tokens = request.all_token_ids[:]
         hasher = GivenHasher(request.block_hashes, key_lookahead=lookahead, first=first)
         self.lookahead = lookahead
+        self.is_session = bool(getattr(request, "resumable", False))
+        self.num_prompt: int = request.num_prompt_tokens
         self.request = self.request_of(request.request_id, tokens, hash_block_size, hasher)
         self.forget()
 
@@ -67,7 +75,8 @@ class Twin:
         self.table = self.fill = NEVER
         self.trim = FOR_EVER
         self.is_exact = self.takes_whole = False
-        self.end = self.early = self.junction = 0
+        self.end = self.early = self.junction = self.stop = 0
+        self.heard = FOR_EVER
         self.cover = self.written = self.certain = self.due = self.published = self.noted = 0
         self.loading: tuple[int, int] | None = None
         self.offered: dict[int, int] = {}
@@ -80,6 +89,8 @@ class Twin:
         """
         known = self.request.num_tokens
         stop += self.lookahead
+        if stop > self.heard:
+            stop = self.heard
         if stop > known and (tokens := request.all_token_ids[known:stop]):
             try:
                 self.request.append_output_token_ids(tokens)
