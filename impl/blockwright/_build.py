@@ -8,7 +8,6 @@ only the standard library.
 
 import hashlib
 import json
-import os
 import platform
 import sys
 import sysconfig
@@ -134,8 +133,9 @@ def read_record(package: Path) -> dict[str, Any]:
 
 
 def _source_only() -> bool:
-    core = sys.modules.get("blockwright.core")
-    return bool(getattr(core, "SOURCE_ONLY", os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"))
+    from blockwright.core import SOURCE_ONLY  # settled when the core was imported; only a build does without the package
+
+    return SOURCE_ONLY
 
 
 def _difference(record: dict[str, Any], package: Path, libraries: list[str]) -> str | None:

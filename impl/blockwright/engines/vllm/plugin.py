@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from blockwright._switch import is_on
 from blockwright.engines.vllm.surface import installed, require_supported
 from blockwright.errors import UnsupportedError
 
@@ -29,8 +29,9 @@ def register() -> None:
 
     Raises:
         UnsupportedError: another plug-in has replaced vLLM's manager, or this release of vLLM is not supported.
+        ValueError: the switch is neither a word for on nor one for off.
     """
-    if os.environ.get(SWITCH, "") not in ("", "0"):
+    if is_on(SWITCH):
         _replace()
 
 
@@ -75,7 +76,7 @@ def _watch(scheduler: Any, known: tuple[type, ...]) -> None:
     def asking(self: Any, *args: Any, **options: Any) -> None:
         made(self, *args, **options)
         manager = self.kv_cache_manager
-        if os.environ.get(SWITCH, "") not in ("", "0") and type(manager) not in known:
+        if is_on(SWITCH) and type(manager) not in known:
             raise _both(type(manager))
         bind = getattr(manager, "bind", None)
         if bind is not None:
