@@ -133,7 +133,8 @@ def read_record(package: Path) -> dict[str, Any]:
 
 
 def _source_only() -> bool:
-    from blockwright.core import SOURCE_ONLY  # settled when the core was imported; only a build does without the package
+    # Settled when the core was imported. Only a build does without the package, and it does not ask.
+    from blockwright.core import SOURCE_ONLY
 
     return SOURCE_ONLY
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from blockwright._switch import is_on
+from blockwright.engines.vllm import shown
 from blockwright.engines.vllm.surface import installed, require_supported
 from blockwright.errors import UnsupportedError
 
@@ -20,6 +21,7 @@ SWITCH = "BLOCKWRIGHT_VLLM"
 _HOME = "vllm.v1.core.sched.scheduler"
 _OWN = "vllm.v1.core.kv_cache_manager"
 _NAME = "KVCacheManager"
+_METRICS = "vllm.v1.metrics.loggers"
 
 
 def register() -> None:
@@ -33,6 +35,7 @@ def register() -> None:
     """
     if is_on(SWITCH):
         _replace()
+        shown.export(importlib.import_module(_METRICS).PrometheusStatLogger)
 
 
 @contextmanager
@@ -66,9 +69,9 @@ def _replace() -> Any:
 def _watch(scheduler: Any, known: tuple[type, ...]) -> None:
     """Let schedulers see, once they are made, whether it is our manager that they have, and whether it can serve them.
 
-    It is not told before: a plug-in that came later may have replaced it.
+    Then it is said, and again when they end. It is not told before: a plug-in that came later may have replaced it.
     """
-    made = scheduler.__init__
+    made, shutdown = scheduler.__init__, scheduler.shutdown
     if hasattr(made, "_asks"):
         return
 
@@ -81,9 +84,16 @@ def _watch(scheduler: Any, known: tuple[type, ...]) -> None:
         bind = getattr(manager, "bind", None)
         if bind is not None:
             bind(self)
+            shown.tell_start(manager)
+
+    @functools.wraps(scheduler.shutdown)
+    def ending(self: Any, *args: Any, **options: Any) -> Any:
+        if hasattr(self.kv_cache_manager, "bind"):
+            shown.tell_end(self.kv_cache_manager)
+        return shutdown(self, *args, **options)
 
     asking._asks = True  # type: ignore[attr-defined]
-    scheduler.__init__ = asking
+    scheduler.__init__, scheduler.shutdown = asking, ending
 
 
 def _both(other: Any) -> UnsupportedError:
