@@ -38,6 +38,7 @@ class Found:
 
     Attributes:
         roots: the connector's classes.
+        strangers: other connectors beside them, which are not read.
         names: that it reads, as ``kind.name``.
         lost: what is done with the manager's objects that cannot be followed.
         attributes, results: the kinds of attributes, and of what functions return.
@@ -48,6 +49,7 @@ class Found:
     """
 
     roots: set[str] = field(default_factory=set)
+    strangers: set[str] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
     attributes: dict[str, str] = field(default_factory=dict)
@@ -60,7 +62,8 @@ class Found:
     def size(self) -> int:
         """Return a number that grows with what is known."""
         bound = sum(map(len, self.arguments.values()))
-        return len(self.names) + len(self.attributes) + len(self.results) + bound + len(self.others)
+        sets = self.names, self.attributes, self.results, self.others, self.functions
+        return bound + sum(map(len, sets))
 
 
 class _Follower(Reader):
@@ -75,13 +78,15 @@ class _Follower(Reader):
         self._class = ""
         self._fine: set[int] = set()
         self._global: set[str] = set()
-        self._modules: dict[str, str] = {}
+        self._modules: dict[str, tuple[str, ...]] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
-                self._modules |= {(each.asname or each.name.split(".")[0]): each.name for each in node.names}
+                self._modules |= {(each.asname or each.name.split(".")[0]): (each.name,) for each in node.names}
             elif isinstance(node, ast.ImportFrom):
                 module = "." * node.level + (node.module or "")
-                self._modules |= {(each.asname or each.name): module for each in node.names}
+                for each in node.names:  # which may be a module, or of one
+                    inner = f"{module}{each.name}" if module.endswith(".") else f"{module}.{each.name}"
+                    self._modules[each.asname or each.name] = module, inner
 
     # ------------------------------------------------------------------ what is known
 
@@ -193,9 +198,14 @@ class _Follower(Reader):
         return [node.func, *self._bind_call(function, given, node.keywords)]
 
     def _bind_call(self, function: ast.expr, given: list[ast.expr], named: list[ast.keyword]) -> list[ast.expr]:
-        kinds = {number: kind for number, each in enumerate(given) if (kind := self._kind(each)) is not None}
-        words = {each.arg: kind for each in named if each.arg and (kind := self._kind(each.value)) is not None}
-        if not kinds and not words:
+        kinds: dict[int | str, str] = {}
+        for number, value in enumerate(given):
+            if (kind := self._kind(value)) is not None:
+                kinds[number] = kind
+        for each in named:
+            if each.arg and (kind := self._kind(each.value)) is not None:
+                kinds[each.arg] = kind
+        if not kinds:
             return []
         outer = function.value if isinstance(function, ast.Attribute) else None
         if outer is not None and self._kind(outer) is not None:  # back to the manager
@@ -206,11 +216,10 @@ class _Follower(Reader):
             return []
         home = getattr(outer, "id", name) if outer is not None else name
         if name not in self._found.functions and home in self._modules:
-            self.wanted.add(self._modules[home])
+            self.wanted.update(self._modules[home])
         if name in self._found.functions or is_super:
             bound = self._found.arguments.setdefault(name, {})
-            for key, kind in (*kinds.items(), *words.items()):
-                bound[key] = kind
+            bound |= kinds
             return [*given, *(each.value for each in named)]
         return []
 
@@ -263,8 +272,14 @@ class _Follower(Reader):
                 self._lose(target)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        found = self._found
+        bases = {ast.unparse(each).split(".")[-1] for each in node.bases}
+        is_connector = any(isinstance(each, ast.FunctionDef) and each.name in METHODS for each in node.body)
+        if node.name not in found.roots and (is_connector or bases & (found.roots | found.strangers)):
+            found.strangers.add(node.name)
+            return
         outer, self._class = self._class, node.name
-        self._found.functions.add(node.name)
+        found.functions.add(node.name)
         super().visit_ClassDef(node)
         self._class = outer
 

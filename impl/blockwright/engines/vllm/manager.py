@@ -133,7 +133,7 @@ class KVCacheManager:
         core: Blockwright's manager, for `check()`, `explain_hit` and the like.
         coordinator: what vLLM and its connectors read of vLLM's coordinator.
         specs: the kind of each group's layers.
-        keeps_wanted: whether blocks that no likely hit needs are evicted first; None where every block is kept alike.
+        keeps_wanted: whether blocks that no likely hit needs are evicted first; None without prefix caching.
     """
 
     def __init__(

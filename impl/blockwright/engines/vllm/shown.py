@@ -13,11 +13,13 @@ from typing import Any
 import blockwright
 from blockwright._switch import is_on
 from blockwright.errors import BlockwrightError
+from blockwright.kinds import ChunkedLocalAttentionSpec, MambaSpec, SlidingWindowSpec
 
 LOGGER = logging.getLogger("vllm.blockwright")
 CHECK = "BLOCKWRIGHT_VLLM_CHECK"
 """Switches on that the manager checks itself when the engine ends."""
 METRIC = "vllm:blockwright_info"
+_FORGET = ChunkedLocalAttentionSpec | MambaSpec | SlidingWindowSpec
 
 
 def tell_start(manager: Any) -> None:
@@ -27,15 +29,14 @@ def tell_start(manager: Any) -> None:
         ValueError: `CHECK` is neither a word for on nor one for off.
     """
     ending = ", checks itself at its end" if is_on(CHECK) else ""
-    LOGGER.info("Blockwright %s: %s%s", _version(), described(manager), ending)
+    build = blockwright.build_info().kind
+    LOGGER.info("Blockwright %s (%s core) %s%s", blockwright.__version__, build, described(manager), ending)
 
 
 def described(manager: Any) -> str:
     """Return in one line what a manager manages, what it keeps and how, and what differs from vLLM's defaults."""
     core, specs = manager.core, manager.specs
-    groups = Counter(
-        f"{type(spec).__name__} of {view.block_size}" for spec, view in zip(specs, core.managers, strict=False)
-    )
+    groups = Counter(f"{_kind(spec)} of {view.block_size}" for spec, view in zip(specs, core.managers, strict=False))
     said = [
         f"manages {core.block_pool.num_blocks} blocks",
         "groups (tokens per block): " + (", ".join(f"{n} x {kind}" for kind, n in groups.items()) or "none"),
@@ -44,15 +45,15 @@ def described(manager: Any) -> str:
         return "; ".join([*said, "no prefix caching"])
     unit = core.prefix_match_unit
     said.append(f"hits end at multiples of {unit} tokens (prefix_match_unit)" if unit else "hits end with blocks")
-    if manager.keeps_wanted is None:
-        said.append("evicts by age, as vLLM does")
+    if not any(isinstance(spec, _FORGET) for spec in specs):
+        said.append("publishes every block and evicts by age, as vLLM does")
     elif manager.keeps_wanted:
         said.append(
-            "publishes every block that some hit can need and evicts those first that no likely hit needs (vLLM by "
-            "default publishes only where it expects a hit again)"
+            "publishes every block that some hit can need, where vLLM by default publishes only those that it expects "
+            "to be hit again, and evicts those first that no likely hit needs"
         )
     else:
-        said.append("publishes every block and evicts by age (prefix_cache_retention_interval=None)")
+        said.append("publishes every block and evicts by age, as vLLM does with prefix_cache_retention_interval=None")
     return "; ".join(said)
 
 
@@ -66,7 +67,7 @@ def tell_end(manager: Any) -> None:
     try:
         manager.core.check()
     except BlockwrightError as error:
-        LOGGER.error("Blockwright ends: %s; check() failed: %s", held, error)  # noqa: TRY400
+        LOGGER.error("Blockwright ends: %s; check() failed: %s", held, error)
     else:
         LOGGER.info("Blockwright ends: %s; check() found every law kept", held)
 
@@ -96,5 +97,7 @@ def export(logger: Any) -> None:
     logger.log_engine_initialized = telling
 
 
-def _version() -> str:
-    return f"{blockwright.__version__} ({blockwright.build_info()})"
+def _kind(spec: Any) -> str:
+    """Return the kind of a group's layers in a few words."""
+    size = getattr(spec, "sliding_window", None) or getattr(spec, "attention_chunk_size", None)
+    return type(spec).__name__.removesuffix("Spec") + (f"({size})" if size else "")
