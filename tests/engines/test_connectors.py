@@ -126,7 +126,7 @@ WAYS = {
     "ByCoordinator": "runs",
     "OfItsOwn": "runs",
     "ByIsinstance": "runs",
-    "ByAsking": "runs",
+    "ByAsking": "told",
     "ByName": "told",
     "ByThread": "told",
     "ByGlobal": "told",

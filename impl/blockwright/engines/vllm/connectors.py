@@ -140,7 +140,12 @@ def require_served(connector: Any) -> None:
     others = [kind for kind in kinds if kind not in files or not files[kind].is_relative_to(package)]
     found = follow([files[kind] for kind in others if kind in files], others)
     found.lost.update(f"{kind.__name__}: no source" for kind in others if kind not in files)
-    names = sorted({*needs(package, set(files.values())), *found.names})
+    own = [file for file in files.values() if file.is_relative_to(package)]
+    for file in {files[kind] for kind in others if kind in files}:
+        own += _read(package, file)[1]
+    names = sorted({*needs(package, own), *(name for name in found.names if not name.endswith("?"))})
+    defaults = missing(name[:-1] for name in found.names if name.endswith("?"))
+    found.lost.update(f"{name}: its default is taken" for name in defaults)
     found.lost.update(f"{name}: {LIMITED[name]}" for name in names if name in LIMITED)
     lacking = [name for name in missing(names) if name not in LIMITED]
     if lacking:

@@ -39,7 +39,7 @@ class Found:
     Attributes:
         roots: the connector's classes.
         strangers: other connectors beside them, which are not read.
-        names: that it reads, as ``kind.name``.
+        names: that it reads, as ``kind.name``; with "?" where it gives a default.
         lost: what is done with the manager's objects that cannot be followed.
         attributes, results: the kinds of attributes, and of what functions return.
         arguments: of functions, and of classes as ``Class.__init__``: kinds by number or name.
@@ -68,6 +68,8 @@ class Found:
 
 class _Follower(Reader):
     """Reads one file with what is known of all."""
+
+    optional = "?"
 
     def __init__(self, found: Found, file: Path, tree: ast.Module) -> None:
         super().__init__()

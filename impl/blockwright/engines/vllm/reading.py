@@ -41,6 +41,8 @@ _TYPES = {"KVCacheBlocks": "blocks", "KVCacheManager": "manager", "KVCacheBlock"
 class Reader(ast.NodeVisitor):
     """Collects the names that a module reads on the manager's objects."""
 
+    optional = ""  # how a name ends for which a default is given
+
     def __init__(self) -> None:
         self.names: set[str] = set()
         self._kinds: dict[str, str] = {}
@@ -105,7 +107,7 @@ class Reader(ast.NodeVisitor):
         elif isinstance(function, ast.Name) and function.id == "getattr" and len(node.args) > 1:
             kind, name = self._kind(node.args[0]), node.args[1]
             if kind is not None and not kind.endswith("*") and isinstance(name, ast.Constant):
-                self.names.add(f"{kind}.{name.value!s}")
+                self.names.add(f"{kind}.{name.value!s}" + (self.optional if len(node.args) > 2 else ""))
         self.generic_visit(node)
 
     @staticmethod

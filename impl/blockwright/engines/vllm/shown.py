@@ -60,7 +60,8 @@ def described(manager: Any) -> str:
 def tell_end(manager: Any) -> None:
     """Write the line of a manager whose engine ends, after its check if that is asked for."""
     pool = manager.core.block_pool
-    held = f"{pool.num_free} of {pool.num_blocks - 1} blocks are free, requests that hold some: {len(manager.core.request_ids())}"
+    running = len(manager.core.request_ids())
+    held = f"{pool.num_free} of {pool.num_blocks - 1} blocks are free, requests that hold some: {running}"
     if not is_on(CHECK):
         LOGGER.info("Blockwright ends: %s; not checked (%s=1 asks for it)", held, CHECK)
         return
