@@ -270,6 +270,7 @@ def test_vllm_serve_answers_alike(models_folder: Path, tmp_path: Path) -> None:
         home = f"http://127.0.0.1:{found.getsockname()[1]}"
     options = "--host 127.0.0.1 --block-size 32 --dtype float32 --max-model-len 1024 --num-gpu-blocks-override 400"
     options += f" --skip-tokenizer-init --enforce-eager --no-async-scheduling --scheduler-cls {served.OURS}"
+    options += " --shutdown-timeout 60"
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(models.make("llama", models_folder))]
     paths = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(tmp_path)])
     with open(tmp_path / "log", "w") as log:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +22,7 @@ SWITCH = "BLOCKWRIGHT_VLLM"
 _HOME = "vllm.v1.core.sched.scheduler"
 _OWN = "vllm.v1.core.kv_cache_manager"
 _NAME = "KVCacheManager"
+_CORE = "vllm.v1.engine.core"
 _METRICS = "vllm.v1.metrics.loggers"
 
 
@@ -71,7 +73,7 @@ def _watch(scheduler: Any, known: tuple[type, ...]) -> None:
 
     Then it is said, and again when they end. It is not told before: a plug-in that came later may have replaced it.
     """
-    made, shutdown = scheduler.__init__, scheduler.shutdown
+    made = scheduler.__init__
     if hasattr(made, "_asks"):
         return
 
@@ -86,14 +88,30 @@ def _watch(scheduler: Any, known: tuple[type, ...]) -> None:
             bind(self)
             shown.tell_start(manager)
 
-    @functools.wraps(scheduler.shutdown)
-    def ending(self: Any, *args: Any, **options: Any) -> Any:
-        if hasattr(self.kv_cache_manager, "bind"):
-            shown.tell_end(self.kv_cache_manager)
-        return shutdown(self, *args, **options)
+            core = sys.modules.get(_CORE)
+            if core is not None and not hasattr(core.EngineCore.shutdown, "_asks"):  # a scheduler may also run alone
+                core.EngineCore.shutdown = _telling(core.EngineCore.shutdown, lambda engine: engine.scheduler)
 
     asking._asks = True  # type: ignore[attr-defined]
-    scheduler.__init__, scheduler.shutdown = asking, ending
+    scheduler.__init__, scheduler.shutdown = asking, _telling(scheduler.shutdown, lambda own: own)
+
+
+def _telling(shutdown: Any, scheduler_of: Callable[[Any], Any]) -> Any:
+    """Return a method that ends an engine or its scheduler, and first says so once.
+
+    A server ends its engine's process before the scheduler's turn has come, unless it is given time for that.
+    """
+
+    @functools.wraps(shutdown)
+    def ending(self: Any, *args: Any, **options: Any) -> Any:
+        manager = getattr(scheduler_of(self), "kv_cache_manager", None)
+        if hasattr(manager, "bind") and not hasattr(manager, "has_ended"):
+            manager.has_ended = True
+            shown.tell_end(manager)
+        return shutdown(self, *args, **options)
+
+    ending._asks = True  # type: ignore[attr-defined]
+    return ending
 
 
 def _both(other: Any) -> UnsupportedError:
