@@ -81,7 +81,7 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
         added, wish, wants = request.added, request.added.wish, request.added.wants
         counts = request.computed, request.written, added.drafts, least, added.encoder, added.loading, added.checkpoint
         said = (wish.tokens, wish.priority, wish.until - state.now, wish.first if wish.first is not None else -1)
-        lengths = (wants.lengths, wants.proven, wants.output), added.tails, added.is_delayed
+        lengths = (wants.lengths, wants.proven, wants.output), added.tails, added.end_tails, added.is_delayed
         facts = trimmed, counts, request.published, slot in state.due, said if state.marks else (), lengths
         return 2, names.number(request.prefix), *facts, blocks, timed(state, slot, request)
     loading = bool(state.fences) and is_loading(state, slot)

@@ -72,8 +72,8 @@ class RunningAdded:
     passes. At `checkpoint` tokens, if not 0, a step left states of recurrent layers besides those at its end: the last
     step, or one of which they are still to be published. `encoder` tokens are read by cross-attention; `loading` tokens
     after the written ones are on their way from elsewhere. `wish` is what was said of its blocks, and `wants` the hits
-    that it wants kept. `tails` are the lengths that end inside a block and are still to be published; `is_delayed` says
-    that the last step put publication off.
+    that it wants kept. `tails` are the lengths that end inside a block and are still to be published, `end_tails` those
+    of them where recurrent layers publish the state; `is_delayed` says that the last step put publication off.
     """
 
     states: tuple[tuple[int, ...], ...] = ()
@@ -85,6 +85,7 @@ class RunningAdded:
     wish: Wish = UNSAID
     wants: Wants = NO_WANTS
     tails: tuple[int, ...] = ()
+    end_tails: tuple[int, ...] = ()
     is_delayed: bool = False
 
 
