@@ -253,6 +253,9 @@ class KVCacheManager:
         self._zeroed = [number for number, spec in enumerate(self._specs) if zeroes and not isinstance(spec, MambaSpec)]
         self._new_ids: list[int] = []
         self._running: dict[str, Any] = {}
+        # What a request's first step with drafts takes in all recurrent layers, and who has not had one yet.
+        self._draft_states = sum(spec.num_speculative_blocks for spec in self._specs if isinstance(spec, MambaSpec))
+        self._undrafted: set[str] = set()
         self._due: dict[str, Any] = {}
         self._left: list[tuple[int, Any]] = []
         self._dying: list[Any] = []
@@ -681,6 +684,8 @@ class KVCacheManager:
             twin.is_exact = stop <= known
         elif self._has_states:
             twin.is_exact = stop <= known - twin.lookahead
+            if stop > known:
+                self._undrafted.discard(request.request_id)
             twin.end = stop - stop % self._unit
             if twin.is_exact:
                 self._left.append((stop, request))
@@ -761,6 +766,8 @@ class KVCacheManager:
             return None
         own.num_computed_tokens = 0
         twin.learn(request, request.num_tokens)
+        if self._draft_states and self._running:
+            reserve += self._draft_states * (len(self._undrafted) + 1)
         inside = self._inside(request, length + external, stop) if new else 0
         if external and (not new or self._trims):
             blocks = self._admit_load(own, new, length, hit, ahead, external, is_whole, reserve, inside)
@@ -780,6 +787,8 @@ class KVCacheManager:
         if blocks is None:
             return None
         self._running[request.request_id] = request
+        if self._draft_states:
+            self._undrafted.add(request.request_id)
         twin.takes_whole = False
         if not new:
             twin.loading = (length, external)
@@ -957,6 +966,7 @@ class KVCacheManager:
         else:
             found = 0
             del self._running[request.request_id]
+            self._undrafted.discard(request.request_id)
         request.num_computed_tokens = found
 
     def _end_load(self, twin: Twin, count: int) -> bool:
@@ -1007,6 +1017,7 @@ class KVCacheManager:
         if self._running.pop(name, None) is None:
             return
         twin: Twin = request._blockwright
+        self._undrafted.discard(name)
         self._due.pop(name, None)
         self._offers.pop(name, None)
         own = twin.request
