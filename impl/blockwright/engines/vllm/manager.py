@@ -766,8 +766,11 @@ class KVCacheManager:
             return None
         own.num_computed_tokens = 0
         twin.learn(request, request.num_tokens)
-        if self._draft_states and self._running:
-            reserve += self._draft_states * (len(self._undrafted) + 1)
+        if self._has_states and self._running:
+            more = self._next_states(stop)
+            if more is None:
+                return None
+            reserve += more
         inside = self._inside(request, length + external, stop) if new else 0
         if external and (not new or self._trims):
             blocks = self._admit_load(own, new, length, hit, ahead, external, is_whole, reserve, inside)
@@ -802,6 +805,22 @@ class KVCacheManager:
             self._hold(request)
         self._tell(request, twin.published)
         return blocks
+
+    def _next_states(self, stop: int) -> int | None:
+        """Return the blocks of states that are taken soon after a request has joined others with `stop` tokens.
+
+        With drafts, each request takes some as it begins to decode. Without, each fills a block as its states move to
+        the next one, and holds both for a step: those that do so in the same step need as many blocks at once.
+        """
+        if self._draft_states:
+            return self._draft_states * (len(self._undrafted) + 1)
+        size = self._state_sizes[0]
+        others = sum([(request._blockwright.written - stop) % size == 0 for request in self._running.values()])
+        more = len(self._state_sizes) * (others + 1)
+        import os
+        if others and more * int(os.environ.get("CROWD", "16")) > self.core.block_pool.num_blocks and others * size > 2 * len(self._running):
+            return None
+        return {"o": len(self._state_sizes) * others, "1": more, "c": len(self._state_sizes), "0": 0}[os.environ.get("RES", "1")]
 
     def _is_left_this_step(self, request: Any, length: int) -> bool:
         """Return whether this step leaves a recurrent state that lengthens a request's hit: it is found in the next.
