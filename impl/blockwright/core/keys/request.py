@@ -461,7 +461,8 @@ class Request:
         """Tokens that layers with full attention had cached at the last lookup, where that exceeds the hit; else 0.
 
         The prompt parts there from earlier ones. With recurrent layers, end a prefill step exactly there: otherwise no
-        state is kept, and the next prompt that parts there finds nothing (``keep_wanted``). O(1).
+        state is kept, and the next prompt that parts there finds nothing (``keep_wanted``). It lies inside a block
+        only with ``prefix_match_unit``. O(1).
         """
         return self._junction
 

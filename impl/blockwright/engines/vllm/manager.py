@@ -38,6 +38,9 @@ from blockwright.kinds import (
     SlidingWindowSpec,
 )
 
+_CROWD = 16
+"""The states that requests take in one step, as they fill a block together, are at most such a part of the pool."""
+
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "pcp_world_size": ((1,), "start vLLM with --prefill-context-parallel-size 1"),
     "enable_mamba_shared_prefix_checkpoint": ((False, True), "start vLLM without it"),
@@ -807,20 +810,20 @@ class KVCacheManager:
         return blocks
 
     def _next_states(self, stop: int) -> int | None:
-        """Return the blocks of states that are taken soon after a request has joined others with `stop` tokens.
+        """Return how many blocks stay free for states as a request joins others with `stop` tokens; None: not now.
 
-        With drafts, each request takes some as it begins to decode. Without, each fills a block as its states move to
-        the next one, and holds both for a step: those that do so in the same step need as many blocks at once.
+        With drafts, each request takes blocks for their states as it begins to decode. Without, a request that has
+        filled a block holds two states in each group for a step. Requests of one prompt that begin together would do
+        so together for good, so a newcomer waits for another step while too many would fill a block when it does.
         """
         if self._draft_states:
             return self._draft_states * (len(self._undrafted) + 1)
-        size = self._state_sizes[0]
+        size, count = self._state_sizes[0], len(self._running)
         others = sum([(request._blockwright.written - stop) % size == 0 for request in self._running.values()])
         more = len(self._state_sizes) * (others + 1)
-        import os
-        if others and more * int(os.environ.get("CROWD", "16")) > self.core.block_pool.num_blocks and others * size > 2 * len(self._running):
-            return None
-        return {"o": len(self._state_sizes) * others, "1": more, "c": len(self._state_sizes), "0": 0}[os.environ.get("RES", "1")]
+        # Of all steps in which it might fill its first block, half have no more than twice the average.
+        is_crowded = others * size > 2 * count and more * _CROWD > self.block_pool.num_gpu_blocks
+        return None if is_crowded else more
 
     def _is_left_this_step(self, request: Any, length: int) -> bool:
         """Return whether this step leaves a recurrent state that lengthens a request's hit: it is found in the next.
