@@ -72,9 +72,9 @@ class RunningAdded:
     passes. At `checkpoint` tokens, if not 0, a step left states of recurrent layers besides those at its end: the last
     step, or one of which they are still to be published. `encoder` tokens are read by cross-attention; `loading` tokens
     after the written ones are on their way from elsewhere. `wish` is what was said of its blocks, and `wants` the hits
-    that it wants kept. `tails` are the lengths that end inside a block and are still to be published; `is_delayed` says
-    that the last step put publication off, and `is_lost` that it holds what was given up before it was written (chapter
-    `giving_up`).
+    that it wants kept. `tails` are the lengths that end inside a block and are still to be published, `end_tails` those
+    of them where recurrent layers publish the state; `is_delayed` says that the last step put publication off, and
+    `is_lost` that it holds what was given up before it was written (chapter `giving_up`).
     """
 
     states: tuple[tuple[int, ...], ...] = ()
@@ -86,6 +86,7 @@ class RunningAdded:
     wish: Wish = UNSAID
     wants: Wants = NO_WANTS
     tails: tuple[int, ...] = ()
+    end_tails: tuple[int, ...] = ()
     is_delayed: bool = False
     is_lost: bool = False
 

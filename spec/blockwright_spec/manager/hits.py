@@ -53,7 +53,8 @@ def found(state: State, prefix: Prefix, choice: Choice) -> Hit:
         )
 
     tables = tuple(table(at) for at in range(len(config.groups))) if length else ()
-    return Hit(length, tables, junction(config, published, prefix, length) if config.added.keeps else 0)
+    learns = config.added.keeps or config.added.unit > 0
+    return Hit(length, tables, junction(config, published, prefix, length) if learns else 0)
 
 
 def junction(config: Config, published: frozenset[Content], prefix: Prefix, length: int) -> int:

@@ -40,8 +40,8 @@ def is_shared(state: State, request: Running) -> bool:
 def quiet_end(config: Config, request: Running, at: int, group: Group) -> int:
     """Return the tokens up to which a group takes, publishes and nulls no entry.
 
-    An entry dies only when a step begins where it is dead. A recurrent layer writes over the state in its last entry, up
-    to the token before the entry's end. The states of drafts change with each step.
+    An entry dies only when a step begins where it is dead. A recurrent layer writes over the state in its last entry,
+    up to the token before the entry's end. The states of drafts change with each step.
     """
     table, size, most = request.tables[at], span(config, group), config.max_model_len
     if isinstance(group.kind, Cross):

@@ -130,7 +130,7 @@ def outgrown(state: State, slot: int, start: Running, at: int, table: Table, beg
     if sharers(state, table[entry]) > 1:
         return None
     end = certain(start)
-    is_due = slot in state.due and end in start.added.tails and ends_in(state.config, at, end)
+    is_due = slot in state.due and end in start.added.end_tails and ends_in(state.config, at, end)
     is_found = any(end_of(state.config.added, content) % group.block_size for content in keys_of(state, table[entry]))
     return entry if is_found or (is_due and end // group.block_size == entry) else None
 

@@ -24,7 +24,7 @@ from .state import (
     sharers,
     span,
 )
-from .units import aligned, ends_in, num_adopted, tail_lengths
+from .units import aligned, end_tails, ends_in, num_adopted, tail_lengths
 
 
 def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step) -> Refusal | None:
@@ -113,9 +113,9 @@ def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
         for group, table in zip(config.groups, tables, strict=True)
     )
     wants = wants_of(state, request, tables, length, step.added.external)
-    tails = tail_lengths(config, len(request.prefix[1]), length, request.hit.junction)
+    tails, ends = (of(config, len(request.prefix[1]), length, request.hit.junction) for of in (tail_lengths, end_tails))
     saved = length if runs_ahead(config) else 0
-    added = RunningAdded(encoder=step.added.encoder, saved=saved, wants=wants, tails=tails)
+    added = RunningAdded(encoder=step.added.encoder, saved=saved, wants=wants, tails=tails, end_tails=ends)
     return Running(request.prefix, length, length, length, kept, looked, trimmed=end, added=added)
 
 

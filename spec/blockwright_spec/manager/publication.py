@@ -8,7 +8,7 @@ layer does not: one request would read a state while another writes it. So a sta
 
 from dataclasses import replace
 
-from ..reads import Ahead, Group, Mamba, saved_end
+from ..reads import Ahead, Full, Group, Mamba, saved_end
 from .added import end_of, keyed, named
 from .hits import useful
 from .preconditions import awaited
@@ -91,8 +91,8 @@ def is_whole(state: State, block: int) -> bool:
 def tails_published(state: State, slot: int, count: int) -> State:
     """Publish the parts of a request's blocks up to its tails within `count` tokens (UNIT-2).
 
-    Beside recurrent layers only the tail where the last step stopped, drafts aside, since no hit could need another.
-    Entries without a block are passed over.
+    Recurrent layers have only the tail where the last step stopped, drafts aside. Entries without a block are passed
+    over.
     """
     request, config = state.requests[slot], state.config
     if not isinstance(request, Running) or request.added.is_lost or not due_tails(request, count):
@@ -102,12 +102,23 @@ def tails_published(state: State, slot: int, count: int) -> State:
         for end in due_tails(request, count)
         for at, group in enumerate(config.groups)
         if ends_in(config, at, end)
-        if not recurrent(config) or holds_state(config, request, end)
+        if is_tail_of(config, request, at, end)
     )
     keys = tuple(part for part in dict.fromkeys(parts) if part[0] != NULL and part not in state.keys)
-    left = tuple(end for end in request.added.tails if end > count)
-    kept = replace(request, added=replace(request.added, tails=left))
+    left, ends = (
+        tuple(end for end in those if end > count) for those in (request.added.tails, request.added.end_tails)
+    )
+    kept = replace(request, added=replace(request.added, tails=left, end_tails=ends))
     return replaced(replace(state, keys=state.keys + keys), slot, kept)
+
+
+def is_tail_of(config: Config, request: Running, at: int, end: int) -> bool:
+    """Return whether a group publishes the part up to a tail.
+
+    Beside recurrent layers, those that read everything do in any case; others only where they can be hit with a state.
+    """
+    is_hit = not recurrent(config) or (end in request.added.end_tails and holds_state(config, request, end))
+    return is_hit or isinstance(config.groups[at].kind, Full)
 
 
 def holds_state(config: Config, request: Running, end: int) -> bool:
@@ -155,7 +166,7 @@ def last_tail(state: State, slot: int) -> State:
         return state
     count = last_end(state.config, request)
     tails = tuple(end // unit * unit for end in (count, min(count, len(request.prefix[1]) - 1)))
-    last = replaced(state, slot, replace(request, added=replace(request.added, tails=tails)))
+    last = replaced(state, slot, replace(request, added=replace(request.added, tails=tails, end_tails=tails)))
     return tails_published(last, slot, count)
 
 

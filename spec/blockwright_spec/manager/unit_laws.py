@@ -9,7 +9,7 @@ from .lru import LRU
 from .outcomes import Done, Fits, Plan, Refusal, Step, When
 from .plans import plan_admission
 from .pool_laws import asked
-from .publication import due_tails, holds_state, is_private
+from .publication import due_tails, holds_state, is_private, is_tail_of
 from .state import (
     NULL,
     Config,
@@ -29,7 +29,7 @@ from .state import (
 )
 from .step_laws import begun, copies, is_state, saving, written_over
 from .table_laws import has_run
-from .units import aligned, ends_in, has_room, hit_lengths, widest
+from .units import aligned, ends_in, has_room, hit_lengths, shows_partings, widest
 
 
 def law_copied_has_run(before: State, done: Done) -> bool:
@@ -53,7 +53,8 @@ def law_copied_has_run(before: State, done: Done) -> bool:
 def law_tail_is_found(before: State, done: Done) -> bool:
     """UNIT-2: once a tail is published no more, every block that its request holds is found under that length.
 
-    Beside recurrent layers, that is a tail where its last step stopped, unless the state is given up (UNIT-7).
+    Recurrent layers have it where the last step stopped, unless the state is given up (UNIT-7). Other layers beside
+    them that do not read everything publish it only there, too.
     """
     pairs = zip(before.requests, done.state.requests, strict=True)
     return all(
@@ -73,7 +74,7 @@ def tail_contents(state: State, old: Running, new: Running) -> tuple[Content, ..
         for length in set(old.added.tails) - set(new.added.tails)
         if ends_in(state.config, at, length)
         if new.tables[at][length // group.block_size] != NULL
-        if not recurrent(state.config) or holds_state(state.config, old, length)
+        if is_tail_of(state.config, old, at, length)
     )
 
 
@@ -195,20 +196,17 @@ def has_blocks(state: State, request: Running, length: int) -> bool:
 def law_parts_are_near(before: State, done: Done) -> bool:
     """UNIT-6: wherever a prompt parts from an admitted one, a tail or block covers half of what they share of a block.
 
-    Only tokens that the admitted request computes count, and none beside recurrent layers, which leave no state there.
+    Only tokens that the admitted request computes count. Beside recurrent layers, which leave no state there, layers
+    that read everything publish these, so that the prompt finds its junction there; if there are any.
     """
-    return (
-        not before.config.added.unit
-        or recurrent(before.config)
-        or all(
-            any(2 * (end - start) >= length - start for end in ends if start < end <= length)
-            for old, new in zip(before.requests, done.state.requests, strict=True)
-            if isinstance(new, Running) and isinstance(old, Waiting)
-            for hit, ends in ((begun(old, new, before.config.added.overlaps), parting_ends(before.config, new)),)
-            for length in range(aligned(before.config) + hit, len(new.prefix[1]), aligned(before.config))
-            if length < keyed(before.config.added, new.prefix)
-            for start in (max(hit, (length - 1) // widest(before.config) * widest(before.config)),)
-        )
+    return not shows_partings(before.config) or all(
+        any(2 * (end - start) >= length - start for end in ends if start < end <= length)
+        for old, new in zip(before.requests, done.state.requests, strict=True)
+        if isinstance(new, Running) and isinstance(old, Waiting)
+        for hit, ends in ((begun(old, new, before.config.added.overlaps), parting_ends(before.config, new)),)
+        for length in range(aligned(before.config) + hit, len(new.prefix[1]), aligned(before.config))
+        if length < keyed(before.config.added, new.prefix)
+        for start in (max(hit, (length - 1) // widest(before.config) * widest(before.config)),)
     )
 
 

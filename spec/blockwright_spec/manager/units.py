@@ -26,17 +26,19 @@ A copy takes one block more than the request goes on to hold, until the engine h
 and nobody holds the block, the request takes the block itself all the same, and what is published of it beyond the hit
 goes, as if it were evicted. So a hit inside a block takes no block that the request would not need without it (LIVE-1).
 
-A recurrent layer has only the state where a step stopped, not one for each part of a block. So beside it the tails are
-the ends of a prompt and its junction, and each is published only if the engine ends a step there. A newcomer always
-gets the state as a copy if others hold its block, because their next step writes over it. Before it does, the state is
-copied to a block of its own too, and its key goes with it: the table of the request that goes on does not change
-(UNIT-7). If no block is free for that, the state is given up, because no step is refused for it. Whoever hits the state
-before that copy has run gets it from where the copy gets it, so that the order of copies still does not matter. A step
-that reads a state holds it beside the one that it writes. So it may take a block more than without the hit, and where
-a pool has no room for that, nothing is hit (`has_room`), with units or without. Where a step has run
-ahead of the known tokens, the states that it leaves are not found inside blocks; nor are those that a later step has
-begun from, where blocks are published when they are settled. Where states of drafts lie beside the table, the one that
-is found is where the step stopped before its drafts, however many of them hold.
+A recurrent layer has only the state where a step stopped, not one for each part of a block. So it publishes none but
+the ends of a prompt and its junction, and each only if the engine ends a step there. Beside it layers that read
+everything publish the other tails too. No hit can end at one, but they show a later prompt where it parts: that is its
+junction, where it leaves a state for those that follow (UNIT-6). A newcomer always gets the state as a copy if others
+hold its block, because their next step writes over it. Before it does, the state is copied to a block of its own too,
+and its key goes with it: the table of the request that goes on does not change (UNIT-7). If no block is free for that,
+the state is given up, because no step is refused for it. Whoever hits the state before that copy has run gets it from
+where the copy gets it, so that the order of copies still does not matter. A step that reads a state holds it beside the
+one that it writes. So it may take a block more than without the hit, and where a pool has no room for that, nothing is
+hit (`has_room`), with units or without. Where a step has run ahead of the known tokens, the states that it leaves are
+not found inside blocks; nor are those that a later step has begun from, where blocks are published when they are
+settled. Where states of drafts lie beside the table, the one that is found is where the step stopped before its drafts,
+however many of them hold.
 
 Wanted lengths (chapter `keeping`) are multiples of the unit. Events report parts too (chapter `events`). Draft heads
 (EAGLE), hints and shares know whole blocks only: no configuration with a unit has them.
@@ -49,7 +51,7 @@ from functools import cache
 from math import lcm
 
 from ..hints import Tip
-from ..reads import Ahead, Cross, Group, Mamba, cut, entries, filled, hit_ends, hit_entries
+from ..reads import Ahead, Cross, Full, Group, Mamba, cut, entries, filled, hit_ends, hit_entries
 from .added import end_of
 from .state import Config, Content, Copy, Running, State, Table, draft_states, entries_of_states, recurrent, span
 
@@ -114,12 +116,26 @@ def held_in_step(config: Config, group: Group, known: int, at: int, stop: int, s
 
 def tail_lengths(config: Config, known: int, hit: int, junction: int) -> tuple[int, ...]:
     """Return the tails of a request of `known` tokens that it is to publish, ascending: none that it has hit."""
-    unit = config.added.unit
-    most = known - config.added.key_lookahead
-    inside = halves(config, most, hit) if unit and not recurrent(config) else ()
+    inside = halves(config, known - config.added.key_lookahead, hit) if shows_partings(config) else ()
+    return inside_blocks(config, hit, {*end_tails(config, known, hit, junction), *inside})
+
+
+def end_tails(config: Config, known: int, hit: int, junction: int) -> tuple[int, ...]:
+    """Return those of the tails of a request where recurrent layers publish the state: its ends and its junction."""
+    unit, most = config.added.unit, known - config.added.key_lookahead
     ends = (end // unit * unit for end in (most, min(most, known - 1))) if unit else ()
-    lengths = {*ends, junction, *inside}
+    return inside_blocks(config, hit, {*ends, junction})
+
+
+def inside_blocks(config: Config, hit: int, lengths: Iterable[int]) -> tuple[int, ...]:
+    """Return those of some lengths behind a hit that end inside a block, ascending."""
     return tuple(sorted(length for length in lengths if length > hit and is_inside(config, length)))
+
+
+def shows_partings(config: Config) -> bool:
+    """Return whether tails tell later prompts where they part: hits end there, or layers that read everything do."""
+    reads_all = any(isinstance(group.kind, Full) for group in config.groups)
+    return config.added.unit > 0 and (reads_all or not recurrent(config))
 
 
 def halves(config: Config, known: int, hit: int) -> tuple[int, ...]:

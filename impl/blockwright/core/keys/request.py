@@ -463,7 +463,8 @@ class Request:
         """Tokens that layers with full attention had cached at the last lookup, where that exceeds the hit; else 0.
 
         The prompt parts there from earlier ones. With recurrent layers, end a prefill step exactly there: otherwise no
-        state is kept, and the next prompt that parts there finds nothing (``keep_wanted``). O(1).
+        state is kept, and the next prompt that parts there finds nothing (``keep_wanted``). It lies inside a block
+        only with ``prefix_match_unit``. O(1).
         """
         return self._junction
 
@@ -471,9 +472,9 @@ class Request:
     def lease(self) -> int:
         """Tokens up to which no step needs a call of its manager; 0 if each does. Slots ahead count as tokens. O(1).
 
-        Until ``num_computed_tokens`` plus the tokens of a step exceeds it, `allocate_slots` returns no block, changes no
-        table and publishes nothing, whatever the tokens are: leave the call out, and set the count as after any step.
-        Set by each call that gives slots; ended by a fork and by `free`. 0 with `overlap_steps`. law: LEASE-1.
+        Until ``num_computed_tokens`` plus the tokens of a step exceeds it, `allocate_slots` returns no block, changes
+        no table and publishes nothing, whatever the tokens are: leave the call out, and set the count as after any
+        step. Set by each call that gives slots; ended by a fork and by `free`. 0 with `overlap_steps`. law: LEASE-1.
         """
         return self._lease
 

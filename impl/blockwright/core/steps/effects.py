@@ -38,6 +38,7 @@ from blockwright.core.steps.keeping import (
 from blockwright.core.steps.publication import awaited, note_due, publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State
 from blockwright.core.steps.units import (
+    end_tails,
     last_count,
     last_published,
     next_tail,
@@ -275,6 +276,7 @@ def open_tables(state: State, request: Request, ask: StepRequest, changes: StepS
     wanted_lengths(state, request, tables, ask)
     if state.config.unit > 0:
         tables.tails = tail_lengths(state, request, ask.begin)
+        tables.end_tails = end_tails(state, request, ask.begin)
     if ask.hit_length % state.config.whole_alignment != 0:
         state.pool._reserve_copies(num_groups)
         changes.replaced = with_room(changes.replaced, 4 * num_groups)

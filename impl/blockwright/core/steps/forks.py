@@ -46,6 +46,7 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         new.wants_end = tables.wants_end
         new.wants_output = tables.wants_output
         new.tails = tables.tails
+        new.end_tails = tables.end_tails
         new.is_delayed = tables.is_delayed
         new.checkpoint = tables.checkpoint
         state.running[child._request_id] = new

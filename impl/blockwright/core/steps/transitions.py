@@ -63,12 +63,11 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
     junction = longest_of_all(rules, probes, config.whole_alignment, max_length)
     if state.config.unit > 0 and may_end_inside(state):
         most = max_length
-        if state.pool._passing is not None:
-            full = [group for group in state.groups if group.keeps_all]
+        full = [group for group in state.groups if group.keeps_all]
+        if 0 < len(full) < len(state.groups):
             those = [probe for probe, group in zip(probes, state.groups) if group.keeps_all]
-            if len(full) > 0:
-                junction = longest_inside(state, request, full, those, junction, max_length)
-                most = junction  # no hit is longer than that of some of its groups
+            junction = longest_inside(state, request, full, those, junction, max_length)
+            most = junction  # no hit is longer than that of some of its groups
         num_computed = longest_inside(state, request, state.groups, probes, num_computed, most)
     if not has_room(state, request.num_tokens, num_computed):
         num_computed = 0

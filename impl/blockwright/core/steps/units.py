@@ -169,30 +169,43 @@ def with_tail(state: State, request: Request, group: GroupTables, ids: vec[i32],
 def tail_lengths(state: State, request: Request, begin: i64) -> vec[i64]:
     """Return the tails that an admitted request is to publish, ascending: none that it has hit.
 
-    Beside its ends these are 1, 2, 4, ... units behind its hit, and behind the start of each block that follows.
-    O(tokens / block x log2(block / unit)). law: UNIT-6.
+    Beside its ends these are 1, 2, 4, ... units behind its hit, and behind the start of each block that follows, where
+    hits end there or layers that read everything show a junction. O(tokens / block x log2(block / unit)). law: UNIT-6.
     """
     unit, size = state.config.unit, state.config.most_size
     if unit == 0 or request._block_size <= 0:
         return NO_WANTS
     tails = vec[i64]()
     keyed = request.num_keyed()
-    first, last = min(keyed, i64(request.num_tokens) - 1) // unit * unit, keyed // unit * unit
+    first = min(keyed, i64(request.num_tokens) - 1) // unit * unit
     start = begin
-    while start < first and state.config.most_drafts < 0:  # recurrent layers leave no states there
+    while start < first and shows_partings(state):
         stop = start // size * size + size
         end = start + unit
         while end < min(stop, first):
             tails = append(tails, end)
             end += end - start
         start = stop
-    whole = state.config.whole_alignment
-    if first > begin and first % whole != 0:
-        tails = append(tails, first)
-    if last > begin and last != first and last % whole != 0:
-        tails = append(tails, last)
+    ends = end_tails(state, request, begin)
+    at: i64 = 0
+    while at < i64(len(ends)):
+        tails = with_length(tails, ends[at])
+        at += 1
+    return tails
+
+
+def end_tails(state: State, request: Request, begin: i64) -> vec[i64]:
+    """Return those of the tails where recurrent layers publish the state: its ends and its junction. O(1)."""
+    unit, whole, keyed = state.config.unit, state.config.whole_alignment, request.num_keyed()
+    if unit == 0 or request._block_size <= 0:
+        return NO_WANTS
+    first, last = min(keyed, i64(request.num_tokens) - 1) // unit * unit, keyed // unit * unit
     junction = request._junction if request._num_looked_up > 0 else 0
-    return with_length(tails, junction) if junction > begin and junction % whole != 0 else tails
+    ends = vec[i64]()
+    for end in (first, last, junction):
+        if end > begin and end % whole != 0:
+            ends = with_length(ends, end)
+    return ends
 
 
 def with_length(tails: vec[i64], length: i64) -> vec[i64]:
@@ -246,24 +259,48 @@ def publish_tails(state: State, tables: RequestTables, request: Request, count: 
     """
     first = tables.num_tails
     tables.num_tails += num_due(tables, count)
-    publish_parts(state, tables, request, tables.tails, first, tables.num_tails)
+    publish_parts(state, tables, request, tables.tails, first, tables.num_tails, tables.end_tails)
 
 
 def publish_parts(
-    state: State, tables: RequestTables, request: Request, lengths: vec[i64], start: i64, stop: i64
+    state: State,
+    tables: RequestTables,
+    request: Request,
+    lengths: vec[i64],
+    start: i64,
+    stop: i64,
+    ends: vec[i64],
 ) -> None:
     """Publish the parts that end with a range of lengths, in each group that reads of them.
 
-    Beside recurrent layers only where the last step stopped, drafts aside, unless it has run ahead: no hit could need
-    another.
+    Recurrent layers have only the state where the last step stopped, drafts aside, unless it has run ahead, and publish
+    it at one of some `ends`. Layers beside them that do not read everything publish their parts only there, too: no hit
+    could need another.
     """
+    first, last = start, stop
     if state.config.saves_states:
-        while start < stop and not has_state(state, tables, lengths[start]):
-            start += 1
-        stop = min(stop, start + 1)
+        while first < last and not (has_state(state, tables, lengths[first]) and is_among(ends, lengths[first])):
+            first += 1
+        last = min(last, first + 1)
     if start < stop:
         for group, table in zip(state.groups, tables.by_group):
-            group.publish_parts(table, request, lengths, start, stop, state.config.unit)
+            if group.keeps_all:
+                group.publish_parts(table, request, lengths, start, stop, state.config.unit)
+            elif first < last:
+                group.publish_parts(table, request, lengths, first, last, state.config.unit)
+
+
+def is_among(lengths: vec[i64], length: i64) -> bool:
+    """Return whether a length is one of some. O(lengths)."""
+    at: i64 = 0
+    while at < i64(len(lengths)) and lengths[at] != length:
+        at += 1
+    return at < i64(len(lengths))
+
+
+def shows_partings(state: State) -> bool:
+    """Return whether tails tell later prompts where they part: hits end there, or layers that read everything do."""
+    return not state.config.saves_states or any([group.keeps_all for group in state.groups])
 
 
 def publish_last(state: State, tables: RequestTables, request: Request, computed: i64) -> None:
@@ -276,7 +313,7 @@ def publish_last(state: State, tables: RequestTables, request: Request, computed
     ends = state.changes.ends
     ends[0] = min(count, request.num_tokens - 1) // unit * unit
     ends[1] = count // unit * unit
-    publish_parts(state, tables, request, ends, 0 if ends[0] > 0 else 1, 2 if ends[1] > ends[0] else 1)
+    publish_parts(state, tables, request, ends, 0 if ends[0] > 0 else 1, 2 if ends[1] > ends[0] else 1, ends)
 
 
 def last_published(state: State, tables: RequestTables, request: Request, computed: i64) -> i64:
@@ -387,7 +424,7 @@ def cut_off(state: State, tables: RequestTables, ask: StepRequest) -> None:
 def outgrown_entry(state: State, tables: RequestTables, ask: StepRequest, at: i64) -> i64:
     """Return the entry whose state a step writes over though it is found inside its block, or is to be now; or -1.
 
-    If others hold the block, it stays with them. O(tails).
+    If others hold the block, it stays with them. O(1).
     """
     group, blocks = state.groups[at], tables.by_group[at].blocks
     if group.is_row():
@@ -400,10 +437,7 @@ def outgrown_entry(state: State, tables: RequestTables, ask: StepRequest, at: i6
     end = tables.num_written - tables.num_drafts
     if not tables.is_due or end % group._block_size == 0 or end // group._block_size != entry:
         return -1
-    number = tables.num_tails
-    while number < i64(len(tables.tails)) and tables.tails[number] < end:
-        number += 1
-    return entry if number < i64(len(tables.tails)) and tables.tails[number] == end else -1
+    return entry if end >= next_tail(tables) and is_among(tables.end_tails, end) else -1
 
 
 def count_outgrown(state: State, tables: RequestTables, ask: StepRequest) -> None:

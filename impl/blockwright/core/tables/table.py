@@ -85,6 +85,7 @@ class RequestTables(ManagerTables):
         wants_end: the longest of them.
         wants_output: as it ends, it also wants all that it has published.
         tails, num_tails: the lengths inside blocks that it is to publish, and how many of them it has.
+        end_tails: those of them where recurrent layers publish the state.
         is_delayed: its last step put publication off. Kept only where hits may end inside blocks.
         tenant, wish: the number of the tenant for which it takes blocks, and the hint for them. A wish never changes,
             so copies share it.
@@ -123,6 +124,7 @@ class RequestTables(ManagerTables):
         self.wants_end: i64 = 0
         self.wants_output = True
         self.tails: vec[i64] = NO_WANTS
+        self.end_tails: vec[i64] = NO_WANTS
         self.num_tails: i64 = 0
         self.is_delayed = False
 
@@ -149,6 +151,7 @@ class RequestTables(ManagerTables):
         twin.wants_end = self.wants_end
         twin.wants_output = self.wants_output
         twin.tails = self.tails
+        twin.end_tails = self.end_tails
         twin.num_tails = self.num_tails
         twin.is_delayed = self.is_delayed
         return twin

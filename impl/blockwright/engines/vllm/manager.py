@@ -41,6 +41,9 @@ from blockwright.kinds import (
     SlidingWindowSpec,
 )
 
+_CROWD = 16
+"""The states that requests take in one step, as they fill a block together, are at most such a part of the pool."""
+
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "pcp_world_size": ((1,), "start vLLM with --prefill-context-parallel-size 1"),
     "enable_mamba_shared_prefix_checkpoint": ((False, True), "start vLLM without it"),
@@ -269,6 +272,9 @@ class KVCacheManager:
         self._zeroed = [number for number, spec in enumerate(self._specs) if zeroes and not isinstance(spec, MambaSpec)]
         self._new_ids: list[int] = []
         self._running: dict[str, Any] = {}
+        # What a request's first step with drafts takes in all recurrent layers, and who has not had one yet.
+        self._draft_states = sum(spec.num_speculative_blocks for spec in self._specs if isinstance(spec, MambaSpec))
+        self._undrafted: set[str] = set()
         self._due: dict[str, Any] = {}
         self._left: list[tuple[int, Any]] = []
         self._dying: list[Any] = []
@@ -735,6 +741,8 @@ class KVCacheManager:
             twin.is_exact = stop <= known
         elif self._has_states:
             twin.is_exact = stop <= known - twin.lookahead
+            if stop > known:
+                self._undrafted.discard(request.request_id)
             twin.end = stop - stop % self._unit
             if twin.is_exact:
                 self._left.append((stop, request))
@@ -817,6 +825,11 @@ class KVCacheManager:
             return None
         own.num_computed_tokens = 0
         twin.learn(request, request.num_tokens)
+        if self._has_states and self._running:
+            more = self._next_states(stop)
+            if more is None:
+                return None
+            reserve += more
         inside = self._inside(request, length + external, stop) if new else 0
         if external and (not new or self._trims):
             blocks = self._admit_load(own, new, length, hit, ahead, external, is_whole, reserve, inside)
@@ -838,6 +851,8 @@ class KVCacheManager:
         self._running[request.request_id] = request
         if twin.is_session:
             twin.heard, twin.stop = request.num_tokens, stop
+        if self._draft_states:
+            self._undrafted.add(request.request_id)
         twin.takes_whole = False
         if not new:
             twin.loading = (length, external)
@@ -851,6 +866,22 @@ class KVCacheManager:
             self._hold(request)
         self._tell(request, twin.published)
         return blocks
+
+    def _next_states(self, stop: int) -> int | None:
+        """Return how many blocks stay free for states as a request joins others with `stop` tokens; None: not now.
+
+        With drafts, each request takes blocks for their states as it begins to decode. Without, a request that has
+        filled a block holds two states in each group for a step. Requests of one prompt that begin together would do
+        so together for good, so a newcomer waits for another step while too many would fill a block when it does.
+        """
+        if self._draft_states:
+            return self._draft_states * (len(self._undrafted) + 1)
+        size, count = self._state_sizes[0], len(self._running)
+        others = sum([(request._blockwright.written - stop) % size == 0 for request in self._running.values()])
+        more = len(self._state_sizes) * (others + 1)
+        # Of all steps in which it might fill its first block, half have no more than twice the average.
+        is_crowded = others * size > 2 * count and more * _CROWD > self.block_pool.num_gpu_blocks
+        return None if is_crowded else more
 
     def _is_left_this_step(self, request: Any, length: int) -> bool:
         """Return whether this step leaves a recurrent state that lengthens a request's hit: it is found in the next.
@@ -1021,6 +1052,7 @@ class KVCacheManager:
             self._note_step(request, twin, found, found, 0)
         else:
             found = 0
+            self._undrafted.discard(request.request_id)
         request.num_computed_tokens = found
 
     def _end_load(self, twin: Twin, count: int) -> bool:
@@ -1071,6 +1103,7 @@ class KVCacheManager:
         if self._running.pop(name, None) is None:
             return
         twin: Twin = request._blockwright
+        self._undrafted.discard(name)
         self._due.pop(name, None)
         self._offers.pop(name, None)
         own = twin.request

@@ -1,0 +1,59 @@
+"""Property: a shared prompt that is shorter than a block is soon hit beside recurrent layers, as long as it is shared.
+
+How: questions behind one system prompt, one after another, in blocks of attention that are as large as those of the
+states; each prefill ends a step at the junction and at the prompt's last unit, as the guide says. Bounds are stated from
+the rule of halves (law: UNIT-6), and met with and without `keep_wanted`.
+"""
+
+import pytest
+
+from blockwright import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheManager,
+    KVCacheSpec,
+    MambaSpec,
+    Request,
+)
+
+UNIT = 16
+
+
+def hits(specs: list[KVCacheSpec], system: int, keeps: bool, count: int = 12) -> list[int]:
+    """Serve questions of 200 tokens behind a system prompt of so many; return the hit of each."""
+    config = KVCacheConfig(400, [KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)])
+    manager = KVCacheManager(config, 8192, prefix_match_unit=UNIT, keep_wanted=keeps)
+    found = []
+    for number in range(count):
+        tokens = [*range(system), *[9000 + number] * 200]
+        request = Request(f"r{number}", tokens, block_size=UNIT)
+        manager.new_step_starts()
+        hit, begin = manager.get_computed_blocks(request)
+        found.append(begin)
+        stops, blocks = (request.junction, len(tokens) // UNIT * UNIT, len(tokens)), hit
+        for stop in sorted({stop for stop in stops if stop > begin}):
+            manager.new_step_starts()
+            first = begin if blocks is hit and begin == found[-1] else 0
+            assert manager.allocate_slots(request, stop - begin, first, hit if first else None) is not None
+            manager.take_copies()
+            begin = request.num_computed_tokens = stop
+        manager.free(request)
+        manager.check()
+    return found
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("system", [624, 2000])
+@pytest.mark.parametrize("size", [64, 1024])
+def test_the_rest_of_what_is_shared_halves_with_every_second_question(size: int, system: int, keeps: bool) -> None:
+    attention = FullAttentionSpec(size, 1, 16, "float32")
+    found = hits([attention, MambaSpec(1024, ((1,),), ("float32",))], system, keeps)
+    assert found == sorted(found)
+    rest = [system - system // 1024 * 1024 if at < 2 else system - length for at, length in enumerate(found)]
+    assert all(later <= earlier // 2 for earlier, later in zip(rest[::2], rest[2::2], strict=False) if earlier >= UNIT)
+    assert found[-1] == system // UNIT * UNIT
+
+
+def test_recurrent_layers_alone_show_no_junction() -> None:
+    assert hits([MambaSpec(1024, ((1,),), ("float32",))], 624, True, 3) == [0, 0, 0]
