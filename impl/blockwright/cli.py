@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A stream that is None was closed before we came; its number would be given to the next file that is opened.
     err = _Stream(sys.stderr or open(os.devnull, "w", encoding="utf-8"), is_silent=True)  # noqa: SIM115
     out = _Stream(sys.stdout or open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
-    sys.stdout, sys.stderr = out, err  # type: ignore[assignment]
+    sys.stdout, sys.stderr = out, err
     try:
         if before[0] is None:
             raise OutputError("standard output is closed; open it, for instance by > FILE")
