@@ -7,7 +7,10 @@ is planned once. Then, for each step: slots for all that runs, in one call; admi
 the kernels read, in one call; the model; one token for each request.
 """
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError:
+    raise SystemExit("this needs torch: pip install torch") from None
 
 from blockwright import FullAttentionSpec, KVCacheManager, Request, SlidingWindowSpec
 from blockwright.device import InputBatch, KVCacheStorage, StepInputs, paged_attention, plan_kv_cache, write_kv

@@ -1,8 +1,8 @@
-"""An engine that leaves out the calls within its leases has the same blocks, tables and hits as one that makes them all.
+"""An engine that leaves out the calls within its leases has the same blocks, tables and hits as one that makes all.
 
-How: two managers serve the same random requests. One engine asks for each step; the other only where a step ends behind
-the lease (`Request.lease`). After each call that both make, their tables, free blocks and keys are compared, and at the
-end the hits of every prompt. Which lease is right in which state is compared with the specification by the scopes "leases".
+How: two managers serve the same random requests. One engine asks for each step; the other only where a step ends
+behind the lease (`Request.lease`). After each call that both make, their tables, free blocks and keys are compared.
+Which lease is right in which state is compared with the specification by the scopes "leases".
 """
 
 import random
