@@ -13,7 +13,7 @@ from .hits import lost
 from .keeping import leaving, leaving_at_end, passed
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .plans import let_go, planned
-from .preconditions import awaited, trim_end
+from .preconditions import kept_inside, trim_end
 from .publication import last_end, last_tail, replaced, ripened, stepped_on, without
 from .retention import doubled, guarded, held_again, in_order, marked, undoubled
 from .state import (
@@ -162,9 +162,10 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
 
 
 def shortened(config: Config, start: Running, tables: tuple[Table, ...]) -> Running:
-    """Return a request with trimmed tables; of a state inside that is published, nothing more is noted."""
+    """Return a request with trimmed tables; of a state inside that is published or given up, nothing more is noted."""
     trimmed = max(start.trimmed, trim_end(config, start, start.settled))
-    return replace(start, tables=tables, trimmed=trimmed, added=replace(start.added, checkpoint=awaited(config, start)))
+    inside = kept_inside(config, start, start.settled)
+    return replace(start, tables=tables, trimmed=trimmed, added=replace(start.added, checkpoint=inside))
 
 
 def blocks_at(tables: tuple[Table, ...], entries: tuple[int | None, ...]) -> tuple[tuple[int, int], ...]:

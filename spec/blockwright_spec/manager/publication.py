@@ -22,7 +22,9 @@ def replaced(state: State, slot: int, request: Request) -> State:
     return replace(state, requests=(*state.requests[:slot], request, *state.requests[slot + 1 :]))
 
 
-def publishable(request: Running, group: Group, at: int, count: int, stop: int | None, most: int, inside: int) -> range:
+def publishable(
+    request: Running, group: Group, at: int, count: int, stop: int | None, most: int, inside: int
+) -> tuple[int, ...]:
     """Return the entries of a group that end at or before `count` tokens and were not looked at yet (PUB-1).
 
     None that ends beyond `most` tokens, behind which tokens of its key are not known yet (PUB-4).
@@ -33,15 +35,14 @@ def publishable(request: Running, group: Group, at: int, count: int, stop: int |
     only that one.
     """
     size, looked = group.block_size, request.published[at]
-    full, last = range(looked, min(count, most) // size), range(looked, count // size)[-1:]
+    last = tuple(range(looked, count // size)[-1:])
     if not isinstance(group.kind, Mamba):
-        return full
+        return tuple(range(looked, min(count, most) // size))
     end = saved_end(request.added.saved, group.block_size, count)
-    is_left = (isinstance(group.kind, Ahead) and stop is not None and end > 0) or count == stop == last.stop * size
-    left = last if is_left and last.stop * size <= most else full[:0]
-    if stop is None or not looked * size < inside <= min(count, most):
-        return left
-    return range(inside // size - 1, max(left.stop, inside // size))
+    is_left = (isinstance(group.kind, Ahead) and stop is not None and end > 0) or count == stop == count // size * size
+    left = last if is_left and count // size * size <= most else ()
+    is_inside = stop is not None and looked * size < inside <= min(count, most)
+    return (inside // size - 1, *left) if is_inside else left
 
 
 def published(state: State, slot: int, count: int, stop: int | None) -> State:
@@ -73,7 +74,7 @@ def filled_published(
         if request.tables[at][entry] != NULL and not is_whole(state, request.tables[at][entry])
         if useful(config, at, entry)
     )
-    looked = tuple(max(was, entries.stop) for was, entries in zip(request.published, full, strict=True))
+    looked = tuple(max((was, *(entry + 1 for entry in one))) for was, one in zip(request.published, full, strict=True))
     if looked == request.published:
         return state
     after = replaced(replace(state, keys=state.keys + keys), slot, replace(request, published=looked))

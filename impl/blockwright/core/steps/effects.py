@@ -34,7 +34,7 @@ from blockwright.core.steps.keeping import (
     wanted_dead,
     wanted_lengths,
 )
-from blockwright.core.steps.publication import awaited, note_due, publish_alike, publish_due, publish_taken
+from blockwright.core.steps.publication import kept_inside, note_due, publish_alike, publish_due, publish_taken
 from blockwright.core.steps.state import Lookups, State
 from blockwright.core.steps.units import (
     last_count,
@@ -325,9 +325,9 @@ def act(
     if is_new:
         for group, table in zip(state.groups, tables.by_group):
             group.fill_states(table)
-    inside: i64 = 0
-    if ask.checkpoint == 0:
-        inside = awaited(state, tables)
+    # One that was given up is not published any more, though its key may be known now.
+    inside: i64 = kept_inside(state, tables, ask.begin) if tables.checkpoint > 0 else 0
+    tables.checkpoint = inside
     if state.uniform_groups:
         in_place = publish_alike(state, request, tables, ask)
         if state.config.unit > 0:
@@ -338,7 +338,7 @@ def act(
         in_place = 0
     tables.in_place = min(in_place, tables.trim_at - 1)
     tables.num_loading = ask.external
-    tables.checkpoint = max(ask.checkpoint, inside)
+    tables.checkpoint = ask.checkpoint if ask.checkpoint > 0 else inside
     count_step(state, request, tables, ask.stop - ask.external, ask.new, ask.drafts)
     journal = state.journal
     if journal is not None and is_new:

@@ -172,9 +172,22 @@ def awaited(state: State, tables: RequestTables) -> i64:
     return 0
 
 
+def kept_inside(state: State, tables: RequestTables, settled: i64) -> i64:
+    """Return the tokens after which a state inside is kept for its publication once some are settled, or 0.
+
+    Only while the request goes on in the block behind it, so that states do not pile up. law: MAMBA-1, MAMBA-7.
+    """
+    inside = awaited(state, tables)
+    if inside > 0:
+        for group in state.groups:
+            if not group.is_row() and settled > inside + group._block_size:
+                return 0
+    return inside
+
+
 def trim_end(state: State, tables: RequestTables, settled: i64) -> i64:
     """Return the tokens that tables are trimmed for: none beyond a state still to be published. law: MAMBA-7."""
-    inside = awaited(state, tables)
+    inside = kept_inside(state, tables, settled)
     return min(settled, inside) if inside > 0 else settled
 
 

@@ -21,6 +21,7 @@ from blockwright.core.steps.plans import request_version
 from blockwright.core.steps.preconditions import tables_of, tables_running
 from blockwright.core.steps.publication import (
     NOT_RUN,
+    kept_inside,
     leaves_due,
     make_keys,
     publish_filled,
@@ -159,6 +160,7 @@ def trim(state: State, request: Request, num_computed_tokens: int) -> None:
         tables.num_certain = max(tables.num_certain, count)
         at: i64 = 0
         end = trim_end(state, tables, count)
+        tables.checkpoint = kept_inside(state, tables, count)
         while at < state.config.num_groups:
             kept = state.groups[at].first_kept(end)
             trim_group(state, tables, at, min(kept, i64(len(tables.by_group[at].blocks))))
