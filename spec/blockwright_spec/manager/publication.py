@@ -3,7 +3,8 @@
 Blocks are published with the step that fills them, for engines that run steps in order: whoever hits them computes
 later, or in the same step, in which every layer writes what all tokens need before any of them reads it. A recurrent
 layer does not: one request would read a state while another writes it. So a state is *due* until its step has run
-(MAMBA-5): until its request is given slots again or ends, or until a step is started.
+(MAMBA-5): until its request is given slots again or ends, or until a step is started. What became known too late for
+the last step, tokens or keys, is published when the request lets go of its blocks (PUB-5).
 """
 
 from dataclasses import replace
@@ -195,9 +196,8 @@ def is_private(config: Config, request: Running) -> bool:
 
 
 def made_private(config: Config, request: Running) -> Running:
-    """Let a request publish nothing more: no entry is left that publication has not passed, and no tail."""
-    passed = (config.max_model_len + 1,) * len(config.groups)
-    return replace(request, published=passed, added=replace(request.added, tails=()))
+    """Let a request publish nothing more: no entry is left that publication has not passed."""
+    return replace(request, published=(config.max_model_len + 1,) * len(config.groups))
 
 
 def is_open(state: State, slot: int) -> bool:

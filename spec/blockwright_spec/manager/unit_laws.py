@@ -54,7 +54,7 @@ def law_tail_is_found(before: State, done: Done) -> bool:
     return all(
         content in contents or (is_state(before, content) and not saves(before, done))
         for old, new in pairs
-        if isinstance(old, Running) and isinstance(new, Running) and not is_private(done.state.config, new)
+        if isinstance(old, Running) and isinstance(new, Running)
         for contents in (tuple(one for _, one in done.state.keys),)
         for content in tail_contents(done.state, old, new)
     )
