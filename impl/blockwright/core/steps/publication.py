@@ -90,6 +90,10 @@ def note_due(
     # The state before this step's is published now: a step that follows shows that it has run.
     if tables.is_due:
         publish_due(state, tables, request)
+    # A state inside that an earlier step has left, and put off, is published as well once this one has run.
+    if tables.checkpoint > 0 and publishes_now(state, ask) and ask.new > 0 and awaited(state, tables) > 0:
+        end = ask.stop if state.config.runs_ahead else ask.certain
+        is_due = is_due or end <= request._num_prompt + i64(len(request._output))
     tables.is_delayed = is_put_off(ask)
     if state.config.unit > 0:
         known: i64 = request._num_prompt + i64(len(request._output))
