@@ -342,8 +342,7 @@ def act(
             in_place = note_due(state, request, tables, ask, False, in_place)
     else:
         in_place = publish_taken(state, request, tables, ask)
-    # A step that follows one that left a state inside publishes that, or gives it up.
-    if ask.external > 0 or ask.checkpoint > 0 or inside > 0:
+    if ask.external > 0:
         in_place = 0
     tables.in_place = min(in_place, tables.trim_at - 1)
     tables.num_loading = ask.external
