@@ -63,7 +63,8 @@ class Admit(NamedTuple):
                     yield cls(slot, prefix, step, planned=planned)
         yield from (cls(slot, prefix, Step(whole, ahead)) for ahead in scope.lookaheads if ahead)
         if "later" in words:
-            yield cls(slot, prefix, step_of(whole, later=True))
+            for place in parts.places(scope, state, hit.length, whole):
+                yield cls(slot, prefix, step_of(whole, later=True, checkpoint=place))
         if "adopt" in words and hit.length:
             yield cls(slot, prefix, Step(0))
         if "unasked" in words:

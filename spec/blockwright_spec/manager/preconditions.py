@@ -84,9 +84,20 @@ def awaited(config: Config, request: Running) -> int:
     return inside if is_awaited else 0
 
 
+def kept_inside(config: Config, request: Running, settled: int) -> int:
+    """Return the tokens after which a state inside is kept for its publication once some are settled, or 0 (MAMBA-7).
+
+    It is kept while the request goes on in the block behind it. After that it is given up: publication that is put off,
+    or a key that looks far ahead, would have a state pile up for each further block (MAMBA-1).
+    """
+    sizes = tuple(group.block_size for group in config.groups if isinstance(group.kind, Mamba))
+    inside = awaited(config, request)
+    return inside if inside and settled <= inside + min(sizes) else 0
+
+
 def trim_end(config: Config, request: Running, settled: int) -> int:
     """Return the tokens that tables are trimmed for: none beyond a state that is still to be published (MAMBA-7)."""
-    return min(settled, awaited(config, request) or settled)
+    return min(settled, kept_inside(config, request, settled) or settled)
 
 
 def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal:

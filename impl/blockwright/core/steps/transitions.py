@@ -21,6 +21,7 @@ from blockwright.core.steps.plans import request_version
 from blockwright.core.steps.preconditions import lease, reach, tables_of, tables_running
 from blockwright.core.steps.publication import (
     NOT_RUN,
+    kept_inside,
     leaves_due,
     make_keys,
     make_private,
@@ -32,9 +33,9 @@ from blockwright.core.steps.state import State
 from blockwright.core.steps.units import (
     check_unit,
     has_room,
-    last_count,
     longest_inside,
     may_end_inside,
+    num_certain,
     publish_tails,
     reserve_tails,
     with_tail,
@@ -128,7 +129,7 @@ def publish(state: State, request: Request, num_computed_tokens: int, has_run: b
         )
     make_keys(state, request, count)
     reserve_tails(state, tables)
-    is_delayed = tables.is_delayed and count < last_count(tables, request)
+    is_delayed = tables.is_delayed and count < num_certain(tables, request)
     journal = state.journal
     if journal is not None:
         journal._stamp()
@@ -174,6 +175,7 @@ def trim(state: State, request: Request, num_computed_tokens: int) -> None:
         tables.num_settled = max(tables.num_settled, count)
         at: i64 = 0
         end = trim_end(state, tables, count)
+        tables.checkpoint = kept_inside(state, tables, count)
         while at < state.config.num_groups:
             kept = state.groups[at].first_kept(end)
             trim_group(state, tables, at, min(kept, i64(len(tables.by_group[at].blocks))))
@@ -191,8 +193,7 @@ def release(state: State, request: Request, was_preempted: bool) -> None:
     if tables is not None:
         if state.journal is not None:
             state.journal._stamp()
-        if state.config.unit > 0:
-            tables.request = request  # its last tokens are published
+        tables.request = request  # its last tokens are published
         if tables.num_written < request._num_computed <= lease(state, tables):
             hear(state, request, tables, request._num_computed)
         vacate(state, tables, request._num_computed, was_preempted)

@@ -128,7 +128,10 @@ def law_states_ahead_are_there(state: State) -> bool:
 
 
 def law_checkpoint_is_kept(state: State) -> bool:
-    """MAMBA-7: the state at a checkpoint is in the entry that ends there, and stays until it is published."""
+    """MAMBA-7: the state at a checkpoint is in the entry that ends there, and stays until it is published or given up.
+
+    It is given up when the request leaves the block behind it, so that states do not pile up (MAMBA-1).
+    """
     return all(
         state.contents[request.tables[at][inside // group.block_size - 1]] == (at, cut(request.prefix, inside))
         for request, at, group, _ in tables(state)
