@@ -1,7 +1,6 @@
-"""What was found in vLLM that only its schedulers can show, with either manager: scripts over their own API.
+"""What was found in vLLM 0.32 that only its schedulers can show, with either manager: scripts over their own API.
 
-The scripts about its manager are in `blockwright_lab.peers.confirm`. A test that fails here tells that vLLM has mended
-what it shows: then the tables in `docs/reference/engines.md` and the list of the README say too much.
+0.33 has mended both. The scripts about its manager are in `blockwright_lab.peers.confirm`.
 """
 
 from pathlib import Path

@@ -15,7 +15,7 @@ from tests.engines.conftest import published
 from benchmarks.peers.vllm import PUBLISHED
 
 HERE = Path(__file__).resolve().parent
-TESTS = ("start", "manager", "connectors", "schedules", "hybrids", "sessions", "found")
+TESTS = ("start", "manager", "connectors", "schedules", "hybrids", "sessions")
 PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or HERE.parents[1] / ".peers").absolute()
 
 
