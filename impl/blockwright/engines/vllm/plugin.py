@@ -90,7 +90,9 @@ def _watch(scheduler: Any, known: tuple[type, ...]) -> None:
 
             core = sys.modules.get(_CORE)
             if core is not None and not hasattr(core.EngineCore.shutdown, "_asks"):  # a scheduler may also run alone
-                core.EngineCore.shutdown = _telling(core.EngineCore.shutdown, lambda engine: engine.scheduler)
+                core.EngineCore.shutdown = _telling(
+                    core.EngineCore.shutdown, lambda engine: getattr(engine, "scheduler", None)
+                )
 
     asking._asks = True  # type: ignore[attr-defined]
     scheduler.__init__, scheduler.shutdown = asking, _telling(scheduler.shutdown, lambda own: own)
@@ -104,7 +106,7 @@ def _telling(shutdown: Any, scheduler_of: Callable[[Any], Any]) -> Any:
 
     @functools.wraps(shutdown)
     def ending(self: Any, *args: Any, **options: Any) -> Any:
-        manager = getattr(scheduler_of(self), "kv_cache_manager", None)
+        manager: Any = getattr(scheduler_of(self), "kv_cache_manager", None)
         if hasattr(manager, "bind") and not hasattr(manager, "has_ended"):
             manager.has_ended = True
             shown.tell_end(manager)
