@@ -383,7 +383,8 @@ class KVCacheManager:
             reserved_blocks: blocks to leave to others; a new request that finds the pool idle need not leave any.
             num_checkpoint_tokens: recurrent layers also keep the state after so many tokens, the last block end before
                 the step's last token and at least a block behind its first. It takes a block, and is found like the
-                state at the step's end. 0 for none. law: MAMBA-7.
+                state at the step's end, if it is published before the request leaves the next block. 0 for none. law:
+                MAMBA-7.
 
         Raises:
             InvalidArgumentError: a count is out of range; names the argument.
@@ -571,9 +572,9 @@ class KVCacheManager:
     def free(self, request: Request, *, preempted: bool = False) -> None:
         """Release all blocks of a request, last first; do nothing if it holds none. O(blocks). law: REF-1.
 
-        Blocks that a step in flight or a load still touches return when that has ended, in the same order. To preempt,
-        free it and then set ``request.num_computed_tokens = 0``. The count before shows whether the last step has run
-        (law: MAMBA-5).
+        What it has computed for certain is published before, unless that was put off (law: PUB-5). Blocks that a step
+        in flight or a load still touches return when that has ended, in the same order. To preempt, free it and then
+        set ``request.num_computed_tokens = 0``. The count before shows whether the last step has run (law: MAMBA-5).
 
         Args:
             request: any request.

@@ -70,7 +70,7 @@ class RunningAdded:
     its unknown tokens unless steps are in flight. Of recurrent layers that run ahead, `saved` is the first token
     count of the last steps without a gap: from there on each step leaves the state at the last block end that it
     passes. At `checkpoint` tokens, if not 0, a step left states of recurrent layers besides those at its end: the last
-    step, or one of which they are still to be published and not given up. `encoder` tokens are read by cross-attention; `loading` tokens
+    step, or one of which they are still to be published. `encoder` tokens are read by cross-attention; `loading` tokens
     after the written ones are on their way from elsewhere. `wish` is what was said of its blocks, and `wants` the hits
     that it wants kept. `tails` are the lengths that end inside a block and are still to be published; `is_delayed` says
     that the last step put publication off.

@@ -14,7 +14,7 @@ from .keeping import leaving, leaving_at_end, passed
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .plans import let_go, planned
 from .preconditions import kept_inside, trim_end
-from .publication import last_end, last_tail, replaced, ripened, stepped_on, without
+from .publication import last_count, last_end, last_published, replaced, ripened, stepped_on, without
 from .retention import doubled, guarded, held_again, in_order, marked, undoubled
 from .state import (
     NULL,
@@ -209,26 +209,27 @@ def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], beg
     if config.added.overlaps and step.new:
         flight = Flight(slot, begin, stop, owned(request), step.added.drafts)
         after = replace(after, flights=(*after.flights[:-1], (*after.flights[-1], flight)))
-    waits = config.added.settles or step.publication is Publication.LATER or step.added.external
-    return stepped_on(after, slot, step.new > 0 and not waits)
+    is_delayed = step.new == 0 or step.publication is Publication.LATER
+    return stepped_on(after, slot, not (is_delayed or config.added.settles), is_delayed)
 
 
 def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice, has_run: bool = True) -> Outcome:
     """Release all blocks of a slot as one batch and leave `successor` in it (FENCE-1).
 
-    While a step in flight computes tokens of the request, or a load of it is on its way, the batch waits for that. If
-    its last step is in flight, or has not run by the engine's count, its states and tails stay unpublished (MAMBA-5,
-    UNIT-4).
+    What it has computed for certain is published before (PUB-5). While a step in flight computes tokens of the request,
+    or a load of it is on its way, the batch waits for that. If its last step is in flight, or has not run by the
+    engine's count, its states stay unpublished (MAMBA-5).
     """
     steps, request = in_flight(state, slot), state.requests[slot]
     tables = owned(request) if isinstance(request, Running) else ()
     batch = tuple(tuple(block for block in table if block != NULL) for table in tables)
     is_loading = isinstance(request, Running) and request.added.loading > 0
-    done = last_tail(ripened(state, slot), slot) if has_run and not steps else state
+    count = last_count(state, slot, has_run)
+    done = last_published(ripened(state, slot) if has_run and not steps else state, slot, count)
     left, last = replaced(done, slot, successor), done.requests[slot]
     whose, wish = (request.prefix[0], request.added.wish) if isinstance(request, Running) else (0, Wish())
     resumes = isinstance(successor, Waiting)
-    end = last_end(state.config, last) if isinstance(last, Running) and has_run and not steps else 0
+    end = last_end(state.config, last, count) if isinstance(last, Running) else 0
     ending = leaving_at_end(state.config, last, resumes, end) if isinstance(last, Running) else Leaving()
     fence = Fence(steps[-1] if steps else None, slot, batch, whose, wish, ending)
     fenced = replace(left, flights=orphaned(state, slot), fences=(*state.fences, fence), due=without(left.due, slot))

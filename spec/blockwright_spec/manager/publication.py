@@ -3,7 +3,8 @@
 Blocks are published with the step that fills them, for engines that run steps in order: whoever hits them computes
 later, or in the same step, in which every layer writes what all tokens need before any of them reads it. A recurrent
 layer does not: one request would read a state while another writes it. So a state is *due* until its step has run
-(MAMBA-5): until its request is given slots again or ends, or until a step is started.
+(MAMBA-5): until its request is given slots again or ends, or until a step is started. What became known too late for
+the last step, tokens or keys, is published when the request lets go of its blocks (PUB-5).
 """
 
 from dataclasses import replace
@@ -13,7 +14,7 @@ from .added import end_of, keyed, named
 from .hits import useful
 from .preconditions import awaited
 from .retention import doubled, undoubled
-from .state import NULL, Config, Request, Running, State, certain, keys_of, recurrent, runs_ahead
+from .state import NULL, Config, Request, Running, State, certain, in_flight, keys_of, recurrent, runs_ahead
 from .units import ends_in
 
 
@@ -51,18 +52,16 @@ def published(state: State, slot: int, count: int, stop: int | None) -> State:
     Blocks that no hit can need are passed over: as candidates they would only outlive useful ones (PUB-2). Tails are
     published if the step has run.
     """
-    request = state.requests[slot]
-    if not isinstance(request, Running) or not state.config.caching:
-        return state
-    after = filled_published(state, slot, request, count, stop, request.added.checkpoint)
+    after = filled_published(state, slot, count, stop)
     return after if stop is None else tails_published(after, slot, count)
 
 
-def filled_published(
-    state: State, slot: int, request: Running, count: int, stop: int | None, inside: int, kind: type = object
-) -> State:
+def filled_published(state: State, slot: int, count: int, stop: int | None, kind: type = object) -> State:
     """Publish whole blocks, or the states at their ends, in layers of some kind."""
-    config, most = state.config, keyed(state.config.added, request.prefix)
+    request, config = state.requests[slot], state.config
+    if not isinstance(request, Running) or not config.caching:
+        return state
+    most, inside = keyed(config.added, request.prefix), request.added.checkpoint
     full = tuple(
         publishable(request, group, at, count if isinstance(group.kind, kind) else 0, stop, most, inside)
         for at, group in enumerate(config.groups)
@@ -119,7 +118,7 @@ def holds_state(config: Config, request: Running, end: int) -> bool:
     return end == certain(request) and not (runs_ahead(config) and request.added.drafts)
 
 
-def due_published(state: State, slot: int, stop: int, inside: int) -> State:
+def due_published(state: State, slot: int, stop: int) -> State:
     """Publish what a step that ended at `stop` left to be published once it has run: states, and tails.
 
     Whole blocks of other layers were published with the step, as far as its tokens were known then.
@@ -128,7 +127,7 @@ def due_published(state: State, slot: int, stop: int, inside: int) -> State:
     if not isinstance(request, Running):
         return state
     count = min(stop, len(request.prefix[1]))
-    return tails_published(filled_published(state, slot, request, count, stop, inside, Mamba), slot, count)
+    return tails_published(filled_published(state, slot, count, stop, Mamba), slot, count)
 
 
 def due_tails(request: Running, count: int) -> tuple[int, ...]:
@@ -136,28 +135,52 @@ def due_tails(request: Running, count: int) -> tuple[int, ...]:
     return tuple(end for end in request.added.tails if end <= count)
 
 
-def last_end(config: Config, request: Running) -> int:
-    """Return the tokens that a request has computed and publishes as it ends, with units; 0 if it puts that off.
+def last_count(state: State, slot: int, has_run: bool) -> int:
+    """Return how many tokens a request has computed for certain as it lets go of its blocks, to be published (PUB-5).
+
+    With a step in flight, those that are settled. None if it puts publication off, or its last step has not run.
+    """
+    request, config = state.requests[slot], state.config
+    if not (isinstance(request, Running) and config.caching) or request.added.is_delayed or is_private(config, request):
+        return 0
+    done = max(certain(request), request.settled) if has_run else 0
+    return min(request.computed, request.settled if in_flight(state, slot) else done)
+
+
+def last_end(config: Config, request: Running, count: int) -> int:
+    """Return the end of the part that a request publishes as it ends, of so many tokens; 0 if none, or without units.
 
     Beside recurrent layers only where its last step stopped at a unit: other states inside blocks are not there.
     """
-    if request.added.is_delayed or not config.added.unit:
-        return 0
-    count = min(request.computed, max(certain(request), request.settled), max(0, keyed(config.added, request.prefix)))
-    left = certain(request) if recurrent(config) else count
-    is_left = left <= count and left % config.added.unit == 0 and holds_state(config, request, left)
-    return left if is_left or not recurrent(config) else 0
+    unit, most = config.added.unit, max(0, min(count, keyed(config.added, request.prefix)))
+    left = certain(request) if recurrent(config) else most
+    is_left = not recurrent(config) or (left % (unit or 1) == 0 and holds_state(config, request, left))
+    return left if unit and left <= most and is_left else 0
 
 
-def last_tail(state: State, slot: int) -> State:
-    """Publish all that a request has computed, as it lets go of its blocks, and what the same tokens would hit."""
-    request, unit = state.requests[slot], state.config.added.unit
-    if not isinstance(request, Running) or request.added.is_delayed or not unit:
+def last_published(state: State, slot: int, count: int) -> State:
+    """Publish what `count` tokens filled, as a request lets go of its blocks, and the last part (PUB-5).
+
+    A state where its last step stopped. One that has run ahead is known if all that was written holds.
+    """
+    request, ahead = state.requests[slot], runs_ahead(state.config)
+    if not isinstance(request, Running) or not count:
         return state
-    count = last_end(state.config, request)
-    tails = tuple(end // unit * unit for end in (count, min(count, len(request.prefix[1]) - 1)))
+    is_left = not in_flight(state, slot) and (not ahead or count == request.written)
+    stop = certain(request) if is_left else None
+    after = state if ahead or stop is None else filled_published(state, slot, min(count, stop), stop, Mamba)
+    return last_tail(filled_published(after, slot, count, stop), slot, count)
+
+
+def last_tail(state: State, slot: int, count: int) -> State:
+    """Publish the last part of what a request has computed, as it ends, and what the same tokens would hit (UNIT-4)."""
+    request, unit = state.requests[slot], state.config.added.unit
+    if not isinstance(request, Running) or not unit:
+        return state
+    end = last_end(state.config, request, count)
+    tails = tuple(each // unit * unit for each in (end, min(end, len(request.prefix[1]) - 1)))
     last = replaced(state, slot, replace(request, added=replace(request.added, tails=tails)))
-    return tails_published(last, slot, count)
+    return tails_published(last, slot, end)
 
 
 def alone(state: State, block: int) -> State:
@@ -214,15 +237,15 @@ def ripened(state: State, slot: int) -> State:
     stop = certain(request)
     done = request.settled if state.config.added.overlaps else max(request.settled, stop)
     run = replaced(replace(state, due=without(state.due, slot)), slot, replace(request, settled=done))
-    return due_published(run, slot, stop, request.added.checkpoint)
+    return due_published(run, slot, stop)
 
 
-def stepped_on(state: State, slot: int, publishes: bool) -> State:
+def stepped_on(state: State, slot: int, publishes: bool, is_delayed: bool) -> State:
     """Publish what a step fills, if that does not wait; a state that it leaves is due."""
     request = state.requests[slot]
     if not isinstance(request, Running):
         return state
-    delayed = delaying(state, slot, not publishes)
+    delayed = delaying(state, slot, is_delayed)
     if not publishes:
         return delayed
     ready = replace(delayed, due=(*state.due, slot)) if stops(state.config, request) else delayed
@@ -232,6 +255,6 @@ def stepped_on(state: State, slot: int, publishes: bool) -> State:
 def delaying(state: State, slot: int, is_delayed: bool) -> State:
     """Note whether a request puts off the publication of what it has computed: then it ends without it."""
     request = state.requests[slot]
-    if not isinstance(request, Running) or not state.config.added.unit:
+    if not isinstance(request, Running) or not state.config.caching:
         return state
     return replaced(state, slot, replace(request, added=replace(request.added, is_delayed=is_delayed)))

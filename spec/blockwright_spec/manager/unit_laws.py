@@ -1,11 +1,11 @@
 """Part one, chapter 27: what hits that end inside blocks need: laws of tails, and of the copies made of them."""
 
-from ..reads import hit_ends
+from ..reads import Mamba, hit_ends
 from .added import end_of, keyed, named
-from .hits import found
+from .hits import found, useful
 from .lru import LRU
 from .outcomes import Done
-from .publication import due_tails, holds_state
+from .publication import due_tails, holds_state, is_private
 from .state import (
     NULL,
     Config,
@@ -15,6 +15,7 @@ from .state import (
     State,
     Waiting,
     certain,
+    in_flight,
     key,
     keys_of,
     recurrent,
@@ -125,7 +126,7 @@ def law_part_found_has_run(state: State) -> bool:
 
 
 def law_resend_hits(before: State, done: Done) -> bool:
-    """UNIT-4: when a request lets go of its blocks, the same tokens hit each unit that it has computed.
+    """UNIT-4: when a request lets go of its blocks, the same tokens hit each unit that it has computed (PUB-5).
 
     That is, unless a whole block is gone that such a hit needs, or the request did not publish it. Drafts that were
     accepted last are not certain yet, and nothing is if its last step had not run.
@@ -133,7 +134,7 @@ def law_resend_hits(before: State, done: Done) -> bool:
     return not done.has_run or all(
         found(done.state, old.prefix, LRU).length >= length
         for old, new in zip(before.requests, done.state.requests, strict=True)
-        if isinstance(old, Running) and ended(before, done.state, old, new) and not old.added.is_delayed
+        if isinstance(old, Running) and ended(before, done.state, old, new) and publishes(before.config, old)
         for length in longest_units(done.state, old)
         if has_blocks(done.state, old, length)
     )
@@ -142,6 +143,42 @@ def law_resend_hits(before: State, done: Done) -> bool:
 def ended(before: State, after: State, old: Running, new: Request) -> bool:
     """Return whether a request has let go of its blocks, and no step in flight or load holds them."""
     return bool(before.config.added.unit) and new is not old and not isinstance(new, Running) and not after.fences
+
+
+def publishes(config: Config, request: Running) -> bool:
+    """Return whether a request publishes what it computes: nothing of it was forgotten, nor was that put off last."""
+    return config.caching and not request.added.is_delayed and not is_private(config, request)
+
+
+def law_last_is_published(before: State, done: Done) -> bool:
+    """PUB-5: when a request lets go of its blocks, all that it has computed, with keys, is found in whole blocks.
+
+    That is, unless it put publication off. With a step in flight the settled tokens count, and nothing if the last step
+    had not run; drafts that were accepted last are not certain yet. Of a recurrent layer it is where that step stopped.
+    """
+    found_now = frozenset(content for _, content in done.state.keys)
+    return all(
+        content in found_now
+        for slot, (old, new) in enumerate(zip(before.requests, done.state.requests, strict=True))
+        if isinstance(old, Running) and not isinstance(new, Running) and publishes(before.config, old)
+        for content in last_contents(before, old, slot, done.has_run)
+    )
+
+
+def last_contents(state: State, request: Running, slot: int, has_run: bool) -> tuple[Content, ...]:
+    """Return the contents of the whole blocks that a request holds and has computed for certain."""
+    config, stop, steps = state.config, certain(request), in_flight(state, slot)
+    done = request.settled if steps else max(stop, request.settled) * has_run
+    least = min(request.computed, done, keyed(config.added, request.prefix))
+    is_left = not steps and holds_state(config, request, stop)
+    return tuple(
+        named(config.added, at, request.prefix, end)
+        for at, group in enumerate(config.groups)
+        for entry, block in enumerate(request.tables[at])
+        for end in ((entry + 1) * group.block_size,)
+        if block != NULL and end <= least and useful(config, at, entry)
+        if not isinstance(group.kind, Mamba) or (is_left and end == stop)
+    )
 
 
 def longest_units(state: State, request: Running) -> tuple[int, ...]:

@@ -31,23 +31,31 @@ from blockwright.core.steps.keeping import (
     learn,
     save_states,
     trim_group,
+    want_output,
     wanted_dead,
     wanted_lengths,
 )
-from blockwright.core.steps.publication import kept_inside, note_due, publish_alike, publish_due, publish_taken
+from blockwright.core.steps.publication import (
+    kept_inside,
+    last_count,
+    make_keys,
+    note_due,
+    publish_alike,
+    publish_due,
+    publish_last,
+    publish_taken,
+)
 from blockwright.core.steps.state import Lookups, State
 from blockwright.core.steps.units import (
-    last_count,
-    last_published,
+    last_end,
     next_tail,
     own_parts,
-    publish_last,
     reserve_tails,
     tail_lengths,
 )
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.changes import StepScratch
-from blockwright.core.tables.table import NO_WANTS, GroupTable, RequestTables, held_blocks
+from blockwright.core.tables.table import GroupTable, RequestTables, held_blocks
 from blockwright.core.tables.window import FOR_EVER
 
 # ---------------------------------------------------------------------- a step in place
@@ -597,7 +605,8 @@ def trim_passing(state: State, tables: RequestTables, changes: StepScratch) -> N
 def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) -> None:
     """Release all a request holds; behind a fence while a step or a load still touches it. law: REF-1, FENCE-1.
 
-    A state of its last step is published only if the step has run: it is not in flight, and `computed` covers it.
+    What it has computed for certain is published before. A state of its last step only if the step has run: it is not
+    in flight, and `computed` covers it.
     """
     in_flight = len(state.steps) > 0 and tables.last_step >= state.steps[0].number
     # law: FLIGHT-1
@@ -607,31 +616,32 @@ def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) ->
     has_begun = False
     wish = tables.wish
     step = state.steps[int(tables.last_step - state.steps[0].number)] if in_flight else None
-    last: i64 = 0
-    if state.config.unit > 0 and not in_flight:
-        last = last_published(state, tables, tables.request, computed)
-    if state.config.unit > 0 and not in_flight:
-        tables.request.hash_filled(last_count(tables, tables.request))
+    request = tables.request
+    count = last_count(state, tables, request, computed, in_flight)
+    last = last_end(state, tables, request, count)
+    wants = all_wanted(state, tables, last)
+    if count > 0:
+        make_keys(state, request, count)
         reserve_tails(state, tables)
     try:
         if step is not None:
             step.wishes.append(wish)
-            step.wants.append(all_wanted(state, tables, resumes, last))
+            step.wants.append(wants)
             step.fenced.append(batch)
         elif waits:
             if wish is not None:
                 state.load_wishes[tables.request_id] = wish
-            state.load_wants[tables.request_id] = all_wanted(state, tables, resumes, last)
+            state.load_wants[tables.request_id] = wants
             state.loads[tables.request_id] = batch
         has_begun = True
         run = tables.num_written - tables.num_drafts if state.config.unit == 0 else tables.num_certain
         if not in_flight and computed >= run:
             # The state was computed and is worth finding, though the request that left it is gone.
-            publish_due(state, tables, tables.request)
-        if state.config.unit > 0 and not in_flight:
-            publish_last(state, tables, tables.request, computed)
+            publish_due(state, tables, request)
+        if count > 0:
+            publish_last(state, tables, request, count, last, in_flight)
         state.due.remove(tables)
-        wants = NO_WANTS if waits else all_wanted(state, tables, resumes, last)
+        want_output(state, tables, wants, resumes, last)
         for group, table in zip(state.groups, tables.by_group):
             if not waits:
                 state.pool._begin_release(wish, group._block_size)

@@ -145,22 +145,29 @@ def within(state: State, length: i64) -> i64:
     return max(length - state.margin, 0) // config.alignment * config.alignment
 
 
-def all_wanted(state: State, tables: RequestTables, resumes: bool, last: i64) -> vec[i64]:
-    """Return the lengths that a request wants kept as it ends or is preempted. O(groups).
+def all_wanted(state: State, tables: RequestTables, last: i64) -> vec[i64]:
+    """Return the lengths that a request wants kept as it ends or is preempted; `want_output` puts its output in. O(1).
 
-    Where hits may end inside blocks, it has published `last` tokens as it let go of them.
+    Where hits may end inside blocks, it publishes `last` tokens as it lets go of them.
     """
     if state.pool._passing is None:
         return NO_WANTS
+    wants = append(tables.wants[:], 0)
+    return append(wants, last) if last > 0 else wants
+
+
+def want_output(state: State, tables: RequestTables, wants: vec[i64], resumes: bool, last: i64) -> None:
+    """Put into these lengths that of all that a request has published by now. O(groups); takes no memory."""
+    if state.pool._passing is None:
+        return
     count = state.config.max_len
     for group, table in zip(state.groups, tables.by_group):
         if not group.is_encoder:
             count = min(count, table.num_published * group._block_size)
-    wants = tables.wants
     end = within(state, max(count, last))
     if not resumes and not tables.wants_output and end >= max(wants[_PROMPT], wants[_HIT], wants[_JUNCTION]):
         end = 0
-    return append(append(wants[:], end), last) if last > 0 else append(wants[:], end)
+    wants[_OUTPUT] = end
 
 
 def begin_wanted(state: State, group: GroupTables, wants: vec[i64]) -> None:

@@ -31,9 +31,9 @@ from blockwright.core.steps.publication import (
 from blockwright.core.steps.state import State
 from blockwright.core.steps.units import (
     check_unit,
-    last_count,
     longest_inside,
     may_end_inside,
+    num_certain,
     publish_tails,
     reserve_tails,
     with_tail,
@@ -121,7 +121,7 @@ def publish(state: State, request: Request, num_computed_tokens: int, has_run: b
         )
     make_keys(state, request, count)
     reserve_tails(state, tables)
-    is_delayed = tables.is_delayed and count < last_count(tables, request)
+    is_delayed = tables.is_delayed and count < num_certain(tables, request)
     journal = state.journal
     if journal is not None:
         journal._stamp()
@@ -178,8 +178,7 @@ def release(state: State, request: Request, was_preempted: bool) -> None:
     if tables is not None:
         if state.journal is not None:
             state.journal._stamp()
-        if state.config.unit > 0:
-            tables.request = request  # its last tokens are published
+        tables.request = request  # its last tokens are published
         vacate(state, tables, request._num_computed, was_preempted)
         request._held = None
         note_release(state, tables, request, was_preempted)

@@ -231,32 +231,25 @@ def publish_parts(
             group.publish_parts(table, request, lengths, start, stop, state.config.unit)
 
 
-def publish_last(state: State, tables: RequestTables, request: Request, computed: i64) -> None:
-    """Publish all that a request has computed as it lets go of its blocks, and what the same tokens would hit.
-
-    Not where the engine's count does not cover its last step, which then has not run. law: UNIT-4.
-    """
+def publish_last_part(state: State, tables: RequestTables, request: Request, end: i64) -> None:
+    """Publish the last part of what a request computed as it ends, and what the same tokens would hit. law: UNIT-4."""
     unit = state.config.unit
-    count = last_published(state, tables, request, computed)
     ends = state.changes.ends
-    ends[0] = min(count, request.num_tokens - 1) // unit * unit
-    ends[1] = count // unit * unit
+    ends[0] = min(end, request.num_tokens - 1) // unit * unit
+    ends[1] = end // unit * unit
     publish_parts(state, tables, request, ends, 0 if ends[0] > 0 else 1, 2 if ends[1] > ends[0] else 1)
 
 
-def last_published(state: State, tables: RequestTables, request: Request, computed: i64) -> i64:
-    """Return the tokens that a request publishes as it lets go of its blocks; 0: it puts that off, or may not.
+def last_end(state: State, tables: RequestTables, request: Request, count: i64) -> i64:
+    """Return the end of the part that a request publishes as it ends, of so many tokens; 0 if none, or without units.
 
     Beside recurrent layers only where its last step stopped at a unit: other states inside blocks are not there.
     """
-    count, unit = last_count(tables, request), state.config.unit
-    if unit == 0 or tables.is_delayed or request._block_size <= 0 or computed < count:
-        return 0
-    count = min(count, request.num_keyed())
-    if not state.config.saves_states:
-        return count
+    unit, most = state.config.unit, min(count, request.num_keyed())
+    if unit == 0 or not state.config.saves_states:
+        return most if unit > 0 else 0
     left = tables.num_written - tables.num_drafts
-    return left if left <= count and left % unit == 0 and has_state(state, tables, left) else 0
+    return left if left <= most and left % unit == 0 and has_state(state, tables, left) else 0
 
 
 def has_state(state: State, tables: RequestTables, length: i64) -> bool:
@@ -265,8 +258,8 @@ def has_state(state: State, tables: RequestTables, length: i64) -> bool:
     return length == tables.num_written - drafts and not (state.config.runs_ahead and drafts > 0)
 
 
-def last_count(tables: RequestTables, request: Request) -> i64:
-    """Return the known tokens that a request has computed."""
+def num_certain(tables: RequestTables, request: Request) -> i64:
+    """Return the known tokens that a request has computed for certain."""
     return min(tables.num_certain, i64(request.num_tokens))
 
 

@@ -1014,7 +1014,7 @@ class KVCacheManager:
             self.core.free(own)
             self.core.finish_load(own, 0)
         else:
-            self._publish(request, min(twin.due, request.num_computed_tokens))
+            self._publish(request, max(min(twin.due, request.num_computed_tokens), self._num_known_last(request, twin)))
             if self._match_unit is not None:
                 self._publish_last(request, twin)
             own.num_computed_tokens = max(twin.certain, min(request.num_computed_tokens, twin.written))
@@ -1024,6 +1024,17 @@ class KVCacheManager:
                 self._events.drain(request)
         twin.forget()
         request._blockwright_quiet = NEVER
+
+    def _num_known_last(self, request: Any, twin: Twin) -> int:
+        """Return the computed tokens of a request that ends if they fill a block that was not due before, else 0.
+
+        Its last tokens, or those behind it that its hash covers, have become known after the step that filled it.
+        """
+        if self._has_states or twin.fill == NEVER:
+            return 0
+        ran: int = request.num_computed_tokens - request.num_in_flight_tokens - self._again
+        count: int = min(ran, request.num_tokens - twin.lookahead)
+        return count if count >= twin.fill else 0
 
     def _publish_last(self, request: Any, twin: Twin) -> None:
         """Tell the manager of all that a request has computed, whose parts are published as it ends."""
