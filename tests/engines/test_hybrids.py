@@ -132,7 +132,7 @@ def test_samples_of_one_prompt_preempt_no_more_than_under_vllm(models_folder: Pa
     preemptions, computed = [], []
     for ours in (False, True):
         kinds: list[Any] = [stub.full(16), *[stub.state(16)] * 3]
-        options = {"max_num_batched_tokens": 2048, "max_num_seqs": 8}
+        options: dict[str, Any] = {"max_num_batched_tokens": 2048, "max_num_seqs": 8}
         side = stub.Side(stub.scheduler(models_folder, ours, kinds, 100, interval=0, **options), kinds)
         total = 0
         for number in range(40):

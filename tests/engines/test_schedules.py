@@ -201,7 +201,7 @@ def test_everything_is_forgotten_while_requests_run(words: str, depth: int, mode
         assert not made.requests
         found.append(made.kv_cache_manager.get_computed_blocks(stub.request("asks", tokens, size, 1))[1])
         hits.append([count > 0 for count in found])
-        assert side.tokens["runs"] == side.worker.answer(tokens, 40)
+        assert side.tokens["runs"] == side.worker.answer([(tokens, 40, ())])
         if ours:
             made.kv_cache_manager.core.check({})
     assert hits == [[True, True, True], [False, False, True]]
@@ -228,4 +228,4 @@ def test_a_pause_forgets_what_the_old_weights_have_computed(mode: str, models_fo
             side.step()
         side.check()
         assert not made.requests
-        assert mode == "abort" or side.tokens["runs"] == side.worker.answer(tokens, 30)
+        assert mode == "abort" or side.tokens["runs"] == side.worker.answer([(tokens, 30, ())])

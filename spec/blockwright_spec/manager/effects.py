@@ -159,7 +159,8 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     after = stepped(ready, slot, apart(ready, slot, copies[: len(shared)], plan.copied), new, begin, step)
     outgrown, cut_off = (blocks, ()) if isinstance(state.requests[slot], Running) else ((), blocks)
     given, saved, evicted = new[: len(plan.wants)], len(copies) - len(shared), lost(freed, taken, cut_off, begin)
-    return Done(after, given, plan.gone, plan.demand, plan.copied, evicted, frozenset(), outgrown, saved, cut_off)
+    done = Done(after, given, plan.gone, plan.demand, plan.copied, evicted, outgrown=outgrown, saved=saved)
+    return replace(done, cut_off=cut_off)
     # SAME: other requests; the entries of this one that were not dead; keys of blocks that were not taken.
 
 

@@ -25,7 +25,7 @@ from blockwright.errors import InvalidArgumentError, UnknownRequestError
 TOKENS: dict[str, Any] = {"num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
 FULL = FullAttentionSpec(4, **TOKENS)
 STATE = MambaSpec(4, shapes=((1,),), dtypes=("float32",))
-LAYERS = {
+LAYERS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "full": ([FULL], {}),
     "window": ([FULL, SlidingWindowSpec(4, sliding_window=7, **TOKENS)], {}),
     "chunks": ([FULL, ChunkedLocalAttentionSpec(4, attention_chunk_size=8, **TOKENS)], {}),

@@ -52,7 +52,7 @@ def test_no_hit_is_offered_where_a_state_beside_it_has_no_room() -> None:
 
 
 @pytest.mark.parametrize("ask", [{"num_lookahead_tokens": 4}, {"num_draft_tokens": 4}])
-def test_a_part_is_written_behind_where_its_copy_has_no_room(ask: dict[str, int]) -> None:
+def test_a_part_is_written_behind_where_its_copy_has_no_room(ask: Any) -> None:
     manager = made(5, FullAttentionSpec(4, **OWN), prefix_match_unit=1, enable_kv_cache_events=False)
     request = Request("a", [1, 2, 3, 4], block_size=1)
     run(manager, request, 4)
@@ -64,7 +64,7 @@ def test_a_part_is_written_behind_where_its_copy_has_no_room(ask: dict[str, int]
     assert isinstance(manager.plan(other, new, found, hit, **ask), Fits)
     given = manager.allocate_slots(other, new, found, hit, **ask)
     assert given is not None
-    assert manager.get_block_ids("b")[0][0] == hit.get_block_ids()[0][0]
+    assert manager.get_block_ids("b")[0][0] == hit.ids[0][0]
     assert manager.get_computed_blocks(Request("c", [1, 2, 3, 4, 5], block_size=1))[1] == 1
     manager.check()
 
