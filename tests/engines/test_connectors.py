@@ -141,35 +141,25 @@ WAYS = {
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_a_foreign_connector_runs_or_is_told(name: str, models_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_foreign_connector_runs_or_is_told(name: str, models_folder: Path, said: list[logging.LogRecord]) -> None:
     from tests.engines import readers, stub
 
     config = {"kv_connector": name, "kv_role": "kv_both", "kv_connector_module_path": "tests.engines.readers"}
     seen = []
-    logger = logging.getLogger("vllm.blockwright")
-    logger.addHandler(caplog.handler)
-    caplog.set_level(logging.INFO, logger.name)
-    try:
-        for ours in (False, True):
-            if ours and WAYS[name] == "refused":
-                with pytest.raises(
-                    UnsupportedError, match=rf"the connector {name} reads block\.prev_free_block, which"
-                ):
-                    stub.scheduler(models_folder, ours, [stub.full()], 60, connector=config)
-                return
-            scheduler = stub.scheduler(models_folder, ours, [stub.full()], 60, connector=config)
-            readers.SEEN.clear()
-            for number in range(3):
-                scheduler.add_request(stub.request(f"r{number}", list(range(3, 60 + number)), 16, 4))
-                scheduler.schedule()
-            seen.append(list(readers.SEEN))
-    finally:
-        logger.removeHandler(caplog.handler)
+    for ours in (False, True):
+        if ours and WAYS[name] == "refused":
+            with pytest.raises(UnsupportedError, match=rf"the connector {name} reads block\.prev_free_block, which"):
+                stub.scheduler(models_folder, ours, [stub.full()], 60, connector=config)
+            return
+        scheduler = stub.scheduler(models_folder, ours, [stub.full()], 60, connector=config)
+        readers.SEEN.clear()
+        for number in range(3):
+            scheduler.add_request(stub.request(f"r{number}", list(range(3, 60 + number)), 16, 4))
+            scheduler.schedule()
+        seen.append(list(readers.SEEN))
     assert seen[0] == seen[1] != []
-    told = {each.getMessage() for each in caplog.records if each.name == logger.name and each.levelno > logging.INFO}
-    assert ["does with vLLM's blocks" in each and f"connector {name}" in each for each in told] == (
-        [True] if WAYS[name] == "told" else []
-    )
+    told = [each.getMessage() for each in said if each.levelno == logging.WARNING]
+    assert [f"the connector {name} does with vLLM's blocks" in each for each in told] == [True] * (WAYS[name] == "told")
 
 
 def _kinds(groups: str) -> list[Any]:

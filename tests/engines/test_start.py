@@ -139,19 +139,15 @@ def test_a_synchronous_load_into_windows_alone_is_refused_before_it_can_fail(mod
     ],
 )
 def test_a_line_says_that_it_is_on(
-    options: dict[str, Any], kinds: str, words: str, models_folder: Path, caplog: pytest.LogCaptureFixture
+    options: dict[str, Any], kinds: str, words: str, models_folder: Path, said: list[logging.LogRecord]
 ) -> None:
     from tests.engines import stub
 
-    logger = logging.getLogger("vllm.blockwright")
-    logger.addHandler(caplog.handler)
-    caplog.set_level(logging.INFO, logger.name)
     layers = [kind for word in kinds.split() for kind in stub.KINDS[word]()]
     scheduler = stub.scheduler(models_folder, True, layers, 60, **options)
     scheduler.shutdown()
     stub.scheduler(models_folder, False, layers, 60, **options).shutdown()
-    logger.removeHandler(caplog.handler)
-    start, end = dict.fromkeys(each.getMessage() for each in caplog.records if each.name == logger.name)
+    start, end = [each.getMessage() for each in said]
     assert start.startswith(
         f"Blockwright {blockwright.__version__} ({blockwright.build_info().kind} core) manages 60 blo"
     )
@@ -163,15 +159,12 @@ def test_a_line_says_that_it_is_on(
 
 
 def test_the_check_at_the_end_is_asked_for(
-    models_folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    models_folder: Path, said: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.engines import stub
 
     from blockwright.errors import InvariantError
 
-    logger = logging.getLogger("vllm.blockwright")
-    logger.addHandler(caplog.handler)
-    caplog.set_level(logging.INFO, logger.name)
     monkeypatch.setenv("BLOCKWRIGHT_VLLM_CHECK", "yes")
     scheduler = stub.scheduler(models_folder, True, [stub.full()], 60)
     scheduler.add_request(stub.request("r", list(range(3, 40)), 16, 5))
@@ -187,10 +180,8 @@ def test_the_check_at_the_end_is_asked_for(
         core=SimpleNamespace(block_pool=manager.core.block_pool, request_ids=manager.core.request_ids, check=broken),
     )
     scheduler.shutdown()
-    logger.removeHandler(caplog.handler)
-    ends = dict.fromkeys((each.levelname, each.getMessage()) for each in caplog.records if "ends:" in each.getMessage())
     held = "Blockwright ends: 56 of 59 blocks are free, requests that hold some: 1; check()"
-    assert list(ends) == [
+    assert [(each.levelname, each.getMessage()) for each in said[1:]] == [
         ("INFO", f"{held} found every law kept"),
         ("ERROR", f"{held} failed: REF-1: block 1: expected 1, found 2"),
     ]
