@@ -73,7 +73,9 @@ static PyObject *Blockwright_Refuse(PyObject *self, PyObject *args, PyObject *kw
     PyObject *arguments = PyImport_ImportModule("blockwright.arguments");
     PyObject *named = kw == NULL ? PyDict_New() : Py_NewRef(kw), *done = NULL;
     if (arguments != NULL && named != NULL)
-        done = PyObject_CallMethod(arguments, "misused", "OsOO", self, parameters, args, named);
+        // The class, not the object: that is half made, and whoever shows a traceback with its locals would read it.
+        done = PyObject_CallMethod(arguments, "misused", "OsOO", PyType_Check(self) ? self : (PyObject *)Py_TYPE(self),
+                                   parameters, args, named);
     Py_XDECREF(arguments);
     Py_XDECREF(named);
     if (done == NULL) {

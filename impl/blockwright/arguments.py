@@ -330,16 +330,16 @@ _signatures: dict[tuple[str, str], dict[str, Kind]] = {}
 _MISSING: Final = object()
 
 
-def misused(made: object, parameters: str, given: tuple[object, ...], named: Mapping[str, object]) -> None:
+def misused(made: type, parameters: str, given: tuple[object, ...], named: Mapping[str, object]) -> None:
     """Raise the error of a call that a compiled constructor could not take, if it is one of `refuse`.
 
     Args:
-        made: the object that is being made; the class, for a class method.
+        made: the class.
         parameters: of the constructor, without the object, as a header has them; of a class method with its name.
         given: positional arguments.
         named: keyword arguments.
     """
-    name, _, header = parameters.rpartition("(")
+    name, _, header = parameters.partition("(")
     expected = inspect.signature(eval(f"lambda {header}: None"))
     places = [each.name for each in expected.parameters.values() if each.kind is not each.KEYWORD_ONLY]
     there = {*places[: len(given)], *named}
@@ -351,14 +351,14 @@ def misused(made: object, parameters: str, given: tuple[object, ...], named: Map
 
 
 def refuse(
-    made: object, name: str, known: list[str], named: list[str], missing: list[str], num_given: int, num_places: int
+    made: type, name: str, known: list[str], named: list[str], missing: list[str], num_given: int, num_places: int
 ) -> None:
     """Raise the error of a constructor's call with unknown names, without needed ones, or with too many by position.
 
     Raises:
         InvalidCallError: names the class, the argument, and the nearest that there is.
     """
-    title = f"{made.__name__}.{name}" if isinstance(made, type) else type(made).__name__
+    title = f"{made.__name__}.{name}" if name else made.__name__
     unknown = [each for each in named if each not in known]
     if unknown:
         near = difflib.get_close_matches(unknown[0], known, 1)
@@ -491,11 +491,15 @@ def _built(function: Any, annotations: Mapping[str, Any], named: str | None, mak
         count = code.co_argcount - 1
         lines.append(f"    if {' or '.join(['_more', '_named', *(f'{name} is _missing' for name in needed)])}:")
         pairs = ", ".join(f"{name!r}: {name}" for name in needed)
+        first = (
+            f"type({parameters[0]}), ''"
+            if function.__name__ == "__init__"
+            else f"{parameters[0]}, {function.__name__!r}"
+        )
         lines.append(f"        _missed = [name for name, value in {{{pairs}}}.items() if value is _missing]")
         lines.append(
-            f"        _refuse({parameters[0]}, {function.__name__!r}, {list(parameters[1:])}, [*_named], _missed,"
+            f"        _refuse({first}, {list(parameters[1:])}, [*_named], _missed, {count} + len(_more), {count})"
         )
-        lines.append(f"            {count} + len(_more), {count})")
     for name in kinds:
         optional = f"{name} is not _default_{name} and " if name in defaults else ""
         lines.append(f"    if {optional}type({name}) not in _exact_{name}:")

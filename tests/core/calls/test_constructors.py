@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any
@@ -33,7 +34,10 @@ def made() -> Iterator[tuple[str, Callable[..., Any], list[str], list[str]]]:
                 continue
             if issubclass(found, (BaseException, tuple, Enum)) or getattr(found, "_is_protocol", False):
                 continue
-            if name in UNMADE or inspect.getattr_static(found, "__init__") is object.__init__:
+            if (
+                name in {*UNMADE, "KVCacheBlock", "KVCacheBlocks"}
+                or inspect.getattr_static(found, "__init__") is object.__init__
+            ):
                 continue
             methods = {each: getattr(found, each) for each in ("build", "of", "for_plan") if hasattr(found, each)}
             for title, maker in {name: found, **{f"{name}.{each}": method for each, method in methods.items()}}.items():
@@ -88,6 +92,16 @@ def test_what_is_missing_is_named(title: str) -> None:
         maker()
     assert isinstance(caught.value, BlockwrightError)
     assert isinstance(caught.value, TypeError)
+
+
+def test_an_error_keeps_no_half_made_object() -> None:
+    """Whoever shows a traceback with its locals would read fields that are not there."""
+    wrong: Any = {"block_sizes": 4}
+    with pytest.raises(InvalidCallError, match="did you mean 'block_size'") as caught:
+        blockwright.Request("r", [1], **wrong)
+    frames = [frame for frame, _ in traceback.walk_tb(caught.tb) if frame.f_code.co_name in ("misused", "refuse")]
+    assert frames
+    assert not any(isinstance(each, blockwright.Request) for frame in frames for each in frame.f_locals.values())
 
 
 def test_too_many_by_position() -> None:
