@@ -64,16 +64,54 @@ def drawn(seed: int) -> tuple[str, dict[str, Any]]:
     return groups, options
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
-def test_a_session_among_everything_else(seed: int, models_folder: Path) -> None:
+def served(seed: int, folder: Path) -> Any:
+    """Walk with what is drawn for a number over Blockwright's manager; return the side of the scheduler."""
     from tests.engines import stub
 
     groups, options = drawn(seed)
     drafts, depth = options["drafts"], int(options["is_async"])
     kinds = stub.drafting([kind for word in groups.split() for kind in stub.KINDS[word]()], drafts)
-    made = stub.scheduler(models_folder, True, kinds, options.pop("num_blocks"), **options)
+    made = stub.scheduler(folder, True, kinds, options.pop("num_blocks"), **options)
     side = stub.Side(made, kinds, depth=depth, drafts=drafts)
     stops = range(3, 9) if seed % 3 else ()
     print(seed, groups, options)
     stub.walk([side], seed, STEPS, made.hash_block_size, exact=True, sessions=0.4, stops=stops, resets=0.01)
-    print(seed, f"hits {side.hits} of {side.queries}, {side.preemptions} preemptions, {side.audited} keys audited")
+    return side
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+def test_a_session_among_everything_else(seed: int, models_folder: Path) -> None:
+    side = served(seed, models_folder)
+    print(f"hits {side.hits} of {side.queries}, {side.preemptions} preemptions, {side.audited} keys audited")
+    assert side.hits
+
+
+def _hears_of_no_turn(self: Any, request: Any, twin: Any, stop: int) -> bool:
+    """Let a next turn go on as if it were told."""
+    twin.heard = request.num_tokens
+    return True
+
+
+def _fills_by_what_the_twin_knows(real: Any) -> Any:
+    """Say that a step reaches the end of its last block, whatever tokens were added."""
+
+    def filled(self: Any, request: Any, twin: Any, stop: int, table: int) -> None:
+        real(self, request, twin, -(-stop // self._unit) * self._unit if twin.num_prompt > 40 else stop, table)
+
+    return filled
+
+
+@pytest.mark.parametrize(("seed", "fault"), [(19, "a turn is not heard of"), (2, "more is filled than was scheduled")])
+def test_a_fault_is_noticed(seed: int, fault: str, models_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.engines import stub
+
+    from blockwright.engines.vllm.manager import KVCacheManager
+    from blockwright.errors import BlockwrightError
+
+    if fault == "a turn is not heard of":
+        monkeypatch.setattr(KVCacheManager, "_goes_on", _hears_of_no_turn)
+    else:
+        monkeypatch.setattr(KVCacheManager, "_note_filled", _fills_by_what_the_twin_knows(KVCacheManager._note_filled))
+    with pytest.raises((stub.WrongContentError, BlockwrightError)) as noticed:
+        served(seed, models_folder)
+    print(noticed.value)

@@ -624,11 +624,12 @@ class KVCacheManager:
 
         A next turn goes on where the last one ended. vLLM drops the token that was sampled last, and with it what a
         step in flight computed of it. It keeps what drafts computed beyond the last token, which is to be computed
-        again. A recurrent state that such a step has written over is gone: the turn then begins with a lookup.
+        again. A recurrent state that such a step has written over is gone, and of the states that a step with drafts
+        leaves the worker does not know any more which is the last: then the turn begins with a lookup.
         """
         if request.num_prompt_tokens != twin.num_prompt and request.request_id in self._running:
             counted: int = request.num_computed_tokens
-            if self._holds_states and not twin.heard >= counted == twin.stop:
+            if self._holds_states and (self._num_drafts or not twin.heard >= counted == twin.stop):
                 before = request.num_in_flight_tokens
                 request.num_computed_tokens = max(counted, twin.stop)
                 request.num_in_flight_tokens = request.num_computed_tokens - twin.published
