@@ -105,9 +105,7 @@ def tails_published(state: State, slot: int, count: int) -> State:
         if is_tail_of(config, request, at, end)
     )
     keys = tuple(part for part in dict.fromkeys(parts) if part[0] != NULL and part not in state.keys)
-    left, ends = (
-        tuple(end for end in those if end > count) for those in (request.added.tails, request.added.end_tails)
-    )
+    left, ends = (tuple(end for end in each if end > count) for each in (request.added.tails, request.added.end_tails))
     kept = replace(request, added=replace(request.added, tails=left, end_tails=ends))
     return replaced(replace(state, keys=state.keys + keys), slot, kept)
 

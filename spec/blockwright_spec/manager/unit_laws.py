@@ -207,25 +207,17 @@ def longest_units(state: State, request: Running) -> tuple[int, ...]:
 def has_blocks(state: State, request: Running, length: int) -> bool:
     """Return whether all whole blocks that a hit needs can be found, and the last part's block was held."""
     contents, groups = frozenset(content for _, content in state.keys), tuple(enumerate(state.config.groups))
-    return (
-        all(
-            named(state.config.added, at, request.prefix, end) in contents
-            for at, group in groups
-            for end in hit_ends(group, length, state.config.eagle)
-            if end % group.block_size == 0
-        )
-        and all(
-            any(request.tables[at][length // group.block_size :][:1])  # an accepted draft's state has no entry
-            for at, group in groups
-            if ends_in(state.config, at, length)
-        )
-        and all(
-            not recurrent(state.config)
-            or holds_state(state.config, request, length)
-            or named(state.config.added, at, request.prefix, length) in contents
-            for at, _ in groups
-            if ends_in(state.config, at, length)
-        )
+    is_left = not recurrent(state.config) or holds_state(state.config, request, length)
+    return all(
+        named(state.config.added, at, request.prefix, end) in contents
+        for at, group in groups
+        for end in hit_ends(group, length, state.config.eagle)
+        if end % group.block_size == 0
+    ) and all(
+        any(request.tables[at][length // group.block_size :][:1])  # an accepted draft's state has no entry
+        and (is_left or named(state.config.added, at, request.prefix, length) in contents)
+        for at, group in groups
+        if ends_in(state.config, at, length)
     )
 
 

@@ -117,19 +117,14 @@ def held_in_step(config: Config, group: Group, known: int, at: int, stop: int, s
 def tail_lengths(config: Config, known: int, hit: int, junction: int) -> tuple[int, ...]:
     """Return the tails of a request of `known` tokens that it is to publish, ascending: none that it has hit."""
     inside = halves(config, known - config.added.key_lookahead, hit) if shows_partings(config) else ()
-    return inside_blocks(config, hit, {*end_tails(config, known, hit, junction), *inside})
+    return tuple(sorted({*end_tails(config, known, hit, junction), *inside}))
 
 
 def end_tails(config: Config, known: int, hit: int, junction: int) -> tuple[int, ...]:
     """Return those of the tails of a request where recurrent layers publish the state: its ends and its junction."""
     unit, most = config.added.unit, known - config.added.key_lookahead
     ends = (end // unit * unit for end in (most, min(most, known - 1))) if unit else ()
-    return inside_blocks(config, hit, {*ends, junction})
-
-
-def inside_blocks(config: Config, hit: int, lengths: Iterable[int]) -> tuple[int, ...]:
-    """Return those of some lengths behind a hit that end inside a block, ascending."""
-    return tuple(sorted(length for length in lengths if length > hit and is_inside(config, length)))
+    return tuple(sorted(length for length in {*ends, junction} if length > hit and is_inside(config, length)))
 
 
 def shows_partings(config: Config) -> bool:

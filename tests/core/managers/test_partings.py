@@ -1,7 +1,7 @@
 """Property: a shared prompt that is shorter than a block is soon hit beside recurrent layers, as long as it is shared.
 
 How: questions behind one system prompt, one after another, in blocks of attention that are as large as those of the
-states; each prefill ends a step at the junction and at the prompt's last unit, as the guide says. Bounds are stated
+states. Each prefill ends a step at the junction and at the prompt's last unit, as the guide says. Bounds are stated
 from the rule of halves (law: UNIT-6), and met with and without `keep_wanted`.
 """
 
