@@ -107,6 +107,6 @@ def test_an_error_keeps_no_half_made_object() -> None:
 def test_too_many_by_position() -> None:
     config: Any = None
     with pytest.raises(InvalidCallError, match="takes 3 arguments by position, not 4; pass by name: use_eagle"):
-        blockwright.KVCacheManager(config, 9, True, True)  # type: ignore[misc]
+        blockwright.KVCacheManager(config, 9, True, True)  # type: ignore[call-arg]
     with pytest.raises(InvalidCallError, match="takes 3 arguments by position, not 4"):
         blockwright.KVCacheConfig(4, [], {}, 5)  # type: ignore[call-arg]
