@@ -641,10 +641,10 @@ class Side:
         return output
 
     def holds_waiting(self) -> bool:
-        """Return whether a request that does not run holds blocks: it waits for a load or a turn, or has ended."""
+        """Return whether blocks stay held when running requests are reset: of a load, a turn, or a step in flight."""
         others = [each for each in self.scheduler.requests.values() if each.status != RequestStatus.RUNNING]
         held = any(each.is_finished() or self.scheduler._holds_kv_blocks(each) for each in others)
-        return held or bool(self.scheduler.deferred_frees)
+        return held or bool(self.scheduler.defer_block_free and self.queue)
 
     def check(self) -> None:
         """Check the manager's state, if it is ours, and that each key names a block that holds exactly that prefix."""

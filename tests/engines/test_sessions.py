@@ -60,7 +60,8 @@ def drawn(seed: int) -> tuple[str, dict[str, Any]]:
     options["num_blocks"] *= {"small": 4, "states": 2, "five": 3}.get(groups.split()[-1].split("-")[0], 1)
     can_load = groups not in ("sliding", "chunked") and not options["drafts"] and options["unit"] is None
     if can_load and draw.random() < 0.4:
-        options["loads"] = {"is_async": groups != "full" or draw.random() < 0.6, "leaves_last": has_states}
+        is_later = groups != "full" or is_in_flight or draw.random() < 0.6
+        options["loads"] = {"is_async": is_later, "leaves_last": has_states}
     return groups, options
 
 
