@@ -112,7 +112,7 @@ def test_drafts_in_a_tight_pool_preempt_no_more_than_vllm(name: str, depth: int,
     """Admission counts the states of drafts that neighbours take as they begin to decode."""
     from tests.engines import stub
 
-    preemptions, hits = [], []
+    preemptions = []
     for ours in (False, True):
         options = dict(CASES[name])
         kinds = stub.drafting([stub.state(16), stub.full(16)], options["drafts"])
@@ -120,9 +120,7 @@ def test_drafts_in_a_tight_pool_preempt_no_more_than_vllm(name: str, depth: int,
         side = stub.Side(made, kinds, depth=depth, drafts=options["drafts"])
         stub.walk([side], 811, 2 * STEPS, made.hash_block_size, longest=110, exact=True)
         preemptions.append(side.preemptions)
-        hits.append(side.hits)
     assert 0 < preemptions[1] <= preemptions[0]
-    assert hits[1] >= hits[0]
 
 
 def test_samples_of_one_prompt_preempt_no_more_than_under_vllm(models_folder: Path) -> None:
