@@ -242,7 +242,7 @@ def publish(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
     if "odd" in scope.calls:
         yield from ((slot, end, True) for end in range(request.computed))
     if "misuse" in scope.calls:
-        yield slot, most + 1, True
+        yield slot, min(max(request.written, lease(state, slot)), len(prefix[1])) + 1, True
         yield slot, -1, True
 
 

@@ -8,6 +8,7 @@ from blockwright_spec.manager import state as states
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.hits import found, sound
+from blockwright_spec.manager.lease import lease
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.plans import plan_admission, plan_growth
@@ -297,8 +298,9 @@ class WrongStep(NamedTuple):
         beyond = (1, 2**31, 2**63) if "odd" in scope.calls else (1,)
         for new in (0, -1, *(config.max_model_len - computed + more for more in beyond)):
             yield cls(slot, prefix, computed, Step(new))
-        if one.written < min(config.max_model_len, len(prefix[1])):
-            yield cls(slot, prefix, one.written + 1, Step(1))
+        reach = max(one.written, lease(state, slot))
+        if reach < min(config.max_model_len, len(prefix[1])):
+            yield cls(slot, prefix, reach + 1, Step(1))
         if computed < config.max_model_len:
             yield cls(slot, prefix, computed, Step(1, -1))
             for step in (Step(1, 9), Step(len(prefix[1]) - computed + 2)) if recurrent(config) else ():
