@@ -328,7 +328,7 @@ class BlockwrightAdapter:
             self.note_call(name)
             request = self.owned(name)
             self.manager.finish_load(request, count)
-            self.counts[name] = request.num_computed_tokens
+            self.counts[name] = max(self.counts.get(name, 0), request.num_computed_tokens)  # perhaps of an ended one
         finally:
             if absent:
                 self.forget(name)

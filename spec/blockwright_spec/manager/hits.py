@@ -21,8 +21,8 @@ def lost(state: State, taken: Table, over: Table = (), begin: int = 0) -> tuple[
         (block, content)
         for at, block in enumerate(over + taken)
         for content in keys_of(state, block)
-        if set(holding(state, content)) <= set((over + taken)[: at + 1])
-        if block not in over or not is_before(state, content, begin)
+        for stays in (over if is_before(state, content, begin) else (),)
+        if set(holding(state, content)) <= set((over + taken)[: at + 1]) - set(stays)
     )
 
 
