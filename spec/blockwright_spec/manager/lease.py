@@ -21,7 +21,8 @@ def lease(state: State, slot: int) -> int:
     request, config = state.requests[slot], state.config
     if not isinstance(request, Running) or config.added.overlaps or request.added.loading > 0:
         return 0
-    if slot in state.due or request.added.is_delayed or request.added.is_lost or is_shared(state, request):
+    puts_off = request.added.is_delayed and config.added.unit > 0
+    if slot in state.due or puts_off or request.added.is_lost or is_shared(state, request):
         return 0
     ends = tuple(quiet_end(config, request, at, group) for at, group in enumerate(config.groups))
     return min((*ends, *(end - 1 for end in request.added.tails), config.max_model_len))

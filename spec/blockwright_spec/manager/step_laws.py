@@ -4,7 +4,22 @@ from ..reads import Mamba, writes
 from .effects import target
 from .lease import lease
 from .outcomes import Done
-from .state import NULL, Content, Copy, Request, Running, State, Table, holders, keys_of, running, sharers, span
+from .state import (
+    NULL,
+    Config,
+    Content,
+    Copy,
+    Request,
+    Running,
+    State,
+    Table,
+    covers,
+    holders,
+    keys_of,
+    running,
+    sharers,
+    span,
+)
 from .table_laws import held
 from .units import is_before
 
@@ -145,13 +160,20 @@ def law_newcomer_leaves_the_watermark(before: State, done: Done) -> bool:
 
 
 def law_lease_is_quiet(before: State, done: Done) -> bool:
-    """LEASE-1: a step that ends within its request's lease takes, copies, nulls and publishes nothing."""
+    """LEASE-1: a step with slots that end within its request's lease takes, copies, nulls and publishes nothing."""
     return all(
         old.tables == new.tables and before.keys == done.state.keys and before.queue == done.state.queue
         for slot, (old, new) in enumerate(zip(before.requests, done.state.requests, strict=True))
         if isinstance(old, Running) and isinstance(new, Running) and is_step(old, new)
-        if new.written <= lease(before, slot)
+        for count in (lease(before, slot),)
+        if new.written <= count and not looks_ahead(before.config, old, new, count)
     )
+
+
+def looks_ahead(config: Config, old: Running, new: Running, count: int) -> bool:
+    """Return whether a step takes entries behind those of some tokens: slots ahead of its own."""
+    groups = zip(config.groups, old.tables, new.tables, strict=True)
+    return any(len(after) > len(table) >= covers(config, group, count) for group, table, after in groups)
 
 
 def is_step(old: Running, new: Running) -> bool:

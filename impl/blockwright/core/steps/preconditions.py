@@ -113,11 +113,11 @@ def is_in_place(state: State, request: Request, tables: RequestTables, new: i64,
 
 def lease(state: State, tables: RequestTables) -> i64:
     """Return the tokens up to which no step of a request needs a call; 0 if each does. O(groups). law: LEASE-1."""
-    if state.config.overlaps or tables.num_loading > 0 or tables.is_due or tables.is_delayed or tables.is_lost:
+    if state.config.overlaps or tables.num_loading > 0 or tables.is_due or tables.is_lost:
         return 0
     quiet = state.config.max_len
     if state.config.unit > 0:
-        quiet = min(quiet, next_tail(tables) - 1)
+        quiet = 0 if tables.is_delayed else min(quiet, next_tail(tables) - 1)
     for group, table in zip(state.groups, tables.by_group):
         if tables.is_forked and group.shares_from(table, tables.num_certain):
             return 0
