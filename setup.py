@@ -33,8 +33,18 @@ ROOT = Path(__file__).resolve().parent
 PACKAGE = Path("impl/blockwright")
 GROUP = "blockwright.core.native"
 BUILD = Path("build")  # where mypyc writes
-PROFILE_GUIDED = os.environ.get("BLOCKWRIGHT_PGO") == "1"
-DEVELOPMENT = os.environ.get("BLOCKWRIGHT_DEVELOPMENT") == "1" and not PROFILE_GUIDED
+
+
+def is_on(name: str) -> bool:
+    """Return whether a variable of the environment turns something on; an unknown word ends the build."""
+    try:
+        return bool(runpy.run_path(str(ROOT / "impl/blockwright/_switch.py"))["is_on"](name))
+    except ValueError as error:
+        raise SystemExit(f"error: {error}") from None
+
+
+PROFILE_GUIDED = is_on("BLOCKWRIGHT_PGO")
+DEVELOPMENT = is_on("BLOCKWRIGHT_DEVELOPMENT") and not PROFILE_GUIDED
 HOW = "profile-guided" if PROFILE_GUIDED else "development" if DEVELOPMENT else "optimized"
 OPTIMIZATION = "1" if DEVELOPMENT else "2"
 # Calls within the library need not be open to replacement from outside: they are direct, or inlined. Integers wrap, as
@@ -50,8 +60,8 @@ COLD = re.compile(
 )
 UNITS: dict[str, list[Path]] = {}  # of each unit of C, the files that it is made from
 INTERPRETED = {"__init__.py"}  # a package's own __init__ cannot be compiled: it would import itself for ever
-PURE = os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"
-REQUIRED = (os.environ.get("BLOCKWRIGHT_REQUIRE_COMPILED") == "1" or PROFILE_GUIDED) and not PURE
+PURE = is_on("BLOCKWRIGHT_PURE_PYTHON")
+REQUIRED = (is_on("BLOCKWRIGHT_REQUIRE_COMPILED") or PROFILE_GUIDED) and not PURE
 EDITABLE = "editable_wheel" in sys.argv or "develop" in sys.argv
 BUILDING = not {"egg_info", "dist_info", "sdist", "clean"} & set(sys.argv)
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from blockwright import build_info
+from blockwright._switch import is_on
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 settings.register_profile("blockwright-pr", derandomize=True, deadline=None, database=None)
@@ -28,8 +29,8 @@ def pytest_configure(config: pytest.Config) -> None:
     build = build_info()
     if build.kind == "stale":
         raise pytest.UsageError(f"refusing to test a stale build: {build}")
-    required = os.environ.get("BLOCKWRIGHT_REQUIRE_COMPILED") == "1"
-    if required and os.environ.get("BLOCKWRIGHT_PURE_PYTHON") != "1" and build.kind != "compiled":
+    required = is_on("BLOCKWRIGHT_REQUIRE_COMPILED")
+    if required and not is_on("BLOCKWRIGHT_PURE_PYTHON") and build.kind != "compiled":
         raise pytest.UsageError(f"BLOCKWRIGHT_REQUIRE_COMPILED=1, but this is a {build}; build it (make build)")
 
 

@@ -8,7 +8,6 @@ only the standard library.
 
 import hashlib
 import json
-import os
 import platform
 import sys
 import sysconfig
@@ -134,8 +133,10 @@ def read_record(package: Path) -> dict[str, Any]:
 
 
 def _source_only() -> bool:
-    core = sys.modules.get("blockwright.core")
-    return bool(getattr(core, "SOURCE_ONLY", os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"))
+    # Settled when the core was imported. Only a build does without the package, and it does not ask.
+    from blockwright.core import SOURCE_ONLY
+
+    return SOURCE_ONLY
 
 
 def _difference(record: dict[str, Any], package: Path, libraries: list[str]) -> str | None:

@@ -7,15 +7,19 @@ not work then ends the engine, instead of leaving it with another manager than t
 
 import os
 
+OFF = ("0", "false", "no", "off", "")
+"""As in `blockwright._switch`, which may not be importable."""
+
 
 def register() -> None:
-    """Serve every scheduler of this process with Blockwright's manager, if ``BLOCKWRIGHT_VLLM`` is set.
+    """Serve every scheduler of this process with Blockwright's manager, if ``BLOCKWRIGHT_VLLM`` is on.
 
     Raises:
-        RuntimeError: it is set, and Blockwright cannot be imported.
+        RuntimeError: it is on, and Blockwright cannot be imported.
+        ValueError: it is neither a word for on nor one for off.
         UnsupportedError: another plug-in has replaced vLLM's manager, or this release of vLLM is not supported.
     """
-    if os.environ.get("BLOCKWRIGHT_VLLM", "") in ("", "0"):
+    if os.environ.get("BLOCKWRIGHT_VLLM", "").strip().lower() in OFF:
         return
     try:
         from blockwright.engines.vllm import plugin

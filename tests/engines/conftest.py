@@ -1,5 +1,6 @@
 """Tests inside a vLLM: they skip where it is not installed. `make test-engines` makes an environment that has it."""
 
+import logging
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,3 +43,13 @@ def models_folder() -> Path:
     folder = Path(os.environ.get("BLOCKWRIGHT_ENGINE_MODELS", HERE.parents[1] / "build" / "models"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[logging.LogRecord]:
+    """What Blockwright writes into vLLM's log. vLLM configures it anew now and then, which takes handlers away."""
+    records: list[logging.LogRecord] = []
+    logger = logging.getLogger("vllm.blockwright")
+    monkeypatch.setattr(logger, "isEnabledFor", lambda level: True)
+    monkeypatch.setattr(logger, "handle", records.append)
+    return records

@@ -1,5 +1,6 @@
 """vLLM's own connectors over both managers: the schedulers' sides are real, the workers move contents as they say."""
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ class Connector(Base):
         pool = self._gpu_block_pool
         for number, block in enumerate(pool.free_block_queue.iter_blocks_after(None)):
             if number == 3:
-                return [block.prev_free_block, pool.evict_blocks({1})]
+                return [block.prev_free_block, pool.get_new_blocks(1)]
         return ()
 """
 
@@ -55,6 +56,7 @@ def test_what_is_served_is_there(models_folder: Path) -> None:
         "group": manager.coordinator.single_type_managers[0],
         "pool": pool,
         "queue": pool.free_block_queue,
+        "hashes": pool.cached_block_hash_to_block,
         "block": pool.blocks[1],
     }
     own = manager.get_blocks(name)
@@ -72,8 +74,28 @@ def test_what_is_served_is_there(models_folder: Path) -> None:
     found = manager.coordinator.single_type_managers[0].block_pool.get_cached_block(request.block_hashes[1], [0])
     assert found == [pool.blocks[ids[1]]]
     assert pool.get_cached_block(b"\0" * 32, [0]) is None
-    with pytest.raises(UnsupportedError, match=r"block_pool\.evict_blocks is not supported"):
-        getattr(pool, "evict_blocks", None)
+    key = request.block_hashes[0] + b"\0\0\0\0"
+    index = pool.cached_block_hash_to_block
+    assert (index.get_one_block(key), index.get_one_block(b"\0" * 36), len(index)) == (pool.blocks[ids[0]], None, 2)
+    assert (index.contain(key, ids[0]), index.contain(key, ids[1])) == (True, False)
+    assert own.blocks[0][0].block_hash == key
+    group = manager.coordinator.single_type_managers[0]
+    assert dict(group.req_to_blocks) == {name: own.blocks[0]}
+    assert (dict(group.num_cached_block), group.req_to_blocks.get("none")) == ({name: 2}, None)
+    pool.evict_blocks({ids[2]})
+    with pytest.raises(UnsupportedError, match=rf"evict_blocks\({ids[0]}\): a block that can be found"):
+        pool.evict_blocks({ids[0]})
+    for owner in (pool, pool.blocks[1], pool.free_block_queue, index, manager.coordinator, group, own):
+        assert (hasattr(owner, "no_such_name"), getattr(owner, "no_such_name", 5)) == (False, 5)
+        with pytest.raises(UnsupportedError, match=r"\.no_such_name is not supported under Blockwright"):
+            _ = owner.no_such_name
+    queue = pool.free_block_queue
+    block, free = queue.fake_free_list_head.next_free_block, []
+    while block is not queue.fake_free_list_tail:
+        free.append(block)
+        block = block.next_free_block
+    assert free == queue.get_all_free_blocks()
+    assert (block.next_free_block, len(free)) == (None, queue.num_free_blocks)
     walk = pool.free_block_queue.iter_blocks_after(None)
     first = [next(walk), next(walk)]
     assert [block.block_id for block in first] == manager.core.block_pool.free_block_ids()[:2]
@@ -91,9 +113,53 @@ def test_a_connector_that_reads_more_is_refused_by_name(
     config = {"kv_connector": "Connector", "kv_role": "kv_both", "kv_connector_module_path": "reads_more"}
     config["kv_connector_extra_config"] = {"is_async": False, "leaves_last": False}  # type: ignore[assignment]
     stub.scheduler(models_folder, False, [stub.full()], 20, connector=config)
-    message = r"the connector Connector reads block\.prev_free_block, pool\.evict_blocks, which is not supported"
+    message = r"the connector Connector reads block\.prev_free_block, pool\.get_new_blocks, which is not supported"
     with pytest.raises(UnsupportedError, match=message):
         stub.scheduler(models_folder, True, [stub.full()], 20, connector=config)
+
+
+WAYS = {
+    "ByProperty": "runs",
+    "ByPartial": "runs",
+    "ByHelper": "runs",
+    "ByKeeper": "runs",
+    "ByCoordinator": "runs",
+    "OfItsOwn": "runs",
+    "ByIsinstance": "runs",
+    "ByAsking": "told",
+    "ByName": "told",
+    "ByThread": "told",
+    "ByGlobal": "told",
+    "ByStar": "told",
+    "ByDictionary": "told",
+    "ByDecorator": "told",
+    "ByEvicting": "told",
+    "Deeper": "refused",
+    "DeeperByPartial": "refused",
+}
+"""Connectors of `readers.py`, and whether they are served, with a line that says what was not checked, or refused."""
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_foreign_connector_runs_or_is_told(name: str, models_folder: Path, said: list[logging.LogRecord]) -> None:
+    from tests.engines import readers, stub
+
+    config = {"kv_connector": name, "kv_role": "kv_both", "kv_connector_module_path": "tests.engines.readers"}
+    seen = []
+    for ours in (False, True):
+        if ours and WAYS[name] == "refused":
+            with pytest.raises(UnsupportedError, match=rf"the connector {name} reads block\.prev_free_block, which"):
+                stub.scheduler(models_folder, ours, [stub.full()], 60, connector=config)
+            return
+        scheduler = stub.scheduler(models_folder, ours, [stub.full()], 60, connector=config)
+        readers.SEEN.clear()
+        for number in range(3):
+            scheduler.add_request(stub.request(f"r{number}", list(range(3, 60 + number)), 16, 4))
+            scheduler.schedule()
+        seen.append(list(readers.SEEN))
+    assert seen[0] == seen[1] != []
+    told = [each.getMessage() for each in said if each.levelno == logging.WARNING]
+    assert [f"the connector {name} does with vLLM's blocks" in each for each in told] == [True] * (WAYS[name] == "told")
 
 
 def _kinds(groups: str) -> list[Any]:

@@ -268,7 +268,7 @@ _SAID = "BLOCKWRIGHT_VLLM is set, and Blockwright cannot be imported"
 @pytest.mark.parametrize("broken", ["blockwright", "blockwright.core.manager", "blockwright.engines.vllm.surface"])
 def test_a_plug_in_that_cannot_be_imported_is_an_error(broken: str) -> None:
     code = f"import sys; sys.modules[{broken!r}] = None; import blockwright_vllm; blockwright_vllm.register()"
-    for switch in ("1", "0"):
+    for switch in ("1", "0", "false"):
         env = os.environ | {"BLOCKWRIGHT_VLLM": switch}
         done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
         assert (done.returncode, _SAID in done.stderr) == ((1, True) if switch == "1" else (0, False))

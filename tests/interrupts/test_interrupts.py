@@ -14,7 +14,6 @@ promises and then has not (the process is killed).
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -31,7 +30,9 @@ from tests.interrupts.ended import (
     shortages,
 )
 
-ALL = os.environ.get("BLOCKWRIGHT_ALL_POINTS") == "1"
+from blockwright._switch import is_on
+
+ALL = is_on("BLOCKWRIGHT_ALL_POINTS")
 CALLS: dict[str, Call] = {
     **core_calls.CALLS,
     **paging_calls.CALLS,

@@ -17,9 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from blockwright._switch import is_on
+
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
-ONE_BUILD = os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"
+ONE_BUILD = is_on("BLOCKWRIGHT_PURE_PYTHON")
 
 pytestmark = [
     pytest.mark.slow,
@@ -56,7 +58,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (top / "benchmarks").mkdir()
     (top / "benchmarks/__init__.py").touch()
     (top / "benchmarks/training.py").write_text(TRAINING)
-    for name in ("_build.py", "core/__init__.py"):
+    for name in ("_build.py", "_switch.py", "core/__init__.py"):
         shutil.copy(ROOT / "impl/blockwright" / name, package / name)
     (package / "__init__.py").write_text("from blockwright._build import build_info as build_info\n")
     for root, name in (("spec", "blockwright_spec"), ("conformance", "blockwright_conformance")):

@@ -4,12 +4,13 @@ With `BLOCKWRIGHT_PURE_PYTHON=1` in the environment the same modules run from th
 beside them. One process holds one of the two builds, never both.
 """
 
-import os
 import sys
 from collections.abc import Iterable
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 
-SOURCE_ONLY = os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"
+from blockwright._switch import is_on
+
+SOURCE_ONLY = is_on("BLOCKWRIGHT_PURE_PYTHON")
 
 
 class _SourceOnly:

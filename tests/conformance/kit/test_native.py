@@ -1,16 +1,16 @@
 """Property: processes that explore import the specification from the folder that they are given, if its sources fit.
 
 How: a folder that is empty, or of other sources, is refused with the remedy. The folder holds the sources as they are;
-with `BLOCKWRIGHT_NIGHTLY` in the environment, compiled.
+with `BLOCKWRIGHT_NIGHTLY=1` in the environment, compiled.
 Not covered: that both explore the same (`make docs-check` compares the two reports of `make conform`).
 """
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from blockwright._switch import is_on
 from blockwright.cli import main
 from blockwright_conformance.checker.compiled import PACKAGES, digests, first_on_path, trouble
 from blockwright_conformance.checker.parallel import in_parallel
@@ -20,7 +20,7 @@ from blockwright_lab.explorer import compile_into, recorded
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("explorer")
-    if "BLOCKWRIGHT_NIGHTLY" in os.environ:
+    if is_on("BLOCKWRIGHT_NIGHTLY"):
         compile_into(where)
         return where
     for package in PACKAGES:

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +30,7 @@ from blockwright import KVCacheManager as Manager
 from blockwright.engines.vllm import connectors
 from blockwright.engines.vllm.events import Events
 from blockwright.engines.vllm.kinds import UNSET, checkpoint_rule, layer_spec, next_trim, require_margins, translated
-from blockwright.engines.vllm.pool import Pool
+from blockwright.engines.vllm.pool import Blocks, ByRequest, Pool, View
 from blockwright.engines.vllm.requests import FOR_EVER, NEVER, Twin
 from blockwright.errors import UnsupportedError
 from blockwright.kinds import (
@@ -75,8 +77,16 @@ def _interval(kv_cache_config: Any, specs: list[Any]) -> int:
 
 
 @HybridKVCacheCoordinator.register
-class _Coordinator(SimpleNamespace):
+class _Coordinator(View, SimpleNamespace):
     """What vLLM and its connectors read of vLLM's coordinator; some ask whether it is one of several groups."""
+
+    called = "kv_cache_manager.coordinator"
+
+
+class _Group(View, SimpleNamespace):
+    """What they read of vLLM's manager of one group."""
+
+    called = "single_type_manager"
 
 
 class _NoBlocks:
@@ -123,6 +133,8 @@ class KVCacheManager:
     Attributes:
         core: Blockwright's manager, for `check()`, `explain_hit` and the like.
         coordinator: what vLLM and its connectors read of vLLM's coordinator.
+        specs: the kind of each group's layers.
+        keeps_wanted: whether blocks that no likely hit needs are evicted first; None without prefix caching.
     """
 
     def __init__(
@@ -194,13 +206,15 @@ class KVCacheManager:
         if self._first:
             self._lookahead = hash_block_size or 0
         self._behind = max(self._again, self._lookahead)
+        self.specs = self._specs
+        self.keeps_wanted = _keeps_wanted(kv_cache_config, self._specs) if enable_caching else None
         self.core = Manager(
             config,
             max_model_len,
             enable_caching,
             use_eagle=self.use_eagle and enable_caching and not self._first,
             enable_kv_cache_events=enable_kv_cache_events and enable_caching,
-            keep_wanted=_keeps_wanted(kv_cache_config, self._specs) if enable_caching else None,
+            keep_wanted=self.keeps_wanted,
             wanted_interval=_interval(kv_cache_config, self._specs) if enable_caching else 0,
             prefix_match_unit=self._match_unit,
             track_evictions=metrics_collector is not None and enable_caching,
@@ -270,15 +284,24 @@ class KVCacheManager:
         )
         self.coordinator = _Coordinator(
             single_type_managers=tuple(
-                SimpleNamespace(
+                _Group(
                     block_size=size,
                     kv_cache_spec=group.kv_cache_spec,
                     kv_cache_group_id=number,
                     block_pool=self.block_pool,
+                    enable_caching=enable_caching,
+                    req_to_blocks=ByRequest(self._running.keys, partial(self._blocks_of, number)),
+                    num_cached_block=ByRequest(self._running.keys, partial(self._num_published, number)),
                 )
                 for number, (size, group) in enumerate(zip(self._sizes, groups, strict=True))
             ),
             block_pool=self.block_pool,
+            kv_cache_config=kv_cache_config,
+            enable_caching=enable_caching,
+            group_block_sizes=tuple(self._sizes),
+            scheduler_block_size=math.lcm(*self._sizes),
+            retention_interval=getattr(kv_cache_config, "prefix_cache_retention_interval", 0),
+            get_blocks=lambda name: self.get_blocks(name).blocks,
             enable_partial_hash_hits=self._has_states and self._match_unit is not None,
             full_attention_group_id=next(
                 (number for number, spec in enumerate(self._specs) if isinstance(spec, FullAttentionSpec)), None
@@ -423,6 +446,7 @@ class KVCacheManager:
 
     def new_step_starts(self) -> None:
         """Say that a step starts: states and parts of blocks that the last one left may be found from now on."""
+        self.block_pool.thread = get_ident()
         if self._is_later:
             if self._is_certain:
                 self._tell_filled()
@@ -1131,9 +1155,18 @@ class KVCacheManager:
         """Share of blocks that are held."""
         return self.core.usage
 
-    def get_blocks(self, request_id: str) -> KVCacheBlocks:
+    def get_blocks(self, request_id: str) -> Any:
         """Return a request's blocks, none of one that holds nothing."""
-        return self.core.get_blocks(request_id) if request_id in self._running else self.empty_kv_cache_blocks
+        if request_id not in self._running:
+            return self.empty_kv_cache_blocks
+        blocks = self.core.get_blocks(request_id)
+        return Blocks(self.block_pool, blocks) if self.block_pool.keeps_hashes else blocks
+
+    def _blocks_of(self, group: int, request_id: str) -> Any:
+        return self.get_blocks(request_id).blocks[group]
+
+    def _num_published(self, group: int, request_id: str) -> int:
+        return self.core.num_published(request_id)[group]
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
         """Return a request's block ids, a list per group."""

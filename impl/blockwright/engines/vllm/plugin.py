@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from blockwright._switch import is_on
+from blockwright.engines.vllm import shown
 from blockwright.engines.vllm.surface import installed, require_supported
 from blockwright.errors import UnsupportedError
 
@@ -20,6 +22,8 @@ SWITCH = "BLOCKWRIGHT_VLLM"
 _HOME = "vllm.v1.core.sched.scheduler"
 _OWN = "vllm.v1.core.kv_cache_manager"
 _NAME = "KVCacheManager"
+_CORE = "vllm.v1.engine.core"
+_METRICS = "vllm.v1.metrics.loggers"
 
 
 def register() -> None:
@@ -29,9 +33,11 @@ def register() -> None:
 
     Raises:
         UnsupportedError: another plug-in has replaced vLLM's manager, or this release of vLLM is not supported.
+        ValueError: the switch is neither a word for on nor one for off.
     """
-    if os.environ.get(SWITCH, "") not in ("", "0"):
+    if is_on(SWITCH):
         _replace()
+        shown.export(importlib.import_module(_METRICS).PrometheusStatLogger)
 
 
 @contextmanager
@@ -65,7 +71,7 @@ def _replace() -> Any:
 def _watch(scheduler: Any, known: tuple[type, ...]) -> None:
     """Let schedulers see, once they are made, whether it is our manager that they have, and whether it can serve them.
 
-    It is not told before: a plug-in that came later may have replaced it.
+    Then it is said, and again when they end. It is not told before: a plug-in that came later may have replaced it.
     """
     made = scheduler.__init__
     if hasattr(made, "_asks"):
@@ -75,14 +81,39 @@ def _watch(scheduler: Any, known: tuple[type, ...]) -> None:
     def asking(self: Any, *args: Any, **options: Any) -> None:
         made(self, *args, **options)
         manager = self.kv_cache_manager
-        if os.environ.get(SWITCH, "") not in ("", "0") and type(manager) not in known:
+        if is_on(SWITCH) and type(manager) not in known:
             raise _both(type(manager))
         bind = getattr(manager, "bind", None)
         if bind is not None:
             bind(self)
+            shown.tell_start(manager)
+
+            core = sys.modules.get(_CORE)
+            if core is not None and not hasattr(core.EngineCore.shutdown, "_asks"):  # a scheduler may also run alone
+                core.EngineCore.shutdown = _telling(
+                    core.EngineCore.shutdown, lambda engine: getattr(engine, "scheduler", None)
+                )
 
     asking._asks = True  # type: ignore[attr-defined]
-    scheduler.__init__ = asking
+    scheduler.__init__, scheduler.shutdown = asking, _telling(scheduler.shutdown, lambda own: own)
+
+
+def _telling(shutdown: Any, scheduler_of: Callable[[Any], Any]) -> Any:
+    """Return a method that ends an engine or its scheduler, and first says so once.
+
+    A server ends its engine's process before the scheduler's turn has come, unless it is given time for that.
+    """
+
+    @functools.wraps(shutdown)
+    def ending(self: Any, *args: Any, **options: Any) -> Any:
+        manager: Any = getattr(scheduler_of(self), "kv_cache_manager", None)
+        if hasattr(manager, "bind") and not hasattr(manager, "has_ended"):
+            manager.has_ended = True
+            shown.tell_end(manager)
+        return shutdown(self, *args, **options)
+
+    ending._asks = True  # type: ignore[attr-defined]
+    return ending
 
 
 def _both(other: Any) -> UnsupportedError:

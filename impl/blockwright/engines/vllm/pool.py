@@ -8,26 +8,68 @@ inside, and are translated here:
 - Blocks are published late. Before a connector reads a hash, everything that vLLM would have published is.
 - vLLM links its block objects. Here a walk through the free blocks asks for one after the other, so that it costs
   only as much as is read of it.
+
+What vLLM's objects offer to be read is offered here too, under the same names. What changes them is not, but for holds:
+a name that is missing is an error that says so, and an `AttributeError` for those who ask (`hasattr`) before they read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import importlib
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, overload
 
-from blockwright import BlockPool
+from blockwright import BlockPool, KVCacheBlocks
 from blockwright.errors import UnsupportedError
 
 
-class Block:
+class MissingNameError(UnsupportedError, AttributeError):
+    """vLLM's own object may have this name, and Blockwright's in its place does not."""
+
+    def __init__(self, owner: str, name: str) -> None:
+        """Say whose name is missing, and the remedy."""
+        super().__init__(f"{owner}.{name} is not supported under Blockwright: unset BLOCKWRIGHT_VLLM")
+
+
+class View:
+    """What connectors read in place of one of vLLM's objects."""
+
+    __slots__ = ()
+    called = "view"
+    replaces: tuple[str, str] | None = None
+    """The class of vLLM's that this one passes for (`isinstance`): its module, and its name in it."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class that this object passes for."""
+        if self.replaces is None:
+            return type(self)
+        module, name = self.replaces
+        return getattr(importlib.import_module(module), name)
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse what vLLM's object may have and this one does not.
+
+        Raises:
+            MissingNameError: always, but for names that Python itself asks for.
+        """
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise MissingNameError(self.called, name)
+
+
+class Block(View):
     """A view of one block.
 
     Attributes:
-        block_id: id within the pool.
+        block_id: id within the pool; -1 before the first and behind the last free block.
     """
 
     __slots__ = ("_pool", "block_id")
+    called = "block"
+    replaces = "vllm.v1.core.kv_cache_utils", "KVCacheBlock"
 
     def __init__(self, pool: Pool, block_id: int) -> None:
         """Look at a block of a pool."""
@@ -55,9 +97,16 @@ class Block:
             return None
         return self._pool.sizes[self._pool.core.block_group(self.block_id) or 0]
 
+    @property
+    def next_free_block(self) -> Block | None:
+        """What is taken after this free block, at last the queue's end; None of a block that is held."""
+        is_free = self.ref_cnt == 0 and not self.is_null
+        return self._pool.free_block_queue.after(self.block_id) if is_free else None
+
     def __eq__(self, other: object) -> bool:
         """Compare pool and id."""
-        return isinstance(other, Block) and other.block_id == self.block_id and other._pool is self._pool
+        ours: Any = other  # its class says vLLM's
+        return issubclass(type(other), Block) and ours.block_id == self.block_id and ours._pool is self._pool
 
     def __hash__(self) -> int:
         """Hash by id."""
@@ -68,7 +117,22 @@ class Block:
         return f"Block({self.block_id}, ref_cnt={self.ref_cnt})"
 
 
-class _Blocks:
+class _End(Block):
+    """Before the first free block, or behind the last."""
+
+    __slots__ = ()
+    ref_cnt = 0
+    is_null = False
+    block_hash = block_hash_num_tokens = None
+
+    @property
+    def next_free_block(self) -> Block | None:
+        """The first free block, if this is the end before it."""
+        queue = self._pool.free_block_queue
+        return queue.after(0) if self is queue.fake_free_list_head else None
+
+
+class _Blocks(Sequence[Block]):
     """All blocks by id, made when they are asked for."""
 
     __slots__ = ("_pool",)
@@ -79,48 +143,161 @@ class _Blocks:
     def __len__(self) -> int:
         return self._pool.core.num_blocks
 
-    def __getitem__(self, block_id: int) -> Block:
-        if not 0 <= block_id < len(self):
-            raise IndexError(f"block {block_id} is not within 0..{len(self) - 1}")
-        return Block(self._pool, block_id)
+    @overload
+    def __getitem__(self, block_id: int) -> Block: ...
+    @overload
+    def __getitem__(self, block_id: slice) -> list[Block]: ...
+    def __getitem__(self, block_id: int | slice) -> Block | list[Block]:
+        ids = range(len(self))[block_id]
+        return Block(self._pool, ids) if isinstance(ids, int) else [Block(self._pool, each) for each in ids]
 
 
-class _FreeQueue:
-    """The free blocks, next to be taken first."""
+class _ByHash(View):
+    """The blocks that can be found, by the hash of their prefix and their group."""
 
     __slots__ = ("_pool",)
+    called = "block_pool.cached_block_hash_to_block"
+    replaces = "vllm.v1.core.block_pool", "BlockHashToBlockMap"
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+
+    def get_one_block(self, key: bytes) -> Block | None:
+        """Return a block that is published under a hash with its group in four bytes, None if there is none."""
+        found = self._pool.get_cached_block(key[:-4], [int.from_bytes(key[-4:], "big")])
+        return None if found is None else found[0]
+
+    def contain(self, key: bytes, block_id: int) -> bool:
+        """Return whether a block is published under this hash."""
+        return self._pool.hash_of(block_id) == key
+
+    def __len__(self) -> int:
+        """Return how many hashes can be found. O(num_blocks)."""
+        self._pool.publish()
+        core = self._pool.core
+        found = zip(core.block_keys(), core.block_groups(), strict=True)
+        return len({each for number, each in enumerate(found) if each[0] is not None and not core.has_tail(number)})
+
+
+class _FreeQueue(View):
+    """The free blocks, next to be taken first.
+
+    Attributes:
+        fake_free_list_head, fake_free_list_tail: its ends, as vLLM links them.
+    """
+
+    __slots__ = ("_pool", "fake_free_list_head", "fake_free_list_tail")
+    called = "block_pool.free_block_queue"
+    replaces = "vllm.v1.core.kv_cache_utils", "FreeKVCacheBlockQueue"
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.fake_free_list_head, self.fake_free_list_tail = _End(pool, -1), _End(pool, -1)
 
     @property
     def num_free_blocks(self) -> int:
         """Blocks in the queue."""
         return self._pool.core.num_free
 
+    def get_all_free_blocks(self) -> list[Block]:
+        """Return all of them. O(free blocks)."""
+        return list(self.iter_blocks_after(None))
+
+    def after(self, block_id: int) -> Block:
+        """Return what is taken after a free block, or first (0); at last the end."""
+        found = self._pool.core.free_block_after(block_id)
+        return self.fake_free_list_tail if found is None else Block(self._pool, found)
+
     def iter_blocks_after(self, cursor: Any) -> Iterator[Block]:
         """Walk from the block after a free one, or from the first; stops after the last. O(blocks read)."""
         pool = self._pool
         pool.publish()
-        block = pool.core.free_block_after(0 if cursor is None else cursor.block_id)
+        block = pool.core.free_block_after(0 if cursor is None else max(0, cursor.block_id))
         while block is not None:
             yield Block(pool, block)
             block = pool.core.free_block_after(block)
 
 
-class Pool:
+class Blocks(View):
+    """The blocks of one request, a list per group, as a connector is told of them."""
+
+    __slots__ = ("_pool", "own")
+    called = "KVCacheBlocks"
+    replaces = "vllm.v1.core.kv_cache_manager", "KVCacheBlocks"
+
+    def __init__(self, pool: Pool, own: KVCacheBlocks) -> None:
+        """Show blocks as those of a pool."""
+        self._pool, self.own = pool, own
+
+    @property
+    def blocks(self) -> tuple[list[Block], ...]:
+        """Views of the blocks, a list per group. O(blocks)."""
+        return tuple([[Block(self._pool, int(block)) for block in ids] for ids in self.own.ids])
+
+    def get_block_ids(self, allow_none: bool = False, *, group_ids: Any = None) -> tuple[list[int], ...] | None:
+        """Return the ids, a list per group; None if there are none at all and `allow_none`. O(blocks)."""
+        return self.own.get_block_ids(allow_none, group_ids=group_ids)
+
+    def get_unhashed_block_ids(self) -> list[int]:
+        """Return the ids of the first group's blocks that are neither null nor published. O(blocks)."""
+        return self.own.get_unhashed_block_ids()
+
+    def get_unhashed_block_ids_all_groups(self) -> list[list[int]]:
+        """Return the ids of the blocks that are neither null nor published, a list per group. O(blocks)."""
+        return self.own.get_unhashed_block_ids_all_groups()
+
+    def new_empty(self) -> Blocks:
+        """Return an object of the same groups without blocks."""
+        return Blocks(self._pool, self.own.new_empty())
+
+    def __add__(self, other: Blocks) -> Blocks:
+        """Return the blocks of both, group by group."""
+        return Blocks(self._pool, self.own + other.own)
+
+
+class ByRequest(View, Mapping[str, Any]):
+    """What vLLM keeps in a dictionary by the ids of the requests that run, looked up when it is read."""
+
+    __slots__ = ("_names", "_read")
+
+    called = "single_type_manager.req_to_blocks"
+
+    def __init__(self, names: Callable[[], Collection[str]], read: Callable[[str], Any]) -> None:
+        """Have `read(id)` of those in `names()`."""
+        self._names, self._read = names, read
+
+    def __getitem__(self, request_id: str) -> Any:
+        """Return what is kept of a request that runs."""
+        if request_id not in self._names():
+            raise KeyError(request_id)
+        return self._read(request_id)
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the requests that run."""
+        return iter(list(self._names()))
+
+    def __len__(self) -> int:
+        """Return how many requests run."""
+        return len(self._names())
+
+
+class Pool(View):
     """What a connector is bound to.
 
     Attributes:
         core: the pool itself.
         sizes: tokens per block of each group.
         hash_block_size: tokens of a hash, None without prefix caching.
-        publish: publishes what vLLM would have published by now.
         blocks: all blocks, by id.
         free_block_queue: the free ones.
+        cached_block_hash_to_block: those that can be found.
+        thread: the one that the scheduler runs in. Another one may look, and then nothing is published for it.
         cached_block_hashes_by_block: further hashes of a block by its id: none, since hits end on whole blocks.
         metrics_collector: what vLLM samples the lives of blocks with (``--kv-cache-metrics``), or None.
     """
+
+    called = "block_pool"
+    replaces = "vllm.v1.core.block_pool", "BlockPool"
 
     def __init__(
         self,
@@ -131,22 +308,19 @@ class Pool:
         metrics_collector: Any,
     ) -> None:
         """Stand in front of a pool; nothing is kept before `keep_hashes`."""
-        self.core, self.sizes, self.hash_block_size, self.publish = core, sizes, hash_block_size, publish
+        self.core, self.sizes, self.hash_block_size, self._publish = core, sizes, hash_block_size, publish
         self.metrics_collector = metrics_collector
         self.blocks = _Blocks(self)
         self.free_block_queue = _FreeQueue(self)
+        self.cached_block_hash_to_block = _ByHash(self)
+        self.thread = threading.get_ident()
         self.cached_block_hashes_by_block: Mapping[int, tuple[bytes, ...]] = MappingProxyType({})
         self._hashes: dict[bytes, bytes] | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        """Refuse what vLLM's pool has and this one does not.
-
-        Raises:
-            UnsupportedError: always.
-        """
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise UnsupportedError(f"block_pool.{name} is not supported under Blockwright: unset BLOCKWRIGHT_VLLM")
+    def publish(self) -> None:
+        """Publish what vLLM would have published by now, if it is the scheduler's thread that asks."""
+        if threading.get_ident() == self.thread:
+            self._publish()
 
     def keep_hashes(self) -> None:
         """Keep the hashes of what is published from now on, since a connector is bound."""
@@ -181,6 +355,9 @@ class Pool:
         if self._hashes is None:
             raise UnsupportedError("block_hash: no connector was bound when the scheduler was made")
         group = self.core.block_group(block_id) or 0
+        known = self._hashes.get(key)
+        if known is None and threading.get_ident() != self.thread:  # published a moment ago
+            return None
         return self._hashes[key] + group.to_bytes(4, "big")
 
     def carries(self, block_id: int, block_hash: bytes, group: int) -> bool:
@@ -205,6 +382,23 @@ class Pool:
     def get_num_free_blocks(self) -> int:
         """Return how many blocks can be taken."""
         return self.core.num_free
+
+    def evict_blocks(self, block_ids: Iterable[int]) -> None:
+        """Return if none of the blocks can be found.
+
+        Raises:
+            UnsupportedError: one of them can, and blocks are not forgotten one by one.
+        """
+        self.publish()
+        if found := [block_id for block_id in block_ids if self.core.is_published(block_id)]:
+            raise UnsupportedError(
+                f"block_pool.evict_blocks({found[0]}): a block that can be found is not forgotten alone under "
+                "Blockwright: reset the prefix cache, or unset BLOCKWRIGHT_VLLM"
+            )
+
+    def is_block_writable(self, block: Any) -> bool:
+        """Return whether only one holds a block, and it cannot be found."""
+        return not block.is_null and block.ref_cnt == 1 and block.block_hash is None
 
     def get_usage(self) -> float:
         """Return the share of blocks that are held."""
