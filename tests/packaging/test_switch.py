@@ -10,9 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import blockwright_vllm
 import pytest
 
+import blockwright_vllm
 from blockwright import _switch
 
 ROOT = Path(__file__).resolve().parents[2]
