@@ -12,7 +12,7 @@ SEEN: list[Any] = []
 KEPT: Any = None
 
 
-class Reads(KVConnectorBase_V1, SupportsHMA):
+class Reads(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     """Loads nothing, and looks at each admission."""
 
     def look(self) -> Any:
@@ -46,7 +46,7 @@ class Reads(KVConnectorBase_V1, SupportsHMA):
 
 
 class ByProperty(Reads):
-    def bind_gpu_block_pool(self, mine: Any) -> None:  # type: ignore[override]
+    def bind_gpu_block_pool(self, mine: Any) -> None:
         self._mine = mine
 
     @property
@@ -58,7 +58,7 @@ class ByProperty(Reads):
 
 
 class ByPartial(Reads):
-    def bind_gpu_block_pool(self, mine: Any) -> None:  # type: ignore[override]
+    def bind_gpu_block_pool(self, mine: Any) -> None:
         self.count = functools.partial(helper.look, mine)
 
     def look(self) -> Any:
@@ -73,7 +73,7 @@ class ByHelper(ByProperty):
 
 
 class ByKeeper(Reads):
-    def bind_kv_cache_manager(self, mine: Any) -> None:  # type: ignore[override]
+    def bind_kv_cache_manager(self, mine: Any) -> None:
         self.keeper = helper.Keeper(mine.coordinator.single_type_managers[0].block_pool)
 
     def look(self) -> Any:
@@ -81,7 +81,7 @@ class ByKeeper(Reads):
 
 
 class ByCoordinator(Reads):
-    def bind_kv_cache_manager(self, mine: Any) -> None:  # type: ignore[override]
+    def bind_kv_cache_manager(self, mine: Any) -> None:
         self.coordinator = mine.coordinator
 
     def look(self) -> Any:
@@ -120,7 +120,7 @@ class ByThread(ByProperty):
 
 
 class ByGlobal(Reads):
-    def bind_gpu_block_pool(self, mine: Any) -> None:  # type: ignore[override]
+    def bind_gpu_block_pool(self, mine: Any) -> None:
         global KEPT
         KEPT = mine
 
@@ -139,7 +139,7 @@ class ByStar(Reads):
 class ByDictionary(Reads):
     hidden: Any
 
-    def bind_gpu_block_pool(self, mine: Any) -> None:  # type: ignore[override]
+    def bind_gpu_block_pool(self, mine: Any) -> None:
         self.__dict__["hidden"] = mine
 
     def look(self) -> Any:
@@ -148,7 +148,7 @@ class ByDictionary(Reads):
 
 class ByDecorator(Reads):
     @functools.lru_cache  # noqa: B019
-    def bind_gpu_block_pool(self, mine: Any) -> None:  # type: ignore[override]
+    def bind_gpu_block_pool(self, mine: Any) -> None:
         self.cached = mine
 
     def look(self) -> Any:
@@ -166,7 +166,7 @@ class Deeper(ByProperty):
 
 
 class DeeperByPartial(Reads):
-    def bind_gpu_block_pool(self, mine: Any) -> None:  # type: ignore[override]
+    def bind_gpu_block_pool(self, mine: Any) -> None:
         self.back = functools.partial(helper.deeper, mine.blocks[9])
 
     def look(self) -> Any:
