@@ -5,13 +5,14 @@ once a name or a test is written otherwise, for each thing that it looks for.
 Not covered: what the doors do (tests/core/calls/test_arguments.py); that the core's own doors are there (the build).
 """
 
-import os
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from blockwright.core import SOURCE_ONLY
 
 ROOT = Path(__file__).resolve().parents[2]
 REWRITE = runpy.run_path(str(ROOT / "native/rewrite.py"), run_name="rewrite_under_test")
@@ -45,9 +46,7 @@ MAKE = (
     "import mypyc.build as b; b.mypycify(['small.py', 'other.py'], group_name='group', multi_file=True, opt_level='0')"
 )
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1", reason="independent of the build that runs"
-)
+pytestmark = pytest.mark.skipif(SOURCE_ONLY, reason="independent of the build that runs")
 
 
 @pytest.fixture(scope="module")

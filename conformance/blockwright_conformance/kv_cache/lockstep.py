@@ -23,7 +23,7 @@ from blockwright_spec.reads import Prefix
 from .abstraction import differences, expected
 from .adapter import Explained, Found, ManagerAdapter, Observation
 from .outcome import ManagerOutcome
-from .parts import OTHER, Reply, name_of
+from .parts import OTHER, Reply, name_of, names_of
 
 
 def choice_of(adapter: ManagerAdapter, reply: Reply) -> Choice:
@@ -207,6 +207,8 @@ def miscounted_alone(adapter: ManagerAdapter, state: State) -> list[str]:
     slots = [slot for slot, each in enumerate(state.requests) if ask is not None and isinstance(each, Running)]
     pairs = [(name_of(slot), len(held_alone(state, slot)), ask(name_of(slot))) for slot in slots]
     wrong = [f"{name} holds {wanted} blocks alone, said to be {said}" for name, wanted, said in pairs if wanted != said]
+    if not wrong or differences(expected(state), adapter.observe(names_of(state))):
+        return []  # of other tables, another count is right
     return [f"ALONE-1: {each}" for each in wrong]
 
 

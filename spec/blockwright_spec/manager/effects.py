@@ -6,30 +6,26 @@ before any of them takes a block.
 
 from dataclasses import replace
 
-from ..hints import Leaving, Mark, Wish
+from ..hints import Leaving, Mark
 from ..reads import Ahead, Group, Mamba, cut, saved_end, writes
 from .choices import Choice, legal_order, legal_taking
 from .hits import lost
-from .keeping import leaving, leaving_at_end, passed
+from .keeping import leaving, passed
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .plans import let_go, planned
 from .preconditions import kept_inside, trim_end
-from .publication import last_count, last_end, last_published, replaced, ripened, stepped_on, without
-from .retention import doubled, guarded, held_again, in_order, marked, undoubled
+from .publication import replaced, ripened, stepped_on
+from .retention import doubled, guarded, held_again, in_order, undoubled
 from .state import (
     NULL,
-    Absent,
     Config,
     Copy,
-    Fence,
     Flight,
     Running,
     State,
     Table,
-    Waiting,
     certain,
     held_tables,
-    in_flight,
     owned,
     runs_ahead,
     span,
@@ -141,9 +137,8 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     if isinstance(plan, Refusal):
         return plan
     # CHOOSE
-    batch = let_go(start.tables, plan.gone)
-    order, wants = choice.order(batch), (*plan.wants, *((True,) * count for count in plan.states))
-    kept = shortened(state.config, start, plan.tables)
+    batch, wants = let_go(start.tables, plan.gone), (*plan.wants, *((True,) * count for count in plan.states))
+    order, kept = choice.order(batch), shortened(state.config, start, plan.tables)
     ending = leaving(state.config, start.tables, plan.gone, start.added.wants)
     freed = adopted(requeued(replaced(state, slot, kept), order, ending), plan.tables)
     shared, over = (blocks_at(kept.tables, entries) for entries in (plan.copied, plan.outgrown))
@@ -216,49 +211,3 @@ def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], beg
         after = replace(after, flights=(*after.flights[:-1], (*after.flights[-1], flight)))
     is_delayed = step.new == 0 or step.publication is Publication.LATER
     return stepped_on(after, slot, not (is_delayed or config.added.settles), is_delayed)
-
-
-def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice, has_run: bool = True) -> Outcome:
-    """Release all blocks of a slot as one batch and leave `successor` in it (FENCE-1).
-
-    What it has computed for certain is published before (PUB-5). While a step in flight computes tokens of the request,
-    or a load of it is on its way, the batch waits for that. If its last step is in flight, or has not run by the
-    engine's count, its states stay unpublished (MAMBA-5).
-    """
-    steps, request = in_flight(state, slot), state.requests[slot]
-    tables = owned(request) if isinstance(request, Running) else ()
-    batch = tuple(tuple(block for block in table if block != NULL) for table in tables)
-    is_loading = isinstance(request, Running) and request.added.loading > 0
-    count = last_count(state, slot, has_run)
-    done = last_published(ripened(state, slot) if has_run and not steps else state, slot, count)
-    left, last = replaced(done, slot, successor), done.requests[slot]
-    whose, wish = (request.prefix[0], request.added.wish) if isinstance(request, Running) else (0, Wish())
-    resumes = isinstance(successor, Waiting)
-    end = last_end(state.config, last, count) if isinstance(last, Running) else 0
-    ending = leaving_at_end(state.config, last, resumes, end) if isinstance(last, Running) else Leaving()
-    fence = Fence(steps[-1] if steps else None, slot, batch, whose, wish, ending)
-    fenced = replace(left, flights=orphaned(state, slot), fences=(*state.fences, fence), due=without(left.due, slot))
-    return Done(fenced) if steps or is_loading else returned(fenced, (fence,), choice)
-
-
-def orphaned(state: State, slot: int) -> tuple[tuple[Flight, ...], ...]:
-    """Return the steps in flight after a request has gone: they still compute its tokens, for no request."""
-    return tuple(
-        tuple(replace(flight, slot=None) if flight.slot == slot else flight for flight in step)
-        for step in state.flights
-    )
-
-
-def returned(state: State, due: tuple[Fence, ...], choice: Choice) -> Outcome:
-    """Take fences away, and release the blocks behind them, a batch after another."""
-    for fence in due:
-        # CHOOSE
-        order = choice.order(fence.tables)
-        if not legal_order(sum(fence.tables, ()), order):
-            return Refusal(Reason.ILLEGAL_CHOICE)
-        # EFFECT
-        at = state.fences.index(fence)
-        left = replace(state, fences=(*state.fences[:at], *state.fences[at + 1 :]))
-        state = requeued(marked(left, fence), order, fence.leaving)
-    return Done(state)
-    # SAME: keys, contents of published blocks, requests.

@@ -1,8 +1,8 @@
-"""Part one, chapter 30: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 31: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
-from . import events, metrics, pool_laws, retention_laws, step_laws, table_laws, unit_laws
+from . import ending, events, metrics, pool_laws, retention_laws, step_laws, table_laws, unit_laws
 from .in_time import explain, forgetting, forks, giving_up, outside, time_laws
 
 BLOCK_LAWS = (
@@ -81,7 +81,7 @@ STEP_LAWS = (
         unit_laws.law_copied_has_run, "vLLM 0.32 MambaManager.cached_blocks_this_step guards states only; known bug E32"
     ),
     listed(unit_laws.law_tail_is_found, "vLLM RFC #45702: partial cache hits for hybrid models"),
-    listed(unit_laws.law_last_is_published, "vLLM V1: a block is cached with the next step only; known bug E130"),
+    listed(ending.law_last_is_published, "vLLM V1: a block is cached with the next step only; known bug E130"),
     listed(unit_laws.law_resend_hits, "vLLM RFC #45702: partial cache hits for hybrid models"),
     listed(unit_laws.law_state_is_saved, "vLLM BlockPool.move_block_hashes: the key moves to the copy; known bug E39"),
     listed(unit_laws.law_parts_are_near, "ours: what large blocks lose of a system prompt; known bug E35"),

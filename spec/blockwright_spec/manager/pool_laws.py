@@ -1,4 +1,4 @@
-"""Part one, chapter 16: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
+"""Part one, chapter 17: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
 
 from ..reads import Mamba, Prefix, cut, margin, needed, shows
 from .added import continues, keyed

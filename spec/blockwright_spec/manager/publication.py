@@ -14,7 +14,7 @@ from .added import end_of, keyed, named
 from .hits import useful
 from .preconditions import awaited
 from .retention import doubled, undoubled
-from .state import NULL, Config, Request, Running, State, certain, in_flight, keys_of, recurrent, runs_ahead
+from .state import NULL, Config, Request, Running, State, certain, keys_of, recurrent, runs_ahead
 from .units import ends_in
 
 
@@ -142,54 +142,6 @@ def due_published(state: State, slot: int, stop: int) -> State:
 def due_tails(request: Running, count: int) -> tuple[int, ...]:
     """Return the tails within `count` tokens that are still to be published."""
     return tuple(end for end in request.added.tails if end <= count)
-
-
-def last_count(state: State, slot: int, has_run: bool) -> int:
-    """Return how many tokens a request has computed for certain as it lets go of its blocks, to be published (PUB-5).
-
-    With a step in flight, those that are settled. None if it puts publication off, or its last step has not run.
-    """
-    request, config = state.requests[slot], state.config
-    if not (isinstance(request, Running) and config.caching) or request.added.is_delayed or is_private(config, request):
-        return 0
-    done = max(certain(request), request.settled) if has_run else 0
-    return min(request.computed, request.settled if in_flight(state, slot) else done)
-
-
-def last_end(config: Config, request: Running, count: int) -> int:
-    """Return the end of the part that a request publishes as it ends, of so many tokens; 0 if none, or without units.
-
-    Beside recurrent layers only where its last step stopped at a unit: other states inside blocks are not there.
-    """
-    unit, most = config.added.unit, max(0, min(count, keyed(config.added, request.prefix)))
-    left = certain(request) if recurrent(config) else most
-    is_left = not recurrent(config) or (left % (unit or 1) == 0 and holds_state(config, request, left))
-    return left if unit and left <= most and is_left else 0
-
-
-def last_published(state: State, slot: int, count: int) -> State:
-    """Publish what `count` tokens filled, as a request lets go of its blocks, and the last part (PUB-5).
-
-    A state where its last step stopped. One that has run ahead is known if all that was written holds.
-    """
-    request, ahead = state.requests[slot], runs_ahead(state.config)
-    if not isinstance(request, Running) or not count:
-        return state
-    is_left = not in_flight(state, slot) and (not ahead or count == request.written)
-    stop = certain(request) if is_left else None
-    after = state if ahead or stop is None else filled_published(state, slot, min(count, stop), stop, Mamba)
-    return last_tail(filled_published(after, slot, count, stop), slot, count)
-
-
-def last_tail(state: State, slot: int, count: int) -> State:
-    """Publish the last part of what a request has computed, as it ends, and what the same tokens would hit (UNIT-4)."""
-    request, unit = state.requests[slot], state.config.added.unit
-    if not isinstance(request, Running) or not unit:
-        return state
-    end = last_end(state.config, request, count)
-    tails = tuple(each // unit * unit for each in (end, min(end, len(request.prefix[1]) - 1)))
-    last = replaced(state, slot, replace(request, added=replace(request.added, tails=tails, end_tails=tails)))
-    return tails_published(last, slot, end)
 
 
 def alone(state: State, block: int) -> State:

@@ -1,4 +1,4 @@
-"""Part one, chapter 17: the laws of block tables: what they must hold for the next token, and what they must not."""
+"""Part one, chapter 18: the laws of block tables: what they must hold for the next token, and what they must not."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Part one, chapter 15: the transitions, one for each call that an engine makes.
+"""Part one, chapter 16: the transitions, one for each call that an engine makes.
 
 All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what changes, SAME what stays. The steps of
 the model run in the order of the calls, so that tokens count as written by the call that gives them slots.
@@ -9,7 +9,8 @@ from dataclasses import replace
 from ..hints import Mark
 from ..reads import Prefix
 from .choices import Choice, legal_order, legal_serving
-from .effects import requeued, serve, vacated, written
+from .effects import requeued, serve, written
+from .ending import vacated
 from .hits import found, holding, served
 from .keeping import learned, leaving
 from .lease import heard
@@ -172,10 +173,8 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
-    if settled < 0:
-        return Refusal(Reason.NEGATIVE)
-    if settled > request.written:
-        return Refusal(Reason.UNWRITTEN)
+    if not 0 <= settled <= request.written:
+        return Refusal(Reason.NEGATIVE if settled < 0 else Reason.UNWRITTEN)
     if state.config.added.overlaps and settled > request.settled:
         return Refusal(Reason.UNSETTLED)
     # CHOOSE

@@ -1,10 +1,11 @@
-"""Part one, chapter 29: what hits that end inside blocks need: laws of tails, of copies made of them, and of room."""
+"""Part one, chapter 30: what hits that end inside blocks need: laws of tails, of copies made of them, and of room."""
 
 from dataclasses import replace
 
-from ..reads import Mamba, hit_ends
+from ..reads import hit_ends
 from .added import StepAdded, end_of, keyed, named
-from .hits import found, useful
+from .ending import publishes
+from .hits import found
 from .lru import LRU
 from .outcomes import Done, Fits, Plan, Refusal, Step, When
 from .plans import plan_admission
@@ -21,7 +22,6 @@ from .state import (
     Waiting,
     certain,
     draft_states,
-    in_flight,
     key,
     keys_of,
     recurrent,
@@ -157,42 +157,6 @@ def ended(before: State, after: State, old: Running, new: Request) -> bool:
     if old.added.is_lost:
         return False
     return bool(before.config.added.unit) and new is not old and not isinstance(new, Running) and not after.fences
-
-
-def publishes(config: Config, request: Running) -> bool:
-    """Return whether a request publishes what it computes: nothing of it was forgotten, nor was that put off last."""
-    return config.caching and not request.added.is_delayed and not is_private(config, request)
-
-
-def law_last_is_published(before: State, done: Done) -> bool:
-    """PUB-5: when a request lets go of its blocks, all that it has computed, with keys, is found in whole blocks.
-
-    That is, unless it put publication off. With a step in flight the settled tokens count, and nothing if the last step
-    had not run; drafts that were accepted last are not certain yet. Of a recurrent layer it is where that step stopped.
-    """
-    found_now = frozenset(content for _, content in done.state.keys)
-    return all(
-        content in found_now
-        for slot, (old, new) in enumerate(zip(before.requests, done.state.requests, strict=True))
-        if isinstance(old, Running) and not isinstance(new, Running) and publishes(before.config, old)
-        for content in last_contents(before, old, slot, done.kept is None)
-    )
-
-
-def last_contents(state: State, request: Running, slot: int, has_run: bool) -> tuple[Content, ...]:
-    """Return the contents of the whole blocks that a request holds and has computed for certain."""
-    config, stop, steps = state.config, certain(request), in_flight(state, slot)
-    done = request.settled if steps else max(stop, request.settled) * has_run
-    least = min(request.computed, done, keyed(config.added, request.prefix))
-    is_left = not steps and holds_state(config, request, stop)
-    return tuple(
-        named(config.added, at, request.prefix, end)
-        for at, group in enumerate(config.groups)
-        for entry, block in enumerate(request.tables[at])
-        for end in ((entry + 1) * group.block_size,)
-        if block != NULL and end <= least and useful(config, at, entry)
-        if not isinstance(group.kind, Mamba) or (is_left and end == stop)
-    )
 
 
 def longest_units(state: State, request: Running) -> tuple[int, ...]:

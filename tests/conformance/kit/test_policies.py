@@ -85,6 +85,7 @@ def manager_of() -> Callable[..., Any]:
         def serve(number: int) -> None:
             request = Request(f"request {number}", [number] * 6, block_size=2)
             manager.allocate_slots(request, 6)
+            request.num_computed_tokens = 6
             manager.free(request)
 
         return manager, serve

@@ -162,11 +162,12 @@ def last_count(state: State, tables: RequestTables, request: Request, computed: 
     """Return how many tokens a request has computed for certain as it lets go of its blocks, to be published.
 
     With a step in flight, those that are settled. None if it puts publication off, if something that it held was
-    forgotten, or if the engine's count does not cover its last step, which then has not run. law: PUB-5.
+    forgotten, or if the engine's count does not cover its last step, which then has not run. law: PUB-5, FORGET-6.
     """
     config = state.config
-    is_private = tables.by_group[0].num_published > config.max_len
-    if not config.caching or tables.is_delayed or is_private or request._block_size <= 0:
+    if not config.caching or tables.is_delayed or request._block_size <= 0:
+        return 0
+    if tables.by_group[0].num_published > config.max_len:  # private: something that it held was forgotten
         return 0
     count = num_certain(tables, request)
     if in_flight:

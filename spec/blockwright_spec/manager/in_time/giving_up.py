@@ -1,4 +1,4 @@
-"""Part one, chapter 28: steps that are given up before they have run.
+"""Part one, chapter 29: steps that are given up before they have run.
 
 A forward fails, memory runs out, a client goes away: then slots were given, and blocks published, for tokens that
 nobody computes. The engine lets go of the requests of such a step with its own count, which does not cover them. All
@@ -17,7 +17,7 @@ from ...hints import Mark
 from ...reads import Mamba
 from ..added import end_of
 from ..choices import Choice
-from ..effects import vacated
+from ..ending import vacated
 from ..outcomes import Done, Outcome, Reason, Refusal
 from ..publication import is_private, made_private, replaced
 from ..state import Absent, Content, Running, State, Waiting, certain, keys_of, span

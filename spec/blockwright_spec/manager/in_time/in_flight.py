@@ -1,4 +1,4 @@
-"""Part one, chapter 19: steps that are in flight until they are settled, and tokens that are loaded from elsewhere.
+"""Part one, chapter 20: steps that are in flight until they are settled, and tokens that are loaded from elsewhere.
 
 A step is started, requests are given slots in it, and it runs while the next is prepared. It is settled when it is
 known to be done, and which of its drafts were rejected: later steps then move back as far. What a step in flight
@@ -9,7 +9,8 @@ that ends meanwhile wait behind a fence, to return in the order in which they wo
 from dataclasses import replace
 
 from ..choices import Choice
-from ..effects import returned, vacated, written
+from ..effects import written
+from ..ending import returned, vacated
 from ..outcomes import Done, Outcome, Reason, Refusal
 from ..publication import published, replaced, ripened
 from ..state import Flight, Running, State, Waiting, is_loading, recurrent, resumed

@@ -1,4 +1,4 @@
-"""Part one, chapter 23: laws of time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
+"""Part one, chapter 24: laws of time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
 
 from ...reads import Ahead, Cross, Group, Mamba, cut, dead, entries, writes
 from ...reads import drafts_beside as beside
