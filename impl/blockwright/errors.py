@@ -173,6 +173,10 @@ class UnsupportedError(BlockwrightError, NotImplementedError):
     """A combination that Blockwright refuses on purpose; the message gives the reason."""
 
 
+class ExcludedOptionsError(InvalidArgumentError, UnsupportedError):
+    """Two options that exclude each other; the message names both, the reason and the remedy."""
+
+
 class OffloadError(BlockwrightError):
     """Base of the errors of `blockwright.offload`."""
 

@@ -54,6 +54,7 @@ from blockwright.core.tables.group import group_tables, refuse_eagle
 from blockwright.core.tables.view import GroupView
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import KVCacheEvent
+from blockwright.exclusions import refuse_exclusions
 from blockwright.kinds import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec, SlidingWindowSpec
 
 ABOVE: Final[dict[str, Callable[..., Any]]] = {}
@@ -193,6 +194,7 @@ class KVCacheManager:
 
         Raises:
             InvalidArgumentError: names the argument.
+            ExcludedOptionsError: two options that exclude each other (`blockwright.exclusions` has the table).
             UnsupportedError: a combination that no kind allows.
         """
         if isinstance(max_model_len, bool) or not 1 <= max_model_len <= MAX_LENGTH:
@@ -200,8 +202,6 @@ class KVCacheManager:
         groups = list(kv_cache_config.kv_cache_groups)
         if not 0.0 <= watermark <= 1.0:
             raise InvalidArgumentError(f"watermark: must be a share within 0.0..1.0, not {watermark!r}")
-        if publish_on_settlement and not overlap_steps:
-            raise InvalidArgumentError("publish_on_settlement: steps are settled only with overlap_steps=True")
         if not 0.0 <= hint_guard <= 1.0:
             raise InvalidArgumentError(f"hint_guard: must be a part within 0.0..1.0, not {hint_guard!r}")
         encoders = [isinstance(group.kv_cache_spec, CrossAttentionSpec) for group in groups]
@@ -213,6 +213,27 @@ class KVCacheManager:
             raise UnsupportedError(
                 "enable_caching: cross-attention blocks are never cached, so no prefix is; turn it off"
             )
+        recurrent = [group.kv_cache_spec for group in groups if isinstance(group.kv_cache_spec, MambaSpec)]
+        runs_ahead = any([spec.runs_ahead for spec in recurrent])
+        given = {
+            "enable_caching=False": not enable_caching,
+            "enable_kv_cache_events": enable_kv_cache_events,
+            "eviction_policy": eviction_policy is not None,
+            "explain_evictions": explain_evictions,
+            "hint_guard": hint_guard > 0,
+            "keep_wanted": bool(keep_wanted),
+            "overlap_steps": overlap_steps,
+            "overlap_steps=False": not overlap_steps,
+            "passing_spares": bool(passing_spares),
+            "prefix_match_unit": prefix_match_unit is not None,
+            "publish_on_settlement": publish_on_settlement,
+            "runs_ahead=True": runs_ahead,
+            "shares": shares is not None,
+            "track_evictions": track_evictions,
+            "use_eagle": use_eagle,
+            "verify_tokens": verify_tokens,
+        }
+        refuse_exclusions(given)
         refuse_eagle([group.kv_cache_spec for group in groups], use_eagle)
         pool = BlockPool(
             kv_cache_config.num_blocks,
@@ -224,16 +245,7 @@ class KVCacheManager:
         )
         unit = 0 if prefix_match_unit is None else prefix_match_unit
         if prefix_match_unit is not None:
-            refused = {
-                "enable_caching=False": not enable_caching,
-                "use_eagle": use_eagle,
-                "verify_tokens": verify_tokens,
-                "explain_evictions": explain_evictions,
-                "shares": shares is not None,
-                "hint_guard": hint_guard > 0,
-                "eviction_policy": eviction_policy is not None,
-            }
-            _check_unit(unit, [name for name, given in refused.items() if given], groups)
+            _check_unit(unit, groups)
             pool._keep_tails()
         pool._guard = int(hint_guard * (kv_cache_config.num_blocks - 1))
         if shares is not None:
@@ -243,8 +255,7 @@ class KVCacheManager:
         if _keeps_wanted(keep_wanted, passing_spares, groups, pool):
             _require_interval(wanted_interval, groups)
             # With a unit, states are kept where prompts part, to the token: those at block ends serve hardly any hit.
-            sizes = [group.kv_cache_spec.block_size for group in groups if isinstance(group.kv_cache_spec, MambaSpec)]
-            learns = passing_spares is None and not any([0 < unit < size for size in sizes])
+            learns = passing_spares is None and not any([0 < unit < spec.block_size for spec in recurrent])
             pool._keep_wanted(passing_spares or 0, WHOLE if learns else 0, wanted_interval)
         elif wanted_interval != 0 or passing_spares is not None:
             name = "passing_spares" if wanted_interval == 0 else "wanted_interval"
@@ -254,14 +265,9 @@ class KVCacheManager:
         managers = [
             group_tables(group.kv_cache_spec, pool, number, dcp_world_size) for number, group in enumerate(groups)
         ]
-        recurrent = [group.kv_cache_spec for group in groups if isinstance(group.kv_cache_spec, MambaSpec)]
         most = [spec.num_speculative_blocks for spec in recurrent]
-        runs_ahead = any([spec.runs_ahead for spec in recurrent])
-        if runs_ahead and (overlap_steps or not all([spec.runs_ahead for spec in recurrent])):
-            raise UnsupportedError(
-                "kv_cache_config: recurrent layers with runs_ahead=True stand beside no others, and without "
-                "overlap_steps, since they keep the states of all steps that are not settled themselves"
-            )
+        if runs_ahead and not all([spec.runs_ahead for spec in recurrent]):
+            raise UnsupportedError("kv_cache_config: recurrent layers with runs_ahead=True stand beside no others")
         sizes = [int(manager._block_size) for manager in managers]
         config = Config(
             kv_cache_config,
@@ -1199,12 +1205,10 @@ def _require_interval(tokens: int, groups: list[KVCacheGroupSpec]) -> None:
         )
 
 
-def _check_unit(unit: int, refused: list[str], groups: list[KVCacheGroupSpec]) -> None:
-    """Check that hits may end at multiples of a unit, beside the other options."""
+def _check_unit(unit: int, groups: list[KVCacheGroupSpec]) -> None:
+    """Check that hits may end at multiples of a unit."""
     if unit < 1:
         raise InvalidArgumentError(f"prefix_match_unit: must be at least 1 token, not {unit}")
-    if refused:
-        raise UnsupportedError(f"prefix_match_unit: not together with {', '.join(refused)}; leave one out")
     for group in groups:
         spec = group.kv_cache_spec
         if spec.block_size % unit != 0:
@@ -1215,8 +1219,6 @@ def _keeps_wanted(asked: bool | None, spares: int | None, groups: list[KVCacheGr
     """Return whether passing blocks are evicted first, as asked for, or as the kinds of layers suggest."""
     if spares is not None and (isinstance(spares, bool) or not 0 <= spares < pool.num_blocks):
         raise InvalidArgumentError(f"passing_spares: must be within 0..{pool.num_blocks - 1} blocks, not {spares!r}")
-    if spares and pool._order is not None:
-        raise InvalidArgumentError("passing_spares: shares and an eviction_policy spare none; leave it out, or give 0")
     kinds = [type(group.kv_cache_spec) for group in groups]
     forgets = SlidingWindowSpec in kinds or ChunkedLocalAttentionSpec in kinds
     if asked and not (pool.enable_caching and (forgets or MambaSpec in kinds)):
