@@ -129,7 +129,8 @@ def publish(state: State, request: Request, num_computed_tokens: int, has_run: b
         )
     make_keys(state, request, count)
     reserve_tails(state, tables)
-    is_delayed = tables.is_delayed and count < num_certain(tables, request)
+    # What is being loaded is not certain yet.
+    is_delayed = tables.is_delayed and count < min(num_certain(tables, request), tables.num_written)
     journal = state.journal
     if journal is not None:
         journal._stamp()
