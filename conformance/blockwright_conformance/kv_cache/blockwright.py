@@ -327,8 +327,8 @@ class BlockwrightAdapter:
         try:
             self.note_call(name)
             request = self.owned(name)
-            self.manager.finish_load(request, count)
-            self.counts[name] = max(self.counts.get(name, 0), request.num_computed_tokens)  # perhaps of an ended one
+            if self.manager.finish_load(request, count):
+                self.counts[name] = min(self.counts[name] + count, request.num_tokens - 1)
         finally:
             if absent:
                 self.forget(name)

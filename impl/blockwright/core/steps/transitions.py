@@ -62,14 +62,17 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
     rules = [group.rule for group in state.groups]
     num_computed = common_hit(rules, probes, config.whole_alignment, max_length)
     junction = longest_of_all(rules, probes, config.whole_alignment, max_length)
-    if state.config.unit > 0 and may_end_inside(state):
-        most = max_length
+    if state.config.unit > 0:
+        most, ends_inside = max_length, may_end_inside(state)
         full = [group for group in state.groups if group.keeps_all]
-        if 0 < len(full) < len(state.groups):
+        # Without any part of a block, layers that read everything may still part inside a larger block of others.
+        is_smaller = any([group._block_size < state.config.most_size for group in full])
+        if 0 < len(full) < len(state.groups) and (ends_inside or is_smaller):
             those = [probe for probe, group in zip(probes, state.groups) if group.keeps_all]
             junction = longest_inside(state, request, full, those, junction, max_length)
             most = junction  # no hit is longer than that of some of its groups
-        num_computed = longest_inside(state, request, state.groups, probes, num_computed, most)
+        if ends_inside:
+            num_computed = longest_inside(state, request, state.groups, probes, num_computed, most)
     if not has_room(state, request.num_tokens, num_computed):
         num_computed = 0
     if junction > num_computed and not has_room(state, request.num_tokens, junction):
