@@ -248,13 +248,16 @@ class Stores:
         return names.reports or bool(names.unknown) or (request.cache_salt, request.lora_name) != (None, None)
 
     def _due_parts(self, groups: list[GroupBlocks], request: Request, done: int) -> list[tuple[int, int]]:
-        """Return the parts of a running request to look for, now that some of its tokens are computed."""
+        """Return the parts of a running request to look for, now that some of its tokens are computed.
+
+        A state that the next step writes over is found in its copy, which was made before that step ran.
+        """
         name = request.request_id
         if name not in self._parts:
             self._parts[name] = self._ends(groups, request, request.num_prompt_tokens)
         elif self._parts[name]:  # one that was not published a block later never is
             self._parts[name] = [each for each in self._parts[name] if done < each[0] + 2 * groups[each[1]].tokens]
-        return [each for each in self._parts[name] if each[0] <= done]
+        return [(end, group) for end, group in self._parts[name] if end + (not groups[group].manager.is_row()) <= done]
 
     def _ends(self, groups: list[GroupBlocks], request: Request, count: int) -> list[tuple[int, int]]:
         """Return the ends and groups of the parts that the first tokens of a request end with.
