@@ -116,13 +116,13 @@ class Stores:
         self.behind.pop(request_id, None)
 
     def end_request(self, request: Request) -> None:
-        """Store the part with which a request ended, count its blocks as just used, the first as the last used of them,
-        and forget the request.
-        """
+        """Store its last parts, count its blocks as just used, the first as the last used, and forget a request."""
         stops = self._next.get(request.request_id)
-        if self._parts.pop(request.request_id, None) is not None:
+        if self._manager.prefix_match_unit is not None and request.block_size is not None:
             groups = self._groups(request)
-            ends = self._ends(groups, request, request.num_tokens)
+            left = self._parts.get(request.request_id)
+            ends = self._ends(groups, request, request.num_prompt_tokens) if left is None else left
+            ends = [*dict.fromkeys((*ends, *self._ends(groups, request, request.num_tokens)))]
             last = [part for *_, part in self._parts_there(groups, request, ends, ())]
             self.num_refused += len(last) - self._store(last)
         if stops is not None and request.block_size is not None:
