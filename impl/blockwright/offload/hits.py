@@ -265,14 +265,16 @@ def external_hit(
 def ends_inside(probes: Sequence[_Probe], request: Request, length: int, alignment: int, unit: int) -> list[int]:
     """Return lengths inside blocks at which a hit longer than `length` may end, the longest first.
 
-    That is in the block in which the hit of whole blocks ends, or in that behind all that full attention has; and at
-    the request's own end, where a recurrent layer has left a state even if it has none at the end of a block.
+    That is in the block in which the hit of whole blocks ends, or in the last one that full attention has and the one
+    behind it; and at the request's own end. There a recurrent layer may have left a state though it has none at the end
+    of a block.
     """
     most = min(request.num_keyed(), request.num_tokens - 1) // unit * unit
     starts = [length - length % alignment]
     for probe in probes:
         if probe.blocks.manager.keeps_all:
-            starts.append(probe.after_run())
-            most = min(most, starts[-1] + probe.blocks.tokens - unit)
+            stop = probe.after_run()
+            starts += [stop - stop % alignment - alignment, stop - stop % alignment]
+            most = min(most, stop + probe.blocks.tokens - unit)
     ends = {end for start in starts for end in range(start + unit, start + alignment, unit)}
     return sorted((end for end in {*ends, most} if length < end <= most and end % alignment), reverse=True)
