@@ -36,7 +36,9 @@ class Slots(Copies):
     """Moves blocks slot by slot: of what changes while it is being read, the slots that changed arrive torn."""
 
     def carry(self, job_id: int, source: Any, destination: Any) -> bool:
-        for block, was, now in zip(destination.block_ids, self.first[job_id], self.read(source), strict=True):
+        before: list[Any] = self.first[job_id]
+        after: list[Any] = self.read(source)
+        for block, was, now in zip(destination.block_ids, before, after, strict=True):
             slots = tuple(one if one == other else "torn" for one, other in zip(was, now, strict=True))
             self.contents[destination.medium()][block] = slots
         return True

@@ -106,7 +106,7 @@ class GroupBlocks:
 
     def parts(self, length: int) -> list[int]:
         """Return the ends of the parts of a block that hold all that a hit reads in it: that of the request's own end,
-        and the shortest.
+        and the shortest. law: PART-1.
         """
         last = min((length // self.tokens + 1) * self.tokens, self._request.num_keyed() // self._unit * self._unit)
         return [last, length] if self.manager.is_row() and last > length else [length]

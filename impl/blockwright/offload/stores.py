@@ -262,7 +262,7 @@ class Stores:
     def _ends(self, groups: list[GroupBlocks], request: Request, count: int) -> list[tuple[int, int]]:
         """Return the ends and groups of the parts that the first tokens of a request end with.
 
-        Of states also those of all but the last token: of attention the longer part serves.
+        Of states also those of all but the last token: of attention the longer part serves. law: PART-2.
         """
         unit, most = self._manager.prefix_match_unit or 1, count - request.hasher.key_lookahead
         last, resent = (max(end, 0) // unit * unit for end in (most, min(most, count - 1)))
