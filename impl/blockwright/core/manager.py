@@ -386,7 +386,8 @@ class KVCacheManager:
             delay_cache_blocks: publish later, by `cache_blocks`.
             num_draft_tokens: how many of the new tokens are drafts; needed with recurrent layers and `overlap_steps`.
             num_external_computed_tokens: tokens after the hit that are loaded from elsewhere, with no new tokens; they
-                are published, and the request goes on, after `finish_load`.
+                are published, and the request goes on, after `finish_load`. A load writes whole blocks: of a hit that
+                ends inside a block, it also brings what that block holds.
             num_encoder_tokens: tokens that cross-attention reads, with a new request.
             full_sequence_must_fit: start a new request only if all its tokens would fit, in steps as large as this.
             reserved_blocks: blocks to leave to others; a new request that finds the pool idle need not leave any.
@@ -531,8 +532,7 @@ class KVCacheManager:
         """Return whether a new request could ever load tokens after a hit, however many blocks are free now.
 
         A load takes all blocks that the tokens after it read at once. It fits wherever the request could have computed
-        the same tokens; a connector offers no more than that. The hit need not be there, but it must end with a whole
-        block: nothing is loaded after one that ends inside a block. Complexity: O(groups). law: LIVE-1.
+        the same tokens; a connector offers no more than that. The hit need not be there. O(groups). law: LIVE-1.
 
         Raises:
             InvalidArgumentError: a count is out of range, or the request was made with another block size or hasher.
@@ -800,11 +800,12 @@ class KVCacheManager:
         prefix, cut back to a length at which every layer has all that the next token reads. With windows or recurrent
         layers this is often the hit before the load. For a request that was freed while it was loading, its blocks
         return now, the answer is False, and nothing else is to be done, even if it runs again. Complexity: O(blocks).
-        law: LOAD-1, READ-1, TRIM-1.
+        law: LOAD-1, LOAD-2, READ-1, TRIM-1.
 
         Args:
             request: the request that loads.
-            num_loaded_tokens: the first tokens after the hit for which all data that had to be loaded came.
+            num_loaded_tokens: the first tokens after the hit for which all data that had to be loaded came; after a
+                hit that ends inside a block, counted from the start of that block.
 
         Raises:
             UnknownStepError: nothing is being loaded for the request.

@@ -94,8 +94,8 @@ class OffloadingConnector:
             InvalidArgumentError: the manager does not cache, or does not track evictions; an unknown `store_on`; a pair
                 of media without a handler; a tier with more places than its handler reaches.
             UnsupportedError: offloaded blocks of several device blocks, stored on eviction (which takes blocks one by
-                one); a manager that verifies tokens (offloaded blocks are known by their hash only), recomputes the
-                end of a hit (``use_eagle``), or has hits that end inside blocks (``prefix_match_unit``).
+                one) or with hits that end inside blocks (``prefix_match_unit``); a manager that verifies tokens
+                (offloaded blocks are known by their hash only) or recomputes the end of a hit (``use_eagle``).
         """
         if store_on not in WHEN:
             raise InvalidArgumentError(f"store_on: must be one of {', '.join(WHEN)}, not {store_on!r}")
@@ -109,9 +109,11 @@ class OffloadingConnector:
             )
         if manager.block_pool.verifies_tokens or manager.use_eagle:
             raise UnsupportedError("manager: offloading goes neither with verify_tokens nor with use_eagle")
-        if manager.prefix_match_unit is not None:
-            # A load of a whole block may come before the copy of the part that the device has of it.
-            raise UnsupportedError("manager: tiers hold whole blocks; make it without prefix_match_unit")
+        if manager.prefix_match_unit is not None and chain.device_blocks_per_block > 1:
+            raise UnsupportedError(
+                f"manager: with prefix_match_unit a tier's block is one of the device, not "
+                f"{chain.device_blocks_per_block}; make the chain with device_blocks_per_block=1"
+            )
         check_wiring(manager.block_pool.num_blocks, chain.tiers, worker)
         self._identity = identity_of(worker)
         self._worker = worker
@@ -267,6 +269,7 @@ class OffloadingConnector:
                 num_computed,
                 self._per_block,
                 lambda length: length <= most and self._manager.can_load(request, num_computed, length - num_computed),
+                self._manager.prefix_match_unit,
             )
 
         def has_room(needed: list[NeededBlock]) -> bool:
@@ -287,10 +290,14 @@ class OffloadingConnector:
         asked = [block for block in needed if self._names.asks(block.key)]
         groups = self._groups(request) if asked else []
         for block in asked:
-            self._names.note(block.key, groups[block.group].stored(block.first_entry // self._per_block))
+            blocks = groups[block.group]
+            end = next(end for end in blocks.parts(block.end_token) if blocks.key_to(end) == block.key)
+            self._names.note(block.key, blocks.stored(end))
 
     def _groups(self, request: Request) -> list[GroupBlocks]:
-        return [GroupBlocks(each, at, request, self._per_block) for at, each in enumerate(self._manager.managers)]
+        unit = self._manager.prefix_match_unit
+        managers = enumerate(self._manager.managers)
+        return [GroupBlocks(each, at, request, self._per_block, unit) for at, each in managers]
 
     def _check_keys(self, request: Request) -> None:
         """Refuse a request with keys that are not those of the blocks."""
@@ -325,13 +332,18 @@ class OffloadingConnector:
             tables = self._manager.get_block_ids(request.request_id) if num_external_tokens else ()
             self._found.pop(request.request_id, None)
             if num_external_tokens and found is not None:
-                self._load(Load(request, found.num_external, found.num_computed, found.needed), tables)
+                self._load(self._load_of(request, found), tables)
+
+    def _load_of(self, request: Request, found: FoundHit) -> Load:
+        """Return the load of a hit: it begins with a block, in which the device's own hit may end. law: LOAD-2."""
+        rest = found.num_computed % math.lcm(*[manager.block_size for manager in self._manager.managers])
+        return Load(request, found.num_external + rest, found.num_computed - rest, found.needed)
 
     def _load(self, load: Load, tables: tuple[list[int], ...]) -> None:
         """Begin a load of all that was found, or of its first part, if the rest is gone or has no room."""
         managers = self._manager.managers
         starts = [load.num_computed // manager.block_size for manager in managers]
-        stops = [(load.num_computed + load.num_tokens) // manager.block_size for manager in managers]
+        stops = [-(-(load.num_computed + load.num_tokens) // manager.block_size) for manager in managers]
         places = destinations(load.needed, tables, starts, stops, self._per_block)
         keys = [block.key for block in load.needed]
         self._chain.touch(keys)

@@ -51,6 +51,7 @@ LAWS = (
     listed(time_laws.law_fence_has_its_step, "chapter `in_time.in_flight`; known bug B53"),
     listed(time_laws.law_found_is_settled, "chapter `in_time.in_flight`; known bug B42"),
     listed(time_laws.law_load_is_hidden, "chapter `in_time.in_flight`; known bugs B47, B59"),
+    listed(time_laws.law_load_has_own_blocks, "vLLM scheduler: a longer remote hit and a local part; known bug E180"),
     listed(time_laws.law_head_is_served, "chapter `plans`: admission; known bugs B34, B35"),
     listed(time_laws.law_waiting_returns, "chapter `plans`: refusals; vLLM issue 49674"),
     listed(unit_laws.law_hit_fits, "chapter `units`: room; known bugs E120, E121"),

@@ -10,7 +10,7 @@ from ..reads import Ahead, Cross, Full, Group, Mamba, dead, drafts_beside, entri
 from .added import end_of
 from .lease import heard
 from .outcomes import Fits, Plan, Reason, Refusal, Step
-from .preconditions import going, starting, trim_end
+from .preconditions import cut_for_load, going, starting, trim_end
 from .state import (
     NULL,
     Config,
@@ -233,7 +233,10 @@ def shared(state: State, tables: tuple[Table, ...], copied: tuple[int | None, ..
 def plan_admission(state: State, slot: int, hit: Hit, step: Step) -> Plan:
     """Return whether a waiting request can start, and the blocks it takes: ``plan`` (PLAN-1, PLAN-2)."""
     start = starting(state, slot, hit, step)
-    return start if isinstance(start, Refusal) else planned(state, slot, start, hit.length, step)
+    if isinstance(start, Refusal):
+        return start
+    own, step = cut_for_load(state.config, hit, step)
+    return planned(state, slot, start, own.length, step)
 
 
 def plan_growth(state: State, slot: int, computed: int, step: Step) -> Plan:

@@ -1,6 +1,7 @@
 """Part one, chapter 11: what may be asked of a step, whatever the pool holds, and the request as the step finds it."""
 
 from dataclasses import replace
+from math import lcm
 
 from ..reads import Cross, Mamba, Prefix, dead
 from .added import RunningAdded
@@ -32,7 +33,8 @@ def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step)
     first, known, added = begin + step.added.external, len(prefix[1]), step.added
     if min(step.new, step.lookahead, added.drafts, added.external, added.encoder, added.checkpoint, step.reserve) < 0:
         return Refusal(Reason.NEGATIVE)
-    if step.new == 0 and (added.external + adopted == 0 or any(adopted % each.block_size for each in config.groups)):
+    is_inside = any(adopted % each.block_size for each in config.groups)
+    if step.new == 0 and added.external == 0 and (adopted == 0 or is_inside):
         return Refusal(Reason.NO_TOKENS)
     if added.external > 0 and (step.new > 0 or first > known or (recurrent(config) and first == known)):
         return Refusal(Reason.LOAD_ALONE)
@@ -103,7 +105,8 @@ def trim_end(config: Config, request: Running, settled: int) -> int:
 def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal:
     """Return a waiting request as it starts on the blocks of its hit, or refuse.
 
-    Of the hit before a load it holds what the tokens after the load read: the load comes whole, or is given up.
+    Of the hit before a load it holds the whole blocks (LOAD-2), as far as the tokens after the load read them: the load
+    comes whole, or is given up.
     """
     config, request = state.config, state.requests[slot]
     if not isinstance(request, Waiting):
@@ -116,6 +119,7 @@ def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
         return Refusal(Reason.LOADING)
     if refusal := wrong_hit(state, request.prefix, hit):
         return refusal
+    hit, step = cut_for_load(config, hit, step)
     tables = heads(config, hit)
     looked, length = tuple(hit.length // group.block_size for group in config.groups), hit.length
     end = resumed(request.prefix, length + step.added.external) if step.added.external else length
@@ -128,6 +132,21 @@ def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
     saved = length if runs_ahead(config) else 0
     added = RunningAdded(encoder=step.added.encoder, saved=saved, wants=wants, tails=tails, end_tails=ends)
     return Running(request.prefix, length, length, length, kept, looked, trimmed=end, added=added)
+
+
+def cut_for_load(config: Config, hit: Hit, step: Step) -> tuple[Hit, Step]:
+    """Return the whole blocks of a hit, which a load adopts, and the step that loads the rest of it too (LOAD-2).
+
+    Only a load cuts it: other steps begin where the hit ends.
+    """
+    sizes = tuple(group.block_size for group in config.groups)
+    rest = hit.length % lcm(*sizes) if step.added.external else 0
+    if not rest:
+        return hit, step
+    length = hit.length - rest
+    tables = tuple(table[: length // size] for table, size in zip(heads(config, hit), sizes, strict=True))
+    more = replace(step.added, external=step.added.external + rest)
+    return replace(hit, length=length, tables=tables), replace(step, added=more)
 
 
 def wrong_hit(state: State, prefix: Prefix, hit: Hit) -> Refusal | None:

@@ -16,7 +16,7 @@ from .keeping import learned, leaving
 from .lease import heard
 from .outcomes import Done, Outcome, Reason, Refusal, Step
 from .plans import let_go, nulled, trimmed_tables
-from .preconditions import going, kept_inside, starting, trim_end, wrong
+from .preconditions import cut_for_load, going, kept_inside, starting, trim_end, wrong
 from .publication import delaying, is_open, published, replaced, stops, without
 from .state import NULL, Absent, Hit, Running, State, Waiting, certain, held_tables, runs_ahead
 
@@ -56,7 +56,8 @@ def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outc
     if isinstance(start, Refusal):
         return start
     # CHOOSE, EFFECT
-    return serve(learned(state, slot, hit), slot, start, hit.length, step, choice)
+    own, step = cut_for_load(state.config, hit, step)
+    return serve(learned(state, slot, own), slot, start, own.length, step, choice)
     # SAME: as in `serve`.
 
 

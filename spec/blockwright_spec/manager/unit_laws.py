@@ -227,7 +227,7 @@ def law_hit_fits(state: State) -> bool:
 
 
 def is_refused(plan: Plan) -> bool:
-    """Return whether a step is refused though the call is right: nothing is loaded after a hit inside a block."""
+    """Return whether a step is refused though the call is right."""
     return isinstance(plan, Refusal) and plan.reason.value[0] in (When.NOT_NOW, When.NEVER)
 
 

@@ -26,6 +26,10 @@ A copy takes one block more than the request goes on to hold, until the engine h
 and nobody holds the block, the request takes the block itself all the same, and what is published of it beyond the hit
 goes, as if it were evicted. So a hit inside a block takes no block that the request would not need without it (LIVE-1).
 
+A load writes whole blocks, and may write before a copy has run. So tokens that are loaded after a hit inside a block
+are loaded from the start of that block on, into a block of the request's own: of the hit it adopts the whole blocks,
+and the part is left where it is (LOAD-2). A load may end inside a block, as a hit may.
+
 A recurrent layer has only the state where a step stopped, not one for each part of a block. So it publishes none but
 the ends of a prompt and its junction, and each only if the engine ends a step there. Beside it layers that read
 everything publish the other tails too. No hit can end at one, but they show a later prompt where it parts: that is its

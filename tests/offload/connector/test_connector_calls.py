@@ -601,7 +601,9 @@ def test_what_cannot_be_connected() -> None:
         OffloadingConnector(manager_of(full()), chain, worker, store_on="evict")
     with pytest.raises(UnsupportedError, match="one by one"):
         OffloadingConnector(manager_of(full(), track_evictions=True), wide, worker, store_on="evict")
-    for option, value in {"verify_tokens": True, "use_eagle": True, "prefix_match_unit": 1}.items():
+    with pytest.raises(UnsupportedError, match="device_blocks_per_block=1"):
+        OffloadingConnector(manager_of(full(), prefix_match_unit=1), wide, worker)
+    for option, value in {"verify_tokens": True, "use_eagle": True}.items():
         with pytest.raises(UnsupportedError, match=option):
             OffloadingConnector(manager_of(full(), **{option: value}), chain, worker)
 

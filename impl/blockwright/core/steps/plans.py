@@ -238,8 +238,9 @@ def can_load(state: State, request: Request, num_new_computed_tokens: int, num_e
     """Return whether a new request could ever load tokens after a hit. See `KVCacheManager.can_load`."""
     state.pool.require_whole()
     ask = StepRequest()
-    ask.hit_length = count_of("num_new_computed_tokens", num_new_computed_tokens)
-    ask.external = count_of("num_external_computed_tokens", num_external_computed_tokens)
+    hit: i64 = count_of("num_new_computed_tokens", num_new_computed_tokens)
+    ask.hit_length = hit // state.config.whole_alignment * state.config.whole_alignment  # law: LOAD-2
+    ask.external = hit - ask.hit_length + count_of("num_external_computed_tokens", num_external_computed_tokens)
     ask.begin = ask.hit_length
     ask.stop = ask.begin + ask.external
     ask.known = request.num_tokens
@@ -247,10 +248,9 @@ def can_load(state: State, request: Request, num_new_computed_tokens: int, num_e
     # Nothing is computed by a load, so that no slots beyond its tokens are needed.
     ask.slots = ask.stop
     count_new(state, request, ask)
-    ends_with_blocks = state.config.unit == 0 or ask.hit_length % state.config.whole_alignment == 0
     is_short = ask.stop <= state.config.max_len and ask.most < state.pool.num_blocks
     # The request goes on from there as from a hit.
-    return bool(ends_with_blocks and is_short and has_room(state, request.num_tokens, ask.stop))
+    return bool(is_short and has_room(state, request.num_tokens, ask.stop))
 
 
 def request_version(state: State, request: Request, tables: RequestTables | None) -> tuple[int, ...]:

@@ -5,7 +5,8 @@ Each check raises one typed error that names the argument and the remedy, and le
 
 from __future__ import annotations
 
-from mypy_extensions import i64
+from librt.vecs import vec
+from mypy_extensions import i32, i64
 
 from blockwright.core.keys.request import Request, no_request
 from blockwright.core.pool.blocks import KVCacheBlocks
@@ -149,6 +150,8 @@ def check_ask(state: State, request: Request, tables: RequestTables | None, ask:
             f"num_computed_tokens: request {request.request_id!r} has {computed} computed tokens, but slots "
             f"written for only {written} tokens; a request that was freed starts again at 0"
         )
+    if ask.external > 0 and ask.hit_length % state.config.whole_alignment != 0:
+        cut_for_load(state, request, ask)
     ask.begin = computed + ask.hit_length
     ask.known = request._num_prompt + i64(len(request._output))
     ask.stop = ask.begin + ask.external + ask.new
@@ -157,8 +160,8 @@ def check_ask(state: State, request: Request, tables: RequestTables | None, ask:
         raise InvalidArgumentError("num_new_tokens: must be at least 1 (or 0 together with a hit or a load)")
     if ask.new == 0 and ask.hit_length % state.config.whole_alignment != 0:
         raise InvalidArgumentError(
-            f"num_new_tokens: a hit of {ask.hit_length} tokens ends inside a block, so it needs a token to compute; "
-            "tokens are loaded after a hit that ends with its blocks, or without one"
+            f"num_new_tokens: a hit of {ask.hit_length} tokens ends inside a block, so it needs a token to compute, or "
+            "tokens to load (num_external_computed_tokens)"
         )
     if ask.external > 0 or ask.encoder > 0:
         check_admission(state, request, tables, ask)
@@ -387,3 +390,28 @@ def check_hit(
         )
     ask.hit = blocks
     ask.hit_length = expected
+
+
+def cut_for_load(state: State, request: Request, ask: StepRequest) -> None:
+    """Cut a hit that ends inside a block to its whole blocks, and load the part again with what follows it.
+
+    The load writes whole blocks, so that it needs its own, and the part of the hit might be copied only later. law:
+    LOAD-2.
+
+    Raises:
+        StaleHitError: the hit, its part included, does not hold any more.
+    """
+    hit = ask.hit
+    length: i64 = ask.hit_length // state.config.whole_alignment * state.config.whole_alignment
+    if hit is not None:
+        ids: list[vec[i32]] = []
+        for group, blocks in zip(state.groups, hit.ids):
+            if not hit.is_fresh(request):
+                keys = request.keys(group._block_size // request._block_size)
+                group.check_hit(blocks, keys, ask.hit_length)
+            ids.append(blocks[: length // group._block_size])
+        whole = KVCacheBlocks(state.pool, ids)
+        whole.stamp(request)
+        ask.hit = whole if length > 0 else None
+    ask.external += ask.hit_length - length
+    ask.hit_length = length

@@ -104,6 +104,21 @@ def law_load_is_hidden(state: State) -> bool:
     )
 
 
+def law_load_has_own_blocks(state: State) -> bool:
+    """LOAD-2: a load writes to blocks that no other request has and that nobody finds, from its first token on.
+
+    So a hit that ends inside a block is cut to whole blocks, and the load begins there (chapter `units`).
+    """
+    return all(
+        sharers(state, block) == 1 and not keys_of(state, block)
+        for request in running(state)
+        if request.added.loading > 0
+        for at, group in enumerate(state.config.groups)
+        for block in request.tables[at][request.written // span(state.config, group) :]
+        if block != NULL
+    )
+
+
 def law_drafts_have_states(state: State) -> bool:
     """MAMBA-3: a request has the states of its recurrent layers' drafts from its start, and drafts no further."""
     return all(
