@@ -272,7 +272,7 @@ class KVCacheManager:
         self._new_ids: list[int] = []
         self._running: dict[str, Any] = {}
         # What a request's first step with drafts takes in all recurrent layers, and who has not had one yet.
-        self._draft_states = sum(spec.num_speculative_blocks for spec in self._specs if isinstance(spec, MambaSpec))
+        self._draft_states = sum(spec.num_speculative_blocks for spec in self.specs if isinstance(spec, MambaSpec))
         self._undrafted: set[str] = set()
         self._due: dict[str, Any] = {}
         self._left: list[tuple[int, Any]] = []
