@@ -133,7 +133,8 @@ class State:
     waits for them; `copies` what the engine must copy before its next step, oldest first; `due` the slots of requests
     with a recurrent state that is published once their last step has run, oldest step first; `marks` what is remembered
     of each block, and `now` the time, where candidates are told apart; `outside` the blocks held from outside
-    (`in_time.outside`), as often as they are; `share` the learned worth of passing blocks (chapter `keeping`).
+    (`in_time.outside`), as often as they are; `share` the learned worth of passing blocks (chapter `keeping`), and
+    `prompts` those that were admitted last, as far as they have keys, where they are remembered (chapter `units`).
     """
 
     config: Config
@@ -149,6 +150,7 @@ class State:
     now: int = 0
     outside: tuple[int, ...] = ()
     share: int = 0
+    prompts: tuple[Prefix, ...] = ()
 
 
 def initial(config: Config, num_requests: int) -> State:

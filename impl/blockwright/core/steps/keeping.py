@@ -185,8 +185,18 @@ def begin_wanted(state: State, group: GroupTables, wants: vec[i64]) -> None:
             group.want(passing, held(group, wants, wants[i]))
             i += 1
         if passing.every > 0:
-            group.want_each(passing, passing.every)
+            group.want_each(passing, passing.every, asked_until(wants))
         note_ends(passing, group, wants)
+
+
+def asked_until(wants: vec[i64]) -> i64:
+    """Return the longest of the lengths that a request wanted kept when it was admitted. O(1)."""
+    most: i64 = 0
+    i: i64 = 0
+    while i < min(_OUTPUT, i64(len(wants))):
+        most = max(most, wants[i])
+        i += 1
+    return most
 
 
 def held(group: GroupTables, wants: vec[i64], length: i64) -> i64:
