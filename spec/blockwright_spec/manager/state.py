@@ -127,14 +127,13 @@ Copy = tuple[int, int, int]
 class State:
     """Everything a manager knows, and the ghosts.
 
-    `queue` holds the free blocks, first to be taken first; `contents` what was written to each block, or None where
-    nothing readable is; `keys` the published blocks with what they are published as, oldest publication first;
-    `requests` one entry for each name that the engine uses; `flights` the steps in flight, oldest first; `fences` what
-    waits for them; `copies` what the engine must copy before its next step, oldest first; `due` the slots of requests
-    with a recurrent state that is published once their last step has run, oldest step first; `marks` what is remembered
-    of each block, and `now` the time, where candidates are told apart; `outside` the blocks held from outside
-    (`in_time.outside`), as often as they are; `share` the learned worth of passing blocks (chapter `keeping`), and
-    `prompts` those that were admitted last, as far as they have keys, where they are remembered (chapter `units`).
+    `queue` holds the free blocks, first to be taken first; `contents` what was written to each, or None where nothing
+    readable is; `keys` the published blocks with what they are published as, oldest publication first; `requests` one
+    entry for each of their names; `flights` the steps in flight, oldest first; `fences` what waits for them; `copies`
+    what the engine must copy before its next step, oldest first; `due` the slots of requests with a recurrent state to
+    be published once their last step has run, oldest first; `marks` what is remembered of each block, and `now` the
+    time; `outside` what is held from outside; `share` the learned worth of passing blocks; `prompts` those admitted
+    last.
     """
 
     config: Config
@@ -203,8 +202,8 @@ def owned(request: Running) -> tuple[Table, ...]:
 
 def shared_tables(state: State) -> tuple[Table, ...]:
     """Return what requests own, and what waits behind fences."""
-    own = tuple(table for request in running(state) for table in owned(request))
-    return own + tuple(table for fence in state.fences for table in fence.tables)
+    own = (table for request in running(state) for table in owned(request))
+    return (*own, *(table for fence in state.fences for table in fence.tables))
 
 
 def held_tables(state: State) -> tuple[Table, ...]:
