@@ -58,8 +58,11 @@ def _keeps_wanted(kv_cache_config: Any, specs: list[Any]) -> bool | None:
     without a key. 0 is vLLM's default; above it, hits of each multiple are wanted as well (`_interval`). vLLM's
     scheduler ends prefill steps at the junction and at the prompt's last whole block.
     """
-    is_dense = getattr(kv_cache_config, "prefix_cache_retention_interval", 0) is None
-    return _forgets(specs) and (not is_dense or _may_pass_states(specs))
+    return _forgets(specs) and (not _is_dense(kv_cache_config) or _may_pass_states(specs))
+
+
+def _is_dense(kv_cache_config: Any) -> bool:
+    return getattr(kv_cache_config, "prefix_cache_retention_interval", 0) is None
 
 
 def _may_pass_states(specs: list[Any]) -> bool:
@@ -79,7 +82,7 @@ def _interval(kv_cache_config: Any, specs: list[Any]) -> int:
         UnsupportedError: no layer forgets, so there is nothing to keep, as vLLM's own manager says.
     """
     interval = getattr(kv_cache_config, "prefix_cache_retention_interval", 0)
-    if interval is None:
+    if _is_dense(kv_cache_config):
         return math.lcm(*[spec.block_size for spec in specs]) if _may_pass_states(specs) else 0
     if interval and not _forgets(specs):
         raise UnsupportedError(
@@ -228,6 +231,8 @@ class KVCacheManager:
             enable_kv_cache_events=enable_kv_cache_events and enable_caching,
             keep_wanted=self.keeps_wanted,
             wanted_interval=_interval(kv_cache_config, self.specs) if enable_caching else 0,
+            # Where all of a prompt is wanted, only what outputs passed could be spared.
+            passing_spares=0 if self.keeps_wanted and _is_dense(kv_cache_config) else None,
             prefix_match_unit=self._match_unit,
             track_evictions=metrics_collector is not None and enable_caching,
             raise_never_fits=False,
