@@ -232,25 +232,6 @@ def test_an_interval_keeps_more(interval: int | None, hits: int) -> None:
     assert _hit(manager, [*TOKENS[:40], 7, 8, 9]) == hits
 
 
-def test_states_that_an_output_passes_go_before_those_of_prompts() -> None:
-    """With the interval None too: by age alone the older prompt would go, as its blocks were let go of first."""
-    from tests.engines import stub
-
-    manager = _manager([stub.full(), stub.state()], 60, {"prefix_cache_retention_interval": None})
-    manager.free(_admitted(manager, "prompt", TOKENS[:48]))
-    request = _admitted(manager, "long output", list(range(500, 516)))
-    for token in range(64):
-        request.append_output_token_ids(token)
-        manager.new_step_starts()
-        assert manager.allocate_slots(request, 1) is not None
-        request.num_computed_tokens += 1
-    manager.free(request)
-    published = sum(manager.core.block_pool.published())
-    count = manager.core.block_pool.num_free - published + 1  # with that for the state, two published blocks are taken
-    _admitted(manager, "other", list(range(1000, 1000 + 16 * count)))
-    assert _hit(manager, TOKENS) == 48
-
-
 def test_fields_that_are_newer_than_the_adapter_are_refused_by_name() -> None:
     from blockwright.engines.vllm.kinds import require_known
 

@@ -95,3 +95,29 @@ def test_a_copy_and_everything_forgotten_learn_by_themselves() -> None:
     assert manager.forget() == 0
     manager.get_computed_blocks(second)
     assert second.junction == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [({"keep_wanted": True, "wanted_interval": 16, "passing_spares": 0}, 48), ({"keep_wanted": False}, 0)],
+)
+def test_states_that_an_output_passes_go_before_those_of_prompts(options: dict[str, int], found: int) -> None:
+    """By age alone the older prompt goes, as its blocks were let go of first."""
+    specs: list[KVCacheSpec] = [FullAttentionSpec(16, 1, 16, "float32"), MambaSpec(16, ((1,),), ("float32",))]
+    config = KVCacheConfig(60, [KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)])
+    manager = KVCacheManager(config, 8192, **options)  # type: ignore[arg-type]
+    prompt, other = Request("prompt", range(48)), Request("long output", range(500, 516))
+    for request, stop in ((prompt, 48), (other, 16)):
+        manager.allocate_slots(request, stop)
+        request.num_computed_tokens = stop
+        manager.new_step_starts()
+    manager.free(prompt)
+    for token in range(64):
+        other.append_output_token_ids([token])
+        manager.new_step_starts()
+        manager.allocate_slots(other, 1)
+        other.num_computed_tokens += 1
+    manager.free(other)
+    count = manager.block_pool.num_free - sum(manager.block_pool.published()) + 1
+    assert manager.allocate_slots(Request("next", range(1000, 1000 + 16 * count)), 16 * count) is not None
+    assert manager.get_computed_blocks(Request("asks", range(64)))[1] == found
