@@ -206,6 +206,8 @@ class BlockwrightAdapter:
         if config.added.learns is not None:  # in fewer parts, and faster, so that few states show all of it
             learner = self.manager.block_pool._passing
             learner.whole, learner.slow, learner.parts = config.added.learns
+        state = self.manager._state
+        state.last_prompts = type(state.last_prompts)(config.added.last_prompts)
         if config.added.retains:
             self.manager.advance_time(0)  # candidates are told apart from the beginning
         self.requests: dict[str, Request] = {}

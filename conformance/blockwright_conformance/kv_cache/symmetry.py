@@ -122,7 +122,9 @@ def form(state: State, names: Names) -> Form:
     for block in state.queue:
         labels[block] = len(labels)
     slots = open_orders(signed)
-    forms = [ordered(state, marks, signatures, order, labels.copy() if len(slots) > 1 else labels) for order in slots]
+    forms = [
+        ordered(state, marks, signatures, order, labels.copy() if len(slots) > 1 else labels, names) for order in slots
+    ]
     return forms[0] if len(forms) == 1 else min(forms)
 
 
@@ -132,7 +134,7 @@ def slot_form(state: State, names: Names, labels: dict[int, int] | None = None) 
         labels = {block: at + 1 for at, block in enumerate(state.queue)}
     marks = marks_of(state, names)
     signatures = [signature(state, slot, names, marks) for slot in range(len(state.requests))]
-    return ordered(state, marks, signatures, list(range(len(signatures))), {0: 0} | labels)
+    return ordered(state, marks, signatures, list(range(len(signatures))), {0: 0} | labels, names)
 
 
 def open_orders(signed: list[tuple[tuple[Any, ...], int]]) -> list[list[int]]:
@@ -150,7 +152,12 @@ def open_orders(signed: list[tuple[tuple[Any, ...], int]]) -> list[list[int]]:
 
 
 def ordered(
-    state: State, marks: list[int], signatures: list[tuple[Any, ...]], slots: list[int], labels: dict[int, int]
+    state: State,
+    marks: list[int],
+    signatures: list[tuple[Any, ...]],
+    slots: list[int],
+    labels: dict[int, int],
+    names: Names,
 ) -> Form:
     requests = [state.requests[slot] for slot in slots]
     tables = [
@@ -180,5 +187,5 @@ def ordered(
     for block in sorted(times, key=lambda block: (marks[block], times[block])):
         labels.setdefault(block, len(labels))
     time += sorted([(labels[block], times[block]) for block in times])
-    time += [state.share]
+    time += [state.share, *[names.number(prefix) for prefix in state.prompts]]
     return [labels[block] for block in state.queue], [marks[block] for block in labels], signatures, tables, time

@@ -179,9 +179,9 @@ class KVCacheManager:
                 at most a quarter of the pool (`BlockPool.passing_spares`), and none if `prefix_match_unit` is smaller
                 than the blocks of a recurrent layer. Shares and an `eviction_policy` spare none, nor do hints once they
                 come. law: POLICY-6.
-            wanted_interval: with `keep_wanted`, hits of each multiple of so many tokens are wanted too, for where
-                prompts part; 0 for none. A multiple of the blocks of every group; not for chunked local attention. With
-                recurrent layers, end prefill steps there.
+            wanted_interval: with `keep_wanted`, hits of each multiple of so many tokens of a prompt are wanted too,
+                since prompts part there; 0 for none. A multiple of the blocks of every group; not for chunked local
+                attention. With recurrent layers, end prefill steps there.
             raise_never_fits: raise `NeverFitsError` when a new request could not be served even alone; False: return
                 None for it, as vLLM's manager does, and so each time that it is asked for.
             prefix_match_unit: tokens that divide every block: hits may end inside a block, at their multiples. A

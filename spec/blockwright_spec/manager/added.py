@@ -27,7 +27,8 @@ class ConfigAdded:
     hints nor floors. With `learns` their number is learned: its numbers say in how many parts of the pool, how slowly,
     and which part of a hit counts as all of it. With `every`, hits of each multiple of so many tokens are wanted too.
     With `key_lookahead`, a key covers so many tokens behind its block as well (PUB-4). With a `unit`, which divides
-    every block, hits may end inside blocks, at its multiples (chapter `units`).
+    every block, hits may end inside blocks, at its multiples (chapter `units`). So many of the
+    `last_prompts` that were admitted are remembered, where no layer shows a junction.
     """
 
     overlaps: bool = False
@@ -43,6 +44,7 @@ class ConfigAdded:
     every: int = 0
     key_lookahead: int = 0
     unit: int = 0
+    last_prompts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,12 @@
 """Part one, chapter 6: finding a hit, and checking whether one that was found earlier still holds."""
 
+from functools import partial
+
 from ..reads import Full, Prefix, dead, hit_ends
 from .added import is_published, keyed, longest, named
 from .choices import Choice
 from .state import NULL, Config, Content, Hit, State, Table, heads, keys_of
-from .units import aligned, has_room, hit_lengths, is_before, num_adopted
+from .units import aligned, has_room, hit_lengths, is_before, is_remembered, num_adopted
 
 
 def holding(state: State, content: Content) -> tuple[int, ...]:
@@ -54,22 +56,25 @@ def found(state: State, prefix: Prefix, choice: Choice) -> Hit:
 
     tables = tuple(table(at) for at in range(len(config.groups))) if length else ()
     learns = config.added.keeps or config.added.unit > 0
-    return Hit(length, tables, junction(config, published, prefix, length) if learns else 0)
+    return Hit(length, tables, junction(state, published, prefix, length) if learns else 0)
 
 
-def junction(config: Config, published: frozenset[Content], prefix: Prefix, length: int) -> int:
+def junction(state: State, published: frozenset[Content], prefix: Prefix, length: int) -> int:
     """Return the longest hit that the layers which read everything would have alone, if that exceeds a length; else 0.
 
-    The prompt left what others have sent there, so that others may leave it there again.
+    The prompt left what others have sent there, so that others may leave it there again. Without such layers, that is
+    where it parts from the last prompts (UNIT-9).
     """
+    config = state.config
     full = tuple((at, group) for at, group in enumerate(config.groups) if isinstance(group.kind, Full))
-    known = len(prefix[1])
+    known, is_alike = len(prefix[1]), partial(is_remembered, state, prefix)
 
     def holds(end: int) -> bool:
         ends = ((at, each) for at, group in full for each in hit_ends(group, end, config.eagle))
         return all(is_published(config.added, published, at, prefix, each) for at, each in ends)
 
-    longest_end = next((end for end in reversed(hit_lengths(config, known)) if full and holds(end)), 0)
+    shown = (end for end in reversed(hit_lengths(config, known)) if (holds(end) if full else is_alike(end)))
+    longest_end = next(shown, 0)
     return longest_end if longest_end > length and has_room(config, known, longest_end) else 0
 
 

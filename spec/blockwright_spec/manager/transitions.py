@@ -19,6 +19,7 @@ from .plans import let_go, nulled, trimmed_tables
 from .preconditions import cut_for_load, going, kept_inside, starting, trim_end, wrong
 from .publication import delaying, is_open, published, replaced, stops, without
 from .state import NULL, Absent, Hit, Running, State, Waiting, certain, held_tables, runs_ahead
+from .units import remembered
 
 Ask = tuple[int, int, Step]
 """One request of a batch: its slot, its computed tokens, and the step."""
@@ -57,7 +58,7 @@ def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outc
         return start
     # CHOOSE, EFFECT
     own, step = cut_for_load(state.config, hit, step)
-    return serve(learned(state, slot, own), slot, start, own.length, step, choice)
+    return serve(remembered(learned(state, slot, own), start.prefix), slot, start, own.length, step, choice)
     # SAME: as in `serve`.
 
 
@@ -220,5 +221,5 @@ def reset(state: State) -> Outcome:
         return Refusal(Reason.BLOCKS_HELD)
     # EFFECT
     marks = (Mark(),) * len(state.marks)
-    return Done(replace(state, keys=(), contents=(None,) * state.config.num_blocks, marks=marks))
+    return Done(replace(state, keys=(), contents=(None,) * state.config.num_blocks, marks=marks, prompts=()))
     # SAME: the queue and its order, requests.

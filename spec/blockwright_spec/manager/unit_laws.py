@@ -207,6 +207,25 @@ def parting_ends(config: Config, request: Running) -> tuple[int, ...]:
     return (*request.added.tails, *range(0, len(request.prefix[1]) + 1, widest(config)))
 
 
+def law_parting_is_seen(before: State, done: Done) -> bool:
+    """UNIT-9: where the last prompts are remembered, whoever begins like one just admitted hits all that they share.
+
+    Or it has its junction there, or farther on, if there is room for that.
+    """
+    config, added = before.config, before.config.added
+    return not added.last_prompts or all(
+        max(hit.length, hit.junction) >= length
+        for old, new in zip(before.requests, done.state.requests, strict=True)
+        if isinstance(old, Waiting) and isinstance(new, Running)
+        for prefix in asked(done.state)
+        for hit in (found(done.state, prefix, LRU),)
+        for length in hit_lengths(config, len(prefix[1]))
+        if length <= min(keyed(added, old.prefix), keyed(added, prefix))
+        if named(added, 0, old.prefix, length) == named(added, 0, prefix, length)
+        if has_room(config, len(prefix[1]), length)
+    )
+
+
 def law_hit_fits(state: State) -> bool:
     """LIVE-3: on an idle pool a request fits with its longest hit in each step in which it fits without.
 

@@ -33,7 +33,9 @@ and the part is left where it is (LOAD-2). A load may end inside a block, as a h
 A recurrent layer has only the state where a step stopped, not one for each part of a block. So it publishes none but
 the ends of a prompt and its junction, and each only if the engine ends a step there. Beside it layers that read
 everything publish the other tails too. No hit can end at one, but they show a later prompt where it parts: that is its
-junction, where it leaves a state for those that follow (UNIT-6). A newcomer always gets the state as a copy if others
+junction, where it leaves a state for those that follow (UNIT-6). Where no layer reads everything, no block can show
+that: there the last prompts that were admitted are remembered, and the junction is where a prompt parts from the one
+that it has most in common with (UNIT-9). A newcomer always gets the state as a copy if others
 hold its block, because their next step writes over it. Before it does, the state is copied to a block of its own too,
 and its key goes with it: the table of the request that goes on does not change (UNIT-7). If no block is free for that,
 the state is given up, because no step is refused for it. Whoever hits the state before that copy has run gets it from
@@ -55,8 +57,8 @@ from functools import cache
 from math import lcm
 
 from ..hints import Tip
-from ..reads import Ahead, Cross, Full, Group, Mamba, cut, entries, filled, hit_ends, hit_entries
-from .added import end_of
+from ..reads import Ahead, Cross, Full, Group, Mamba, Prefix, cut, entries, filled, hit_ends, hit_entries
+from .added import end_of, is_published, keyed, named
 from .state import Config, Content, Copy, Running, State, Table, draft_states, entries_of_states, recurrent, span
 
 
@@ -147,6 +149,26 @@ def halves(config: Config, known: int, hit: int) -> tuple[int, ...]:
         for power in range((size // unit).bit_length())
         if start + unit * 2**power < min(start // size * size + size, known)
     )
+
+
+def remembered(state: State, prefix: Prefix) -> State:
+    """Remember a prompt that is admitted, as far as it has keys, as the last one (UNIT-9).
+
+    One that begins another says no more than that, so that only the longer is remembered.
+    """
+    added, step = state.config.added, aligned(state.config)
+    _, told = named(added, 0, prefix, keyed(added, prefix) // step * step)
+    known = any(cut(other, len(told[1])) == told for other in state.prompts)
+    if not added.last_prompts or known or keyed(added, prefix) < step:
+        return state
+    others = tuple(other for other in state.prompts if cut(told, len(other[1])) != other)
+    return replace(state, prompts=(*others, told)[-added.last_prompts :])
+
+
+def is_remembered(state: State, prefix: Prefix, end: int) -> bool:
+    """Return whether one of the last prompts begins with the same tokens up to an end, as keys tell."""
+    added = state.config.added
+    return is_published(added, {named(added, 0, other, end) for other in state.prompts}, 0, prefix, end)
 
 
 def widest(config: Config) -> int:

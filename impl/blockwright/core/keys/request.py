@@ -462,9 +462,9 @@ class Request:
     def junction(self) -> int:
         """Tokens that layers with full attention had cached at the last lookup, where that exceeds the hit; else 0.
 
-        The prompt parts there from earlier ones. With recurrent layers, end a prefill step exactly there: otherwise no
-        state is kept, and the next prompt that parts there finds nothing (``keep_wanted``). It lies inside a block
-        only with ``prefix_match_unit``. O(1).
+        The prompt parts there from earlier ones. Where no layer has full attention, the last prompts tell. With
+        recurrent layers, end a prefill step exactly there: otherwise no state is kept, and the next prompt that parts
+        there finds nothing (``keep_wanted``). It lies inside a block only with ``prefix_match_unit``. O(1).
         """
         return self._junction
 

@@ -185,8 +185,18 @@ def begin_wanted(state: State, group: GroupTables, wants: vec[i64]) -> None:
             group.want(passing, held(group, wants, wants[i]))
             i += 1
         if passing.every > 0:
-            group.want_each(passing, passing.every)
+            group.want_each(passing, passing.every, asked_until(wants))
         note_ends(passing, group, wants)
+
+
+def asked_until(wants: vec[i64]) -> i64:
+    """Return the longest of the lengths that a request wanted kept when it was admitted. O(1)."""
+    most: i64 = 0
+    i: i64 = 0
+    while i < min(_OUTPUT, i64(len(wants))):
+        most = max(most, wants[i])
+        i += 1
+    return most
 
 
 def held(group: GroupTables, wants: vec[i64], length: i64) -> i64:
@@ -266,8 +276,7 @@ def wanted_dead(state: State, tables: RequestTables, changes: StepScratch) -> i6
     Most steps that decode are of the first two, and let go of the blocks of all groups at once. O(groups).
     """
     wants, passing = tables.wants, state.pool._passing
-    if passing is not None and passing.every > 0:
-        return SOME
+    has_multiples = passing is not None and passing.every > 0
     found: i64 = SOME
     at: i64 = 0
     while at < state.config.num_groups:
@@ -277,6 +286,8 @@ def wanted_dead(state: State, tables: RequestTables, changes: StepScratch) -> i6
             size = group._block_size
             start = i64(changes.dead[at]) * size
             end = i64(changes.dead_ends[at]) * size
+            if has_multiples and start <= tables.wants_end:
+                return SOME
             k: i64 = i64(len(wants)) if start > tables.wants_end else 0
             while k < i64(len(wants)):
                 length: i64 = wants[k]

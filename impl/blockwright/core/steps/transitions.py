@@ -73,6 +73,8 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
             most = junction  # no hit is longer than that of some of its groups
         if ends_inside:
             num_computed = longest_inside(state, request, state.groups, probes, num_computed, most)
+    if state.last_prompts.are_kept():
+        junction = parting(state, request, max_length)
     if not has_room(state, request.num_tokens, num_computed):
         num_computed = 0
     if junction > num_computed and not has_room(state, request.num_tokens, junction):
@@ -97,6 +99,14 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
     # An admission right after the lookup then need not compare the blocks with their keys again.
     hit.stamp(request)
     return hit, num_computed
+
+
+def parting(state: State, request: Request, max_length: i64) -> i64:
+    """Return the longest hit up to which the prompt is that of one of the last. law: UNIT-9."""
+    size, alignment = request._block_size, state.config.alignment
+    count = max_length // size
+    request.hash_until(count)
+    return state.last_prompts.num_alike(request._words, count) * size // alignment * alignment
 
 
 def commit(state: State, plan: Plan) -> KVCacheBlocks:
@@ -235,6 +245,7 @@ def forget(state: State, request: Request | None, salt: i64, adapter: i64) -> in
         journal._stamp()
     try:
         pool._forget(blocks, is_all)
+        state.last_prompts.clear()
         for tables in private:
             make_private(state, tables)
         state.num_forgets += 1
@@ -266,6 +277,7 @@ def reset(state: State) -> bool:
         if not state.pool.reset_prefix_cache():
             return False
         state.lookups.was_reset = True
+        state.last_prompts.clear()
         if journal is not None:
             journal._add(RESET, "", 0, state.pool._num_free)
     except BaseException:

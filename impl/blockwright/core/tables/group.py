@@ -397,15 +397,18 @@ class GroupTables:
                 passing.want(0, min(self.sinks, end))
             passing.want(self.first_kept(length), end + 1 if self._has_margin else end)
 
-    def want_each(self, passing: PassingBlocks, every: i64) -> None:
-        """Want the entries that a hit of some multiple of `every` tokens needs, of a table that is let go of. O(1)."""
+    def want_each(self, passing: PassingBlocks, every: i64, most: i64) -> None:
+        """Want the entries of a table let go of that a hit of some multiple of `every` needs, up to `most`. O(1)."""
         if isinstance(self.rule, ChunkedRule):
             return
-        if self.sinks > 0:
+        if self.sinks > 0 and most >= every:
             passing.want(0, self.sinks)
         margin: i64 = 1 if self._has_margin else 0
         far = every << 20  # beyond the first window, each multiple needs as many entries
-        passing.want_each(every // self._block_size, far // self._block_size + margin - self.first_kept(far), margin)
+        period, stop = every // self._block_size, most // every * every // self._block_size
+        num_last = far // self._block_size + margin - self.first_kept(far)
+        if stop > 0:
+            passing.want_each(period, num_last, margin, stop + margin)
 
     def widen(self, table: GroupTable, num_tokens: i64) -> None:
         """Append null entries up to `num_tokens` slots, for `fill`."""

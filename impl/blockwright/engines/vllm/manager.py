@@ -54,10 +54,21 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
 def _keeps_wanted(kv_cache_config: Any, specs: list[Any]) -> bool | None:
     """Return whether blocks that no likely hit needs are evicted first, as the retention interval asks for.
 
-    None is dense: by age alone. 0 is vLLM's default; above it, hits of each multiple are wanted as well (`_interval`).
-    vLLM's scheduler ends prefill steps at the junction and at the prompt's last whole block.
+    None is dense: by age alone, except for recurrent states that decoding has passed: vLLM gives most of these back
+    without a key. 0 is vLLM's default; above it, hits of each multiple are wanted as well (`_interval`). vLLM's
+    scheduler ends prefill steps at the junction and at the prompt's last whole block.
     """
-    return _forgets(specs) and getattr(kv_cache_config, "prefix_cache_retention_interval", 0) is not None
+    return _forgets(specs) and (not _is_dense(kv_cache_config) or _may_pass_states(specs))
+
+
+def _is_dense(kv_cache_config: Any) -> bool:
+    return getattr(kv_cache_config, "prefix_cache_retention_interval", 0) is None
+
+
+def _may_pass_states(specs: list[Any]) -> bool:
+    """Return whether states may be kept at each block's end of a prompt, and not of outputs (`_interval`)."""
+    chunked = any(isinstance(spec, ChunkedLocalAttentionSpec) for spec in specs)
+    return any(isinstance(spec, MambaSpec) for spec in specs) and not chunked
 
 
 def _forgets(specs: list[Any]) -> bool:
@@ -65,12 +76,14 @@ def _forgets(specs: list[Any]) -> bool:
 
 
 def _interval(kv_cache_config: Any, specs: list[Any]) -> int:
-    """Return the tokens at each multiple of which hits are wanted, 0 for none.
+    """Return the tokens at each multiple of which hits of a prompt are wanted, 0 for none; each block's end if dense.
 
     Raises:
         UnsupportedError: no layer forgets, so there is nothing to keep, as vLLM's own manager says.
     """
-    interval = getattr(kv_cache_config, "prefix_cache_retention_interval", 0) or 0
+    interval = getattr(kv_cache_config, "prefix_cache_retention_interval", 0)
+    if _is_dense(kv_cache_config):
+        return math.lcm(*[spec.block_size for spec in specs]) if _may_pass_states(specs) else 0
     if interval and not _forgets(specs):
         raise UnsupportedError(
             f"prefix_cache_retention_interval={interval}: without windows and recurrent states it would have no "
@@ -218,6 +231,8 @@ class KVCacheManager:
             enable_kv_cache_events=enable_kv_cache_events and enable_caching,
             keep_wanted=self.keeps_wanted,
             wanted_interval=_interval(kv_cache_config, self.specs) if enable_caching else 0,
+            # Where all of a prompt is wanted, only what outputs passed could be spared.
+            passing_spares=0 if self.keeps_wanted and _is_dense(kv_cache_config) else None,
             prefix_match_unit=self._match_unit,
             track_evictions=metrics_collector is not None and enable_caching,
             raise_never_fits=False,

@@ -57,7 +57,7 @@ def forgotten(state: State, is_meant: Callable[[Prefix], bool], slots: frozenset
     """Take the keys of some contents away: of held blocks, which stay held, and of free ones, which hold nothing now.
 
     A request that holds one of them, or is meant itself, publishes nothing more: its blocks are its own. Nothing
-    is remembered of when a block without a key goes.
+    is remembered of when a block without a key goes, nor of the last prompts.
     """
     gone = tuple(each for each in state.keys if is_meant(each[1][1]))
     blocks = frozenset(block for block, _ in gone)
@@ -68,6 +68,7 @@ def forgotten(state: State, is_meant: Callable[[Prefix], bool], slots: frozenset
         marks=tuple(Mark() if block in blocks else mark for block, mark in enumerate(state.marks)),
         keys=tuple(each for each in state.keys if each not in gone),
         contents=contents,
+        prompts=(),
         queue=(*free, *(block for block in state.queue if block not in blocks)),
     )
     for slot, request in enumerate(state.requests):
