@@ -61,7 +61,8 @@ def test_the_rest_of_what_is_shared_halves_with_every_second_question(size: int,
 @pytest.mark.parametrize("system", [624, 2000])
 def test_recurrent_layers_alone_learn_from_the_second_question(system: int, keeps: bool) -> None:
     states, window = MambaSpec(1024, ((1,),), ("float32",)), SlidingWindowSpec(16, 1, 16, "float32", sliding_window=64)
-    for specs in ([states], [window, states]):
+    layers: tuple[list[KVCacheSpec], ...] = [states], [window, states]
+    for specs in layers:
         assert hits(specs, system, keeps, 4) == [0, 0, system // UNIT * UNIT, system // UNIT * UNIT]
 
 
