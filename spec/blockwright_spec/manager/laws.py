@@ -1,9 +1,9 @@
-"""Part one, chapter 31: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 32: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
 from . import ending, events, metrics, pool_laws, retention_laws, step_laws, table_laws, unit_laws
-from .in_time import explain, forgetting, forks, giving_up, outside, time_laws
+from .in_time import explain, forgetting, forks, giving_up, liveness, outside, time_laws
 
 BLOCK_LAWS = (
     listed(block_machine.law_count_is_of_places, "vLLM KVCacheBlock.ref_cnt; known bugs B01, B02"),
@@ -52,9 +52,9 @@ LAWS = (
     listed(time_laws.law_found_is_settled, "chapter `in_time.in_flight`; known bug B42"),
     listed(time_laws.law_load_is_hidden, "chapter `in_time.in_flight`; known bugs B47, B59"),
     listed(time_laws.law_load_has_own_blocks, "vLLM scheduler: a longer remote hit and a local part; known bug E180"),
-    listed(time_laws.law_head_is_served, "chapter `plans`: admission; known bugs B34, B35"),
-    listed(time_laws.law_waiting_returns, "chapter `plans`: refusals; vLLM issue 49674"),
-    listed(unit_laws.law_hit_fits, "chapter `units`: room; known bugs E120, E121"),
+    listed(liveness.law_head_is_served, "chapter `plans`: admission; known bugs B34, B35"),
+    listed(liveness.law_waiting_returns, "chapter `plans`: refusals; vLLM issue 49674"),
+    listed(liveness.law_hit_fits, "chapter `units`: room; known bugs E120, E121"),
     listed(unit_laws.law_tail_comes_in_time, "vLLM RFC #45702: partial cache hits for hybrid models"),
     listed(unit_laws.law_part_found_has_run, "vLLM 0.32: a part copied in the step that writes it; known bug E32"),
 )

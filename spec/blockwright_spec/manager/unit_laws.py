@@ -1,27 +1,22 @@
-"""Part one, chapter 30: what hits that end inside blocks need: laws of tails, of copies made of them, and of room."""
-
-from dataclasses import replace
+"""Part one, chapter 31: what hits that end inside blocks need: laws of tails, of copies made of them, and of room."""
 
 from ..reads import hit_ends
-from .added import StepAdded, end_of, keyed, named
+from .added import end_of, keyed, named
 from .ending import publishes
 from .hits import found
 from .lru import LRU
-from .outcomes import Done, Fits, Plan, Refusal, Step, When
-from .plans import plan_admission
+from .outcomes import Done
 from .pool_laws import asked
 from .publication import due_tails, holds_state, is_private, is_tail_of
 from .state import (
     NULL,
     Config,
     Content,
-    Hit,
     Request,
     Running,
     State,
     Waiting,
     certain,
-    draft_states,
     key,
     keys_of,
     recurrent,
@@ -224,40 +219,3 @@ def law_parting_is_seen(before: State, done: Done) -> bool:
         if named(added, 0, old.prefix, length) == named(added, 0, prefix, length)
         if has_room(config, len(prefix[1]), length)
     )
-
-
-def law_hit_fits(state: State) -> bool:
-    """LIVE-3: on an idle pool a request fits with its longest hit in each step in which it fits without.
-
-    Whatever it computes, drafts, loads and looks ahead in the step, and if all of it must fit as well.
-    """
-    if len(state.queue) < state.config.num_blocks - 1 or not (state.config.added.unit or recurrent(state.config)):
-        return True
-    ready = replace(state, flights=((),)) if state.config.added.overlaps else state
-    most = draft_states(state.config)
-    return not any(
-        isinstance(plan_admission(waits, 0, Hit(), whole), Fits) and is_refused(plan_admission(waits, 0, hit, rest))
-        for prefix in asked(state)
-        if len(prefix[1]) <= state.config.max_model_len
-        for hit in (found(state, prefix, LRU),)
-        for waits in (replace(ready, requests=(Waiting(prefix, hit), *state.requests[1:])),)
-        for whole, rest in steps_alike(len(prefix[1]), hit.length, widest(state.config) if most is None else most)
-    )
-
-
-def is_refused(plan: Plan) -> bool:
-    """Return whether a step is refused though the call is right."""
-    return isinstance(plan, Refusal) and plan.reason.value[0] in (When.NOT_NOW, When.NEVER)
-
-
-def steps_alike(known: int, hit: int, most: int) -> tuple[tuple[Step, Step], ...]:
-    """Return steps without a hit and with it that end after the same token, and draft and look ahead alike."""
-    ends = ((known, ahead, drafts) for ahead in (0, most) for drafts in (0, most))
-    steps = tuple(
-        Step(stop + drafts, ahead, whole=is_whole, added=StepAdded(drafts=drafts))
-        for stop, ahead, drafts in (*ends, (hit + 1, 0, 0), (hit + 1, most, 0))
-        for is_whole in (False, stop == known)
-    )
-    load = Step(0, added=StepAdded(external=known - 1)), Step(0, added=StepAdded(external=known - 1 - hit))
-    pairs = tuple((step, replace(step, new=step.new - hit)) for step in steps)
-    return (*pairs, (Step(1, whole=True), Step(1, whole=True)), load) if hit else ()

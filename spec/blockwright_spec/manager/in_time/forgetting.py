@@ -1,4 +1,4 @@
-"""Part one, chapter 28: what is forgotten on demand: of a request, a tenant or an adapter, or everything.
+"""Part one, chapter 29: what is forgotten on demand: of a request, a tenant or an adapter, or everything.
 
 A tenant's data must go, an adapter is revoked, a prompt was poisoned: no later lookup may find what was cached. Blocks
 that are held stay with their requests, which go on reading them. Such a request is *private*: it publishes nothing
