@@ -133,9 +133,8 @@ def law_last_is_published(before: State, done: Done) -> bool:
     That is, unless it put publication off. With a step in flight the settled tokens count, and nothing if the last step
     had not run; drafts that were accepted last are not certain yet. Of a recurrent layer it is where that step stopped.
     """
-    found_now = frozenset(content for _, content in done.state.keys)
     return all(
-        content in found_now
+        content in {each for _, each in done.state.keys}
         for slot, (old, new) in enumerate(zip(before.requests, done.state.requests, strict=True))
         if isinstance(old, Running) and not isinstance(new, Running) and publishes(before.config, old)
         for content in last_contents(before, old, slot, done.kept is None)

@@ -7,13 +7,14 @@ gives with the next call says how far the request has come. Nobody else ends a l
 and on whether a fork shares the block of its next slot.
 
 With steps in flight there is none, since each of them is settled by itself. Nor is there one while a load is under way,
-or while the last step has left something to publish.
+while the last step has left something to publish, or where the next writes over a state that is found (UNIT-7).
 """
 
 from dataclasses import replace
 
 from ..reads import Ahead, Cross, Group, Mamba, dead
-from .state import NULL, Config, Running, State, certain, sharers, span
+from .added import end_of
+from .state import NULL, Config, Running, State, certain, keys_of, sharers, span
 
 
 def lease(state: State, slot: int) -> int:
@@ -22,7 +23,7 @@ def lease(state: State, slot: int) -> int:
     if not isinstance(request, Running) or config.added.overlaps or request.added.loading > 0:
         return 0
     puts_off = request.added.is_delayed and config.added.unit > 0
-    if slot in state.due or puts_off or request.added.is_lost or is_shared(state, request):
+    if slot in state.due or puts_off or request.added.is_lost or is_shared(state, request) or has_found(state, request):
         return 0
     ends = tuple(quiet_end(config, request, at, group) for at, group in enumerate(config.groups))
     return min((*ends, *(end - 1 for end in request.added.tails), config.max_model_len))
@@ -35,6 +36,17 @@ def is_shared(state: State, request: Running) -> bool:
         for table, group in zip(request.tables, state.config.groups, strict=True)
         for block in table[request.computed // span(state.config, group) :]
         if block != NULL and not isinstance(group.kind, Cross)
+    )
+
+
+def has_found(state: State, request: Running) -> bool:
+    """Return whether a recurrent layer has a state that is found inside its block, where the next step may write."""
+    return any(
+        end_of(state.config.added, content) % group.block_size
+        for table, group in zip(request.tables, state.config.groups, strict=True)
+        if isinstance(group.kind, Mamba) and state.config.added.unit
+        for block in table[-1:]
+        for content in keys_of(state, block)
     )
 
 

@@ -75,6 +75,7 @@ def law_taking_drops_its_key(before: State, done: Done) -> bool:
     loses those of what it writes over (UNIT-8). What is given up loses its own too.
     """
     gone, kept = taken_at_most(done), frozenset(content for _, content in done.state.keys)
+    over = written_over(before, done)
     rest = tuple(
         published
         for published in before.keys
@@ -82,7 +83,7 @@ def law_taking_drops_its_key(before: State, done: Done) -> bool:
         if published[1] not in done.forgot
         if published not in done.given_up
         if published[0] not in done.outgrown
-        if published not in written_over(before, done)
+        if published not in over
         if published in done.state.keys or not (before.config.added.retains and published[1] in kept)
     )
     return done.state.keys[: len(rest)] == rest or (

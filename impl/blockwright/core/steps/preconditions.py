@@ -14,7 +14,7 @@ from blockwright.core.steps.publication import publishes_now
 from blockwright.core.steps.state import State
 from blockwright.core.steps.units import check_unit, next_tail
 from blockwright.core.tables.ask import StepRequest
-from blockwright.core.tables.table import RequestTables
+from blockwright.core.tables.table import GroupTable, RequestTables
 from blockwright.errors import (
     DuplicateRequestError,
     InvalidArgumentError,
@@ -122,9 +122,17 @@ def lease(state: State, tables: RequestTables) -> i64:
     for group, table in zip(state.groups, tables.by_group):
         if tables.is_forked and group.shares_from(table, tables.num_certain):
             return 0
+        if state.config.unit > 0 and not group.is_row() and has_found(state, table):
+            return 0
         slots = group.in_place_slots(table, state.config.caching, tables.num_certain)
         quiet = min(quiet, slots, group.next_death(table))
     return quiet
+
+
+def has_found(state: State, table: GroupTable) -> bool:
+    """Return whether a state is found inside its block, where the next step may write. O(1). law: UNIT-7."""
+    count: i64 = len(table.blocks)
+    return count > 0 and state.pool.has_tail(i64(table.blocks[count - 1]))
 
 
 def reach(state: State, tables: RequestTables, count: int) -> int:

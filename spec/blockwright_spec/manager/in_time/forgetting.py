@@ -98,6 +98,8 @@ def law_private_publishes_nothing(before: State, done: Done) -> bool:
     """FORGET-6: a private request stays so until it ends, and so do its forks: only others publish what they hold."""
     pairs = zip(before.requests, done.state.requests, strict=True)
     private = tuple((old, new) for old, new in pairs if isinstance(old, Running) and is_private(before.config, old))
+    if not private:
+        return True
     others = tuple(each for each in running(before) if not is_private(before.config, each))
     own = {block for old, _ in private for table in owned(old) for block in table}
     shared = {block for each in others for table in owned(each) for block in table}

@@ -129,12 +129,14 @@ def law_preemption_frees_its_own(before: State, done: Done) -> bool:
     with forks gives nothing back.
     """
     after = done.state
-    fences = tuple(fence for fence in after.fences if fence not in before.fences)
-    later = {block for fence in fences for table in fence.tables for block in table if holders(after, block) == 1}
-    freed = frozenset(after.queue) - frozenset(before.queue) | later
     ended = tuple(
         slot
         for slot, (old, new) in enumerate(zip(before.requests, after.requests, strict=True))
         if isinstance(old, Running) and not isinstance(new, Running)
     )
+    if not ended:
+        return True
+    fences = tuple(fence for fence in after.fences if fence not in before.fences)
+    later = {block for fence in fences for table in fence.tables for block in table if holders(after, block) == 1}
+    freed = frozenset(after.queue) - frozenset(before.queue) | later
     return all(freed == held_alone(before, slot) for slot in ended)
