@@ -159,7 +159,7 @@ def is_private(config: Config, request: Running) -> bool:
 def made_private(config: Config, request: Running) -> Running:
     """Let a request publish nothing more: no entry is left that publication has not passed, and no tail."""
     published = (config.max_model_len + 1,) * len(config.groups)
-    return replace(request, published=published, added=replace(request.added, tails=()))
+    return replace(request, published=published, added=replace(request.added, tails=(), end_tails=()))
 
 
 def is_open(state: State, slot: int) -> bool:
