@@ -1,9 +1,10 @@
 """Builds the package as a user's pip does, and sees that what is installed runs compiled. Run by `make wheel-check`.
 
-A wheel of the checkout (of the files that git knows, so that nothing built here helps) and one of the source distribution
-are built in isolation: with the build requirements alone, neither torch nor anything else. The first is for this Python,
-the second for the newest that is found here; with `--all` there is one for each. Each holds the three packages and little
-more, is installed into an environment of its own, and asked there which build runs, and whether the kit can be imported.
+A wheel of the checkout (of the files that git knows, so that nothing built here helps) and one of the source
+distribution are built in isolation: with the build requirements alone, neither torch nor anything else. The first is
+for this Python, the second for the newest that is found here; with `--all` there is one for each. Each holds the three
+packages and little more, is installed into an environment of its own, and asked there which build runs, and whether the
+kit can be imported.
 Not covered: other platforms.
 """
 

@@ -221,17 +221,22 @@ class BlockPool(BlockStore):
         return ids
 
     def tip(self, block: i64) -> i64:
-        """Return what ended with a block that no request has gone on from since, 0 if nothing did. O(1)."""
+        """Return what ended with a block that no request has gone on from since, 0 if nothing did. O(1).
+
+        It may be held by a copy to come, or from outside: those go on from nothing.
+        """
         passing = self._passing
-        is_candidate = passing is not None and self.ref_count(block) == 0 and self._index.has_key(block)
-        return passing.tip(block) if passing is not None and is_candidate else 0
+        if passing is None or not self._index.has_key(block):
+            return 0
+        count = self.ref_count(block)
+        return passing.tip(block) if count == 0 or count == self._num_others(block) else 0
 
     def tips(self) -> list[tuple[int, int]]:
         """Return the candidates with which a prompt (1) or an output (2) ended, which none has gone on from."""
         found: list[tuple[int, int]] = []
         block: i64 = 1
         while block < self._count:
-            if self.tip(block) != 0:
+            if self.ref_count(block) == 0 and self.tip(block) != 0:
                 found.append((int(block), int(self.tip(block))))
             block += 1
         return found

@@ -161,8 +161,9 @@ def publish_filled(state: State, tables: RequestTables, request: Request, count:
 def last_count(state: State, tables: RequestTables, request: Request, computed: i64, in_flight: bool) -> i64:
     """Return how many tokens a request has computed for certain as it lets go of its blocks, to be published.
 
-    With a step in flight, those that are settled. None if it puts publication off, if something that it held was
-    forgotten, or if the engine's count does not cover its last step, which then has not run. law: PUB-5, FORGET-6.
+    With a step in flight, those that are settled, whatever the engine's count. None if it puts publication off, if
+    something that it held was forgotten, or if the count does not cover its last step, which then has not run. law:
+    PUB-5, FORGET-6.
     """
     config = state.config
     if not config.caching or tables.is_delayed or request._block_size <= 0:
@@ -172,7 +173,7 @@ def last_count(state: State, tables: RequestTables, request: Request, computed: 
     count = num_certain(tables, request)
     if in_flight:
         count = min(count, tables.num_settled)
-    return count if computed >= count else 0
+    return count if in_flight or computed >= count else 0
 
 
 def publish_last(state: State, tables: RequestTables, request: Request, count: i64, end: i64, in_flight: bool) -> None:
