@@ -41,7 +41,7 @@ from blockwright.core.steps.preconditions import (
     check_keys,
     give_keys,
     is_in_place,
-    lease,
+    leased,
     tables_named,
     tables_of,
     tables_running,
@@ -485,7 +485,7 @@ class KVCacheManager:
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        return lease(self._state, tables_running(self._state, request))
+        return leased(self._state, tables_running(self._state, request))
 
     # ------------------------------------------------------------------ plan and commit
 

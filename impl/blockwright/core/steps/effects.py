@@ -37,8 +37,8 @@ from blockwright.core.steps.keeping import (
     wanted_lengths,
 )
 from blockwright.core.steps.publication import (
+    count_last,
     kept_inside,
-    last_count,
     make_keys,
     note_due,
     publish_alike,
@@ -647,7 +647,7 @@ def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) ->
     wish = tables.wish
     step = state.steps[int(tables.last_step - state.steps[0].number)] if in_flight else None
     request = tables.request
-    count = last_count(state, tables, request, computed, in_flight)
+    count = count_last(state, tables, request, computed, in_flight)
     last = last_end(state, tables, request, count)
     wants = all_wanted(state, tables, last)
     if count > 0:

@@ -105,14 +105,14 @@ def is_in_place(state: State, request: Request, tables: RequestTables, new: i64,
     begin = request._num_computed
     if begin < tables.num_certain or new == 0 or begin + new + ahead > tables.in_place:
         return False
-    if begin > tables.num_written and begin > lease(state, tables):
+    if begin > tables.num_written and begin > leased(state, tables):
         return False
     if state.config.most_drafts >= 0 and not keeps_up(state, request, begin + new, ahead):
         return False
     return not state.config.overlaps or (len(state.steps) > 0 and tables.last_step != state.num_steps)
 
 
-def lease(state: State, tables: RequestTables) -> i64:
+def leased(state: State, tables: RequestTables) -> i64:
     """Return the tokens up to which no step of a request needs a call; 0 if each does. O(groups). law: LEASE-1."""
     if state.config.overlaps or tables.num_loading > 0 or tables.is_due or tables.is_lost:
         return 0
@@ -138,7 +138,7 @@ def has_found(state: State, table: GroupTable) -> bool:
 def reach(state: State, tables: RequestTables, count: int) -> int:
     """Return the tokens that a running request may be said to have computed: written ones, or those of its lease."""
     written = int(tables.num_written)
-    return written if count <= written else max(written, int(lease(state, tables)))
+    return written if count <= written else max(written, int(leased(state, tables)))
 
 
 def keeps_up(state: State, request: Request, stop: i64, ahead: i64) -> bool:
@@ -152,7 +152,7 @@ def check_ask(state: State, request: Request, tables: RequestTables | None, ask:
     written: i64 = 0 if tables is None else tables.num_written
     computed = request._num_computed
     if computed > written and tables is not None:
-        written = max(written, lease(state, tables))
+        written = max(written, leased(state, tables))
     if computed < 0 or computed > written:
         raise InvalidArgumentError(
             f"num_computed_tokens: request {request.request_id!r} has {computed} computed tokens, but slots "

@@ -158,12 +158,12 @@ def publish_filled(state: State, tables: RequestTables, request: Request, count:
         publish_to(group, table, request, count, stopped, tables.checkpoint)
 
 
-def last_count(state: State, tables: RequestTables, request: Request, computed: i64, in_flight: bool) -> i64:
+def count_last(state: State, tables: RequestTables, request: Request, computed: i64, in_flight: bool) -> i64:
     """Return how many tokens a request has computed for certain as it lets go of its blocks, to be published.
 
     With a step in flight, those that are settled, whatever the engine's count. None if it puts publication off, if
-    something that it held was forgotten, or if the count does not cover its last step, which then has not run. law:
-    PUB-5, FORGET-6.
+    something that it held was forgotten, or if the count does not cover its last step, which then has not run.
+    law: PUB-5, FORGET-6.
     """
     config = state.config
     if not config.caching or tables.is_delayed or request._block_size <= 0:

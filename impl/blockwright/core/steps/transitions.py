@@ -18,7 +18,7 @@ from blockwright.core.steps.effects import hear, note_release, serve, vacate
 from blockwright.core.steps.keeping import trim_group
 from blockwright.core.steps.outcomes import Fits, Plan
 from blockwright.core.steps.plans import request_version
-from blockwright.core.steps.preconditions import lease, reach, tables_of, tables_running
+from blockwright.core.steps.preconditions import leased, reach, tables_of, tables_running
 from blockwright.core.steps.publication import (
     NOT_RUN,
     kept_inside,
@@ -208,7 +208,7 @@ def release(state: State, request: Request, was_preempted: bool) -> None:
         if state.journal is not None:
             state.journal._stamp()
         tables.request = request  # its last tokens are published
-        if tables.num_written < request._num_computed <= lease(state, tables):
+        if tables.num_written < request._num_computed <= leased(state, tables):
             hear(state, request, tables, request._num_computed)
         vacate(state, tables, request._num_computed, was_preempted)
         request._held = None
