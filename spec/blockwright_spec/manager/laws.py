@@ -86,7 +86,7 @@ STEP_LAWS = (
     listed(unit_laws.law_resend_hits, "vLLM RFC #45702: partial cache hits for hybrid models"),
     listed(unit_laws.law_state_is_saved, "vLLM BlockPool.move_block_hashes: the key moves to the copy; known bug E39"),
     listed(unit_laws.law_parts_are_near, "ours: what large blocks lose of a system prompt; known bug E35"),
-    listed(unit_laws.law_parting_is_seen, "vLLM #53749: a shared prompt below a block; known bugs E170, E171"),
+    listed(unit_laws.law_parting_is_seen, "vLLM #53749: a shared prompt below a block; known bugs E170, E172"),
     listed(unit_laws.law_part_goes_on, "ours: a copy that would never fit; known bug E121"),
 )
 """Every law of steps."""

@@ -228,7 +228,7 @@ def holds(law: Law, config: Config, *facts: object) -> bool:
     """Return whether a law holds; one that is about it and cannot even be asked (a table is too short) does not."""
     try:
         return not applies(law, config) or law.holds(*facts)
-    except (AssertionError, IndexError, ValueError):
+    except (AssertionError, LookupError, ValueError):
         return False
 
 
