@@ -52,7 +52,7 @@ def test_a_load_after_a_hit_that_ends_inside_a_block_begins_with_that_block() ->
     assert tokens == 6
     assert all(manager.can_load(request, length, 2) for length in (0, 4, 6, 8))
     assert manager.allocate_slots(request, 0, tokens, hit, num_external_computed_tokens=2) is not None
-    (held,), (found,) = manager.get_block_ids("r"), hit.get_block_ids()
+    (held,), found = manager.get_block_ids("r"), [int(block) for block in hit.ids[0]]
     assert (held[0], len(held)) == (found[0], 2)
     assert held[1] != found[1]
     refused(manager, InvalidArgumentError, manager.finish_load, request, 5)
