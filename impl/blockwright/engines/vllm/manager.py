@@ -168,8 +168,8 @@ class KVCacheManager:
         groups = kv_cache_config.kv_cache_groups
         config = translated(kv_cache_config, dcp_world_size)
         caches, enable_caching = enable_caching, enable_caching and bool(groups)
-        self._specs = [group.kv_cache_spec for group in config.kv_cache_groups][: len(groups)]
-        self._has_states = enable_caching and any(isinstance(spec, MambaSpec) for spec in self._specs)
+        self.specs = [group.kv_cache_spec for group in config.kv_cache_groups][: len(groups)]
+        self._has_states = enable_caching and any(isinstance(spec, MambaSpec) for spec in self.specs)
         if self._has_states and any(
             getattr(layer_spec(group.kv_cache_spec), "mamba_cache_mode", "align") != "align" for group in groups
         ):
@@ -177,7 +177,7 @@ class KVCacheManager:
                 "recurrent layers with prefix caching need mamba_cache_mode='align': start vLLM with "
                 "--mamba-cache-mode align or --no-enable-prefix-caching"
             )
-        self._holds_states = any(isinstance(spec, MambaSpec) for spec in self._specs)
+        self._holds_states = any(isinstance(spec, MambaSpec) for spec in self.specs)
         self._lookahead = num_hash_lookahead_tokens
         # With drafts of several modules, the next step writes a draft head's last tokens once more.
         self._again = max(0, num_prefill_lookahead - 1)
@@ -190,14 +190,14 @@ class KVCacheManager:
         is_flagged = any(getattr(group, "is_eagle_group", False) for group in groups)
         self.use_eagle = use_eagle or (is_flagged and not self._lookahead)
         if self.use_eagle and enable_caching:
-            require_margins(groups, self._specs)
-        sizes = [spec.block_size for spec in self._specs if not isinstance(spec, CrossAttentionSpec)]
-        self._num_drafts = max([getattr(spec, "num_speculative_blocks", 0) for spec in self._specs], default=0)
+            require_margins(groups, self.specs)
+        sizes = [spec.block_size for spec in self.specs if not isinstance(spec, CrossAttentionSpec)]
+        self._num_drafts = max([getattr(spec, "num_speculative_blocks", 0) for spec in self.specs], default=0)
         # Where one of these is on, hits end with blocks, as with vLLM's own manager.
         whole = not enable_caching or self._again > 0 or not hash_block_size
         whole = whole or (not self._has_states and (self.use_eagle or self._lookahead + num_prefill_lookahead > 0))
-        whole = whole or dcp_world_size > 1 or len(sizes) < len(self._specs)
-        states = [spec.block_size for spec in self._specs if isinstance(spec, MambaSpec)]
+        whole = whole or dcp_world_size > 1 or len(sizes) < len(self.specs)
+        states = [spec.block_size for spec in self.specs if isinstance(spec, MambaSpec)]
         whole = whole or (hash_block_size or 0) >= (max(states) if self._has_states else min(sizes))
         self._match_unit: int | None = None if whole else hash_block_size
         # vLLM has a draft head compute the unit behind a hit again. Here each key is that of the next unit's end: it
@@ -206,8 +206,7 @@ class KVCacheManager:
         if self._first:
             self._lookahead = hash_block_size or 0
         self._behind = max(self._again, self._lookahead)
-        self.specs = self._specs
-        self.keeps_wanted = _keeps_wanted(kv_cache_config, self._specs) if enable_caching else None
+        self.keeps_wanted = _keeps_wanted(kv_cache_config, self.specs) if enable_caching else None
         self.core = Manager(
             config,
             max_model_len,
@@ -215,7 +214,7 @@ class KVCacheManager:
             use_eagle=self.use_eagle and enable_caching and not self._first,
             enable_kv_cache_events=enable_kv_cache_events and enable_caching,
             keep_wanted=self.keeps_wanted,
-            wanted_interval=_interval(kv_cache_config, self._specs) if enable_caching else 0,
+            wanted_interval=_interval(kv_cache_config, self.specs) if enable_caching else 0,
             prefix_match_unit=self._match_unit,
             track_evictions=metrics_collector is not None and enable_caching,
             raise_never_fits=False,
@@ -242,10 +241,10 @@ class KVCacheManager:
             self.core.block_pool, self._sizes, self._hash_block_size, self._publish_for_readers, metrics_collector
         )
         self._state_sizes = [
-            size for spec, size in zip(self._specs, self._sizes, strict=True) if isinstance(spec, MambaSpec)
+            size for spec, size in zip(self.specs, self._sizes, strict=True) if isinstance(spec, MambaSpec)
         ]
         self._checkpoint: Callable[[int, int], int] | None = None
-        layouts = dict.fromkeys(zip(self._specs, self._sizes, strict=True))
+        layouts = dict.fromkeys(zip(self.specs, self._sizes, strict=True))
         trims = [found for spec, size in layouts if (found := next_trim(spec, size)) is not None]
         self._trims = bool(trims)
         # A step that ends within so many tokens of the published ones trims no block that is to be published yet. The
@@ -266,7 +265,7 @@ class KVCacheManager:
         self._next_trim = trims[0] if len(trims) == 1 else lambda count: min([trim(count) for trim in trims])
         self._in_flight = max_model_len if max_in_flight_tokens is None else max_in_flight_tokens
         zeroes = bool(getattr(kv_cache_config, "needs_kv_cache_zeroing", False))
-        self._zeroed = [number for number, spec in enumerate(self._specs) if zeroes and not isinstance(spec, MambaSpec)]
+        self._zeroed = [number for number, spec in enumerate(self.specs) if zeroes and not isinstance(spec, MambaSpec)]
         self._new_ids: list[int] = []
         self._running: dict[str, Any] = {}
         self._due: dict[str, Any] = {}
@@ -304,7 +303,7 @@ class KVCacheManager:
             get_blocks=lambda name: self.get_blocks(name).blocks,
             enable_partial_hash_hits=self._has_states and self._match_unit is not None,
             full_attention_group_id=next(
-                (number for number, spec in enumerate(self._specs) if isinstance(spec, FullAttentionSpec)), None
+                (number for number, spec in enumerate(self.specs) if isinstance(spec, FullAttentionSpec)), None
             ),
             get_num_blocks_to_allocate=self._num_blocks_to_allocate,
             find_longest_cache_hit_per_group=self._hits_per_group,
@@ -1054,7 +1053,7 @@ class KVCacheManager:
             return
         offered: dict[int, int] = request._blockwright.offered
         tables, published = self.core.get_block_ids(name), self.core.num_published(name)
-        for group, (spec, size) in enumerate(zip(self._specs, self._sizes, strict=True)):
+        for group, (spec, size) in enumerate(zip(self.specs, self._sizes, strict=True)):
             entry = published[group] - 1
             end = published[group] * size
             if isinstance(spec, MambaSpec) and end > offered.get(group, 0):
@@ -1178,7 +1177,7 @@ class KVCacheManager:
         """Return the block ids that cover a request's computed tokens."""
         return tuple(
             ids if isinstance(spec, CrossAttentionSpec | MambaSpec) else ids[: -(-num_computed_tokens // size)]
-            for ids, spec, size in zip(self.get_block_ids(request_id), self._specs, self._sizes, strict=True)
+            for ids, spec, size in zip(self.get_block_ids(request_id), self.specs, self._sizes, strict=True)
         )
 
     def get_num_common_prefix_blocks(self, running_request_id: str) -> list[int]:
@@ -1204,7 +1203,7 @@ class KVCacheManager:
     def get_zeroing_block_ids_in_range(self, request_id: str, start_token: int, end_token: int) -> list[int]:
         """Return the blocks of attention that hold the tokens of a range (0.31)."""
         ids: list[int] = []
-        for table, spec, size in zip(self.get_block_ids(request_id), self._specs, self._sizes, strict=True):
+        for table, spec, size in zip(self.get_block_ids(request_id), self.specs, self._sizes, strict=True):
             if not isinstance(spec, MambaSpec):
                 ids += [block for block in table[start_token // size : -(-end_token // size)] if block]
         return ids
@@ -1267,7 +1266,7 @@ class KVCacheManager:
         missing = 0
         held = self.get_block_ids(request_id)
         for ids, spec, size, group in zip(
-            held, self._specs, self._sizes, self.kv_cache_config.kv_cache_groups, strict=True
+            held, self.specs, self._sizes, self.kv_cache_config.kv_cache_groups, strict=True
         ):
             if isinstance(spec, CrossAttentionSpec):
                 continue
