@@ -230,7 +230,7 @@ def core_extensions() -> list[Extension]:
     """Translate the core to C and return its extensions; none where there is nothing to compile or no way to."""
     folders = [PACKAGE / name for name in record["COMPILED"]]
     sources = [str(path) for folder in folders for path in sorted(folder.glob("*.py")) if path.name not in INTERPRETED]
-    if EDITABLE and record["build_info"]().kind == "compiled":
+    if EDITABLE and not PURE and record["build_in_place"]().kind == "compiled":
         return []  # in place already, of these sources
     if PURE or not BUILDING or not sources:
         if PURE and BUILDING:

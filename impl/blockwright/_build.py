@@ -50,10 +50,16 @@ def build_info() -> BuildInfo:
     Reads and hashes the sources of the core (about a millisecond). Raises nothing: a record that cannot be read makes
     the build stale.
     """
+    from blockwright.core import SOURCE_ONLY  # settled when the core was imported
+
+    found = build_in_place()
+    return BuildInfo("pure", found.python, None, "BLOCKWRIGHT_PURE_PYTHON=1 is set") if SOURCE_ONLY else found
+
+
+def build_in_place() -> BuildInfo:
+    """Return which build lies beside the sources, whatever this process runs; needs no part of the package."""
     package = Path(__file__).resolve().parent
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    if _source_only():
-        return BuildInfo("pure", python, None, "BLOCKWRIGHT_PURE_PYTHON=1 is set")
     libraries = library_paths(package)
     record = read_record(package)
     if not libraries:
@@ -130,13 +136,6 @@ def read_record(package: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}
-
-
-def _source_only() -> bool:
-    # Settled when the core was imported. Only a build does without the package, and it does not ask.
-    from blockwright.core import SOURCE_ONLY
-
-    return SOURCE_ONLY
 
 
 def _difference(record: dict[str, Any], package: Path, libraries: list[str]) -> str | None:
