@@ -171,8 +171,8 @@ conform-checks: build ## before a release: the gates that check the checks (know
 	@mkdir -p build
 	$(RUN)/blockwright conform --profile pr $(addprefix --gate ,$(CHECKS)) --json build/conform-checks.json $(CONFORM_ARGS)
 
-wheel-check: $(READY) ## build wheels in isolation, with each Python found here, and see that they are compiled
-	@$(RUN)/python tests/packaging/wheel_check.py
+wheel-check: $(READY) ## build wheels in isolation, of the checkout and of the sdist, and see that they are compiled; WHEELS=--all: for each Python found
+	@$(RUN)/python tests/packaging/wheel_check.py $(WHEELS)
 
 bench: build-pgo ## time this build, beside peers where 'make bench-peers' fetched them
 	$(RUN)/python -m benchmarks $$(test -d $(PEERS)/vllm && echo --peer-path $(PEERS)) $(BENCH_ARGS)

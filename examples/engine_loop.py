@@ -7,7 +7,10 @@ is planned once. Then, for each step: slots for all that runs, in one call; admi
 the kernels read, in one call; the model; one token for each request.
 """
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError:
+    raise SystemExit("this needs torch: pip install torch") from None
 
 from blockwright import FullAttentionSpec, KVCacheManager, Request, SlidingWindowSpec
 from blockwright.device import InputBatch, KVCacheStorage, StepInputs, paged_attention, plan_kv_cache, write_kv
@@ -46,8 +49,9 @@ def serve(prompts: list[list[int]], available_bytes: int) -> tuple[list[list[int
         allocation = manager.allocate_slots_batch(running, counts)
         idle = running[allocation.num_served :]  # they got no slots: they wait for the next step
         running, counts = running[: allocation.num_served], counts[: allocation.num_served]
-        if idle:  # one preemption makes room; the request starts again later
-            victim, num_preemptions = idle.pop(), num_preemptions + 1
+        if idle:  # one that gives blocks back starts again later; if it was not enough, the next step preempts another
+            victim = next((each for each in reversed(idle) if manager.num_blocks_held_alone(each) > 0), idle[-1])
+            idle, num_preemptions = [each for each in idle if each is not victim], num_preemptions + 1
             manager.free(victim, preempted=True)
             batch.remove_request(victim.request_id)
             victim.num_computed_tokens = 0
@@ -59,7 +63,7 @@ def serve(prompts: list[list[int]], available_bytes: int) -> tuple[list[list[int
                 waiting[0].num_computed_tokens, num_hits = num_hit, num_hits + num_hit
                 batch.add_request(waiting[0].request_id, manager.get_blocks(waiting[0].request_id))
                 running, counts = [*running, waiting.pop(0)], [*counts, count]
-        if not running:  # the blocks of the preempted request are free now
+        if not running:  # the blocks that the preempted request held alone are free now
             running = idle
             continue
         inputs = batch.step(running, counts, allocation)  # all that the kernels read

@@ -16,8 +16,11 @@ import time
 from socketserver import ThreadingMixIn
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-import prometheus_client
-import torch
+try:
+    import prometheus_client
+    import torch
+except ModuleNotFoundError:
+    raise SystemExit("this needs torch and prometheus-client: pip install torch prometheus-client") from None
 
 from blockwright import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher
 from blockwright.observe.metrics import Metrics, wsgi_app

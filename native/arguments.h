@@ -65,6 +65,47 @@ static int Blockwright_IsAgain(const void *given, const char *signature) {
     return 1;
 }
 
+// Return NULL, with the error of a constructor that could not take its arguments: one that names the class.
+static PyObject *Blockwright_Refuse(PyObject *self, PyObject *args, PyObject *kw, const char *parameters) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) return NULL;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *arguments = PyImport_ImportModule("blockwright.arguments");
+    PyObject *named = kw == NULL ? PyDict_New() : Py_NewRef(kw), *done = NULL;
+    if (arguments != NULL && named != NULL)
+        // The class, not the object: that is half made, and whoever shows a traceback with its locals would read it.
+        done = PyObject_CallMethod(arguments, "misused", "OsOO", PyType_Check(self) ? self : (PyObject *)Py_TYPE(self),
+                                   parameters, args, named);
+    Py_XDECREF(arguments);
+    Py_XDECREF(named);
+    if (done == NULL) {
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(traceback);
+        return NULL;
+    }
+    Py_DECREF(done);
+    PyErr_Restore(type, value, traceback);  // none of these: what was said stands
+    return NULL;
+}
+
+static PyObject *Blockwright_RefuseFast(PyObject *self, PyObject *const *args, size_t nargs, PyObject *kwnames,
+                                        const char *parameters) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *given = PyTuple_New((Py_ssize_t)nargs), *named = PyDict_New();
+    for (size_t at = 0; given != NULL && at < nargs; at++) PyTuple_SET_ITEM(given, at, Py_NewRef(args[at]));
+    for (Py_ssize_t at = 0; named != NULL && kwnames != NULL && at < PyTuple_GET_SIZE(kwnames); at++)
+        if (PyDict_SetItem(named, PyTuple_GET_ITEM(kwnames, at), args[nargs + at]) < 0) Py_CLEAR(named);
+    if (given != NULL && named != NULL) {
+        PyErr_Restore(type, value, traceback);
+        Blockwright_Refuse(self, given, named, parameters);
+    }
+    Py_XDECREF(given);
+    Py_XDECREF(named);
+    return NULL;
+}
+
 typedef PyObject *(*Blockwright_Fast)(PyObject *, PyObject *const *, size_t, PyObject *);
 
 // Make a call again with what is admitted of its arguments, or raise.

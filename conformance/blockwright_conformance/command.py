@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from blockwright import __version__, build_info
-from blockwright._terminal import print_table, progress
+from blockwright._terminal import output, print_table, progress
 from blockwright._text import printable_lines
 from blockwright.errors import InvalidArgumentError
 from blockwright.policies import chooser, policy_named
@@ -101,8 +101,7 @@ def _positive(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Run the gates and report; 1 where a law is broken."""
-    is_part = args.gate or args.scope or args.impl != OURS or args.policy
-    name = args.profile or ("pr" if is_part else "quick")
+    name = args.profile or ("pr" if _part(args) else "quick")
     profile = Profile(name, args.jobs, args.impl, args.scope, args.policy, args.explorer)
     _check(profile, args.json)
     if args.expected is not None and profile.is_ours:
@@ -112,8 +111,11 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise InvalidArgumentError(f"--expected: {error}") from error
     names = wanted(["policies"] if args.policy else args.gate, args.skip, profile)
+    missing = _lacking(names, profile, bool(args.gate))
+    names = [name for name in names if name not in missing]
     left, declared = _others(names, profile)
-    _check_packages(names, profile)
+    if args.json != Path("-"):
+        _begin(args, profile)
     started, rows = time.perf_counter(), []
     for name in names:
         run_gate, units = gate(name, profile)
@@ -122,7 +124,8 @@ def run(args: argparse.Namespace) -> int:
     seconds = time.perf_counter() - started
     if not rows and not left:
         raise InvalidArgumentError(f"--scope: no scope of profile {profile.name} contains {profile.scope!r}")
-    is_whole = not (args.gate or args.skip or profile.scope)
+    rows += [_without(name, packages) for name, packages in missing.items()]
+    is_whole = not (args.gate or args.skip or profile.scope or missing)
     rows = judged(rows, expected, is_whole)
     if not profile.is_ours:
         rows += others.not_run(names, profile, rows, is_whole)
@@ -132,6 +135,18 @@ def run(args: argparse.Namespace) -> int:
     if args.json != Path("-"):
         _print(profile, rows, seconds, left, declared)
     return int(any(row.violations for row in rows))
+
+
+def _part(args: argparse.Namespace) -> str:
+    """Return the first option that names a part of what there is to check: its scopes are then those of ``pr``."""
+    given = ("--gate", args.gate), ("--scope", args.scope), ("--impl", args.impl != OURS), ("--policy", args.policy)
+    return next((option for option, is_given in given if is_given), "")
+
+
+def _begin(args: argparse.Namespace, profile: Profile) -> None:
+    """Say that the profile is another one than without arguments, before it takes its time."""
+    if args.profile is None and (option := _part(args)):
+        print(f"Profile {profile.name}, as with {option} unless --profile names another", flush=True)
 
 
 def _others(names: list[str], profile: Profile) -> tuple[dict[str, list[str]], list[Met]]:
@@ -175,16 +190,26 @@ def _check(profile: Profile, file: Path | None) -> None:
         raise InvalidArgumentError(f"--json: cannot write {file}; name a file in a folder that exists")
 
 
-def _check_packages(names: list[str], profile: Profile) -> None:
-    """Refuse to start gates of which one could not run for want of a package."""
-    if missing := lacking(names, profile):
+def _lacking(names: list[str], profile: Profile, is_named: bool) -> dict[str, list[str]]:
+    """Return the gates that are left out for want of packages; refuse to start if one of them was named, or all are."""
+    missing = lacking(names, profile)
+    if missing and (is_named or len(missing) == len(names)):
         packages = sorted({package for each in missing.values() for package in each})
         skips = " ".join(f"--skip {name}" for name in missing)
         raise InvalidArgumentError(
             f"{'gate' if len(missing) == 1 else 'gates'} {', '.join(missing)} cannot run without "
-            f"{' and '.join(packages)}; "
-            f"pip install {' '.join(DISTRIBUTIONS.get(each, each) for each in packages)}, or leave them out: {skips}"
+            f"{' and '.join(packages)}; {_install(packages)}, or leave them out: {skips}"
         )
+    return missing
+
+
+def _install(packages: list[str]) -> str:
+    return f"pip install {' '.join(DISTRIBUTIONS.get(each, each) for each in packages)}"
+
+
+def _without(name: str, packages: list[str]) -> GateResult:
+    detail = f"left out, since {' and '.join(packages)} cannot be imported: {_install(packages)}"
+    return GateResult(name, "all scopes", "all", 0, 0, 0, 0.0, "", detail, left_out=True)
 
 
 def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]]) -> dict[str, Any]:
@@ -231,10 +256,8 @@ def _write(path: Path, report: dict[str, Any]) -> None:
     if path == Path("-"):
         sys.stdout.write(text)
         return
-    try:
+    with output("--json", path):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidArgumentError(f"--json: cannot write {path}: {error.strerror}") from error
 
 
 def _print(
@@ -273,6 +296,7 @@ def verdict(profile: Profile, rows: list[GateResult], seconds: float) -> str:
     count = f"{broken:,} violation{'' if broken == 1 else 's'}"
     found = f"{said}: {total:,} transitions in lock-step, {count}, {seconds:.1f} s"
     found += f"; {build_info()}{how}" if profile.is_ours else ""
+    found += "".join(f"\nThe gate {row.kind} was {row.detail}" for row in rows if row.left_out and row.kind in gates())
     rest = [each for each in gates().values() if not each.is_in(profile.name)]
     if not rest or not profile.is_ours:
         return found

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from blockwright._terminal import Advance
 
-from .checker.explore import Explorer, Result
+from .checker.explore import CopyError, Explorer, Result
 from .checker.history import HistoryError
 from .checker.parallel import in_order
 from .checker.world import World
@@ -61,6 +61,8 @@ def ran(
     except HistoryError as error:
         law, detail = error.violation.law, error.violation.detail
         way = text_of(error.violation.actions, f"{law}: {detail}")
+    except CopyError:
+        raise
     except Exception as error:
         law, detail = getattr(error, "law", ""), getattr(error, "detail", "")
         law, detail = law or "REF-0", (law and detail) or f"{type(error).__name__}: {error}"
@@ -157,7 +159,7 @@ def sums(rows: list[GateResult]) -> dict[Way, GateResult]:
     others = dict.fromkeys(row.kind for row in rows if row.kind not in kinds)
     ways = (*known, *(Way(kind, (kind,), "rows") for kind in others))
     found = [(way, [row for row in rows if row.kind in way.kinds]) for way in ways]
-    return {way: summed(way, own) for way, own in found if own}
+    return {way: summed(way, own) for way, own in found if not all(row.left_out for row in own)}
 
 
 def summed(way: Way, rows: list[GateResult]) -> GateResult:

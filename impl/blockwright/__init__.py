@@ -46,7 +46,7 @@ from blockwright.kinds import (
     SlidingWindowSpec,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BatchAllocation",

@@ -23,7 +23,10 @@ COMPILED = (
 """The folders whose modules are compiled, all into one shared library; the first holds it, and the record."""
 
 # Uncompiled modules that compiled ones read constants and types from: a change in them also outdates the libraries.
-FOLLOWED = ("_text.py", "arguments.py", "config.py", "errors.py", "events.py", "kinds.py", "offload/status.py")
+FOLLOWED = (
+    *("_text.py", "arguments.py", "config.py", "errors.py", "events.py", "exclusions.py", "kinds.py"),
+    "offload/status.py",
+)
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,29 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final, Protocol
 
 from blockwright._text import printable, printable_lines
+from blockwright.errors import BlockwrightError
 
 _PLAIN_SECONDS: Final = 10.0  # between two plain lines of progress
 _RICH_SECONDS: Final = 0.1  # between two updates of a bar
 _WIDE: Final = 200  # columns where the output is no terminal and COLUMNS does not say: tables are not folded there
+
+
+class OutputError(BlockwrightError):
+    """A command has nowhere to write what it found: the arguments were right, and nothing is said of the findings."""
+
+
+@contextmanager
+def output(option: str, path: Path) -> Iterator[None]:
+    """Let a failure to write the file that an option names be an `OutputError` that names both."""
+    try:
+        yield
+    except OSError as error:
+        said = error.strerror or error
+        raise OutputError(f"{option}: cannot write {path}: {said}; name a file that can be written") from error
 
 
 class Advance(Protocol):

@@ -12,6 +12,7 @@ A range is no part of an annotation: calls check it themselves, by `integer` whe
 from __future__ import annotations
 
 import builtins
+import difflib
 import inspect
 import operator
 import re
@@ -23,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Final
 
-from blockwright.errors import InvalidArgumentError
+from blockwright.errors import InvalidArgumentError, InvalidCallError
 
 UNREAD: Final = ("Sequence[Request]", "int | Sequence[int]", "Sequence[int]", "Iterable[bytes]")
 """Annotations of what may be long: requests of a step and their counts, tokens, hashes. Their items are not read here,
@@ -277,6 +278,7 @@ _SIMPLE: Final[dict[Any, Kind]] = {
     float: _simple(float, "a number", _number),
     None: _instance("None", lambda value: value is None, frozenset({type(None)})),
     type(None): _instance("None", lambda value: value is None, frozenset({type(None)})),
+    types.EllipsisType: _instance("left out", lambda value: value is ..., frozenset({types.EllipsisType})),
     bool: _instance("True or False", lambda value: isinstance(value, bool), frozenset({bool})),
     str: _instance("a string", lambda value: isinstance(value, str), frozenset({str})),
     bytes: _instance("bytes", lambda value: isinstance(value, bytes), frozenset({bytes})),
@@ -325,6 +327,48 @@ def _unread(kind: Kind, or_integer: bool) -> Kind:
 # ---------------------------------------------------------------------- the door
 
 _signatures: dict[tuple[str, str], dict[str, Kind]] = {}
+_MISSING: Final = object()
+
+
+def misused(made: type, parameters: str, given: tuple[object, ...], named: Mapping[str, object]) -> None:
+    """Raise the error of a call that a compiled constructor could not take, if it is one of `refuse`.
+
+    Args:
+        made: the class.
+        parameters: of the constructor, without the object, as a header has them; of a class method with its name.
+        given: positional arguments.
+        named: keyword arguments.
+    """
+    name, _, header = parameters.partition("(")
+    expected = inspect.signature(eval(f"lambda {header}: None"))
+    places = [each.name for each in expected.parameters.values() if each.kind is not each.KEYWORD_ONLY]
+    there = {*places[: len(given)], *named}
+    needed = [each.name for each in expected.parameters.values() if each.default is each.empty]
+    refuse(
+        made, name, list(expected.parameters), [*named], [each for each in needed if each not in there],
+        len(given), len(places),
+    )  # fmt: skip
+
+
+def refuse(
+    made: type, name: str, known: list[str], named: list[str], missing: list[str], num_given: int, num_places: int
+) -> None:
+    """Raise the error of a constructor's call with unknown names, without needed ones, or with too many by position.
+
+    Raises:
+        InvalidCallError: names the class, the argument, and the nearest that there is.
+    """
+    title = f"{made.__name__}.{name}" if name else made.__name__
+    unknown = [each for each in named if each not in known]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], known, 1)
+        remedy = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known) or 'none'}"
+        raise InvalidCallError(f"{title}: has no argument {unknown[0]!r}; {remedy}")
+    if num_given > num_places:
+        rest = f"; pass by name: {', '.join(known[num_places:])}" if known[num_places:] else ""
+        raise InvalidCallError(f"{title}: takes {num_places} arguments by position, not {num_given}{rest}")
+    if missing:
+        raise InvalidCallError(f"{title}: needs {', '.join(missing)}; it takes {', '.join(known)}")
 
 
 def admitted(signature: str, module: str, given: tuple[object, ...], named: Mapping[str, object]) -> list[object]:
@@ -390,27 +434,31 @@ def _guard_class(found: type) -> None:
         if isinstance(member, types.FunctionType) and (door := _door(member, found)) is not member:
             setattr(found, name, door)
         elif isinstance(member, (classmethod, staticmethod)) and isinstance(member.__func__, types.FunctionType):
-            setattr(found, name, type(member)(_door(member.__func__)))
+            setattr(found, name, type(member)(_door(member.__func__, makes=isinstance(member, classmethod))))
         elif isinstance(member, property) and isinstance(member.fset, types.FunctionType):
             setattr(found, name, member.setter(_door(member.fset, named=name)))
 
 
-def _door(function: types.FunctionType, owner: type | None = None, named: str | None = None) -> Any:
+def _door(
+    function: types.FunctionType, owner: type | None = None, named: str | None = None, makes: bool = False
+) -> Any:
     """Return a function that checks its arguments and calls another; the same one where there is nothing to check.
 
-    What sets a property has the value `named` as that, whatever the function calls it.
+    What sets a property has the value `named` as that, whatever the function calls it. A constructor, and what else
+    `makes` an object, also refuses names that it does not have (`refuse`).
     """
+    makes = makes or function.__name__ == "__init__"
     code = function.__code__
     annotations = {name: text for name, text in function.__annotations__.items() if name != "return"}
     words = {word for text in annotations.values() for word in re.findall(r"\w+", str(text))}
-    if not annotations or words & INTERNAL or code.co_flags & VARIADIC or hasattr(function, "__wrapped__"):
+    if not (annotations or makes) or words & INTERNAL or code.co_flags & VARIADIC or hasattr(function, "__wrapped__"):
         return function
     built: list[Callable[..., object]] = []
 
     @wraps(function)
     def door(*given: object, **more: object) -> object:
         if not built:
-            built.append(wraps(function)(_built(function, annotations, named)))
+            built.append(wraps(function)(_built(function, annotations, named, makes)))
             if owner is not None and vars(owner).get(function.__name__) is door:
                 setattr(owner, function.__name__, built[0])
         return built[0](*given, **more)
@@ -418,8 +466,11 @@ def _door(function: types.FunctionType, owner: type | None = None, named: str | 
     return door
 
 
-def _built(function: Any, annotations: Mapping[str, Any], named: str | None) -> Callable[..., object]:
-    """Write the door of one function out: exact types pass by one test each, the rest goes to `_admit`."""
+def _built(function: Any, annotations: Mapping[str, Any], named: str | None, makes: bool) -> Callable[..., object]:
+    """Write the door of one function out: exact types pass by one test each, the rest goes to `_admit`.
+
+    That of a constructor takes every call, and refuses those that do not fit.
+    """
     code = function.__code__
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     positional = parameters[: code.co_argcount]
@@ -428,19 +479,34 @@ def _built(function: Any, annotations: Mapping[str, Any], named: str | None) -> 
     given = function.__defaults__ or ()
     defaults = dict(zip(positional[len(positional) - len(given) :], given, strict=True))
     defaults |= function.__kwdefaults__ or {}
-    heads = [f"{name}=_default_{name}" if name in defaults else name for name in parameters]
+    needed = [name for name in parameters[1:] if makes and name not in defaults]
+    heads = [f"{name}=_default_{name}" if name in {*defaults, *needed} else name for name in parameters]
     stars = [*heads[: code.co_posonlyargcount], *(["/"] if code.co_posonlyargcount else [])]
-    stars += [*heads[code.co_posonlyargcount : code.co_argcount], *(["*"] if code.co_kwonlyargcount else [])]
-    stars += heads[code.co_argcount :]
+    more = ["*_more"] if makes else ["*"] if code.co_kwonlyargcount else []
+    stars += [*heads[code.co_posonlyargcount : code.co_argcount], *more]
+    stars += [*heads[code.co_argcount :], *(["**_named"] if makes else [])]
     passed = [*positional, *(f"{name}={name}" for name in parameters[code.co_argcount :])]
     lines = [f"def door({', '.join(stars)}):"]
+    if makes:
+        count = code.co_argcount - 1
+        lines.append(f"    if {' or '.join(['_more', '_named', *(f'{name} is _missing' for name in needed)])}:")
+        pairs = ", ".join(f"{name!r}: {name}" for name in needed)
+        first = (
+            f"type({parameters[0]}), ''"
+            if function.__name__ == "__init__"
+            else f"{parameters[0]}, {function.__name__!r}"
+        )
+        lines.append(f"        _missed = [name for name, value in {{{pairs}}}.items() if value is _missing]")
+        lines.append(
+            f"        _refuse({first}, {list(parameters[1:])}, [*_named], _missed, {count} + len(_more), {count})"
+        )
     for name in kinds:
         optional = f"{name} is not _default_{name} and " if name in defaults else ""
         lines.append(f"    if {optional}type({name}) not in _exact_{name}:")
         lines.append(f"        {name} = _admit({(named or name)!r}, _kind_{name}, {name})")
     lines.append(f"    return _function({', '.join(passed)})")
-    scope: dict[str, Any] = {"_function": function, "_admit": _admit}
-    scope |= {f"_default_{name}": value for name, value in defaults.items()}
+    scope: dict[str, Any] = {"_function": function, "_admit": _admit, "_refuse": refuse, "_missing": _MISSING}
+    scope |= {f"_default_{name}": value for name, value in {**dict.fromkeys(needed, _MISSING), **defaults}.items()}
     scope |= {f"_kind_{name}": kind for name, kind in kinds.items()}
     scope |= {f"_exact_{name}": kind.exact for name, kind in kinds.items()}
     exec("\n".join(lines), scope)

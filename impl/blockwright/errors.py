@@ -23,6 +23,10 @@ class InvalidArgumentError(BlockwrightError, ValueError):
     """An argument is outside its documented range; the message names it and the remedy."""
 
 
+class InvalidCallError(BlockwrightError, TypeError):
+    """A constructor has no such argument, lacks a needed one, or takes fewer by position; names class and argument."""
+
+
 class UnknownRequestError(BlockwrightError, KeyError):
     """The request holds no blocks here: never admitted, or released already."""
 
@@ -69,6 +73,9 @@ class NoFreeBlocksError(BlockwrightError, ValueError):
 
 class NeverFitsError(BlockwrightError, ValueError):
     """A new request would hold more blocks than the pool has, even alone: no waiting helps.
+
+    A hit that `KVCacheManager.get_computed_blocks` gave is never the reason: the same step would not fit without it.
+    law: LIVE-3.
 
     Attributes:
         needed_blocks: blocks that it would hold at once.
@@ -164,6 +171,10 @@ class LostBatchError(InvalidArgumentError):
 
 class UnsupportedError(BlockwrightError, NotImplementedError):
     """A combination that Blockwright refuses on purpose; the message gives the reason."""
+
+
+class ExcludedOptionsError(InvalidArgumentError, UnsupportedError):
+    """Two options that exclude each other; the message names both, the reason and the remedy."""
 
 
 class OffloadError(BlockwrightError):

@@ -1,7 +1,8 @@
 """The `blockwright` command finds its sub-commands; every way to end has its exit code and at most one line of error.
 
 How: the command is called in this process with commands made here, one per way to end; the installed program is started
-once, to see that it is installed, quick to start, and free of heavy imports.
+once, to see that it is installed, quick to start, and free of heavy imports, and with each sub-command in processes of
+their own whose output is full, closed, or read by nobody.
 
 Not covered: what the sub-commands do (test_replay_command.py, and the tests of the benchmarks and the kit).
 """
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,6 +131,46 @@ def test_the_program_starts_without_heavy_packages() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+FULL = '"$@" > /dev/full'
+REPLAY = ("replay", "--conversations", "1")
+NO_ROOM = "cannot write to standard output: No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("shell", "arguments", "code", "said"),
+    [
+        (FULL, REPLAY, 3, NO_ROOM),
+        (f"PYTHONUNBUFFERED=1 {FULL}", REPLAY, 3, NO_ROOM),
+        ('"$@" >&-', REPLAY, 3, "standard output is closed"),
+        (FULL, ("--version",), 3, NO_ROOM),
+        *((FULL, (name, "--help"), 3, NO_ROOM) for name in ("conform", "conform-engine", "replay", "vectors", "view")),
+        (FULL, ("conform", "--gate", "offload", "--scope", "LRU, no blocks", "--jobs", "1"), 3, NO_ROOM),
+    ],
+)
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_output_that_cannot_be_written_has_a_code_of_its_own(
+    shell: str, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    command = ["bash", "-c", shell, "bash", sys.executable, "-m", "blockwright.cli", *arguments]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (code, 1), done.stderr
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--json", "--timeline"])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_file_that_cannot_be_written_has_the_same_code(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    assert cli.main([*REPLAY, option, "/dev/full"]) == 3
+    assert f"error: {option}: cannot write /dev/full: No space left on device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("shell", "code"), [("2> /dev/full", 2), ("2>&-", 2)])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_errors_that_nobody_can_read_keep_their_code(shell: str, code: int) -> None:
+    command = f'"{sys.executable}" -m blockwright.cli replay --blocks none {shell}'
+    assert subprocess.run(["bash", "-c", command], stdout=subprocess.PIPE, check=False).returncode == code
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

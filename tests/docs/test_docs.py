@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from blockwright import cli
+from blockwright.exclusions import EXCLUSIONS
 from blockwright_conformance.kv_cache.fitting import NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,6 +144,13 @@ def generated() -> frozenset[str]:
     pytest.importorskip("sphinx")
     pages = importlib.import_module("blockwright_book.pages")
     return frozenset(name for name, _ in pages.every())
+
+
+def test_every_pair_of_options_that_exclude_each_other_is_listed_with_its_reason() -> None:
+    page = (ROOT / "docs/reference/features.md").read_text(encoding="utf-8")
+    section = page.partition("## Options that exclude each other")[2].partition("\n## ")[0]
+    rows = [tuple(cell.strip(" `") for cell in line.split(" | ")) for line in section.splitlines()[6:] if line]
+    assert [(one.removeprefix("| `"), other, why.removesuffix(" |")) for one, other, why in rows] == list(EXCLUSIONS)
 
 
 def test_every_name_that_an_adapter_may_declare_is_listed_with_its_meaning() -> None:

@@ -31,6 +31,14 @@ def test_example_runs(example: Path) -> None:
     assert done.stdout
 
 
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: str(path.name))
+def test_example_says_in_one_line_what_it_needs(example: Path) -> None:
+    code = "import runpy, sys; sys.modules['torch'] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code, str(example)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(r"this needs torch.*: pip install torch.*\n", done.stderr)
+
+
 def test_the_engine_loop_says_the_same_in_any_pool() -> None:
     pytest.importorskip("torch")
     engine = runpy.run_path(str(next(path for path in EXAMPLES if path.name == "engine_loop.py")))

@@ -107,6 +107,45 @@ def test_a_running_step_serves_hits_at_once(drafts: int, models_folder: Path) ->
 
 
 @pytest.mark.parametrize("depth", [0, 1], ids=["sync", "in flight"])
+@pytest.mark.parametrize("name", ["drafts, tight", "fine hashes, eagle, tight"])
+def test_drafts_in_a_tight_pool_preempt_no_more_than_vllm(name: str, depth: int, models_folder: Path) -> None:
+    """Admission counts the states of drafts that neighbours take as they begin to decode."""
+    from tests.engines import stub
+
+    preemptions = []
+    for ours in (False, True):
+        options = dict(CASES[name])
+        kinds = stub.drafting([stub.state(16), stub.full(16)], options["drafts"])
+        made = stub.scheduler(models_folder, ours, kinds, options.pop("blocks"), is_async=depth > 0, **options)
+        side = stub.Side(made, kinds, depth=depth, drafts=options["drafts"])
+        stub.walk([side], 811, 2 * STEPS, made.hash_block_size, longest=110, exact=True)
+        preemptions.append(side.preemptions)
+    assert 0 < preemptions[1] <= preemptions[0]
+
+
+def test_samples_of_one_prompt_preempt_no_more_than_under_vllm(models_folder: Path) -> None:
+    """If they begin together, they fill blocks in the same steps, and each then needs two states in every group."""
+    from tests.engines import stub
+
+    preemptions, computed = [], []
+    for ours in (False, True):
+        kinds: list[Any] = [stub.full(16), *[stub.state(16)] * 3]
+        options: dict[str, Any] = {"max_num_batched_tokens": 2048, "max_num_seqs": 8}
+        side = stub.Side(stub.scheduler(models_folder, ours, kinds, 100, interval=0, **options), kinds)
+        total = 0
+        for number in range(40):
+            prompt = [3 + (number // 8 * 31 + at * 7) % 90 for at in range(280)]
+            side.scheduler.add_request(stub.request(f"r{number}", prompt, 16, 50 + number % 3))
+        while side.scheduler.requests:
+            total += side.step().total_num_scheduled_tokens
+            side.check()
+        preemptions.append(side.preemptions)
+        computed.append(total)
+    assert preemptions[1] <= preemptions[0]
+    assert computed[1] <= computed[0]
+
+
+@pytest.mark.parametrize("depth", [0, 1], ids=["sync", "in flight"])
 def test_a_state_inside_a_step_is_kept(depth: int, models_folder: Path) -> None:
     """A prompt is computed in one step, as with vLLM's manager, and found up to its last whole block."""
     from tests.engines import stub

@@ -167,3 +167,65 @@ def test_windows_narrower_than_a_block_are_found_again(batched: int, models_fold
         side.check()
         found.append(made.kv_cache_manager.get_computed_blocks(stub.request("other", tokens, 64, 1))[1])
     assert found == [384, 384]
+
+
+@pytest.mark.parametrize(("words", "depth"), [("full", 0), ("full sliding", 1), ("full state", 1)])
+def test_everything_is_forgotten_while_requests_run(words: str, depth: int, models_folder: Path) -> None:
+    """After ``pause(mode="keep", clear_cache=False)`` and new weights: vLLM's own manager refuses, and goes on hitting.
+
+    The requests that run go on, and publish nothing of what the old weights have computed, preempted ones excepted,
+    which compute all anew.
+    """
+    from tests.engines import stub
+
+    tokens, hits = [3 + at % 90 for at in range(140)], []
+    for ours in (False, True):
+        kinds = [kind for word in words.split() for kind in stub.KINDS[word]()]
+        made = stub.scheduler(models_folder, ours, kinds, 120, is_async=depth > 0)
+        size = made.hash_block_size
+        side = stub.Side(made, kinds, depth=depth)
+        made.add_request(stub.request("runs", tokens, size, 40))
+        for _ in range(8):
+            side.step()
+        assert made.running
+        assert made.reset_prefix_cache() is ours
+        found = [made.kv_cache_manager.get_computed_blocks(stub.request("asks", tokens, size, 1))[1]]
+        for _ in range(20):  # it fills more blocks, of which nothing may be found
+            side.step()
+            side.check()
+        found.append(made.kv_cache_manager.get_computed_blocks(stub.request("asks", tokens, size, 1))[1])
+        made.add_request(stub.request("new", tokens, size, 4))  # with the new weights
+        for _ in range(60):
+            side.step()
+        side.check()
+        assert not made.requests
+        found.append(made.kv_cache_manager.get_computed_blocks(stub.request("asks", tokens, size, 1))[1])
+        hits.append([count > 0 for count in found])
+        assert side.tokens["runs"] == side.worker.answer([(tokens, 40, ())])
+        if ours:
+            made.kv_cache_manager.core.check({})
+    assert hits == [[True, True, True], [False, False, True]]
+
+
+@pytest.mark.parametrize("mode", ["keep", "abort"])
+def test_a_pause_forgets_what_the_old_weights_have_computed(mode: str, models_folder: Path) -> None:
+    """By default a pause resets running requests, and they compute all anew: either manager, as the engine calls it."""
+    from tests.engines import stub
+
+    tokens = [3 + at % 90 for at in range(200)]
+    for ours in (False, True):
+        kinds = [stub.full()]
+        made = stub.scheduler(models_folder, ours, kinds, 60)
+        side = stub.Side(made, kinds)
+        made.add_request(stub.request("runs", tokens, 16, 30))
+        for _ in range(5):
+            side.step()
+        if mode == "abort":
+            side.abort("runs")
+        assert made.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
+        assert made.kv_cache_manager.get_computed_blocks(stub.request("asks", tokens, 16, 1))[1] == 0
+        for _ in range(40):
+            side.step()
+        side.check()
+        assert not made.requests
+        assert mode == "abort" or side.tokens["runs"] == side.worker.answer([(tokens, 30, ())])

@@ -87,6 +87,7 @@ def test_duplicates_items_and_a_request_that_runs() -> None:
     for request in (*requests, running):
         assert manager.allocate_slots(request, request.num_tokens) is not None
     for request in requests:
+        request.num_computed_tokens = request.num_tokens
         manager.free(request)
     twin = Engine(0).manager
     assert restarted(engine, twin, dump(engine)) == 6

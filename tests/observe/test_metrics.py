@@ -171,6 +171,7 @@ def test_a_journal_is_bounded_and_readers_are_told_of_what_they_missed() -> None
     for number in range(300):
         request = Request(f"r{number}", [number] * 40, SIZE)
         assert manager.allocate_slots(request, 40) is not None
+        request.num_computed_tokens = 40
         manager.free(request, preempted=number % 2 == 0)
         read += now.read()
         evicted += [each.block_id for each in fast.read()]
@@ -237,6 +238,7 @@ def test_several_groups_are_told_apart_and_counted_once() -> None:
         assert manager.allocate_slots(request, 4 * SIZE) is not None
         values = {family.name: family.samples[0].value for family in metrics.collect()}
         assert values["sglang:kv_used_tokens"] == 4 * SIZE
+        request.num_computed_tokens = 4 * SIZE
         manager.free(request)
     assert values["sglang:evicted_tokens"] == 4 * SIZE
     metrics._is_vllm = True

@@ -10,6 +10,7 @@ import ast
 import doctest
 import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -199,6 +200,18 @@ def test_a_block_works_through_an_engines_own_allocator() -> None:
     assert allocator.get_num_free_blocks() == 2
     with pytest.raises(InvalidArgumentError):
         NaiveBlock(None, [1, 2, 3], 2, allocator)
+
+
+def test_what_sets_a_property_has_a_door_too() -> None:
+    """mypyc tests no union that a setter takes: the compiled build answered with a bare TypeError."""
+    block: Any = PrefixCachingBlockAllocator(num_blocks=2, block_size=2).allocate_mutable_block(None)
+    before = block.block_id
+    for wrong in ("x", 1.5, True):
+        with pytest.raises(InvalidArgumentError, match="block_id: must be an integer or None"):
+            block.block_id = wrong
+    with pytest.raises(AttributeError):
+        del block.block_id
+    assert block.block_id == before
 
 
 def sources() -> list[Path]:

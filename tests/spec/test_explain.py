@@ -40,12 +40,12 @@ CASES = [
 
 def holding(groups: tuple[tuple[Kind, int], ...], contents: tuple[Content, ...], eagle: bool = False) -> State:
     """A state in which these contents are published and free, and a request with PROMPT waits."""
-    config = Config(tuple(Group(*group) for group in groups), len(contents) + 2, 20, eagle=eagle)
+    config = Config(tuple(Group(*group) for group in groups), 40, 20, eagle=eagle)
     state = replace(initial(config, 1), requests=(Waiting(PROMPT),))
     return replace(
         state,
         keys=tuple((block, content) for block, content in enumerate(contents, 1)),
-        contents=(None, *contents, None),
+        contents=(None, *contents, *(None,) * (39 - len(contents))),
     )
 
 

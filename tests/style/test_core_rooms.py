@@ -15,7 +15,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2] / "impl" / "blockwright"
-ABOVE_NOTHING = {"_text", "arguments", "config", "errors", "events", "kinds"}
+ABOVE_NOTHING = {"_text", "arguments", "config", "errors", "events", "exclusions", "kinds"}
 """Modules of the package that stand below the core."""
 DRAWING = """
 manager -> steps tables pool keys

@@ -13,8 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
+from blockwright.errors import InvalidArgumentError
+
 from .lockstep import act, named
 from .world import M, Outcome, S, World
+
+
+class CopyError(InvalidArgumentError):
+    """A model cannot be copied: without that nothing can be said of it, so this is no violation."""
 
 
 @dataclass(slots=True)
@@ -99,7 +105,7 @@ class Explorer(Generic[S, M]):
 
     def step(self, node: Node[S, M], action: Any) -> Node[S, M] | None:
         self.result.transitions += 1
-        model = node.model.copy() if node.model is not None else None
+        model = copied(self.world.scope, node.model) if node.model is not None else None
         trail = (node.trail, action)
         if model is None:
             outcome = self.world.meaning(node.state, action)
@@ -136,6 +142,16 @@ class Explorer(Generic[S, M]):
     def fail(self, law: str, detail: str, trail: Trail) -> None:
         if self.result.violation is None:
             self.result.violation = Violation(law, detail, path(trail))
+
+
+def copied(scope: Any, model: Any) -> Any:
+    try:
+        return model.copy()
+    except Exception as error:
+        raise CopyError(
+            f"{scope.name}: copy() of {type(model).__name__} raised {named(error)[1]}; make copy() return an "
+            "independent copy of everything, and make anew what cannot be copied (locks, files, connections)"
+        ) from error
 
 
 def examined(world: World[S, M], model: M, state: S) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Generic
 
-from .explore import Violation, examined
+from .explore import Violation, copied, examined
 from .lockstep import Compared, act
 from .world import M, S, World
 
@@ -43,7 +43,7 @@ class History(Generic[S, M]):
     def act(self, action: Any) -> None:
         self.actions.append(action)
         if self.world.copied_every and len(self.actions) % self.world.copied_every == 0:
-            old, self.model = self.model, self.model.copy()
+            old, self.model = self.model, copied(self.world.scope, self.model)
             self.compare(self.model, action)
             compared = self.compare(old, action)
         else:

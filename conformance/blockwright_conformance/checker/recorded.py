@@ -4,11 +4,15 @@ The text is a test: it makes the calls again, on a model that the kit's own fact
 world whose calls can be judged one by one has a subclass of `Written` that asserts the right answer to each.
 """
 
+import builtins
+import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from .diagnose import NAMED
@@ -27,6 +31,10 @@ RUN: Final = 'if __name__ == "__main__":', "    test_counterexample()"
 """The end of a test, for whoever runs it without pytest."""
 
 
+OWN: Final = frozenset((*dir(builtins), "adapter", "served", "shown", "taken", "test_counterexample", "whole"))
+"""The names that the lines of a test use, beside those that it imports."""
+
+
 class Made(NamedTuple):
     name: str
     line: str
@@ -37,6 +45,22 @@ class Made(NamedTuple):
 
 def first_line(error: object) -> str:
     return str(error).partition("\n")[0]
+
+
+def place_of(thing: Any) -> tuple[str, str]:
+    """Return the module and the name by which a test can import a thing: its own, or any other that holds it."""
+    module, name = getattr(thing, "__module__", ""), getattr(thing, "__qualname__", "<none>")
+    try:
+        is_there = attrgetter(name)(sys.modules[module]) is thing
+    except (AttributeError, KeyError):
+        is_there = False
+    if not is_there:
+        holders = [(each, vars(found)) for each, found in list(sys.modules.items()) if isinstance(found, ModuleType)]
+        held = ((each, key) for each, names in holders for key, value in list(names.items()) if value is thing)
+        module, name = next(held, (module, name))
+    if module == "__main__":
+        module = Path(getattr(sys.modules[module], "__file__", None) or module).stem
+    return module, name
 
 
 class Recorder:
@@ -64,8 +88,7 @@ class Written:
         self.fails = False
 
     def way(self, actions: Sequence[Any], fault: str) -> str:
-        factory, *arguments = self.world.made()
-        lines = [f"adapter = {self.maker(factory)}({', '.join(map(self.text, arguments))})"]
+        lines: list[str] = []
         try:
             self.model = self.world.model()
         except Exception:  # as it will when the test is run
@@ -97,7 +120,7 @@ class Written:
 
     def suppressed(self, call: Made) -> list[str]:
         kind = type(call.error)
-        known = self.named(kind.__module__, kind.__name__)
+        known = self.imported(kind, f"The{kind.__name__}")
         self.named("contextlib", "suppress")
         return [f"with suppress({known}): {call.line}  # {first_line(call.error)}"]
 
@@ -109,7 +132,10 @@ class Written:
     def test(self, lines: list[str], fault: str) -> str:
         """Return the text of a test; above it the fault, and the sentence of each law that it names."""
         head = [f"# {self.world.scope.name}: {fault}", *self.laws(fault)] if fault else []
-        body = ["def test_counterexample():", *(f"    {each}" for each in lines)]
+        factory, *arguments = self.world.made()
+        given = ", ".join(map(self.text, arguments))
+        made = f"adapter = {self.maker(factory)}({given})"  # named last: its name may be one of ours
+        body = ["def test_counterexample():", *(f"    {each}" for each in (made, *lines))]
         return "\n".join([*head, *self.imports(), "", "", *body, "", "", *RUN])
 
     def imports(self) -> list[str]:
@@ -118,7 +144,18 @@ class Written:
         return [f"from {module} import {names}" for module, names in named.items()]
 
     def maker(self, factory: Any) -> str:
-        return self.named(factory.__module__, factory.__qualname__)
+        return self.imported(factory, "Adapter")
+
+    def imported(self, thing: Any, alias: str) -> str:
+        """Return the name of somebody else's class or function, imported: as `alias` where its own is taken."""
+        module, name = place_of(thing)
+        root, dot, rest = name.partition(".")
+        if module == "builtins":
+            return name
+        if root in {each for other, each in self.names if other != module} | OWN:
+            self.names.add((module, f"{root} as {alias}"))
+            return f"{alias}{dot}{rest}"
+        return self.named(module, name)
 
     def named(self, module: str, name: str) -> str:
         """Return a name, which is imported unless it is built in."""

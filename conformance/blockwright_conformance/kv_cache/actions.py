@@ -24,7 +24,7 @@ from .scopes import Scope
 
 RUNNING: tuple[Any, ...] = (
     *(requests.Grow, requests.Append, KINDS["Release"], KINDS["Trim"], KINDS["Preempt"], KINDS["Publish"]),
-    *(requests.WrongStep, requests.LateHit, KINDS["Retain"], KINDS["ReleasePrefix"], KINDS["Abort"]),
+    *(requests.WrongStep, requests.LateHit, KINDS["Retain"], KINDS["ReleasePrefix"], KINDS["Abort"], KINDS["CountOn"]),
 )
 """The actions on a running request, in the order in which they are tried, then those on others and on the manager."""
 WAITING: tuple[Any, ...] = (AdmitHeld, requests.Find, Admit, KINDS["Release"])
@@ -73,6 +73,8 @@ def call_of(action: Any) -> Call | None:
             return Call(slot, came)
         case TableCall("Preempt", (slot,)):
             return Call(slot, 0, True)
+        case TableCall("Abort", (slot, _, resumes)):
+            return Call(slot, 0, resumes)
     return None
 
 

@@ -133,7 +133,9 @@ class ManagerAdapter(Protocol):
     Every scope calls `copy`, `send`, `append`, `find`, `allocate`, `free`, `forget`, `observe`, `check` and
     `common_prefix`. The others are called in scopes that need the call of that name, which `capabilities`, an attribute
     of this class if there is one, must declare. Scopes with "forget" call ``unlearn(name, extra)``: it forgets what a
-    request has cached or, where `name` is None, what the owner of `EXTRAS[extra]` has.
+    request has cached or, where `name` is None, what the owner of `EXTRAS[extra]` has. Those with "clear" call
+    ``unlearn_all()``: it forgets everything that is cached, while requests run. A method ``held_alone(name)``, if there
+    is one, is asked for the number of blocks that would come free if a running request were preempted now.
     """
 
     errors: tuple[type[Exception], ...]
@@ -194,8 +196,11 @@ class ManagerAdapter(Protocol):
         In scopes that count, one that has a method `preempt` is told so of a request that goes on later.
         """
 
-    def free_before(self, name: str, computed: int) -> None:
-        """Do the same before the last step has run, with the engine's count; only in scopes with "abort"."""
+    def free_before(self, name: str, computed: int, preempted: bool = False) -> None:
+        """Do the same before the last step has run, with the engine's count; only in scopes with "abort".
+
+        Where it counts that the request goes on later, `preempted` says so.
+        """
 
     def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
         """Fork a request with `computed` tokens to another (``fork``), made with a prefix if it is not there.
@@ -226,6 +231,12 @@ class ManagerAdapter(Protocol):
 
     def explain(self, name: str) -> Explained:
         """Explain the hit of a request (``explain_hit``); only called in scopes with "explain" among their calls."""
+
+    def lease(self, name: str) -> int:
+        """Return how far a request needs no call (``lease``); called in scopes with "lease" among their calls."""
+
+    def count_on(self, name: str, count: int) -> None:
+        """Let a request go on to a count without a call of its manager; called in the same scopes."""
 
     def retain(self, name: str, tokens: int, priority: int, until: int) -> None:
         """Have the first tokens of a request kept (``retain``); only called in scopes with "hint" among their calls."""

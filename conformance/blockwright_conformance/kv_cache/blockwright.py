@@ -206,12 +206,15 @@ class BlockwrightAdapter:
         if config.added.learns is not None:  # in fewer parts, and faster, so that few states show all of it
             learner = self.manager.block_pool._passing
             learner.whole, learner.slow, learner.parts = config.added.learns
+        state = self.manager._state
+        state.last_prompts = type(state.last_prompts)(config.added.last_prompts)
         if config.added.retains:
             self.manager.advance_time(0)  # candidates are told apart from the beginning
         self.requests: dict[str, Request] = {}
         self.prefixes: dict[str, Prefix] = {}
         self.hits: dict[str, KVCacheBlocks] = {}
         self.plans: dict[str, Fits] = {}
+        self.counts: dict[str, int] = {}  # tokens of each request that its steps have computed
         self.overlaps = config.added.overlaps
         self.has_tails = config.added.unit > 0
         self.shared = self.sharing(config)
@@ -234,6 +237,7 @@ class BlockwrightAdapter:
             prefixes=self.prefixes.copy(),
             hits={name: self.package.KVCacheBlocks(manager.block_pool, hit.ids) for name, hit in self.hits.items()},
             plans={},
+            counts=self.counts.copy(),
             stream=None if self.stream is None else self.stream.copy(),
             joined=self.joined[:],
             account=None if self.account is None else self.account.copy(manager),
@@ -252,6 +256,7 @@ class BlockwrightAdapter:
         self.requests.pop(name, None)
         self.prefixes.pop(name, None)
         self.hits.pop(name, None)
+        self.counts.pop(name, None)
         if self.account is not None:
             self.account.lives.pop(name, None)
 
@@ -274,7 +279,8 @@ class BlockwrightAdapter:
             self.account.asked_elsewhere(self.manager, request, length, step.added.external)
         return (request, step.new, length, hit, step.lookahead, later), keywords(step)
 
-    def given(self, name: str, blocks: KVCacheBlocks) -> Tables:
+    def given(self, name: str, blocks: KVCacheBlocks, stop: int) -> Tables:
+        self.counts[name] = stop
         if self.account is not None:
             self.account.admit(self.requests[name])
         self.hits.pop(name, None)
@@ -288,7 +294,7 @@ class BlockwrightAdapter:
         except self.package.errors.NeverFitsError:
             blocks, never = None, True
         if blocks is not None:
-            return self.given(name, blocks)
+            return self.given(name, blocks, computed + length + step.new)
         plan = self.manager.plan(*arguments, **more)
         if never != (isinstance(plan, self.package.Never) and name not in self.manager.request_ids()):
             raise AssertionError(f"LIVE-1: refused for ever: {never}, and the plan is {plan}")
@@ -298,14 +304,14 @@ class BlockwrightAdapter:
         arguments, more = self.asked(name, computed, step, length, hit_of)
         plan = self.manager.plan(*arguments, **more)
         if isinstance(plan, self.package.Fits):
-            self.plans[name] = plan
+            self.plans[name], self.counts[name] = plan, computed + length + step.new
             return Planned(plan.num_blocks)
         if isinstance(plan, self.package.NotNow):
             return Planned(None, plan.num_missing_blocks, plan.num_returning_blocks)
         return Planned()
 
     def commit(self, name: str) -> Tables:
-        return self.given(name, self.manager.commit(self.plans.pop(name)))
+        return self.given(name, self.manager.commit(self.plans.pop(name)), self.counts[name])
 
     def start(self) -> None:
         if self.overlaps:
@@ -322,7 +328,9 @@ class BlockwrightAdapter:
             self.send(name, (0, (0,)))
         try:
             self.note_call(name)
-            self.manager.finish_load(self.owned(name), count)
+            request = self.owned(name)
+            if self.manager.finish_load(request, count):
+                self.counts[name] = min(self.counts[name] + count, request.num_tokens - 1)
         finally:
             if absent:
                 self.forget(name)
@@ -338,6 +346,7 @@ class BlockwrightAdapter:
         for at in range(0, len(flat), 4):
             replaced[flat[at]].append(tuple(flat[at + 1 : at + 4]))
         served = tuple(map(Served, new, nulled, map(tuple, replaced)))[: batch.num_served]
+        self.counts |= {name: computed + new for name, computed, new in asks[: batch.num_served]}
         if batch.refused != (None if len(served) == len(asks) else len(served)):
             raise AssertionError(f"BATCH-1: {len(served)} served of {len(asks)}, refused {batch.refused}")
         return served, batch.refused is None
@@ -366,13 +375,13 @@ class BlockwrightAdapter:
         self.manager.remove_skipped_blocks(self.owned(name), end)
 
     def free(self, name: str) -> None:
-        self.end(name, self.requests[name].num_tokens)
+        self.end(name, self.counts.get(name, 0))
 
-    def free_before(self, name: str, computed: int) -> None:
-        self.end(name, computed)
+    def free_before(self, name: str, computed: int, preempted: bool = False) -> None:
+        self.end(name, computed, preempted=preempted)
 
     def preempt(self, name: str) -> None:
-        self.end(name, self.requests[name].num_tokens, preempted=True)
+        self.end(name, self.counts.get(name, 0), preempted=True)
 
     def end(self, name: str, computed: int, *, preempted: bool = False) -> None:
         request = self.owned(name)
@@ -392,7 +401,7 @@ class BlockwrightAdapter:
         elif child not in self.requests:
             self.send(child, prefix)
         twin = self.owned(child)
-        twin.num_computed_tokens = computed
+        twin.num_computed_tokens = self.counts[name] = self.counts[child] = computed
         blocks = self.manager.fork(parent, twin)
         if blocks is not None and blocks.get_block_ids() != self.manager.get_block_ids(child):
             raise AssertionError(f"FORK-1: {child!r} was told of {blocks}, and holds {self.manager.get_blocks(child)}")
@@ -410,6 +419,12 @@ class BlockwrightAdapter:
         request = None if name is None else self.requests[name]
         owner = EXTRAS[extra] if name is None else {}
         self.manager.forget(request, cache_salt=owner.get("cache_salt"), lora_name=owner.get("lora_name"))
+
+    def unlearn_all(self) -> None:
+        self.manager.forget()
+
+    def held_alone(self, name: str) -> int:
+        return self.manager.num_blocks_held_alone(self.requests[name])
 
     def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
         return tuple(self.manager.get_num_common_prefix_blocks(name, running))
@@ -434,6 +449,15 @@ class BlockwrightAdapter:
 
     def advance_time(self, now: int) -> None:
         self.manager.advance_time(now)
+
+    def lease(self, name: str) -> int:
+        request, exact = self.requests[name], self.manager.lease(self.requests[name])
+        if not request.lease <= max(exact, request.num_computed_tokens):
+            raise AssertionError(f"LEASE-1: {name!r} was told of {request.lease} tokens, of {exact} now")
+        return exact
+
+    def count_on(self, name: str, count: int) -> None:
+        self.counts[name] = count
 
     def explain(self, name: str) -> Explained:
         said = self.manager.explain_hit(self.requests[name])

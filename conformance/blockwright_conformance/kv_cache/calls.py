@@ -11,10 +11,11 @@ from blockwright_spec.hints import Wish
 from blockwright_spec.manager import retention, transitions
 from blockwright_spec.manager import state as states
 from blockwright_spec.manager.choices import Choice
-from blockwright_spec.manager.in_time import forgetting, forks, outside
+from blockwright_spec.manager.in_time import forgetting, forks, giving_up, outside
 from blockwright_spec.manager.in_time import in_flight as flights
+from blockwright_spec.manager.lease import lease
 from blockwright_spec.manager.lru import LRU
-from blockwright_spec.manager.outcomes import Done, Refusal
+from blockwright_spec.manager.outcomes import Done, Refusal, Step
 from blockwright_spec.manager.state import NULL, Absent, Running, State, certain, held_tables, is_loading, key
 from blockwright_spec.reads import Prefix
 
@@ -241,12 +242,23 @@ def publish(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
     if "odd" in scope.calls:
         yield from ((slot, end, True) for end in range(request.computed))
     if "misuse" in scope.calls:
-        yield slot, most + 1, True
+        yield slot, min(max(request.written, lease(state, slot)), len(prefix[1])) + 1, True
         yield slot, -1, True
 
 
 def publish_run(adapter: ManagerAdapter, state: State, slot: int, end: int, has_run: bool) -> None:
     (adapter.publish if has_run else adapter.publish_before)(name_of(slot), end)
+
+
+def count_on(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
+    """Yield the counts up to which a request goes on without a call, within its lease."""
+    for count in range(running(state, slot).written + 1, min(lease(state, slot), len(prefix[1])) + 1):
+        yield slot, count
+
+
+def counted_on(state: State, slot: int, count: int) -> Done | Refusal:
+    computed = running(state, slot).computed
+    return transitions.grow(state, slot, computed, Step(count - computed), LRU)
 
 
 def trim(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
@@ -277,18 +289,33 @@ def end(adapter: ManagerAdapter, state: State, slot: int) -> None:
 
 
 def preempt_told(adapter: ManagerAdapter, state: State, slot: int) -> None:
-    is_told = state.config.added.counts or state.config.added.keeps
-    (getattr(adapter, "preempt", adapter.free) if is_told else adapter.free)(name_of(slot))
+    (getattr(adapter, "preempt", adapter.free) if is_counted(state) else adapter.free)(name_of(slot))
+
+
+def is_counted(state: State) -> bool:
+    """Return whether it matters that a request goes on later."""
+    return state.config.added.counts or state.config.added.keeps
 
 
 def abort(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
-    if certain(running(state, slot)) <= len(prefix[1]):
-        yield (slot,)
+    """Yield counts that do not cover the last step, and whether the request goes on later.
+
+    One token is missing, the whole step, or the engine has set the count back to 0 already.
+    """
+    request = running(state, slot)
+    for count in sorted({certain(request) - 1, request.settled, 0}):
+        if 0 <= count < certain(request) <= len(prefix[1]):
+            yield from ((slot, count, resumes) for resumes in (False, True)[: 1 + ("preempt" in scope.calls)])
 
 
-def aborted(adapter: ManagerAdapter, state: State, slot: int) -> None:
-    adapter.free_before(name_of(slot), certain(running(state, slot)) - 1)
-    adapter.forget(name_of(slot))
+def aborted(adapter: ManagerAdapter, state: State, slot: int, count: int, resumes: bool) -> None:
+    name = name_of(slot)
+    if resumes and is_counted(state):
+        adapter.free_before(name, count, preempted=True)
+    else:
+        adapter.free_before(name, count)
+    if not resumes:
+        adapter.forget(name)
 
 
 def is_told(scope: Scope, request: Running) -> bool:
@@ -322,6 +349,7 @@ KINDS = {
     for each in (
         Kind("Reset", always, transitions.reset, lambda adapter, _: Reply(refused=not adapter.reset()), word="reset"),
         Kind("Forget", forget, forgotten, unlearn, has_slot=True, word="forget"),
+        Kind("ForgetAll", always, forgetting.forget_all, "unlearn_all", word="clear"),
         Kind("FinishLoad", finish_load, flights.finish_load, "finish_load", has_slot=True, chooses=True, word="load"),
         Kind("Fork", fork, forked, fork_sent, has_slot=True, chooses=True, word="fork"),
         Kind("TakeCopies", copies_to_take, forks.take_copies, take_copies, chooses=True),
@@ -331,9 +359,10 @@ KINDS = {
         Kind("Hold", hold, outside.hold, "pin", word="outside"),
         Kind("Take", take, outside.take, take_served, chooses=True, word="outside"),
         Kind("LetGo", let_go, outside.let_go, "unpin", word="outside"),
+        Kind("CountOn", count_on, counted_on, "count_on", has_slot=True, word="lease"),
         Kind("Release", release, transitions.release, end, has_slot=True, chooses=True),
         Kind("Trim", trim, transitions.trim, "trim", has_slot=True, chooses=True, word="trim"),
-        Kind("Abort", abort, flights.abort, aborted, has_slot=True, chooses=True, word="abort"),
+        Kind("Abort", abort, giving_up.abort, aborted, has_slot=True, chooses=True, word="abort"),
         Kind("Preempt", always, transitions.preempt, preempt_told, has_slot=True, chooses=True, word="preempt"),
         Kind("Publish", publish, transitions.publish, publish_run, has_slot=True, word="later"),
         Kind("Retain", retain, retention.retain, "retain", has_slot=True, word="hint"),

@@ -3,11 +3,15 @@
 A difference begins with the law that it breaks, or with the field that differs and a colon.
 """
 
+from typing import Any
+
 from blockwright_spec.manager.choices import Choice, recorded
 from blockwright_spec.manager.events import Listener, num_own
 from blockwright_spec.manager.hits import found, holding
 from blockwright_spec.manager.in_time.explain import explained
+from blockwright_spec.manager.in_time.forks import held_alone
 from blockwright_spec.manager.laws import EVENT_LAWS, METRIC_LAWS
+from blockwright_spec.manager.lease import lease
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.metrics import Call, Counts, added, counted
 from blockwright_spec.manager.outcomes import Done, Reason, When
@@ -19,7 +23,7 @@ from blockwright_spec.reads import Prefix
 from .abstraction import differences, expected
 from .adapter import Explained, Found, ManagerAdapter, Observation
 from .outcome import ManagerOutcome
-from .parts import OTHER, Reply, name_of
+from .parts import OTHER, Reply, name_of, names_of
 
 
 def choice_of(adapter: ManagerAdapter, reply: Reply) -> Choice:
@@ -159,9 +163,11 @@ def examine(
 ) -> list[str]:
     """Name the differences in a manager's answers to questions that change nothing: lookups, common prefixes.
 
-    With "explain" in `asked`, it also asks why hits are no longer; with "pin" it asks everything again under pins.
+    With "explain" in `asked`, it also asks why hits are no longer, with "lease" how far each request may go on without
+    a call; with "pin" it asks everything again under pins.
     """
     faults = unexplained(adapter, state, prompts) if "explain" in asked else []
+    faults += mislet(adapter, state) if "lease" in asked else []
     for prefix in prompts if state.config.caching else ():
         adapter.send(OTHER, prefix)
         hit, wanted = bare(adapter.find(OTHER)), found(state, prefix, LRU)
@@ -170,7 +176,17 @@ def examine(
             faults.append(f"lookup: of {prefix} expected {wanted.length} tokens in {wanted.tables}, found {hit}")
     if state.config.caching:
         adapter.forget(OTHER)
-    return faults + uncommon(adapter, state) + (pinned(adapter, state) if "pin" in asked else [])
+    faults += uncommon(adapter, state) + miscounted_alone(adapter, state)
+    return faults + (pinned(adapter, state) if "pin" in asked else [])
+
+
+def mislet(adapter: ManagerAdapter, state: State) -> list[str]:
+    leases = [
+        (name_of(slot), lease(state, slot), adapter.lease(name_of(slot)))
+        for slot, request in enumerate(state.requests)
+        if isinstance(request, Running)
+    ]
+    return [f"LEASE-1: of {name}: expected {wanted}, found {told}" for name, wanted, told in leases if wanted != told]
 
 
 def uncommon(adapter: ManagerAdapter, state: State) -> list[str]:
@@ -183,6 +199,17 @@ def uncommon(adapter: ManagerAdapter, state: State) -> list[str]:
                 found = f"expected {wants}, found {shared}"
                 faults.append(f"COMMON-1: blocks of {name_of(slot)} shared by {count}: {found}")
     return faults
+
+
+def miscounted_alone(adapter: ManagerAdapter, state: State) -> list[str]:
+    """Name the requests of which a manager that counts it says wrongly how many blocks they hold alone."""
+    ask: Any = getattr(adapter, "held_alone", None)
+    slots = [slot for slot, each in enumerate(state.requests) if ask is not None and isinstance(each, Running)]
+    pairs = [(name_of(slot), len(held_alone(state, slot)), ask(name_of(slot))) for slot in slots]
+    wrong = [f"{name} holds {wanted} blocks alone, said to be {said}" for name, wanted, said in pairs if wanted != said]
+    if not wrong or differences(expected(state), adapter.observe(names_of(state))):
+        return []  # of other tables, another count is right
+    return [f"ALONE-1: {each}" for each in wrong]
 
 
 def pinned(adapter: ManagerAdapter, state: State) -> list[str]:

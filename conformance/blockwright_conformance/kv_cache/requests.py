@@ -8,6 +8,7 @@ from blockwright_spec.manager import state as states
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.hits import found, sound
+from blockwright_spec.manager.lease import lease
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.plans import plan_admission, plan_growth
@@ -63,7 +64,8 @@ class Admit(NamedTuple):
                     yield cls(slot, prefix, step, planned=planned)
         yield from (cls(slot, prefix, Step(whole, ahead)) for ahead in scope.lookaheads if ahead)
         if "later" in words:
-            yield cls(slot, prefix, step_of(whole, later=True))
+            for place in parts.places(scope, state, hit.length, whole):
+                yield cls(slot, prefix, step_of(whole, later=True, checkpoint=place))
         if "adopt" in words and hit.length:
             yield cls(slot, prefix, Step(0))
         if "unasked" in words:
@@ -296,8 +298,9 @@ class WrongStep(NamedTuple):
         beyond = (1, 2**31, 2**63) if "odd" in scope.calls else (1,)
         for new in (0, -1, *(config.max_model_len - computed + more for more in beyond)):
             yield cls(slot, prefix, computed, Step(new))
-        if one.written < min(config.max_model_len, len(prefix[1])):
-            yield cls(slot, prefix, one.written + 1, Step(1))
+        reach = max(one.written, lease(state, slot))
+        if reach < min(config.max_model_len, len(prefix[1])):
+            yield cls(slot, prefix, reach + 1, Step(1))
         if computed < config.max_model_len:
             yield cls(slot, prefix, computed, Step(1, -1))
             for step in (Step(1, 9), Step(len(prefix[1]) - computed + 2)) if recurrent(config) else ():

@@ -144,7 +144,7 @@ def of_row(names: str, *row: Any) -> Scope:
 
 FLAGS = (
     "caching", "eagle", "watermark", "settles", "tells", "counts", "retains", "floors", "guard", "keeps", "spares",
-    "learns", "every", "key_lookahead", "unit",
+    "learns", "every", "key_lookahead", "unit", "last_prompts",
 )  # fmt: skip
 
 ADDED = tuple([each.name for each in fields(ConfigAdded)])

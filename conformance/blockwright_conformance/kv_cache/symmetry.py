@@ -4,8 +4,8 @@ Blocks are relabelled by their first appearance in the free queue and then in th
 is in one of them, so that no permutation is searched, and the number of states falls by exactly ``(N - 1)!`` for N
 blocks. Requests are sorted by a signature that names no block; where signatures are equal, all orders are tried. Two
 things are left out on purpose, because nothing that can happen later depends on them: in which order blocks of
-*different* content were published, and the settled count beyond its effect on dead entries and on tokens that cannot be
-taken back.
+*different* content were published, and, unless steps are given up, the settled count beyond its effect on dead entries
+and on tokens that cannot be taken back.
 """
 
 import marshal
@@ -27,10 +27,14 @@ ABSENT = (0,)
 
 
 class Names:
-    """Gives prefixes small numbers, and states digests. Both compare only under one instance."""
+    """Gives prefixes small numbers, and states digests. Both compare only under one instance.
 
-    def __init__(self, canonical: Callable[[Any, "Names"], Any] | None = None) -> None:
+    With `gives_up`, what is settled matters by itself: steps may be given up.
+    """
+
+    def __init__(self, canonical: Callable[[Any, "Names"], Any] | None = None, gives_up: bool = False) -> None:
         self._canonical = canonical or form
+        self.gives_up = gives_up
         self._numbers: dict[Prefix, int] = {}
 
     def number(self, prefix: Prefix) -> int:
@@ -81,9 +85,11 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
         added, wish, wants = request.added, request.added.wish, request.added.wants
         counts = request.computed, request.written, added.drafts, least, added.encoder, added.loading, added.checkpoint
         said = (wish.tokens, wish.priority, wish.until - state.now, wish.first if wish.first is not None else -1)
-        lengths = (wants.lengths, wants.proven, wants.output), added.tails, added.is_delayed
+        wanted, tails = (wants.lengths, wants.proven, wants.output), (added.tails, added.end_tails)
+        lengths = wanted, tails, added.is_delayed, added.is_lost
         facts = trimmed, counts, request.published, slot in state.due, said if state.marks else (), lengths
-        return 2, names.number(request.prefix), *facts, blocks, timed(state, slot, request)
+        settled = request.settled if names.gives_up else -1
+        return 2, names.number(request.prefix), *facts, blocks, timed(state, slot, request), settled
     loading = bool(state.fences) and is_loading(state, slot)
     if isinstance(request, Waiting):
         found = tuple([marks[block] for table in request.hit.tables for block in table])
@@ -116,7 +122,9 @@ def form(state: State, names: Names) -> Form:
     for block in state.queue:
         labels[block] = len(labels)
     slots = open_orders(signed)
-    forms = [ordered(state, marks, signatures, order, labels.copy() if len(slots) > 1 else labels) for order in slots]
+    forms = [
+        ordered(state, marks, signatures, order, labels.copy() if len(slots) > 1 else labels, names) for order in slots
+    ]
     return forms[0] if len(forms) == 1 else min(forms)
 
 
@@ -126,7 +134,7 @@ def slot_form(state: State, names: Names, labels: dict[int, int] | None = None) 
         labels = {block: at + 1 for at, block in enumerate(state.queue)}
     marks = marks_of(state, names)
     signatures = [signature(state, slot, names, marks) for slot in range(len(state.requests))]
-    return ordered(state, marks, signatures, list(range(len(signatures))), {0: 0} | labels)
+    return ordered(state, marks, signatures, list(range(len(signatures))), {0: 0} | labels, names)
 
 
 def open_orders(signed: list[tuple[tuple[Any, ...], int]]) -> list[list[int]]:
@@ -144,7 +152,12 @@ def open_orders(signed: list[tuple[tuple[Any, ...], int]]) -> list[list[int]]:
 
 
 def ordered(
-    state: State, marks: list[int], signatures: list[tuple[Any, ...]], slots: list[int], labels: dict[int, int]
+    state: State,
+    marks: list[int],
+    signatures: list[tuple[Any, ...]],
+    slots: list[int],
+    labels: dict[int, int],
+    names: Names,
 ) -> Form:
     requests = [state.requests[slot] for slot in slots]
     tables = [
@@ -174,5 +187,5 @@ def ordered(
     for block in sorted(times, key=lambda block: (marks[block], times[block])):
         labels.setdefault(block, len(labels))
     time += sorted([(labels[block], times[block]) for block in times])
-    time += [state.share]
+    time += [state.share, *[names.number(prefix) for prefix in state.prompts]]
     return [labels[block] for block in state.queue], [marks[block] for block in labels], signatures, tables, time

@@ -64,7 +64,7 @@ class KVCacheWorld(World[State, ManagerAdapter]):
             kept = "POLICY-" if hasattr(factory, "policy") else ""  # what a policy says of blocks, nobody else knows
             self.laws += tuple([law for law in POLICY_LAWS if law.id.startswith(kept)])
             self.step_laws += tuple([law for law in POLICY_STEP_LAWS if law.id.startswith(kept)])
-        self.names = Names()
+        self.names = Names(gives_up="abort" in scope.calls)
         self.lookups: dict[View, list[Law]] = {}
 
     def initial(self) -> State:

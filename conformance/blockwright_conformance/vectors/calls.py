@@ -198,7 +198,7 @@ class ByCalls:
         """Refuse a line that is no call of the protocol."""
         raise NotImplementedError("not a call of the protocol: plan, commit, holds from outside, explain, hints")
 
-    plan = commit = pin = take = unpin = explain = retain = release_prefix = advance_time = unasked
+    plan = commit = pin = take = unpin = explain = lease = count_on = retain = release_prefix = advance_time = unasked
 
     def check(self) -> None:
         """Do nothing: a manager in another process checks itself, or not."""

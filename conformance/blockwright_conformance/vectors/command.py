@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from blockwright._terminal import print_table, progress
+from blockwright._terminal import output, print_table, progress
 from blockwright._text import printable, printable_lines
 from blockwright.errors import InvalidArgumentError
 
@@ -86,12 +86,14 @@ def _write(args: argparse.Namespace) -> int:
         raise InvalidArgumentError("--out: takes no files; vectors are made from scopes")
     try:
         args.out.mkdir(parents=True, exist_ok=True)
-        with progress("vectors", len(scopes)) as advance:
-            for scope in scopes:
-                total += write(args.out / file_name(scope.name), vectors_of(scope, args.limit))
-                advance(1, scope.name)
     except OSError as error:
         raise InvalidArgumentError(f"--out: cannot write {error.filename or args.out}: {error.strerror}") from error
+    with progress("vectors", len(scopes)) as advance:
+        for scope in scopes:
+            file = args.out / file_name(scope.name)
+            with output("--out", file):
+                total += write(file, vectors_of(scope, args.limit))
+            advance(1, scope.name)
     print(f"{total:,} vectors of {len(scopes)} scopes in {args.out}")
     return 0
 

@@ -8,12 +8,12 @@ from typing import Any
 from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
 from blockwright_spec import reads as book
 from blockwright_spec.block_tables import counts
-from blockwright_spec.manager import hits
+from blockwright_spec.manager import hits, units
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.plans import whole_demand
 from blockwright_spec.manager.preconditions import starting
-from blockwright_spec.manager.state import Config, Hit, Running, Waiting, initial
-from blockwright_spec.reads import Chunked, Full, Group, Kind, Mamba, Sinks, Sliding
+from blockwright_spec.manager.state import Config, Hit, Running, Waiting, draft_states, initial
+from blockwright_spec.reads import Ahead, Chunked, Full, Group, Kind, Mamba, Sinks, Sliding
 from blockwright_spec.worker import storage
 
 from ..known_bugs.variants import variant
@@ -279,6 +279,46 @@ def of_pair(groups: Callable[[int], tuple[Group, Group]]) -> Function:
 WHOLE = "a request holds the most blocks of all groups in one step"
 CONTRACTS += [
     Contract(PLANS, layer, WHOLE, of_pair(groups), (to(5), to(13), to(5), to(2, 0))) for layer, groups in PAIRS.items()
+]
+
+
+ROOMS: dict[str, Callable[[int], tuple[Group, ...]]] = {
+    "full, mamba": lambda drafts: (Group(Full(), 2), Group(Mamba(drafts), 3)),
+    "sliding, mamba, mamba": lambda drafts: (Group(Sliding(3), 2), Group(Mamba(drafts), 2), Group(Mamba(drafts), 4)),
+    "chunked, ahead": lambda drafts: (Group(Chunked(4), 2), Group(Ahead(drafts), 2)),
+    "full, sinks": lambda drafts: (Group(Full(), 2), Group(Sinks(1, 3), 3)),
+}
+
+
+def of_room(groups: Callable[[int], tuple[Group, ...]]) -> Function:
+    def holds(drafts: int, num_blocks: int, hit: int, rest: int, more: int) -> None:
+        assert 0 <= drafts <= 2 and 2 <= num_blocks <= 12 and 1 <= hit <= 7 and 1 <= rest <= 5 and 0 <= more <= 6
+        known = hit + rest
+        config = Config(groups(drafts), num_blocks, known + more)
+        specs = [kv_cache_spec(each.kind, each.block_size, OWN) for each in config.groups]
+        made = [CORE.tables.group.group_tables(each, CORE.pool.pool.BlockPool(2), 0, 1) for each in specs]
+        most = draft_states(config)
+        limits = SimpleNamespace(max_len=config.max_model_len, most_drafts=-1 if most is None else most)
+        own = SimpleNamespace(groups=made, config=limits, pool=SimpleNamespace(_count=num_blocks))
+        has_room = CORE.steps.units.has_room(own, known, hit)
+        assert has_room == units.has_room(config, known, hit)
+        stops = [(stop, slots) for stop in range(hit + 1, known + 1) for slots in (stop, known + more)]
+        assert not has_room or all(fits(config, known, hit, *ends) for ends in stops if fits(config, known, 0, *ends))
+
+    return holds
+
+
+def fits(config: Config, known: int, at: int, stop: int, slots: int) -> bool:
+    """Return whether a step fits alone, if it looks no further ahead than there may be drafts."""
+    most = draft_states(config)
+    within = slots if most is None else min(slots, stop + most)
+    return units.held_alone(config, known, at, stop, within) < config.num_blocks
+
+
+ROOM = "a hit has room wherever each step fits with it that fits without (LIVE-3)"
+CONTRACTS += [
+    Contract("core: units", layer, ROOM, of_room(groups), (to(2, 0), to(9, 3), to(5), to(4), (0, 2, 5)))
+    for layer, groups in ROOMS.items()
 ]
 
 

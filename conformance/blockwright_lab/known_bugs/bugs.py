@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import scopes
-from . import offload_trials, paged_trials, pool_trials, worlds
+from . import offload_trials, paged_trials, part_trials, pool_trials, worlds
 from .changes import Change, How
 from .known_bug import KnownBug, Place, TrialPlace
 
 FOLDER = Path(__file__).parent / "data"
 
 TRIALS: dict[str, Any] = {
-    each.__name__.rpartition(".")[2]: each for each in (paged_trials, offload_trials, pool_trials)
+    each.__name__.rpartition(".")[2]: each for each in (paged_trials, offload_trials, part_trials, pool_trials)
 }
 
 ROWS: dict[str, dict[str, Any]] = tomllib.loads((FOLDER.parent / "places.toml").read_text(encoding="utf-8"))

@@ -174,6 +174,7 @@ def restarts(package: ModuleType) -> Iterator[Fault]:
         hit, length = manager.get_computed_blocks(request)
         manager.allocate_slots(request, 3 - length, length, hit)
     for request in requests[1::-1]:
+        request.num_computed_tokens = 3
         manager.free(request)
     stream.record(manager.take_events())
     data = checkpoint.dump(manager, stream.snapshot().events, b"ours", hasher)

@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from blockwright._terminal import print_table, progress
+from blockwright._terminal import output, print_table, progress
 from blockwright.errors import InvalidArgumentError
 from blockwright_conformance.kv_cache.scopes import PROFILES
 
@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         show(report, data)
         if args.json is not None:
-            args.json.write_text(text, encoding="utf-8")
+            with output("--json", args.json):
+                args.json.write_text(text, encoding="utf-8")
     return int(bool(report.violations))
 
 

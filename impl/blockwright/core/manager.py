@@ -9,6 +9,7 @@ import math
 import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import EllipsisType
 from typing import Any, Final, NamedTuple, cast, final
 
 from librt.vecs import vec
@@ -28,7 +29,7 @@ from blockwright.core.steps.batch import grow_each
 from blockwright.core.steps.check import check_state
 from blockwright.core.steps.effects import serve, serve_in_place, waiting
 from blockwright.core.steps.explain import EvictionStats, HitExplanation, eviction_stats, explain
-from blockwright.core.steps.forks import fork, take_copies
+from blockwright.core.steps.forks import fork, num_held_alone, take_copies
 from blockwright.core.steps.hints import advance_time, hint_of, release_prefix, retain
 from blockwright.core.steps.in_flight import finish_load, new_step_starts, settle_step, start_step
 from blockwright.core.steps.keeping import may_be_wanted
@@ -40,17 +41,20 @@ from blockwright.core.steps.preconditions import (
     check_keys,
     give_keys,
     is_in_place,
+    leased,
     tables_named,
     tables_of,
     tables_running,
 )
+from blockwright.core.steps.publication import make_private
 from blockwright.core.steps.state import Config, Lookups, State
-from blockwright.core.steps.transitions import commit, find, forget, make_private, publish, release, reset, trim
+from blockwright.core.steps.transitions import commit, find, forget, publish, release, reset, trim
 from blockwright.core.tables.ask import StepRequest, all_or_each, counts_of
 from blockwright.core.tables.group import group_tables, refuse_eagle
 from blockwright.core.tables.view import GroupView
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import KVCacheEvent
+from blockwright.exclusions import refuse_exclusions
 from blockwright.kinds import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec, SlidingWindowSpec
 
 ABOVE: Final[dict[str, Callable[..., Any]]] = {}
@@ -175,9 +179,9 @@ class KVCacheManager:
                 at most a quarter of the pool (`BlockPool.passing_spares`), and none if `prefix_match_unit` is smaller
                 than the blocks of a recurrent layer. Shares and an `eviction_policy` spare none, nor do hints once they
                 come. law: POLICY-6.
-            wanted_interval: with `keep_wanted`, hits of each multiple of so many tokens are wanted too, for where
-                prompts part; 0 for none. A multiple of the blocks of every group; not for chunked local attention. With
-                recurrent layers, end prefill steps there.
+            wanted_interval: with `keep_wanted`, hits of each multiple of so many tokens of a prompt are wanted too,
+                since prompts part there; 0 for none. A multiple of the blocks of every group; not for chunked local
+                attention. With recurrent layers, end prefill steps there.
             raise_never_fits: raise `NeverFitsError` when a new request could not be served even alone; False: return
                 None for it, as vLLM's manager does, and so each time that it is asked for.
             prefix_match_unit: tokens that divide every block: hits may end inside a block, at their multiples. A
@@ -190,6 +194,7 @@ class KVCacheManager:
 
         Raises:
             InvalidArgumentError: names the argument.
+            ExcludedOptionsError: two options that exclude each other (`blockwright.exclusions` has the table).
             UnsupportedError: a combination that no kind allows.
         """
         if isinstance(max_model_len, bool) or not 1 <= max_model_len <= MAX_LENGTH:
@@ -197,8 +202,6 @@ class KVCacheManager:
         groups = list(kv_cache_config.kv_cache_groups)
         if not 0.0 <= watermark <= 1.0:
             raise InvalidArgumentError(f"watermark: must be a share within 0.0..1.0, not {watermark!r}")
-        if publish_on_settlement and not overlap_steps:
-            raise InvalidArgumentError("publish_on_settlement: steps are settled only with overlap_steps=True")
         if not 0.0 <= hint_guard <= 1.0:
             raise InvalidArgumentError(f"hint_guard: must be a part within 0.0..1.0, not {hint_guard!r}")
         encoders = [isinstance(group.kv_cache_spec, CrossAttentionSpec) for group in groups]
@@ -210,6 +213,27 @@ class KVCacheManager:
             raise UnsupportedError(
                 "enable_caching: cross-attention blocks are never cached, so no prefix is; turn it off"
             )
+        recurrent = [group.kv_cache_spec for group in groups if isinstance(group.kv_cache_spec, MambaSpec)]
+        runs_ahead = any([spec.runs_ahead for spec in recurrent])
+        given = {
+            "enable_caching=False": not enable_caching,
+            "enable_kv_cache_events": enable_kv_cache_events,
+            "eviction_policy": eviction_policy is not None,
+            "explain_evictions": explain_evictions,
+            "hint_guard": hint_guard > 0,
+            "keep_wanted": bool(keep_wanted),
+            "overlap_steps": overlap_steps,
+            "overlap_steps=False": not overlap_steps,
+            "passing_spares": bool(passing_spares),
+            "prefix_match_unit": prefix_match_unit is not None,
+            "publish_on_settlement": publish_on_settlement,
+            "runs_ahead=True": runs_ahead,
+            "shares": shares is not None,
+            "track_evictions": track_evictions,
+            "use_eagle": use_eagle,
+            "verify_tokens": verify_tokens,
+        }
+        refuse_exclusions(given)
         refuse_eagle([group.kv_cache_spec for group in groups], use_eagle)
         pool = BlockPool(
             kv_cache_config.num_blocks,
@@ -221,16 +245,7 @@ class KVCacheManager:
         )
         unit = 0 if prefix_match_unit is None else prefix_match_unit
         if prefix_match_unit is not None:
-            refused = {
-                "enable_caching=False": not enable_caching,
-                "use_eagle": use_eagle,
-                "verify_tokens": verify_tokens,
-                "explain_evictions": explain_evictions,
-                "shares": shares is not None,
-                "hint_guard": hint_guard > 0,
-                "eviction_policy": eviction_policy is not None,
-            }
-            _check_unit(unit, [name for name, given in refused.items() if given], groups)
+            _check_unit(unit, groups)
             pool._keep_tails()
         pool._guard = int(hint_guard * (kv_cache_config.num_blocks - 1))
         if shares is not None:
@@ -240,8 +255,7 @@ class KVCacheManager:
         if _keeps_wanted(keep_wanted, passing_spares, groups, pool):
             _require_interval(wanted_interval, groups)
             # With a unit, states are kept where prompts part, to the token: those at block ends serve hardly any hit.
-            sizes = [group.kv_cache_spec.block_size for group in groups if isinstance(group.kv_cache_spec, MambaSpec)]
-            learns = passing_spares is None and not any([0 < unit < size for size in sizes])
+            learns = passing_spares is None and not any([0 < unit < spec.block_size for spec in recurrent])
             pool._keep_wanted(passing_spares or 0, WHOLE if learns else 0, wanted_interval)
         elif wanted_interval != 0 or passing_spares is not None:
             name = "passing_spares" if wanted_interval == 0 else "wanted_interval"
@@ -251,14 +265,9 @@ class KVCacheManager:
         managers = [
             group_tables(group.kv_cache_spec, pool, number, dcp_world_size) for number, group in enumerate(groups)
         ]
-        recurrent = [group.kv_cache_spec for group in groups if isinstance(group.kv_cache_spec, MambaSpec)]
         most = [spec.num_speculative_blocks for spec in recurrent]
-        runs_ahead = any([spec.runs_ahead for spec in recurrent])
-        if runs_ahead and (overlap_steps or not all([spec.runs_ahead for spec in recurrent])):
-            raise UnsupportedError(
-                "kv_cache_config: recurrent layers with runs_ahead=True stand beside no others, and without "
-                "overlap_steps, since they keep the states of all steps that are not settled themselves"
-            )
+        if runs_ahead and not all([spec.runs_ahead for spec in recurrent]):
+            raise UnsupportedError("kv_cache_config: recurrent layers with runs_ahead=True stand beside no others")
         sizes = [int(manager._block_size) for manager in managers]
         config = Config(
             kv_cache_config,
@@ -335,7 +344,7 @@ class KVCacheManager:
         if state.config.unit > 0:
             raise UnsupportedError("prefix_match_unit: hits that may end inside a block are not explained")
         give_keys(state, request)
-        return explain(state.groups, request, state.config.alignment, state.config.eagle)
+        return explain(state, request)
 
     # ------------------------------------------------------------------ slots
 
@@ -377,13 +386,15 @@ class KVCacheManager:
             delay_cache_blocks: publish later, by `cache_blocks`.
             num_draft_tokens: how many of the new tokens are drafts; needed with recurrent layers and `overlap_steps`.
             num_external_computed_tokens: tokens after the hit that are loaded from elsewhere, with no new tokens; they
-                are published, and the request goes on, after `finish_load`.
+                are published, and the request goes on, after `finish_load`. A load writes whole blocks: of a hit that
+                ends inside a block, it also brings what that block holds.
             num_encoder_tokens: tokens that cross-attention reads, with a new request.
             full_sequence_must_fit: start a new request only if all its tokens would fit, in steps as large as this.
             reserved_blocks: blocks to leave to others; a new request that finds the pool idle need not leave any.
             num_checkpoint_tokens: recurrent layers also keep the state after so many tokens, the last block end before
                 the step's last token and at least a block behind its first. It takes a block, and is found like the
-                state at the step's end. 0 for none. law: MAMBA-7.
+                state at the step's end, if it is published before the request leaves the next block. 0 for none. law:
+                MAMBA-7.
 
         Raises:
             InvalidArgumentError: a count is out of range; names the argument.
@@ -466,6 +477,16 @@ class KVCacheManager:
         self._tell()
         return done
 
+    def lease(self, request: Request) -> int:
+        """Return the tokens up to which no step of a running request needs a call: its `Request.lease`, counted anew.
+
+        It may be more than `Request.lease`, which was counted when slots were last given. O(groups). law: LEASE-1.
+
+        Raises:
+            UnknownRequestError: the request holds no blocks.
+        """
+        return leased(self._state, tables_running(self._state, request))
+
     # ------------------------------------------------------------------ plan and commit
 
     def plan(
@@ -511,8 +532,7 @@ class KVCacheManager:
         """Return whether a new request could ever load tokens after a hit, however many blocks are free now.
 
         A load takes all blocks that the tokens after it read at once. It fits wherever the request could have computed
-        the same tokens; a connector offers no more than that. The hit need not be there, but it must end with a whole
-        block: nothing is loaded after one that ends inside a block. Complexity: O(groups). law: LIVE-1.
+        the same tokens; a connector offers no more than that. The hit need not be there. O(groups). law: LIVE-1.
 
         Raises:
             InvalidArgumentError: a count is out of range, or the request was made with another block size or hasher.
@@ -571,9 +591,11 @@ class KVCacheManager:
     def free(self, request: Request, *, preempted: bool = False) -> None:
         """Release all blocks of a request, last first; do nothing if it holds none. O(blocks). law: REF-1.
 
-        Blocks that a step in flight or a load still touches return when that has ended, in the same order. To preempt,
-        free it and then set ``request.num_computed_tokens = 0``. The count before shows whether the last step has run
-        (law: MAMBA-5).
+        What it has computed for certain is published before, unless that was put off (law: PUB-5). Blocks that a step
+        in flight or a load still touches return when that has ended, in the same order. To preempt, free it and then
+        set ``request.num_computed_tokens = 0``. The count before shows whether the last step has run (law: MAMBA-5):
+        what the request has published behind it is found no more, and a request that began on such a block is given no
+        more slots (law: GIVEN-1). Then it takes O(blocks of running requests) for each of these.
 
         Args:
             request: any request.
@@ -596,31 +618,49 @@ class KVCacheManager:
         return was_reset
 
     def forget(
-        self, request: Request | None = None, *, cache_salt: str | None = None, lora_name: str | None = None
+        self,
+        request: Request | EllipsisType | None = ...,
+        *,
+        cache_salt: str | EllipsisType | None = ...,
+        lora_name: str | EllipsisType | None = ...,
     ) -> int:
         """Let no later lookup find what a request, a tenant or an adapter has cached; return the number of blocks.
 
-        For a tenant's data that must go, a revoked adapter, or a poisoned prompt. Of a request all blocks of its known
-        tokens are forgotten, also where other prompts begin with them. Blocks that are held stay with their requests;
-        these publish nothing more, so that the blocks are not found later either. Other contents stay. The tiers below
-        the device are forgotten by `OffloadingConnector.forget`, which calls this.
+        Without arguments everything that is cached is forgotten, while requests run: for new weights, or an adapter
+        that was loaded anew under its name. `reset_prefix_cache` does that only while no block is held.
+
+        Blocks that are held stay with their requests; these publish nothing more, so that the blocks are not found
+        later either. Of a request all blocks of its known tokens are forgotten, also where other prompts begin with
+        them. A hit that was looked up before is stale. A load that is under way gives its request what it brings, and
+        publishes nothing. The tiers below the device are forgotten by `OffloadingConnector.forget`, which calls this.
 
         Args:
             request: by its tokens, adapter, salt and items; it need not run.
             cache_salt, lora_name: all contents of this salt, of this adapter, or of both together.
 
         Complexity: O(num_blocks + blocks of running requests), or the request's blocks in place of num_blocks. law:
-        FORGET-1, FORGET-2.
+        FORGET-1, FORGET-2, FORGET-5, FORGET-6.
 
         Raises:
-            InvalidArgumentError: neither, or a request together with one of the others.
-            UnsupportedError: made with ``prefix_match_unit``; `reset_prefix_cache` forgets all.
+            InvalidArgumentError: a request together with one of the others, or only None was given.
+            UnsupportedError: less than everything, and made with ``prefix_match_unit``.
         """
-        if self._state.config.unit > 0:
-            raise UnsupportedError("prefix_match_unit: parts of blocks cannot be forgotten one by one; reset the cache")
-        if (request is None) == (cache_salt is None and lora_name is None):
-            raise InvalidArgumentError("request: give a request, or else cache_salt, lora_name or both")
-        count = forget(self._state, request, owner_mark(cache_salt), owner_mark(lora_name))
+        is_all = request is ... and cache_salt is ... and lora_name is ...
+        whose = request if isinstance(request, Request) else None
+        salt = cache_salt if isinstance(cache_salt, str) else None
+        adapter = lora_name if isinstance(lora_name, str) else None
+        if not is_all:
+            if self._state.config.unit > 0:
+                raise UnsupportedError(
+                    "prefix_match_unit: parts of blocks cannot be forgotten one by one; forget() without arguments "
+                    "forgets everything"
+                )
+            if (whose is None) == (salt is None and adapter is None):
+                raise InvalidArgumentError(
+                    "request: give a request, or else cache_salt, lora_name or both, or no argument at all to forget "
+                    "everything"
+                )
+        count = forget(self._state, whose, owner_mark(salt), owner_mark(adapter))
         self._tell()
         return count
 
@@ -760,11 +800,12 @@ class KVCacheManager:
         prefix, cut back to a length at which every layer has all that the next token reads. With windows or recurrent
         layers this is often the hit before the load. For a request that was freed while it was loading, its blocks
         return now, the answer is False, and nothing else is to be done, even if it runs again. Complexity: O(blocks).
-        law: LOAD-1, READ-1, TRIM-1.
+        law: LOAD-1, LOAD-2, READ-1, TRIM-1.
 
         Args:
             request: the request that loads.
-            num_loaded_tokens: the first tokens after the hit for which all data that had to be loaded came.
+            num_loaded_tokens: the first tokens after the hit for which all data that had to be loaded came; after a
+                hit that ends inside a block, counted from the start of that block.
 
         Raises:
             UnknownStepError: nothing is being loaded for the request.
@@ -1030,6 +1071,18 @@ class KVCacheManager:
             [[int(block) for block in table.blocks] for table in tables_named(self._state, request_id).by_group]
         )
 
+    def num_blocks_held_alone(self, request: Request) -> int:
+        """Return how many blocks come free if a request is preempted now: those that no other holder has.
+
+        Other holders are forks and requests that hit the same prefix, copies to come until `take_copies`, and holds
+        from outside. Blocks that a step in flight or a load still touches are counted; they come free once that has
+        ended. Complexity: O(blocks). law: ALONE-1.
+
+        Raises:
+            UnknownRequestError: the request holds no blocks.
+        """
+        return num_held_alone(self._state, tables_running(self._state, request))
+
     def get_draft_block_ids(self, request_id: str) -> tuple[list[int], ...]:
         """Return, per group, the blocks for the states of draft tokens, the first draft's first. O(blocks).
 
@@ -1153,12 +1206,10 @@ def _require_interval(tokens: int, groups: list[KVCacheGroupSpec]) -> None:
         )
 
 
-def _check_unit(unit: int, refused: list[str], groups: list[KVCacheGroupSpec]) -> None:
-    """Check that hits may end at multiples of a unit, beside the other options."""
+def _check_unit(unit: int, groups: list[KVCacheGroupSpec]) -> None:
+    """Check that hits may end at multiples of a unit."""
     if unit < 1:
         raise InvalidArgumentError(f"prefix_match_unit: must be at least 1 token, not {unit}")
-    if refused:
-        raise UnsupportedError(f"prefix_match_unit: not together with {', '.join(refused)}; leave one out")
     for group in groups:
         spec = group.kv_cache_spec
         if spec.block_size % unit != 0:
@@ -1169,8 +1220,6 @@ def _keeps_wanted(asked: bool | None, spares: int | None, groups: list[KVCacheGr
     """Return whether passing blocks are evicted first, as asked for, or as the kinds of layers suggest."""
     if spares is not None and (isinstance(spares, bool) or not 0 <= spares < pool.num_blocks):
         raise InvalidArgumentError(f"passing_spares: must be within 0..{pool.num_blocks - 1} blocks, not {spares!r}")
-    if spares and pool._order is not None:
-        raise InvalidArgumentError("passing_spares: shares and an eviction_policy spare none; leave it out, or give 0")
     kinds = [type(group.kv_cache_spec) for group in groups]
     forgets = SlidingWindowSpec in kinds or ChunkedLocalAttentionSpec in kinds
     if asked and not (pool.enable_caching and (forgets or MambaSpec in kinds)):

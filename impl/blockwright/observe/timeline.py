@@ -64,12 +64,14 @@ def _said(fact: Fact) -> dict[str, Any]:
 def write_timeline(facts: Iterable[Fact], path: Path) -> None:
     """Write facts as a Chrome trace; no part of one is left where it is interrupted. O(facts)."""
     text = ",\n".join(json.dumps(event) for event in trace_events(facts))
-    try:
-        path.write_text(f'{{"traceEvents": [\n{text}\n]}}\n', encoding="utf-8")
-    except BaseException:
-        if path.is_file():
-            path.unlink()
-        raise
+    with path.open("w", encoding="utf-8") as file:  # one that cannot be opened is left as it is
+        try:
+            file.write(f'{{"traceEvents": [\n{text}\n]}}\n')
+            file.flush()
+        except BaseException:
+            if path.is_file():
+                path.unlink()
+            raise
 
 
 def read_timeline(path: Path) -> list[dict[str, Any]]:

@@ -20,7 +20,8 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from types import EllipsisType
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from blockwright.arguments import integer
 from blockwright.core.keys.block_hash import Sha256Hasher
@@ -48,6 +49,13 @@ if TYPE_CHECKING:
     from blockwright.offload.assembly import Tensors
 
 WHEN: Final = ("publish", "evict")
+
+T = TypeVar("T")
+
+
+def _given(value: T | EllipsisType | None) -> T | None:
+    """Return an argument, None if it was left out."""
+    return None if isinstance(value, EllipsisType) else value
 
 
 class OffloadingConnector:
@@ -86,8 +94,8 @@ class OffloadingConnector:
             InvalidArgumentError: the manager does not cache, or does not track evictions; an unknown `store_on`; a pair
                 of media without a handler; a tier with more places than its handler reaches.
             UnsupportedError: offloaded blocks of several device blocks, stored on eviction (which takes blocks one by
-                one); a manager that verifies tokens (offloaded blocks are known by their hash only), recomputes the
-                end of a hit (``use_eagle``), or has hits that end inside blocks (``prefix_match_unit``).
+                one) or with hits that end inside blocks (``prefix_match_unit``); a manager that verifies tokens
+                (offloaded blocks are known by their hash only) or recomputes the end of a hit (``use_eagle``).
         """
         if store_on not in WHEN:
             raise InvalidArgumentError(f"store_on: must be one of {', '.join(WHEN)}, not {store_on!r}")
@@ -101,9 +109,11 @@ class OffloadingConnector:
             )
         if manager.block_pool.verifies_tokens or manager.use_eagle:
             raise UnsupportedError("manager: offloading goes neither with verify_tokens nor with use_eagle")
-        if manager.prefix_match_unit is not None:
-            # A load of a whole block may come before the copy of the part that the device has of it.
-            raise UnsupportedError("manager: tiers hold whole blocks; make it without prefix_match_unit")
+        if manager.prefix_match_unit is not None and chain.device_blocks_per_block > 1:
+            raise UnsupportedError(
+                f"manager: with prefix_match_unit a tier's block is one of the device, not "
+                f"{chain.device_blocks_per_block}; make the chain with device_blocks_per_block=1"
+            )
         check_wiring(manager.block_pool.num_blocks, chain.tiers, worker)
         self._identity = identity_of(worker)
         self._worker = worker
@@ -259,6 +269,7 @@ class OffloadingConnector:
                 num_computed,
                 self._per_block,
                 lambda length: length <= most and self._manager.can_load(request, num_computed, length - num_computed),
+                self._manager.prefix_match_unit,
             )
 
         def has_room(needed: list[NeededBlock]) -> bool:
@@ -279,10 +290,14 @@ class OffloadingConnector:
         asked = [block for block in needed if self._names.asks(block.key)]
         groups = self._groups(request) if asked else []
         for block in asked:
-            self._names.note(block.key, groups[block.group].stored(block.first_entry // self._per_block))
+            blocks = groups[block.group]
+            end = next(end for end in blocks.parts(block.end_token) if blocks.key_to(end) == block.key)
+            self._names.note(block.key, blocks.stored(end))
 
     def _groups(self, request: Request) -> list[GroupBlocks]:
-        return [GroupBlocks(each, at, request, self._per_block) for at, each in enumerate(self._manager.managers)]
+        unit = self._manager.prefix_match_unit
+        managers = enumerate(self._manager.managers)
+        return [GroupBlocks(each, at, request, self._per_block, unit) for at, each in managers]
 
     def _check_keys(self, request: Request) -> None:
         """Refuse a request with keys that are not those of the blocks."""
@@ -317,13 +332,18 @@ class OffloadingConnector:
             tables = self._manager.get_block_ids(request.request_id) if num_external_tokens else ()
             self._found.pop(request.request_id, None)
             if num_external_tokens and found is not None:
-                self._load(Load(request, found.num_external, found.num_computed, found.needed), tables)
+                self._load(self._load_of(request, found), tables)
+
+    def _load_of(self, request: Request, found: FoundHit) -> Load:
+        """Return the load of a hit: it begins with a block, in which the device's own hit may end. law: LOAD-2."""
+        rest = found.num_computed % math.lcm(*[manager.block_size for manager in self._manager.managers])
+        return Load(request, found.num_external + rest, found.num_computed - rest, found.needed)
 
     def _load(self, load: Load, tables: tuple[list[int], ...]) -> None:
         """Begin a load of all that was found, or of its first part, if the rest is gone or has no room."""
         managers = self._manager.managers
         starts = [load.num_computed // manager.block_size for manager in managers]
-        stops = [(load.num_computed + load.num_tokens) // manager.block_size for manager in managers]
+        stops = [-(-(load.num_computed + load.num_tokens) // manager.block_size) for manager in managers]
         places = destinations(load.needed, tables, starts, stops, self._per_block)
         keys = [block.key for block in load.needed]
         self._chain.touch(keys)
@@ -513,22 +533,35 @@ class OffloadingConnector:
         return self._is_quiet() and not self._told
 
     def forget(
-        self, request: Request | None = None, *, cache_salt: str | None = None, lora_name: str | None = None
+        self,
+        request: Request | EllipsisType | None = ...,
+        *,
+        cache_salt: str | EllipsisType | None = ...,
+        lora_name: str | EllipsisType | None = ...,
     ) -> Forgotten:
         """Let no later lookup find what a request, a tenant or an adapter has cached, on the device and in every tier.
+
+        Without arguments everything is forgotten, while requests run: for new weights.
 
         See `KVCacheManager.forget`, which this calls. Transfers under way go on: a block that is being stored goes when
         its store has landed, and a request that is being loaded keeps what it is given, and publishes nothing. Of a
         store that engines share, and of a disk's blocks from an earlier run, the owner may not be known: the answer
-        reports these. A request's blocks are deleted there too. Complexity: O(blocks of device and tiers). law:
-        FORGET-1 to FORGET-4.
+        reports these. A request's blocks are deleted there too. If everything is forgotten, a disk's blocks go as well,
+        and in a store that engines share those that this engine knows of; new weights need a new `CacheIdentity` there.
+        Complexity: O(blocks of device and tiers). law: FORGET-1 to FORGET-6.
 
         Raises:
-            InvalidArgumentError: neither, or a request together with one of the others, or a request that is hashed
-                otherwise than the blocks, as for `get_num_new_matched_tokens`.
+            InvalidArgumentError: a request together with one of the others, or only None was given; or a request that
+                is hashed otherwise than the blocks, as for `get_num_new_matched_tokens`.
         """
+        if request is ... and cache_salt is ... and lora_name is ...:
+            return self._forget_everything()
+        request, cache_salt, lora_name = _given(request), _given(cache_salt), _given(lora_name)
         if (request is None) == (cache_salt is None and lora_name is None):
-            raise InvalidArgumentError("request: give a request, or else cache_salt, lora_name or both")
+            raise InvalidArgumentError(
+                "request: give a request, or else cache_salt, lora_name or both, or no argument at all to forget "
+                "everything"
+            )
         self._require()
         if request is not None:
             request.hash_by(self._manager.hash_block_size)
@@ -556,10 +589,20 @@ class OffloadingConnector:
             self._stores.store_evicted()
             count, held = sum(pool.published()), pool.num_blocks - 1 - pool.get_num_free_blocks()
             was_reset = self._manager.reset_prefix_cache()
-            books = [tier for tier in self._chain.tiers if tiers and isinstance(tier, TierManager)]
-            keys = list(dict.fromkeys(key for tier in books for key in tier.recency()))
-            left = {medium: number for medium, number in self._names.not_searched().items() if number < 0}
-            return self._forget(keys, count if was_reset else 0, 0 if was_reset else held, left if tiers else {})
+            keys, left = self._all_keys() if tiers else ([], {})
+            return self._forget(keys, count if was_reset else 0, 0 if was_reset else held, left)
+
+    def _forget_everything(self) -> Forgotten:
+        with self._changing():
+            self._stores.store_evicted()
+            keys, left = self._all_keys()
+            return self._forget(keys, self._manager.forget(), 0, left)
+
+    def _all_keys(self) -> tuple[list[bytes], dict[str, int]]:
+        """Return the blocks of the tiers, those on their way too, and the media with blocks that are not listed."""
+        books = [tier for tier in self._chain.tiers if isinstance(tier, TierManager)]
+        left = {medium: number for medium, number in self._names.not_searched().items() if number < 0}
+        return list(dict.fromkeys(key for tier in books for key in tier.recency())), left
 
     def _forget(self, keys: list[bytes], device: int, held: int, not_searched: dict[str, int]) -> Forgotten:
         """Forget keys in the tiers, and let requests that are being loaded with some of them publish nothing more."""

@@ -7,6 +7,10 @@ A group needs only the blocks that a later token reads, and of those only the on
     0                        device hit    first kept                  L
 
 An offloaded block holds `k` device blocks in a row of one group, and is found by the digest of the last one's prefix.
+
+Where hits may end inside blocks (``prefix_match_unit``), L may be any multiple of the unit. Then the last block of
+each group that reads of it is a *part*: a block of which only the tokens before L are of use. It is found by the
+digest of the prefix up to L. A longer part of the request's own tokens serves as well, but no later state does.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ class NeededBlock(NamedTuple):
         key: under which it is found.
         group: number of the group.
         first_entry: the table entry of its first device block.
-        first_token, end_token: the positions that it holds.
+        first_token, end_token: the positions that are of use in it.
     """
 
     key: bytes
@@ -74,11 +78,14 @@ class GroupBlocks:
         tokens: in one offloaded block.
     """
 
-    def __init__(self, manager: GroupView, number: int, request: Request, per_block: int) -> None:
+    def __init__(
+        self, manager: GroupView, number: int, request: Request, per_block: int, unit: int | None = None
+    ) -> None:
         self.manager = manager
         self.number = number
         self.tokens = manager.block_size * per_block
         self._request = request
+        self._unit = self.tokens if unit is None else unit
         self._units = self.tokens // (request.block_size or 1)
         self._ahead = request.hasher.key_lookahead
 
@@ -88,16 +95,30 @@ class GroupBlocks:
 
     def key(self, index: int) -> bytes:
         """Return the key of offloaded block `index`; all its tokens are known. O(1)."""
-        return offload_key(self._request.block_digest((index + 1) * self._units - 1), self.number)
+        return self.key_to((index + 1) * self.tokens)
 
-    def stored(self, index: int) -> BlockStored:
-        """Return the event by which routers know offloaded block `index`. O(tokens). law: EV-6."""
-        request, start, end = self._request, index * self.tokens, (index + 1) * self.tokens
+    def key_to(self, end: int) -> bytes:
+        """Return the key of the block or part that ends after `end` tokens. O(1)."""
+        return offload_key(self._digest(end), self.number)
+
+    def _digest(self, end: int) -> bytes:
+        return self._request.block_digest(end * self._units // self.tokens - 1)
+
+    def parts(self, length: int) -> list[int]:
+        """Return the ends of the parts of a block that hold all that a hit reads in it: that of the request's own end,
+        and the shortest. law: PART-1.
+        """
+        last = min((length // self.tokens + 1) * self.tokens, self._request.num_keyed() // self._unit * self._unit)
+        return [last, length] if self.manager.is_row() and last > length else [length]
+
+    def stored(self, end: int) -> BlockStored:
+        """Return the event by which routers know the block or part up to `end` tokens. O(tokens). law: EV-6."""
+        request, start = self._request, (end - 1) // self.tokens * self.tokens
         return BlockStored(
-            request.block_digest((index + 1) * self._units - 1),
-            request.block_digest(index * self._units - 1) if index else None,
+            self._digest(end),
+            self._digest(start) if start else None,
             request.token_bytes(start, end),
-            self.tokens,
+            end - start,
             request.lora_name,
             self.number,
             request.cache_salt,
@@ -156,18 +177,45 @@ class _Probe:
             found = self._found[index] = self._chain.lookup([self.blocks.key(index)]) == 1
         return found
 
-    def needed(self, length: int) -> list[NeededBlock]:
-        """Return the offloaded blocks that a hit of `length` tokens loads."""
-        manager, per_block = self.blocks.manager, self._per_block
-        stop = length // manager.block_size
+    def after_run(self) -> int:
+        """Return the tokens before the first whole block that is missing, of a group that reads everything."""
+        return self._leading_run() * self.blocks.manager.block_size
+
+    def has(self, length: int) -> bool:
+        """Return whether all that a hit of `length` tokens loads is found, the part that it ends in first."""
+        if self._is_inside(length) and self._part(length) is None:
+            return False
+        if self.blocks.manager.keeps_all:
+            return length // self.blocks.manager.block_size <= self._leading_run()
+        return all(self._is_found(index) for index in self._indices(length))
+
+    def _is_inside(self, length: int) -> bool:
+        manager = self.blocks.manager
+        return length % manager.block_size > 0 and manager.ends_in(length)
+
+    def _part(self, length: int) -> bytes | None:
+        """Return the key under which the part is found that ends a hit of `length` tokens. One or two lookups."""
+        keys = [self.blocks.key_to(end) for end in self.blocks.parts(length)]
+        return next((key for key in keys if self._chain.lookup([key]) == 1), None)
+
+    def _indices(self, length: int) -> list[int]:
+        manager, stop = self.blocks.manager, length // self.blocks.manager.block_size
         first = max(manager.first_kept(length), self._start)
         entries = (*range(self._start, min(manager.sinks, stop)), *range(first, stop))
-        indices = sorted({entry // per_block for entry in entries})
-        blocks, size = self.blocks, self.blocks.tokens
-        return [
+        return sorted({entry // self._per_block for entry in entries})
+
+    def needed(self, length: int) -> list[NeededBlock]:
+        """Return the offloaded blocks that a hit of `length` tokens loads."""
+        blocks, size, per_block = self.blocks, self.blocks.tokens, self._per_block
+        needed = [
             NeededBlock(blocks.key(index), blocks.number, index * per_block, index * size, (index + 1) * size)
-            for index in indices
+            for index in self._indices(length)
         ]
+        part = self._part(length) if self._is_inside(length) else None
+        if part is not None:
+            entry = length // size
+            needed.append(NeededBlock(part, blocks.number, entry, entry * size, length))
+        return needed
 
 
 def external_hit(
@@ -177,19 +225,24 @@ def external_hit(
     num_computed: int,
     per_block: int,
     fits: Callable[[int], bool] = lambda length: True,
+    unit: int | None = None,
 ) -> tuple[int, list[NeededBlock]]:
     """Return the longest length that the device's hit and offloaded blocks reach, and the blocks to load for it.
 
-    The blocks are in order of the tokens. The length is a multiple of every group's block size, leaves a token to
-    compute, and is `num_computed` if nothing can be gained. `fits` returns whether a length can be loaded at all; if
-    one cannot, no longer one can. Complexity: at most one lookup per offloaded block and group, one in all for full
-    attention; `fits` is asked O(log blocks) times.
+    The blocks are in order of the tokens. The length is a multiple of every group's block size, or of `unit`, leaves a
+    token to compute, and is `num_computed` if nothing can be gained. `fits` returns whether a length can be loaded at
+    all; if one cannot, no longer one can. Complexity: at most one lookup per offloaded block and group, one in all for
+    full attention, and with a unit O(block / unit) more; `fits` is asked O(log blocks) times.
     """
     alignment = math.lcm(*[manager.block_size for manager in managers])
-    if num_computed % alignment != 0:
-        return num_computed, []
+    reached = num_computed
+    num_computed -= num_computed % alignment  # a load writes whole blocks; law: LOAD-2
+    if unit is None and num_computed < reached:
+        return reached, []
     probes = [
-        _Probe(GroupBlocks(manager, number, request, per_block), chain, num_computed, request.num_tokens, per_block)
+        _Probe(
+            GroupBlocks(manager, number, request, per_block, unit), chain, num_computed, request.num_tokens, per_block
+        )
         for number, manager in enumerate(managers)
     ]
     lengths = range(num_computed + alignment, request.num_tokens, alignment)
@@ -199,8 +252,29 @@ def external_hit(
         before = length
         for probe in probes:
             length = probe.longest(length) // alignment * alignment
-    if length <= num_computed:
-        return num_computed, []
+    if unit is not None:
+        ends = ends_inside(probes, request, max(length, reached), alignment, unit)
+        length = next((end for end in ends if all(probe.has(end) for probe in probes) and fits(end)), length)
+    if length <= reached:
+        return reached, []
     needed = [each for probe in probes for each in probe.needed(length)]
     needed.sort(key=lambda each: (each.end_token, each.group))
     return length, needed
+
+
+def ends_inside(probes: Sequence[_Probe], request: Request, length: int, alignment: int, unit: int) -> list[int]:
+    """Return lengths inside blocks at which a hit longer than `length` may end, the longest first.
+
+    That is in the block in which the hit of whole blocks ends, or in the last one that full attention has and the one
+    behind it; and at the request's own end. There a recurrent layer may have left a state though it has none at the end
+    of a block.
+    """
+    most = min(request.num_keyed(), request.num_tokens - 1) // unit * unit
+    starts = [length - length % alignment]
+    for probe in probes:
+        if probe.blocks.manager.keeps_all:
+            stop = probe.after_run()
+            starts += [stop - stop % alignment - alignment, stop - stop % alignment]
+            most = min(most, stop + probe.blocks.tokens - unit)
+    ends = {end for start in starts for end in range(start + unit, start + alignment, unit)}
+    return sorted((end for end in {*ends, most} if length < end <= most and end % alignment), reverse=True)

@@ -3,6 +3,10 @@
 Where the chain has no room for all blocks of a step, the first of each request are stored: without them the others are
 never found. The rest waits until there is room. Those that a request leaves on the device are stored if the device has
 not given them up by then. Blocks that the device is about to lose cannot wait longer than the step does.
+
+Where hits may end inside blocks, the parts with which a prompt ends, and all that its request has computed, are stored
+as well, each as a block of its own: whoever sends the prompt again, or goes on from it, needs that part. The device has
+more (chapter `units`), which would be as many copies of one block.
 """
 
 from __future__ import annotations
@@ -12,13 +16,14 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from blockwright.core.keys.block_hash import hash_words
 from blockwright.core.keys.request import Request
 from blockwright.core.manager import KVCacheManager
 from blockwright.core.pool.journal import Eviction
 from blockwright.core.pool.order.order import BlockHint
 from blockwright.errors import JournalGapError, UnknownRequestError
 from blockwright.events import BlockStored
-from blockwright.offload.hits import GroupBlocks, offload_key
+from blockwright.offload.hits import GroupBlocks, offload_key, split_key
 from blockwright.offload.naming import BlockNames
 from blockwright.offload.tiers.backend import SlotBackend
 from blockwright.offload.tiers.chain import OffloadChain
@@ -79,6 +84,7 @@ class Stores:
         self._per_block = chain.device_blocks_per_block
         self._capacity = capacity_of(chain)
         self._next: dict[str, list[int]] = {}  # per request and group: the first offloaded block not looked at
+        self._parts: dict[str, list[tuple[int, int]]] = {}  # per request: end and group of the parts not stored yet
         self._touched: dict[str, int] = {}  # per request: how many blocks it had when all were counted as used
         self._kept: dict[str, int] = {}  # per request: how many of its blocks are stored
         self._held: dict[int, list[int]] = {}  # per store: the device blocks held for it
@@ -104,13 +110,21 @@ class Stores:
     def forget(self, request_id: str) -> None:
         """Start again with a request: its first blocks may be gone from the tiers."""
         self._next.pop(request_id, None)
+        self._parts.pop(request_id, None)
         self._touched.pop(request_id, None)
         self._kept.pop(request_id, None)
         self.behind.pop(request_id, None)
 
     def end_request(self, request: Request) -> None:
-        """Count a request's blocks as just used, the first as the last used of them, and forget the request."""
+        """Store its last parts, count its blocks as just used, the first as the last used, and forget a request."""
         stops = self._next.get(request.request_id)
+        if self._manager.prefix_match_unit is not None and request.block_size is not None:
+            groups = self._groups(request)
+            left = self._parts.get(request.request_id)
+            ends = self._ends(groups, request, request.num_prompt_tokens) if left is None else left
+            ends = [*dict.fromkeys((*ends, *self._ends(groups, request, request.num_tokens)))]
+            last = [part for *_, part in self._parts_there(groups, request, ends, ())]
+            self.num_refused += len(last) - self._store(last)
         if stops is not None and request.block_size is not None:
             self._touch(request, stops)
         self.forget(request.request_id)
@@ -189,23 +203,24 @@ class Stores:
             min(blocks.count(done), count // self._per_block) for blocks, count in zip(groups, published, strict=True)
         ]
         starts = self._next.get(name, [0] * len(groups))
-        if all(stop <= start for start, stop in zip(starts, stops, strict=True)):
+        parts = self._due_parts(groups, request, done) if manager.prefix_match_unit is not None else []
+        if not parts and all(stop <= start for start, stop in zip(starts, stops, strict=True)):
             return
         tables = manager.get_block_ids(name)
-        names = self._names
-        is_named = names.reports or bool(names.unknown) or (request.cache_salt, request.lora_name) != (None, None)
-        found: list[tuple[int, int, int, _Block]] = []
+        found = self._parts_there(groups, request, parts, tables)
+        is_named = self._is_named(request)
         for blocks, table, start, stop in zip(groups, tables, starts, stops, strict=True):
             for index in range(start, stop):
-                parts = table[index * self._per_block : (index + 1) * self._per_block]
+                ids = table[index * self._per_block : (index + 1) * self._per_block]
                 first = index * self._per_block
                 wanted = self._stores_passing or manager.may_be_wanted(
                     request, blocks.number, first, first + self._per_block
                 )
-                if wanted and self._are_readable(blocks, index, parts):
+                if wanted and self._are_readable(blocks, index, ids):
                     hint = manager.hint_of(request, index * blocks.tokens)
-                    block = _Block(blocks.key(index), parts, hint, blocks.stored(index) if is_named else None)
-                    found.append(((index + 1) * blocks.tokens, blocks.number, index, block))
+                    end = (index + 1) * blocks.tokens
+                    block = _Block(blocks.key(index), ids, hint, blocks.stored(end) if is_named else None)
+                    found.append((end, blocks.number, index, block))
         found.sort(key=lambda each: each[:2])  # in order of the tokens
         # law: CHAIN-14
         room = max(0, self._capacity - self._kept.get(name, 0), free_of(self._chain))
@@ -213,9 +228,13 @@ class Stores:
         count = self._store([block for *_, block in found[:room]])
         self._kept[name] = self._kept.get(name, 0) + count
         self._next[name] = [max(start, stop) for start, stop in zip(starts, stops, strict=True)]
-        for _, group, index, block in reversed(found[count:room]):
-            self._next[name][group] = index
-            self._late[block.key] = _Late(block, self._marks(block.ids))
+        for end, group, at, _ in [*found[:count], *found[room:]]:
+            if at is None:
+                self._parts[name].remove((end, group))
+        for _, group, at, block in reversed(found[count:room]):
+            if at is not None:
+                self._next[name][group] = at
+                self._late[block.key] = _Late(block, self._marks(block.ids))
         self.behind.pop(name, None)
         if count < len(found[:room]):
             self.behind[name] = request, done
@@ -223,8 +242,64 @@ class Stores:
         if sum(starts) and sum(stops) > self._touched.get(name, 0) * 9 // 8:
             self._touch(request, self._next[name])
 
+    def _is_named(self, request: Request) -> bool:
+        """Return whether the contents of a request's blocks are noted."""
+        names = self._names
+        return names.reports or bool(names.unknown) or (request.cache_salt, request.lora_name) != (None, None)
+
+    def _due_parts(self, groups: list[GroupBlocks], request: Request, done: int) -> list[tuple[int, int]]:
+        """Return the parts of a running request to look for, now that some of its tokens are computed.
+
+        A state that the next step writes over is found in its copy, which was made before that step ran.
+        """
+        name = request.request_id
+        if name not in self._parts:
+            self._parts[name] = self._ends(groups, request, request.num_prompt_tokens)
+        elif self._parts[name]:  # one that was not published a block later never is
+            self._parts[name] = [each for each in self._parts[name] if done < each[0] + 2 * groups[each[1]].tokens]
+        return [(end, group) for end, group in self._parts[name] if end + (not groups[group].manager.is_row()) <= done]
+
+    def _ends(self, groups: list[GroupBlocks], request: Request, count: int) -> list[tuple[int, int]]:
+        """Return the ends and groups of the parts that the first tokens of a request end with.
+
+        Of states also those of all but the last token: of attention the longer part serves. law: PART-2.
+        """
+        unit, most = self._manager.prefix_match_unit or 1, count - request.hasher.key_lookahead
+        last, resent = (max(end, 0) // unit * unit for end in (most, min(most, count - 1)))
+        return [
+            (end, each.number)
+            for end in dict.fromkeys((resent, last))
+            for each in groups
+            if end % each.tokens and each.manager.ends_in(end) and (end == last or not each.manager.is_row())
+        ]
+
+    def _parts_there(
+        self,
+        groups: list[GroupBlocks],
+        request: Request,
+        ends: list[tuple[int, int]],
+        tables: tuple[list[int], ...],
+    ) -> list[tuple[int, int, int | None, _Block]]:
+        """Return those of some parts that the device has in a block which no step writes over, of these tables or free.
+
+        A running request goes on behind its part of attention; a state it overwrites, but then a copy has it.
+        """
+        pool, is_named = self._manager.block_pool, self._is_named(request)
+        tenant = None if request.cache_salt is None else BlockHint(request.cache_salt)
+        found: list[tuple[int, int, int | None, _Block]] = []
+        for end, group in ends:
+            blocks, entry = groups[group], end // groups[group].tokens
+            block = pool.find_tail(*hash_words(split_key(blocks.key_to(end))[0]), group)
+            is_own = bool(tables) and blocks.manager.is_row() and tables[group][entry : entry + 1] == [block]
+            if block and (is_own or pool.ref_count(block) == pool.num_external_holders(block)):
+                stored = blocks.stored(end) if is_named else None
+                found.append((end, group, None, _Block(blocks.key_to(end), [block], tenant, stored)))
+        return found
+
     def _groups(self, request: Request) -> list[GroupBlocks]:
-        return [GroupBlocks(each, at, request, self._per_block) for at, each in enumerate(self._manager.managers)]
+        unit = self._manager.prefix_match_unit
+        managers = enumerate(self._manager.managers)
+        return [GroupBlocks(each, at, request, self._per_block, unit) for at, each in managers]
 
     def _touch(self, request: Request, stops: list[int]) -> None:
         """Count all blocks of a request as used, the first last, each time that it has grown by an eighth."""
@@ -257,14 +332,17 @@ class Stores:
         if count < len(ready):
             self._chain.make_room(len(ready) - count)
 
-    def _are_readable(self, blocks: GroupBlocks, index: int, parts: list[int]) -> bool:
-        """Return whether an offloaded block is of use to a hit and all its parts are there; a state may be jumped over.
+    def _are_readable(self, blocks: GroupBlocks, index: int, ids: list[int]) -> bool:
+        """Return whether an offloaded block is of use to a hit and its blocks are there; a state may be jumped over.
 
-        A block that no hit needs is not published, but it is as full as its neighbours.
+        A block that no hit needs is not published, but it is as full as its neighbours. One that is published as a part
+        may not be full.
         """
         pool, first = self._manager.block_pool, index * self._per_block
-        useful = [block for at, block in enumerate(parts) if blocks.manager.is_useful(first + at)]
-        return bool(useful) and all(parts) and all(pool.is_published(block) for block in useful)
+        useful = [block for at, block in enumerate(ids) if blocks.manager.is_useful(first + at)]
+        if self._manager.prefix_match_unit is not None and [*map(pool.block_key, useful)] != [blocks.key(index)[:16]]:
+            return False
+        return bool(useful) and all(ids) and all(pool.is_published(block) for block in useful)
 
     # ------------------------------------------------------------------ one store
 

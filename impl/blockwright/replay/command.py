@@ -123,9 +123,9 @@ _ARGUMENTS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
             "(default: lru)",
         ),
         "--keep": (
-            {"choices": ("wanted", "age", "wanted,age")},
-            "with windows or states: evict first what no likely hit needs, or by age alone, or both side by side "
-            "(default: wanted with windows alone; with recurrent layers, age)",
+            {"choices": ("wanted", "age", "wanted,age"), "metavar": "RULES"},
+            "with windows or states: wanted, evict first what no likely hit needs; age, by age alone; wanted,age, both "
+            "side by side (default: wanted with windows alone; with recurrent layers, age)",
         ),
         "--hints": (
             {"metavar": "HINTS", "default": "none"},
@@ -219,7 +219,8 @@ def run(args: argparse.Namespace) -> int:
     facts: list[Fact] = []
     report = _replay(args, start, facts.append if args.timeline else None)
     if args.timeline:
-        write_timeline(facts, args.timeline)
+        with _terminal.output("--timeline", args.timeline):
+            write_timeline(facts, args.timeline)
     data = json.dumps(report.to_json(), indent=2, allow_nan=False)
     if args.json == "-":
         print(data)
@@ -228,7 +229,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             _write("--json", Path(args.json), data + "\n")
     if args.plot:
-        with _whole(args.plot):
+        with _terminal.output("--plot", args.plot), _whole(args.plot):
             plot_curve(report, args.plot, beside)
     return 0
 
@@ -401,8 +402,5 @@ def _whole(path: Path) -> Iterator[None]:
 
 
 def _write(option: str, path: Path, text: str) -> None:
-    try:
-        with _whole(path):
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidArgumentError(f"{option}: cannot write {path}: {error.strerror}") from None
+    with _terminal.output(option, path), _whole(path):
+        path.write_text(text, encoding="utf-8")

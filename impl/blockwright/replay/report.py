@@ -332,7 +332,7 @@ def plot_curve(report: ReplayReport, path: Path, beside: Sequence[Curve] = ()) -
     axes.grid(alpha=0.3, which="both")
     try:
         figure.savefig(path)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         raise InvalidArgumentError(f"--plot: cannot write {path}: {error}") from None
 
 

@@ -27,7 +27,8 @@ class ConfigAdded:
     hints nor floors. With `learns` their number is learned: its numbers say in how many parts of the pool, how slowly,
     and which part of a hit counts as all of it. With `every`, hits of each multiple of so many tokens are wanted too.
     With `key_lookahead`, a key covers so many tokens behind its block as well (PUB-4). With a `unit`, which divides
-    every block, hits may end inside blocks, at its multiples (chapter `units`).
+    every block, hits may end inside blocks, at its multiples (chapter `units`). So many of the
+    `last_prompts` that were admitted are remembered, where no layer shows a junction.
     """
 
     overlaps: bool = False
@@ -43,6 +44,7 @@ class ConfigAdded:
     every: int = 0
     key_lookahead: int = 0
     unit: int = 0
+    last_prompts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,9 @@ class RunningAdded:
     passes. At `checkpoint` tokens, if not 0, a step left states of recurrent layers besides those at its end: the last
     step, or one of which they are still to be published. `encoder` tokens are read by cross-attention; `loading` tokens
     after the written ones are on their way from elsewhere. `wish` is what was said of its blocks, and `wants` the hits
-    that it wants kept. `tails` are the lengths that end inside a block and are still to be published; `is_delayed` says
-    that the last step put publication off.
+    that it wants kept. `tails` are the lengths that end inside a block and are still to be published, `end_tails` those
+    of them where recurrent layers publish the state; `is_delayed` says that the last step put publication off, and
+    `is_lost` that it holds what was given up before it was written (chapter `giving_up`).
     """
 
     states: tuple[tuple[int, ...], ...] = ()
@@ -85,7 +88,9 @@ class RunningAdded:
     wish: Wish = UNSAID
     wants: Wants = NO_WANTS
     tails: tuple[int, ...] = ()
+    end_tails: tuple[int, ...] = ()
     is_delayed: bool = False
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Part one, chapter 13: the parts that transitions are made of, down to `serve`, the effect of a step of the model.
+"""Part one, chapter 14: the parts that transitions are made of, down to `serve`, the effect of a step of the model.
 
 Groups stand side by side: what is released is one batch in the order of groups, and all groups have adopted their hits
 before any of them takes a block.
@@ -6,30 +6,26 @@ before any of them takes a block.
 
 from dataclasses import replace
 
-from ..hints import Leaving, Mark, Wish
+from ..hints import Leaving, Mark
 from ..reads import Ahead, Group, Mamba, cut, saved_end, writes
 from .choices import Choice, legal_order, legal_taking
 from .hits import lost
-from .keeping import leaving, leaving_at_end, passed
+from .keeping import leaving, passed
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .plans import let_go, planned
-from .preconditions import awaited, trim_end
-from .publication import last_end, last_tail, replaced, ripened, stepped_on, without
-from .retention import doubled, guarded, held_again, in_order, marked, undoubled
+from .preconditions import kept_inside, trim_end
+from .publication import replaced, ripened, stepped_on
+from .retention import doubled, guarded, held_again, in_order, undoubled
 from .state import (
     NULL,
-    Absent,
     Config,
     Copy,
-    Fence,
     Flight,
     Running,
     State,
     Table,
-    Waiting,
     certain,
     held_tables,
-    in_flight,
     owned,
     runs_ahead,
     span,
@@ -104,16 +100,18 @@ def target(request: Running, at: int, group: Group, size: int, place: int) -> in
     return request.tables[at][place // size]
 
 
-def written(state: State, slot: int, request: Running, start: int) -> State:
+def written(state: State, slot: int, request: Running, start: int, is_whole: bool = True) -> State:
     """Write the tokens from `start` to the request's computed ones into its blocks, and put it in its slot.
 
-    Which of the entries from that of the last token on has its state, while a recurrent layer runs ahead, is up to the
-    engine's worker; here it is the first. The worker has copied the state at the last block end to its own (MAMBA-6).
+    If they are a part of what was to be written, no state is there: it is that of the end or none. Which of the entries
+    from that of the last token on has its state, while a recurrent layer runs ahead, is up to the engine's worker; here
+    it is the first. The worker has copied the state at the last block end to its own (MAMBA-6).
     """
     config = state.config
     into = {
         target(request, at, group, span(config, group), place): (at, cut(request.prefix, place + 1))
         for at, group in enumerate(config.groups)
+        if is_whole or not isinstance(group.kind, Mamba)
         for place in (*left_inside(request, group, start), *writes(group.kind, start, request.computed))
     }
     contents = tuple(
@@ -139,13 +137,12 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     if isinstance(plan, Refusal):
         return plan
     # CHOOSE
-    batch = let_go(start.tables, plan.gone)
-    order, wants = choice.order(batch), (*plan.wants, *((True,) * count for count in plan.states))
-    kept = shortened(state.config, start, plan.tables)
+    batch, wants = let_go(start.tables, plan.gone), (*plan.wants, *((True,) * count for count in plan.states))
+    order, kept = choice.order(batch), shortened(state.config, start, plan.tables)
     ending = leaving(state.config, start.tables, plan.gone, start.added.wants)
     freed = adopted(requeued(replaced(state, slot, kept), order, ending), plan.tables)
-    shared, passed_on = (blocks_at(kept.tables, entries) for entries in (plan.copied, plan.outgrown))
-    sources = (*shared, *passed_on) if plan.saves else shared
+    shared, over = (blocks_at(kept.tables, entries) for entries in (plan.copied, plan.outgrown))
+    sources, blocks = (*shared, *over) if plan.saves else shared, tuple(block for _, block in over)
     count = len(sources) + sum(sum(wanted) for wanted in wants)
     taken = choice.take(in_order(freed, start.prefix[0], count), count)
     if not (legal_order(sum(batch, ()), order) and legal_taking(freed.queue, count, taken)):
@@ -153,18 +150,20 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     # EFFECT
     new = placed(taken[len(sources) :], wants)
     copies = tuple((at, source, block) for (at, source), block in zip(sources, taken, strict=False))
-    outgrown = tuple(block for _, block in passed_on)
-    over = moved(duplicated(ripened(emptied(freed, taken), slot), copies, begin), outgrown, copies, start.added.wants)
-    after = stepped(over, slot, apart(over, slot, copies[: len(shared)], plan.copied), new, begin, step)
-    given, evicted, saved = new[: len(plan.wants)], lost(freed, taken), len(copies) - len(shared)
-    return Done(after, given, plan.gone, plan.demand, plan.copied, evicted, outgrown=outgrown, saved=saved)
+    ready = moved(duplicated(ripened(emptied(freed, taken), slot), copies, begin), blocks, copies, start)
+    after = stepped(ready, slot, apart(ready, slot, copies[: len(shared)], plan.copied), new, begin, step)
+    outgrown, cut_off = (blocks, ()) if isinstance(state.requests[slot], Running) else ((), blocks)
+    given, saved, evicted = new[: len(plan.wants)], len(copies) - len(shared), lost(freed, taken, cut_off, begin)
+    done = Done(after, given, plan.gone, plan.demand, plan.copied, evicted, outgrown=outgrown, saved=saved)
+    return replace(done, cut_off=cut_off)
     # SAME: other requests; the entries of this one that were not dead; keys of blocks that were not taken.
 
 
 def shortened(config: Config, start: Running, tables: tuple[Table, ...]) -> Running:
-    """Return a request with trimmed tables; of a state inside that is published, nothing more is noted."""
+    """Return a request with trimmed tables; of a state inside that is published or given up, nothing more is noted."""
     trimmed = max(start.trimmed, trim_end(config, start, start.settled))
-    return replace(start, tables=tables, trimmed=trimmed, added=replace(start.added, checkpoint=awaited(config, start)))
+    inside = kept_inside(config, start, start.settled)
+    return replace(start, tables=tables, trimmed=trimmed, added=replace(start.added, checkpoint=inside))
 
 
 def blocks_at(tables: tuple[Table, ...], entries: tuple[int | None, ...]) -> tuple[tuple[int, int], ...]:
@@ -175,18 +174,20 @@ def blocks_at(tables: tuple[Table, ...], entries: tuple[int | None, ...]) -> tup
 def duplicated(state: State, copies: tuple[Copy, ...], begin: int) -> State:
     """Copy contents, and note the copies for the engine, which runs them before its step (COPY-1).
 
-    The step begins at token `begin`: what a source holds beyond that is another request's.
+    The step begins at token `begin`: what a source holds beyond that is another request's. What a source is still to
+    get from elsewhere, its copy gets from there too.
     """
     contents = {target: upto(state.contents[source], begin) for _, source, target in copies}
     after = tuple(contents.get(block, content) for block, content in enumerate(state.contents))
-    return replace(state, contents=after, copies=state.copies + copies) if copies else state
+    origins = {target: source for _, source, target in state.copies}
+    due = tuple((at, origins.get(source, source), target) for at, source, target in copies)
+    return replace(state, contents=after, copies=state.copies + due) if copies else state
 
 
 def blanked(state: State, request: Running) -> State:
     """Forget the states of a request's earlier drafts: those of the next are written over them (MAMBA-3)."""
     states = frozenset(block for blocks in request.added.states for block in blocks)
-    contents = tuple(None if block in states else content for block, content in enumerate(state.contents))
-    return replace(state, contents=contents)
+    return replace(state, contents=tuple(None if at in states else each for at, each in enumerate(state.contents)))
 
 
 def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], begin: int, step: Step) -> State:
@@ -208,50 +209,5 @@ def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], beg
     if config.added.overlaps and step.new:
         flight = Flight(slot, begin, stop, owned(request), step.added.drafts)
         after = replace(after, flights=(*after.flights[:-1], (*after.flights[-1], flight)))
-    waits = config.added.settles or step.publication is Publication.LATER or step.added.external
-    return stepped_on(after, slot, step.new > 0 and not waits)
-
-
-def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice, has_run: bool = True) -> Outcome:
-    """Release all blocks of a slot as one batch and leave `successor` in it (FENCE-1).
-
-    While a step in flight computes tokens of the request, or a load of it is on its way, the batch waits for that. If
-    its last step is in flight, or has not run by the engine's count, its states and tails stay unpublished (MAMBA-5,
-    UNIT-4).
-    """
-    steps, request = in_flight(state, slot), state.requests[slot]
-    tables = owned(request) if isinstance(request, Running) else ()
-    batch = tuple(tuple(block for block in table if block != NULL) for table in tables)
-    is_loading = isinstance(request, Running) and request.added.loading > 0
-    done = last_tail(ripened(state, slot), slot) if has_run and not steps else state
-    left, last = replaced(done, slot, successor), done.requests[slot]
-    whose, wish = (request.prefix[0], request.added.wish) if isinstance(request, Running) else (0, Wish())
-    resumes = isinstance(successor, Waiting)
-    end = last_end(state.config, last) if isinstance(last, Running) and has_run and not steps else 0
-    ending = leaving_at_end(state.config, last, resumes, end) if isinstance(last, Running) else Leaving()
-    fence = Fence(steps[-1] if steps else None, slot, batch, whose, wish, ending)
-    fenced = replace(left, flights=orphaned(state, slot), fences=(*state.fences, fence), due=without(left.due, slot))
-    return Done(fenced) if steps or is_loading else returned(fenced, (fence,), choice)
-
-
-def orphaned(state: State, slot: int) -> tuple[tuple[Flight, ...], ...]:
-    """Return the steps in flight after a request has gone: they still compute its tokens, for no request."""
-    return tuple(
-        tuple(replace(flight, slot=None) if flight.slot == slot else flight for flight in step)
-        for step in state.flights
-    )
-
-
-def returned(state: State, due: tuple[Fence, ...], choice: Choice) -> Outcome:
-    """Take fences away, and release the blocks behind them, a batch after another."""
-    for fence in due:
-        # CHOOSE
-        order = choice.order(fence.tables)
-        if not legal_order(sum(fence.tables, ()), order):
-            return Refusal(Reason.ILLEGAL_CHOICE)
-        # EFFECT
-        at = state.fences.index(fence)
-        left = replace(state, fences=(*state.fences[:at], *state.fences[at + 1 :]))
-        state = requeued(marked(left, fence), order, fence.leaving)
-    return Done(state)
-    # SAME: keys, contents of published blocks, requests.
+    is_delayed = step.new == 0 or step.publication is Publication.LATER
+    return stepped_on(after, slot, not (is_delayed or config.added.settles), is_delayed)

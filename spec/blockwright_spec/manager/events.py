@@ -1,4 +1,4 @@
-"""Part one, chapter 23: events: what is reported of what can be found.
+"""Part one, chapter 26: events: what is reported of what can be found.
 
 A router sends a request to the engine that has cached most of its prefix. All it knows of an engine are events, so what
 they say, one after the other, must be what a lookup finds: for whoever has heard them all, and for whoever joined late

@@ -1,10 +1,12 @@
 """Part one, chapter 6: finding a hit, and checking whether one that was found earlier still holds."""
 
+from functools import partial
+
 from ..reads import Full, Prefix, dead, hit_ends
 from .added import is_published, keyed, longest, named
 from .choices import Choice
 from .state import NULL, Config, Content, Hit, State, Table, heads, keys_of
-from .units import aligned, hit_lengths, num_adopted
+from .units import aligned, has_room, hit_lengths, is_before, is_remembered, num_adopted
 
 
 def holding(state: State, content: Content) -> tuple[int, ...]:
@@ -12,13 +14,17 @@ def holding(state: State, content: Content) -> tuple[int, ...]:
     return tuple(block for block, other in state.keys if other == content)
 
 
-def lost(state: State, taken: tuple[int, ...]) -> tuple[tuple[int, Content], ...]:
-    """Return the blocks taken with which the last copy of a content goes, in the order of taking (STEP-4)."""
+def lost(state: State, taken: Table, over: Table = (), begin: int = 0) -> tuple[tuple[int, Content], ...]:
+    """Return the blocks taken with which the last copy of a content goes, in the order of taking (STEP-4).
+
+    Before them come those that are written `over` from token `begin` on.
+    """
     return tuple(
         (block, content)
-        for at, block in enumerate(taken)
+        for at, block in enumerate(over + taken)
         for content in keys_of(state, block)
-        if set(holding(state, content)) <= set(taken[: at + 1])
+        for stays in (over if is_before(state, content, begin) else (),)
+        if set(holding(state, content)) <= set((over + taken)[: at + 1]) - set(stays)
     )
 
 
@@ -34,10 +40,11 @@ def useful(config: Config, at: int, entry: int) -> bool:
 
 
 def found(state: State, prefix: Prefix, choice: Choice) -> Hit:
-    """Return the longest hit of a prefix: which duplicate serves each entry is open (HIT-1, HIT-2)."""
+    """Return the longest hit of a prefix, if it has room: which duplicate serves each entry is open (HIT-1, HIT-2)."""
     config, published = state.config, frozenset(content for _, content in state.keys)
-    lengths = hit_lengths(config, len(prefix[1]))
+    known, lengths = len(prefix[1]), hit_lengths(config, len(prefix[1]))
     length = longest(config.added, enumerate(config.groups), published, prefix, config.eagle, lengths)
+    length = length if has_room(config, known, length) else 0
 
     def table(at: int) -> Table:
         kind, size, added = config.groups[at].kind, config.groups[at].block_size, config.added
@@ -48,22 +55,27 @@ def found(state: State, prefix: Prefix, choice: Choice) -> Hit:
         )
 
     tables = tuple(table(at) for at in range(len(config.groups))) if length else ()
-    return Hit(length, tables, junction(config, published, prefix, length) if config.added.keeps else 0)
+    learns = config.added.keeps or config.added.unit > 0
+    return Hit(length, tables, junction(state, published, prefix, length) if learns else 0)
 
 
-def junction(config: Config, published: frozenset[Content], prefix: Prefix, length: int) -> int:
+def junction(state: State, published: frozenset[Content], prefix: Prefix, length: int) -> int:
     """Return the longest hit that the layers which read everything would have alone, if that exceeds a length; else 0.
 
-    The prompt left what others have sent there, so that others may leave it there again.
+    The prompt left what others have sent there, so that others may leave it there again. Without such layers, that is
+    where it parts from the last prompts (UNIT-9).
     """
+    config = state.config
     full = tuple((at, group) for at, group in enumerate(config.groups) if isinstance(group.kind, Full))
-    known = len(prefix[1])
+    known, is_alike = len(prefix[1]), partial(is_remembered, state, prefix)
 
     def holds(end: int) -> bool:
         ends = ((at, each) for at, group in full for each in hit_ends(group, end, config.eagle))
         return all(is_published(config.added, published, at, prefix, each) for at, each in ends)
 
-    return next((end for end in reversed(hit_lengths(config, known)) if full and end > length and holds(end)), 0)
+    shown = (end for end in reversed(hit_lengths(config, known)) if (holds(end) if full else is_alike(end)))
+    longest_end = next(shown, 0)
+    return longest_end if longest_end > length and has_room(config, known, longest_end) else 0
 
 
 def served(hit: Hit, prefix: Prefix, state: State) -> tuple[tuple[int, Content], ...]:

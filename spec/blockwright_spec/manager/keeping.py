@@ -6,14 +6,14 @@ findable, and if all candidates went by age, they would push out the blocks that
 
 So a request has *wanted lengths*, of hits that are likely to be asked for again: its prompt, and its prompt less one
 token, which the same prompt would hit; its *junction*, up to which the layers that read everything had its prompt
-cached though others did not; and, when it lets go of its blocks, all that it has published. Each is cut to a length
-that a hit can have. It also wants the hit that it began with, unless that was a *tip*: the end of an earlier prompt or
-of its output, from which no request has gone on since. Then this is the next turn, and the one after it goes on from
-here. If the tip was the end of a prompt and there is no junction behind it, the engine has left the output of the last
-turn out (as with reasoning), and is likely to do so again: then a request that ends does not want its output.
+cached though others did not, or an earlier prompt began alike; and, when it lets go of its blocks, all that it has
+published. Each is cut to a length that a hit can have. It also wants the hit that it began with, unless that was a
+*tip*: the end of an earlier prompt or of its output, from which no request has gone on since. Then this is the next
+turn, and the one after it goes on from here. If the tip was the end of a prompt and there is no junction behind it, the
+engine has left the last output out (as with reasoning), and may again: then a request that ends does not want its own.
 
-An engine may ask that hits of every multiple of some number of tokens be wanted as well, for prompts that part
-anywhere. Layers of chunked local attention are left out of that, as in vLLM.
+An engine may ask that hits of every multiple of some number of tokens of its prompt be wanted as well, for prompts that
+part anywhere; of its output only the end is. Layers of chunked local attention are left out of that, as in vLLM.
 
 A block is *passing* if its last request has let go of it and none of the hits that this request wanted needs it. A copy
 or a connector that holds it longer changes nothing. All other blocks are *ordinary*, and those of layers that read
@@ -81,20 +81,21 @@ def all_published(config: Config, request: Running, last: int) -> int:
     return within(config, max(last, min(ends)))
 
 
-def is_wanted(config: Config, at: int, entry: int, lengths: Iterable[int]) -> bool:
-    """Return whether a hit of one of some lengths needs an entry of a group's table."""
+def is_wanted(config: Config, at: int, entry: int, lengths: Iterable[int], wants: Wants) -> bool:
+    """Return whether a hit of one of some lengths, or of a multiple that is wanted, needs an entry of a table."""
     group = config.groups[at]
     start, end = entry * group.block_size, (entry + 1) * group.block_size
-    needed = ((length, hit_ends(group, length, config.eagle)) for length in (*lengths, *multiples(config, group)))
+    wanted = (*lengths, *multiples(config, group, wants))
+    needed = ((length, hit_ends(group, length, config.eagle)) for length in wanted)
     return isinstance(group.kind, Full) or any(
         end in ends or (start < length < end and length in ends) for length, ends in needed
     )
 
 
-def multiples(config: Config, group: Group) -> Iterable[int]:
-    """Return the lengths of which a hit is wanted in a group whatever the request, up to that of the longest."""
+def multiples(config: Config, group: Group, wants: Wants) -> Iterable[int]:
+    """Return the lengths of which a hit is wanted in a group whatever the request, up to the end of its prompt."""
     every = 0 if isinstance(group.kind, Chunked) else config.added.every
-    return range(every, config.max_model_len + every, every) if every else ()
+    return range(every, max(wants.lengths, default=0) + 1, every) if every else ()
 
 
 def leaving(
@@ -110,7 +111,7 @@ def leaving(
     lengths = (*wants.lengths, *{published} - {0})
     output = frozenset({published}) - {*wants.proven, 0}
     prompt = frozenset(wants.lengths) - {*wants.proven, *output}
-    kept = {place for place in places if is_wanted(config, *place, held(config, place[0], lengths, last))}
+    kept = {place for place in places if is_wanted(config, *place, held(config, place[0], lengths, last), wants)}
     ends = {place for place in kept if forgets(config, place[0])}
     return Leaving(
         frozenset(tables[at][entry] for at, entry in places if (at, entry) not in kept),

@@ -1,9 +1,9 @@
-"""Part one, chapter 28: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 32: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
-from . import events, metrics, pool_laws, retention_laws, step_laws, table_laws, unit_laws
-from .in_time import explain, forgetting, outside, time_laws
+from . import ending, events, metrics, pool_laws, retention_laws, step_laws, table_laws, unit_laws
+from .in_time import explain, forgetting, forks, giving_up, liveness, outside, time_laws
 
 BLOCK_LAWS = (
     listed(block_machine.law_count_is_of_places, "vLLM KVCacheBlock.ref_cnt; known bugs B01, B02"),
@@ -51,8 +51,10 @@ LAWS = (
     listed(time_laws.law_fence_has_its_step, "chapter `in_time.in_flight`; known bug B53"),
     listed(time_laws.law_found_is_settled, "chapter `in_time.in_flight`; known bug B42"),
     listed(time_laws.law_load_is_hidden, "chapter `in_time.in_flight`; known bugs B47, B59"),
-    listed(time_laws.law_head_is_served, "chapter `plans`: admission; known bugs B34, B35"),
-    listed(time_laws.law_waiting_returns, "chapter `plans`: refusals; vLLM issue 49674"),
+    listed(time_laws.law_load_has_own_blocks, "vLLM scheduler: a longer remote hit and a local part; known bug E180"),
+    listed(liveness.law_head_is_served, "chapter `plans`: admission; known bugs B34, B35"),
+    listed(liveness.law_waiting_returns, "chapter `plans`: refusals; vLLM issue 49674"),
+    listed(liveness.law_hit_fits, "chapter `units`: room; known bugs E120, E121"),
     listed(unit_laws.law_tail_comes_in_time, "vLLM RFC #45702: partial cache hits for hybrid models"),
     listed(unit_laws.law_part_found_has_run, "vLLM 0.32: a part copied in the step that writes it; known bug E32"),
 )
@@ -64,19 +66,28 @@ STEP_LAWS = (
     listed(step_laws.law_demand_is_taken, "vLLM get_num_blocks_to_allocate; known bugs B05, B08"),
     listed(step_laws.law_evicted_is_lost, "chapter `hits`: what is lost; vLLM BlockPool.take_events: BlockRemoved"),
     listed(step_laws.law_plan_is_taken, "vLLM KVCacheManager.allocate_slots; known bugs B08, B23"),
+    listed(forks.law_preemption_frees_its_own, "vLLM #56897, #54644: whom to preempt; known bug E143"),
     listed(step_laws.law_writer_is_alone, "PagedAttention (Kwon et al., 2023), section 4.4; known bug B01"),
     listed(time_laws.law_copy_is_of_its_entry, "PagedAttention (Kwon et al., 2023), section 4.4"),
     listed(outside.law_outside_is_apart, "vLLM BlockPool.free_blocks: a block released twice; known bug D61"),
     listed(forgetting.law_forgotten_is_not_found, "SGLang #27058; vLLM #42125; known bugs D93, D94"),
+    listed(forgetting.law_everything_is_forgotten, "vLLM pause and update_weights; #57970, #57810; known bug E140"),
+    listed(forgetting.law_private_publishes_nothing, "chapter `in_time.forgetting`; known bug E141"),
     listed(forgetting.law_nothing_else_is_lost, "vLLM reset_prefix_cache, which takes all or nothing; known bug D95"),
+    listed(giving_up.law_given_up_is_not_found, "ours: the specification wrote what no step had run; known bug E112"),
+    listed(giving_up.law_what_has_run_is_found, "a step that fails is no reason to forget the prompt before it"),
+    listed(step_laws.law_lease_is_quiet, "vLLM: a call for each request and step; ours: most change nothing"),
     listed(step_laws.law_newcomer_leaves_the_watermark, "vLLM KVCacheManager.allocate_slots; known bug B34"),
     listed(
         unit_laws.law_copied_has_run, "vLLM 0.32 MambaManager.cached_blocks_this_step guards states only; known bug E32"
     ),
     listed(unit_laws.law_tail_is_found, "vLLM RFC #45702: partial cache hits for hybrid models"),
+    listed(ending.law_last_is_published, "vLLM V1: a block is cached with the next step only; known bug E130"),
     listed(unit_laws.law_resend_hits, "vLLM RFC #45702: partial cache hits for hybrid models"),
     listed(unit_laws.law_state_is_saved, "vLLM BlockPool.move_block_hashes: the key moves to the copy; known bug E39"),
     listed(unit_laws.law_parts_are_near, "ours: what large blocks lose of a system prompt; known bug E35"),
+    listed(unit_laws.law_parting_is_seen, "vLLM #53749: a shared prompt below a block; known bugs E170, E172"),
+    listed(unit_laws.law_part_goes_on, "ours: a copy that would never fit; known bug E121"),
 )
 """Every law of steps."""
 

@@ -46,7 +46,11 @@ class Reason(Enum):
     UNSETTLED = (When.INVALID, "tokens are said to be done that a step in flight computes")
     NOT_A_FORK = (When.INVALID, "the tokens or extra keys of a fork are not those that its parent has computed")
     STATE_ELSEWHERE = (When.INVALID, "the state after the computed tokens is an accepted draft's, which is not shared")
-    UNCOPIED = (When.INVALID, "a copy to a block of the request, or of its hit, is still to come: its data needs it")
+    UNCOPIED = (
+        When.INVALID,
+        "a step has run before a copy that it needs: one to a block of the request, or of its hit",
+    )
+    GIVEN_UP = (When.INVALID, "the request began on blocks of a step that was given up, which nobody has written")
     UNWRITTEN = (When.INVALID, "more tokens are said to be computed than slots were given")
     NOT_WAITING = (When.INVALID, "the request holds a block table or does not exist")
     REPEATED = (When.INVALID, "the request stands twice in one batch or step")
@@ -86,9 +90,9 @@ class Fits:
     copied: tuple[int | None, ...] = ()
     """Per group, the entry that is written to though others hold its block, and so is copied."""
     outgrown: tuple[int | None, ...] = ()
-    """Per group, the entry with a state that is published inside a block and is written over (UNIT-7)."""
+    """Per group, the entry with a part that is published and written over though nobody else holds it (UNIT-7)."""
     saves: bool = False
-    """Whether these states are copied first."""
+    """Whether these are copied first."""
 
 
 Plan = Fits | Refusal
@@ -100,8 +104,10 @@ class Done:
 
     `demand` is the count of its plan; `copied` are the entries whose block others held, per group; `evicted` are the
     blocks taken with which the last copy of a content was lost, in the order of taking; `forgot` are the contents that
-    were forgotten; `outgrown` are the blocks with a published state that is written over, of which `saved` were copied;
-    `has_run` says whether the last step of a request that ended had run.
+    were forgotten, which are all if `forgot_all`; `outgrown` are the blocks with a published state that is written
+    over, of which `saved` were copied; `cut_off` are those of its hit that a newcomer writes over though more of them
+    was found; `kept` are the tokens that had run of a request that ended before its last step had, and `given_up` what
+    was found of the others until then, each with its block.
     """
 
     state: State
@@ -113,7 +119,10 @@ class Done:
     forgot: frozenset[Content] = frozenset()
     outgrown: tuple[int, ...] = ()
     saved: int = 0
-    has_run: bool = True
+    kept: int | None = None
+    given_up: frozenset[tuple[int, Content]] = frozenset()
+    forgot_all: bool = False
+    cut_off: tuple[int, ...] = ()
 
 
 Outcome = Done | Refusal

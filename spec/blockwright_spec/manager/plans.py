@@ -1,13 +1,16 @@
-"""Part one, chapter 11: planning a step: whether it fits, and the blocks it takes.
+"""Part one, chapter 12: planning a step: whether it fits, and the blocks it takes.
 
 A plan changes nothing. It counts the blocks that the step then takes (PLAN-1), as if dead entries were already trimmed.
 A request that joins others leaves a watermark and a reserve free; alone it need not, and so is served (LIVE-1).
 """
 
-from ..reads import Ahead, Cross, Full, Group, Mamba, dead, drafts_beside, entries, filled, hit_entries, writes
+from dataclasses import replace
+
+from ..reads import Ahead, Cross, Full, Group, Mamba, dead, drafts_beside, entries, filled, writes
 from .added import end_of
+from .lease import heard
 from .outcomes import Fits, Plan, Reason, Refusal, Step
-from .preconditions import going, starting, trim_end
+from .preconditions import cut_for_load, going, starting, trim_end
 from .state import (
     NULL,
     Config,
@@ -23,7 +26,7 @@ from .state import (
     sharers,
     span,
 )
-from .units import ends_in
+from .units import ends_in, held_in_step
 
 
 def trimmed(config: Config, group: Group, table: Table, settled: int) -> Table:
@@ -82,20 +85,23 @@ def rewritten(
 ) -> int | None:
     """Return the entry that a step from token `begin` on writes to though its block must stay as it is (WRITE-2).
 
-    Others hold it, or it is published with units as more than is computed: a newcomer may have adopted a part of it.
-    A recurrent layer writes over the whole of it, but the states of a request that runs are passed on (`outgrown`).
+    Others hold it, or it is published with units as more than is computed. What nobody holds, a newcomer may write
+    over if need be, and the states of a request that runs are passed on (`outgrown`).
     """
     is_state = isinstance(group.kind, Mamba)
     entry = first_written(state, group, table, start, begin, step)
     if is_state and is_new and begin % span(state.config, group) and table:
-        last = len(table) - 1  # its owner writes over it, wherever the newcomer goes on
-        return last if last == entry or holders(state, table[last]) > 0 else None
+        entry = len(table) - 1  # its owner writes over it, wherever the newcomer goes on
     if entry is None:
         return None
-    block, added = table[entry], state.config.added
-    is_read = added.unit and any(end_of(added, content) > begin for content in keys_of(state, block))
-    is_held = holders(state, block) > 0 if is_new else sharers(state, block) > 1
-    return entry if is_held or (is_read and not is_state) else None
+    is_held = holders(state, table[entry]) > 0 if is_new else sharers(state, table[entry]) > 1
+    return entry if is_held or (not (is_new or is_state) and is_beyond(state, table[entry], begin)) else None
+
+
+def is_beyond(state: State, block: int, begin: int) -> bool:
+    """Return whether a block is published, with units, as more than the tokens before `begin`."""
+    added = state.config.added
+    return added.unit > 0 and any(end_of(added, content) > begin for content in keys_of(state, block))
 
 
 def first_written(state: State, group: Group, table: Table, start: Running, begin: int, step: Step) -> int | None:
@@ -111,14 +117,20 @@ def first_written(state: State, group: Group, table: Table, start: Running, begi
 def outgrown(state: State, slot: int, start: Running, at: int, table: Table, begin: int, step: Step) -> int | None:
     """Return the entry whose recurrent state a step writes over though it is found inside a block, or is to be now.
 
-    If others hold the block, it stays with them.
+    If others hold the block, it stays with them. Of a newcomer, also the entry with attention of which more is found.
     """
-    group = state.config.groups[at]
-    entry = first_written(state, group, table, start, begin, step) if isinstance(group.kind, Mamba) else None
-    if entry is None or not state.config.added.unit or sharers(state, table[entry]) > 1:
+    group, is_new = state.config.groups[at], not isinstance(state.requests[slot], Running)
+    entry, is_state = first_written(state, group, table, start, begin, step), isinstance(group.kind, Mamba)
+    if entry is None or not state.config.added.unit or not (is_new or is_state):
+        return None
+    if is_new:
+        return (
+            entry if holders(state, table[entry]) == 0 and (is_state or is_beyond(state, table[entry], begin)) else None
+        )
+    if sharers(state, table[entry]) > 1:
         return None
     end = certain(start)
-    is_due = slot in state.due and end in start.added.tails and ends_in(state.config, at, end)
+    is_due = slot in state.due and end in start.added.end_tails and ends_in(state.config, at, end)
     is_found = any(end_of(state.config.added, content) % group.block_size for content in keys_of(state, table[entry]))
     return entry if is_found or (is_due and end // group.block_size == entry) else None
 
@@ -129,11 +141,11 @@ def planned(state: State, slot: int, start: Running, begin: int, step: Step) -> 
     It fits if ``max(demand, whole - shared) + spare <= free + freed``. On the left, `demand` is what this step takes
     out of the queue: new blocks, copies, and the blocks of its hit that are free. If the whole request must fit,
     `whole - shared` is what it takes until all its tokens are computed. And `spare` must stay free. On the right are
-    the blocks that are free already, and those that the step's own trim frees. States that the step writes over are
-    copied first only if that fits too (UNIT-7).
+    the blocks that are free already, and those that the step's own trim frees. What is found and the step writes over,
+    a state or what a newcomer's hit ends in, is copied first only if that fits too (UNIT-7).
 
     It never fits if the pool has fewer blocks than the request is to hold at a time: those it keeps and the new ones of
-    this step, or the most that the whole of it holds.
+    this step, or the most that the whole of it holds. Copies do not count: alone, it needs none.
     """
     config, is_new = state.config, not isinstance(state.requests[slot], Running)
     tables = trimmed_tables(config, start.tables, trim_end(config, start, start.settled))
@@ -142,23 +154,32 @@ def planned(state: State, slot: int, start: Running, begin: int, step: Step) -> 
     wants = tuple(wanted(config, group, len(table), start, begin, step) for group, table in groups)
     states = tuple(drafts_beside(group.kind) if is_new else 0 for group in config.groups)
     copied = tuple(rewritten(state, start, group, table, begin, step, is_new) for group, table in groups)
-    own = () if is_new else tables
-    over = tuple(outgrown(state, slot, start, at, table, begin, step) for at, table in enumerate(own))
-    states_over = tuple(table[entry] for table, entry in zip(own, over, strict=True) if entry is not None)
+    over = tuple(outgrown(state, slot, start, at, table, begin, step) for at, table in enumerate(tables))
     num_new = sum(sum(takes) for takes in wants) + sum(states)
-    num_copies = sum(entry is not None for entry in copied)
     num_adopted = sum(block in state.queue for table in tables for block in table)
-    demand = num_new + num_copies + num_adopted
+    demand = num_new + sum(entry is not None for entry in copied) + num_adopted
     whole = whole_demand(state, start, begin, step) if is_new and step.whole else 0
-    if max(num_kept(config, start, begin) + num_new + num_copies * is_new, whole) > config.num_blocks - 1:
+    if max(num_kept(config, start, begin) + num_new, whole) > config.num_blocks - 1:
         return Refusal(Reason.POOL_TOO_SMALL)
     num_freed = sum(holders(state, block) == 1 for blocks in let_go(start.tables, gone) for block in blocks)
     needed = max(demand, whole - shared(state, tables, copied)) + spare(state, step, is_new)
     missing = needed - len(state.queue) - num_freed
     if missing > 0:
         return Refusal(Reason.NO_FREE_BLOCKS, missing, num_waiting(state))
-    saves = missing + len(states_over) <= 0 and not any(target in states_over for _, _, target in state.copies)
-    return Fits(demand + len(states_over) * saves, tables, gone, wants, states, copied, over, saves)
+    return with_copies(state, Fits(demand, tables, gone, wants, states, copied, over), missing, is_new)
+
+
+def with_copies(state: State, plan: Fits, missing: int, is_new: bool) -> Fits:
+    """Return a plan that also copies what is found and the step writes over, if as many blocks are free (UNIT-7).
+
+    Of a newcomer, the entry gets the copy, and what is found stays where it is.
+    """
+    over = tuple(table[entry] for table, entry in zip(plan.tables, plan.outgrown, strict=True) if entry is not None)
+    if missing + len(over) > 0 or any(target in over for _, _, target in state.copies):
+        return plan
+    copied = tuple(one if one is not None else other for one, other in zip(plan.copied, plan.outgrown, strict=True))
+    more = replace(plan, demand=plan.demand + len(over), saves=True)
+    return replace(more, copied=copied, outgrown=()) if is_new else more
 
 
 def num_waiting(state: State) -> int:
@@ -189,28 +210,14 @@ def whole_demand(state: State, start: Running, begin: int, step: Step) -> int:
     nothing of them, steps are of one token. The blocks of all groups are counted in the same step, so that the answer
     is exact: alone, in these steps, the request gets through if and only if the pool has as many.
     """
-    tokens = max(len(start.prefix[1]), begin + step.added.external + step.new)
-    size = max(step.new, 1)
+    config, known = state.config, len(start.prefix[1])
+    tokens, size = max(known, begin + step.added.external + step.new), max(step.new, 1)
     return max(
-        sum(held_in_step(state.config, group, start, at, min(at + size, tokens), step) for group in state.config.groups)
+        sum(held_in_step(config, group, known, at, stop, slots, step.added.encoder) for group in config.groups)
         for at in range(start.trimmed, tokens, size)
+        for stop in (min(at + size, tokens),)
+        for slots in (min(stop + step.lookahead, config.max_model_len),)
     )
-
-
-def held_in_step(config: Config, group: Group, start: Running, at: int, stop: int, step: Step) -> int:
-    """Count the blocks of a group that a request holds in a step over tokens at..stop-1: those read and those filled.
-
-    An encoder's blocks are held all the time, and so are those for the states of drafts.
-    """
-    if isinstance(group.kind, Cross):
-        return entries(group.block_size, step.added.encoder)
-    size = span(config, group)
-    if isinstance(group.kind, Ahead):
-        return len(hit_entries(group.kind, size, at) | {*entries_of_states(config, group, len(start.prefix[1]), stop)})
-    if isinstance(group.kind, Mamba):
-        return len(hit_entries(group.kind, size, at) | filled(group.kind, size, at, stop)) + group.kind.drafts
-    slots = min(stop + step.lookahead, config.max_model_len)
-    return len(hit_entries(group.kind, size, at) | filled(group.kind, size, at, slots))
 
 
 def shared(state: State, tables: tuple[Table, ...], copied: tuple[int | None, ...]) -> int:
@@ -226,10 +233,14 @@ def shared(state: State, tables: tuple[Table, ...], copied: tuple[int | None, ..
 def plan_admission(state: State, slot: int, hit: Hit, step: Step) -> Plan:
     """Return whether a waiting request can start, and the blocks it takes: ``plan`` (PLAN-1, PLAN-2)."""
     start = starting(state, slot, hit, step)
-    return start if isinstance(start, Refusal) else planned(state, slot, start, hit.length, step)
+    if isinstance(start, Refusal):
+        return start
+    own, step = cut_for_load(state.config, hit, step)
+    return planned(state, slot, start, own.length, step)
 
 
 def plan_growth(state: State, slot: int, computed: int, step: Step) -> Plan:
     """Return whether a running request can go on, and the blocks it takes: ``plan`` (PLAN-1)."""
-    start = going(state, slot, computed, step)
-    return start if isinstance(start, Refusal) else planned(state, slot, start, computed, step)
+    told = heard(state, slot, computed)
+    start = going(told, slot, computed, step)
+    return start if isinstance(start, Refusal) else planned(told, slot, start, computed, step)

@@ -1,11 +1,11 @@
-"""Part one, chapter 15: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
+"""Part one, chapter 17: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
 
 from ..reads import Mamba, Prefix, cut, margin, needed, shows
 from .added import continues, keyed
 from .hits import found
 from .lru import LRU
 from .state import NULL, Running, State, Waiting, heads, holders, key
-from .units import aligned, hit_lengths, upto
+from .units import aligned, has_room, hit_lengths, upto
 
 
 def law_queue_holds_the_unheld(state: State) -> bool:
@@ -112,13 +112,16 @@ def suits(state: State, prefix: Prefix, length: int) -> bool:
 
 
 def law_hit_is_longest(state: State) -> bool:
-    """HIT-2: no longer length, aligned in every group or to a unit, could be read, with its margin and a token left."""
+    """HIT-2: no longer length, aligned in every group or to a unit, could be read, with its margin and a token left.
+
+    That is, none that has room (LIVE-1).
+    """
     return not any(
         suits(state, prefix, length)
         for prefix in asked(state)
         for hit in (found(state, prefix, LRU).length,)
         for length in hit_lengths(state.config, len(prefix[1]))
-        if length > hit
+        if length > hit and has_room(state.config, len(prefix[1]), length)
     )
 
 

@@ -1,6 +1,7 @@
-"""Part one, chapter 10: what may be asked of a step, whatever the pool holds, and the request as the step finds it."""
+"""Part one, chapter 11: what may be asked of a step, whatever the pool holds, and the request as the step finds it."""
 
 from dataclasses import replace
+from math import lcm
 
 from ..reads import Cross, Mamba, Prefix, dead
 from .added import RunningAdded
@@ -21,9 +22,10 @@ from .state import (
     recurrent,
     resumed,
     runs_ahead,
+    sharers,
     span,
 )
-from .units import aligned, ends_in, num_adopted, tail_lengths
+from .units import aligned, end_tails, ends_in, num_adopted, tail_lengths
 
 
 def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step) -> Refusal | None:
@@ -31,7 +33,8 @@ def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step)
     first, known, added = begin + step.added.external, len(prefix[1]), step.added
     if min(step.new, step.lookahead, added.drafts, added.external, added.encoder, added.checkpoint, step.reserve) < 0:
         return Refusal(Reason.NEGATIVE)
-    if step.new == 0 and (added.external + adopted == 0 or any(adopted % each.block_size for each in config.groups)):
+    is_inside = any(adopted % each.block_size for each in config.groups)
+    if step.new == 0 and added.external == 0 and (adopted == 0 or is_inside):
         return Refusal(Reason.NO_TOKENS)
     if added.external > 0 and (step.new > 0 or first > known or (recurrent(config) and first == known)):
         return Refusal(Reason.LOAD_ALONE)
@@ -83,15 +86,27 @@ def awaited(config: Config, request: Running) -> int:
     return inside if is_awaited else 0
 
 
+def kept_inside(config: Config, request: Running, settled: int) -> int:
+    """Return the tokens after which a state inside is kept for its publication once some are settled, or 0 (MAMBA-7).
+
+    It is kept while the request goes on in the block behind it. After that it is given up: publication that is put off,
+    or a key that looks far ahead, would have a state pile up for each further block (MAMBA-1).
+    """
+    sizes = tuple(group.block_size for group in config.groups if isinstance(group.kind, Mamba))
+    inside = awaited(config, request)
+    return inside if inside and settled <= inside + min(sizes) else 0
+
+
 def trim_end(config: Config, request: Running, settled: int) -> int:
     """Return the tokens that tables are trimmed for: none beyond a state that is still to be published (MAMBA-7)."""
-    return min(settled, awaited(config, request) or settled)
+    return min(settled, kept_inside(config, request, settled) or settled)
 
 
 def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal:
     """Return a waiting request as it starts on the blocks of its hit, or refuse.
 
-    Of the hit before a load it holds what the tokens after the load read: the load comes whole, or is given up.
+    Of the hit before a load it holds the whole blocks (LOAD-2), as far as the tokens after the load read them: the load
+    comes whole, or is given up.
     """
     config, request = state.config, state.requests[slot]
     if not isinstance(request, Waiting):
@@ -104,6 +119,7 @@ def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
         return Refusal(Reason.LOADING)
     if refusal := wrong_hit(state, request.prefix, hit):
         return refusal
+    hit, step = cut_for_load(config, hit, step)
     tables = heads(config, hit)
     looked, length = tuple(hit.length // group.block_size for group in config.groups), hit.length
     end = resumed(request.prefix, length + step.added.external) if step.added.external else length
@@ -112,10 +128,25 @@ def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
         for group, table in zip(config.groups, tables, strict=True)
     )
     wants = wants_of(state, request, tables, length, step.added.external)
-    tails = tail_lengths(config, len(request.prefix[1]), length, request.hit.junction)
+    tails, ends = (of(config, len(request.prefix[1]), length, request.hit.junction) for of in (tail_lengths, end_tails))
     saved = length if runs_ahead(config) else 0
-    added = RunningAdded(encoder=step.added.encoder, saved=saved, wants=wants, tails=tails)
+    added = RunningAdded(encoder=step.added.encoder, saved=saved, wants=wants, tails=tails, end_tails=ends)
     return Running(request.prefix, length, length, length, kept, looked, trimmed=end, added=added)
+
+
+def cut_for_load(config: Config, hit: Hit, step: Step) -> tuple[Hit, Step]:
+    """Return the whole blocks of a hit, which a load adopts, and the step that loads the rest of it too (LOAD-2).
+
+    Only a load cuts it: other steps begin where the hit ends.
+    """
+    sizes = tuple(group.block_size for group in config.groups)
+    rest = hit.length % lcm(*sizes) if step.added.external else 0
+    if not rest:
+        return hit, step
+    length = hit.length - rest
+    tables = tuple(table[: length // size] for table, size in zip(heads(config, hit), sizes, strict=True))
+    more = replace(step.added, external=step.added.external + rest)
+    return replace(hit, length=length, tables=tables), replace(step, added=more)
 
 
 def wrong_hit(state: State, prefix: Prefix, hit: Hit) -> Refusal | None:
@@ -126,8 +157,20 @@ def wrong_hit(state: State, prefix: Prefix, hit: Hit) -> Refusal | None:
         return Refusal(Reason.HIT_LENGTH)
     if not sound(state, prefix, hit):
         return Refusal(Reason.HIT_STALE)
-    parts = {table[-1] for at, table in enumerate(tables) if ends_in(config, at, hit.length)}
+    parts = {
+        table[-1]
+        for at, table in enumerate(tables)
+        if ends_in(config, at, hit.length) and not is_saved(state, at, table[-1])
+    }
     return Refusal(Reason.UNCOPIED) if any(target in parts for _, _, target in state.copies) else None
+
+
+def is_saved(state: State, at: int, block: int) -> bool:
+    """Return whether a block is in no table and has a state, as one that is being saved: it is copied from its source.
+
+    A part of any other block to which a copy is to come was found by a step that ran without the copy.
+    """
+    return isinstance(state.config.groups[at].kind, Mamba) and sharers(state, block) == 0
 
 
 def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
@@ -146,6 +189,8 @@ def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
         return Refusal(Reason.LOADING)
     if computed > request.written:
         return Refusal(Reason.UNWRITTEN)
+    if request.added.is_lost:
+        return Refusal(Reason.GIVEN_UP)
     if step.added.checkpoint and not is_empty(config, request, step.added.checkpoint):
         return Refusal(Reason.NO_CHECKPOINT)
     if computed < (request.written if config.added.overlaps else max(certain(request), request.settled)):

@@ -1,14 +1,15 @@
-"""Part one, chapter 12: publication: which blocks become findable, as what, and when.
+"""Part one, chapter 13: publication: which blocks become findable, as what, and when.
 
 Blocks are published with the step that fills them, for engines that run steps in order: whoever hits them computes
 later, or in the same step, in which every layer writes what all tokens need before any of them reads it. A recurrent
 layer does not: one request would read a state while another writes it. So a state is *due* until its step has run
-(MAMBA-5): until its request is given slots again or ends, or until a step is started.
+(MAMBA-5): until its request is given slots again or ends, or until a step is started. What became known too late for
+the last step, tokens or keys, is published when the request lets go of its blocks (PUB-5).
 """
 
 from dataclasses import replace
 
-from ..reads import Ahead, Group, Mamba, saved_end
+from ..reads import Ahead, Full, Group, Mamba, saved_end
 from .added import end_of, keyed, named
 from .hits import useful
 from .preconditions import awaited
@@ -22,7 +23,9 @@ def replaced(state: State, slot: int, request: Request) -> State:
     return replace(state, requests=(*state.requests[:slot], request, *state.requests[slot + 1 :]))
 
 
-def publishable(request: Running, group: Group, at: int, count: int, stop: int | None, most: int, inside: int) -> range:
+def publishable(
+    request: Running, group: Group, at: int, count: int, stop: int | None, most: int, inside: int
+) -> tuple[int, ...]:
     """Return the entries of a group that end at or before `count` tokens and were not looked at yet (PUB-1).
 
     None that ends beyond `most` tokens, behind which tokens of its key are not known yet (PUB-4).
@@ -33,15 +36,14 @@ def publishable(request: Running, group: Group, at: int, count: int, stop: int |
     only that one.
     """
     size, looked = group.block_size, request.published[at]
-    full, last = range(looked, min(count, most) // size), range(looked, count // size)[-1:]
+    last = tuple(range(looked, count // size)[-1:])
     if not isinstance(group.kind, Mamba):
-        return full
+        return tuple(range(looked, min(count, most) // size))
     end = saved_end(request.added.saved, group.block_size, count)
-    is_left = (isinstance(group.kind, Ahead) and stop is not None and end > 0) or count == stop == last.stop * size
-    left = last if is_left and last.stop * size <= most else full[:0]
-    if stop is None or not looked * size < inside <= min(count, most):
-        return left
-    return range(inside // size - 1, max(left.stop, inside // size))
+    is_left = (isinstance(group.kind, Ahead) and stop is not None and end > 0) or count == stop == count // size * size
+    left = last if is_left and count // size * size <= most else ()
+    is_inside = stop is not None and looked * size < inside <= min(count, most)
+    return (inside // size - 1, *left) if is_inside else left
 
 
 def published(state: State, slot: int, count: int, stop: int | None) -> State:
@@ -50,18 +52,16 @@ def published(state: State, slot: int, count: int, stop: int | None) -> State:
     Blocks that no hit can need are passed over: as candidates they would only outlive useful ones (PUB-2). Tails are
     published if the step has run.
     """
-    request = state.requests[slot]
-    if not isinstance(request, Running) or not state.config.caching:
-        return state
-    after = filled_published(state, slot, request, count, stop, request.added.checkpoint)
+    after = filled_published(state, slot, count, stop)
     return after if stop is None else tails_published(after, slot, count)
 
 
-def filled_published(
-    state: State, slot: int, request: Running, count: int, stop: int | None, inside: int, kind: type = object
-) -> State:
+def filled_published(state: State, slot: int, count: int, stop: int | None, kind: type = object) -> State:
     """Publish whole blocks, or the states at their ends, in layers of some kind."""
-    config, most = state.config, keyed(state.config.added, request.prefix)
+    request, config = state.requests[slot], state.config
+    if not isinstance(request, Running) or not config.caching:
+        return state
+    most, inside = keyed(config.added, request.prefix), request.added.checkpoint
     full = tuple(
         publishable(request, group, at, count if isinstance(group.kind, kind) else 0, stop, most, inside)
         for at, group in enumerate(config.groups)
@@ -73,7 +73,7 @@ def filled_published(
         if request.tables[at][entry] != NULL and not is_whole(state, request.tables[at][entry])
         if useful(config, at, entry)
     )
-    looked = tuple(max(was, entries.stop) for was, entries in zip(request.published, full, strict=True))
+    looked = tuple(max((was, *(entry + 1 for entry in one))) for was, one in zip(request.published, full, strict=True))
     if looked == request.published:
         return state
     after = replaced(replace(state, keys=state.keys + keys), slot, replace(request, published=looked))
@@ -91,23 +91,32 @@ def is_whole(state: State, block: int) -> bool:
 def tails_published(state: State, slot: int, count: int) -> State:
     """Publish the parts of a request's blocks up to its tails within `count` tokens (UNIT-2).
 
-    Beside recurrent layers only the tail where the last step stopped, drafts aside, since no hit could need another.
-    Entries without a block are passed over.
+    Recurrent layers have only the tail where the last step stopped, drafts aside. Entries without a block are passed
+    over.
     """
     request, config = state.requests[slot], state.config
-    if not isinstance(request, Running) or not due_tails(request, count):
+    if not isinstance(request, Running) or request.added.is_lost or not due_tails(request, count):
         return state
     parts = (
         (request.tables[at][end // group.block_size], named(config.added, at, request.prefix, end))
         for end in due_tails(request, count)
         for at, group in enumerate(config.groups)
         if ends_in(config, at, end)
-        if not recurrent(config) or holds_state(config, request, end)
+        if is_tail_of(config, request, at, end)
     )
     keys = tuple(part for part in dict.fromkeys(parts) if part[0] != NULL and part not in state.keys)
-    left = tuple(end for end in request.added.tails if end > count)
-    kept = replace(request, added=replace(request.added, tails=left))
+    left, ends = (tuple(end for end in each if end > count) for each in (request.added.tails, request.added.end_tails))
+    kept = replace(request, added=replace(request.added, tails=left, end_tails=ends))
     return replaced(replace(state, keys=state.keys + keys), slot, kept)
+
+
+def is_tail_of(config: Config, request: Running, at: int, end: int) -> bool:
+    """Return whether a group publishes the part up to a tail.
+
+    Beside recurrent layers, those that read everything do in any case; others only where they can be hit with a state.
+    """
+    is_hit = not recurrent(config) or (end in request.added.end_tails and holds_state(config, request, end))
+    return is_hit or isinstance(config.groups[at].kind, Full)
 
 
 def holds_state(config: Config, request: Running, end: int) -> bool:
@@ -118,7 +127,7 @@ def holds_state(config: Config, request: Running, end: int) -> bool:
     return end == certain(request) and not (runs_ahead(config) and request.added.drafts)
 
 
-def due_published(state: State, slot: int, stop: int, inside: int) -> State:
+def due_published(state: State, slot: int, stop: int) -> State:
     """Publish what a step that ended at `stop` left to be published once it has run: states, and tails.
 
     Whole blocks of other layers were published with the step, as far as its tokens were known then.
@@ -127,36 +136,12 @@ def due_published(state: State, slot: int, stop: int, inside: int) -> State:
     if not isinstance(request, Running):
         return state
     count = min(stop, len(request.prefix[1]))
-    return tails_published(filled_published(state, slot, request, count, stop, inside, Mamba), slot, count)
+    return tails_published(filled_published(state, slot, count, stop, Mamba), slot, count)
 
 
 def due_tails(request: Running, count: int) -> tuple[int, ...]:
     """Return the tails within `count` tokens that are still to be published."""
     return tuple(end for end in request.added.tails if end <= count)
-
-
-def last_end(config: Config, request: Running) -> int:
-    """Return the tokens that a request has computed and publishes as it ends, with units; 0 if it puts that off.
-
-    Beside recurrent layers only where its last step stopped at a unit: other states inside blocks are not there.
-    """
-    if request.added.is_delayed or not config.added.unit:
-        return 0
-    count = min(request.computed, max(certain(request), request.settled), max(0, keyed(config.added, request.prefix)))
-    left = certain(request) if recurrent(config) else count
-    is_left = left <= count and left % config.added.unit == 0 and holds_state(config, request, left)
-    return left if is_left or not recurrent(config) else 0
-
-
-def last_tail(state: State, slot: int) -> State:
-    """Publish all that a request has computed, as it lets go of its blocks, and what the same tokens would hit."""
-    request, unit = state.requests[slot], state.config.added.unit
-    if not isinstance(request, Running) or request.added.is_delayed or not unit:
-        return state
-    count = last_end(state.config, request)
-    tails = tuple(end // unit * unit for end in (count, min(count, len(request.prefix[1]) - 1)))
-    last = replaced(state, slot, replace(request, added=replace(request.added, tails=tails)))
-    return tails_published(last, slot, count)
 
 
 def alone(state: State, block: int) -> State:
@@ -172,8 +157,9 @@ def is_private(config: Config, request: Running) -> bool:
 
 
 def made_private(config: Config, request: Running) -> Running:
-    """Let a request publish nothing more: no entry is left that publication has not passed."""
-    return replace(request, published=(config.max_model_len + 1,) * len(config.groups))
+    """Let a request publish nothing more: no entry is left that publication has not passed, and no tail."""
+    published = (config.max_model_len + 1,) * len(config.groups)
+    return replace(request, published=published, added=replace(request.added, tails=(), end_tails=()))
 
 
 def is_open(state: State, slot: int) -> bool:
@@ -213,15 +199,15 @@ def ripened(state: State, slot: int) -> State:
     stop = certain(request)
     done = request.settled if state.config.added.overlaps else max(request.settled, stop)
     run = replaced(replace(state, due=without(state.due, slot)), slot, replace(request, settled=done))
-    return due_published(run, slot, stop, request.added.checkpoint)
+    return due_published(run, slot, stop)
 
 
-def stepped_on(state: State, slot: int, publishes: bool) -> State:
+def stepped_on(state: State, slot: int, publishes: bool, is_delayed: bool) -> State:
     """Publish what a step fills, if that does not wait; a state that it leaves is due."""
     request = state.requests[slot]
     if not isinstance(request, Running):
         return state
-    delayed = delaying(state, slot, not publishes)
+    delayed = delaying(state, slot, is_delayed)
     if not publishes:
         return delayed
     ready = replace(delayed, due=(*state.due, slot)) if stops(state.config, request) else delayed
@@ -231,6 +217,6 @@ def stepped_on(state: State, slot: int, publishes: bool) -> State:
 def delaying(state: State, slot: int, is_delayed: bool) -> State:
     """Note whether a request puts off the publication of what it has computed: then it ends without it."""
     request = state.requests[slot]
-    if not isinstance(request, Running) or not state.config.added.unit:
+    if not isinstance(request, Running) or not state.config.caching:
         return state
     return replaced(state, slot, replace(request, added=replace(request.added, is_delayed=is_delayed)))

@@ -127,13 +127,12 @@ Copy = tuple[int, int, int]
 class State:
     """Everything a manager knows, and the ghosts.
 
-    `queue` holds the free blocks, first to be taken first; `contents` what was written to each block, or None where
-    nothing readable is; `keys` the published blocks with what they are published as, oldest publication first;
-    `requests` one entry for each name that the engine uses; `flights` the steps in flight, oldest first; `fences` what
-    waits for them; `copies` what the engine must copy before its next step, oldest first; `due` the slots of requests
-    with a recurrent state that is published once their last step has run, oldest step first; `marks` what is remembered
-    of each block, and `now` the time, where candidates are told apart; `outside` the blocks held from outside
-    (`in_time.outside`), as often as they are; `share` the learned worth of passing blocks (chapter `keeping`).
+    `queue` holds the free blocks, first to be taken first; `contents` what was written to each, or None where nothing
+    readable is; `keys` the published blocks with what they are published as, oldest publication first; `requests` one
+    entry for each of their names; `flights` the steps in flight, oldest first; `fences` what waits for them; `copies`
+    what the engine must copy before its next step, oldest first; `due` the slots of requests with a recurrent state to
+    be published once their last step has run, oldest first; `marks` what is remembered of each block, and `now` the
+    time; `outside` what is held from outside; `share` the learned worth of passing blocks; `prompts` the last.
     """
 
     config: Config
@@ -149,6 +148,7 @@ class State:
     now: int = 0
     outside: tuple[int, ...] = ()
     share: int = 0
+    prompts: tuple[Prefix, ...] = ()
 
 
 def initial(config: Config, num_requests: int) -> State:
@@ -201,8 +201,8 @@ def owned(request: Running) -> tuple[Table, ...]:
 
 def shared_tables(state: State) -> tuple[Table, ...]:
     """Return what requests own, and what waits behind fences."""
-    own = tuple(table for request in running(state) for table in owned(request))
-    return own + tuple(table for fence in state.fences for table in fence.tables)
+    own = (table for request in running(state) for table in owned(request))
+    return (*own, *(table for fence in state.fences for table in fence.tables))
 
 
 def held_tables(state: State) -> tuple[Table, ...]:

@@ -1,10 +1,27 @@
-"""Part one, chapter 17: the laws of steps, given the state before a step that happened and its outcome."""
+"""Part one, chapter 19: the laws of steps, given the state before a step that happened and its outcome."""
 
 from ..reads import Mamba, writes
 from .effects import target
+from .lease import lease
 from .outcomes import Done
-from .state import NULL, Content, Copy, Request, Running, State, Table, holders, keys_of, running, sharers, span
+from .state import (
+    NULL,
+    Config,
+    Content,
+    Copy,
+    Request,
+    Running,
+    State,
+    Table,
+    covers,
+    holders,
+    keys_of,
+    running,
+    sharers,
+    span,
+)
 from .table_laws import held
+from .units import is_before
 
 
 def law_table_is_append_only(before: State, done: Done) -> bool:
@@ -54,20 +71,32 @@ def taken_at_most(done: Done) -> tuple[int, ...]:
 def law_taking_drops_its_key(before: State, done: Done) -> bool:
     """STEP-2: a taken block loses its key, no other does but duplicates (SHARE-4), unless by `reset` or `forget`.
 
-    A state that is written over loses its own, or that goes to its copy (UNIT-7).
+    A state that is written over loses its own, or that goes to its copy (UNIT-7); a block that a newcomer writes over
+    loses those of what it writes over (UNIT-8). What is given up loses its own too.
     """
     gone, kept = taken_at_most(done), frozenset(content for _, content in done.state.keys)
+    over = written_over(before, done)
     rest = tuple(
         published
         for published in before.keys
         if published[0] not in gone
         if published[1] not in done.forgot
+        if published not in done.given_up
         if published[0] not in done.outgrown
+        if published not in over
         if published in done.state.keys or not (before.config.added.retains and published[1] in kept)
     )
     return done.state.keys[: len(rest)] == rest or (
         not done.state.keys and not any(held(before)) and before.queue == done.state.queue
     )
+
+
+def written_over(before: State, done: Done) -> tuple[tuple[int, Content], ...]:
+    """Return what could be found in blocks of its hit that a newcomer writes over, and is there no more (UNIT-8)."""
+    pairs = zip(before.requests, done.state.requests, strict=True)
+    begin = next((new.settled for old, new in pairs if isinstance(new, Running) and not isinstance(old, Running)), 0)
+    keys = ((block, content) for block in done.cut_off for content in keys_of(before, block))
+    return tuple((block, content) for block, content in keys if not is_before(before, content, begin))
 
 
 def is_state(state: State, content: Content) -> bool:
@@ -87,11 +116,15 @@ def law_demand_is_taken(before: State, done: Done) -> bool:
 
 
 def law_evicted_is_lost(before: State, done: Done) -> bool:
-    """STEP-4: a step reports each content of which it took every published block, with the last one, in that order."""
-    gone = taken_at_most(done)
-    left = {content for block, content in before.keys if block not in gone}
-    last = {content: block for block in gone for content in keys_of(before, block)}
-    lost = ((block, content) for block in gone for content in keys_of(before, block) if last[content] == block)
+    """STEP-4: a step reports each content of which it took every published block, with the last one, in that order.
+
+    As if taken, and first, are the blocks that it wrote over (UNIT-8), with what is not found there any more.
+    """
+    taken = tuple((block, content) for block in taken_at_most(done) for content in keys_of(before, block))
+    gone = written_over(before, done) + taken
+    left = {content for block, content in before.keys if (block, content) not in gone}
+    last = {content: block for block, content in gone}
+    lost = ((block, content) for block, content in gone if last[content] == block)
     return done.evicted == tuple((block, content) for block, content in lost if content not in left)
 
 
@@ -125,3 +158,25 @@ def law_newcomer_leaves_the_watermark(before: State, done: Done) -> bool:
     is_joined = any(isinstance(new, Running) and not isinstance(old, Running) for old, new in pairs)
     is_idle = len(before.queue) == before.config.num_blocks - 1
     return not is_joined or is_idle or len(done.state.queue) >= before.config.watermark
+
+
+def law_lease_is_quiet(before: State, done: Done) -> bool:
+    """LEASE-1: a step with slots that end within its request's lease takes, copies, nulls and publishes nothing."""
+    return all(
+        old.tables == new.tables and before.keys == done.state.keys and before.queue == done.state.queue
+        for slot, (old, new) in enumerate(zip(before.requests, done.state.requests, strict=True))
+        if isinstance(old, Running) and isinstance(new, Running) and is_step(old, new)
+        for count in (lease(before, slot),)
+        if new.written <= count and not looks_ahead(before.config, old, new, count)
+    )
+
+
+def looks_ahead(config: Config, old: Running, new: Running, count: int) -> bool:
+    """Return whether a step takes entries behind those of some tokens: slots ahead of its own."""
+    groups = zip(config.groups, old.tables, new.tables, strict=True)
+    return any(len(after) > len(table) >= covers(config, group, count) for group, table, after in groups)
+
+
+def is_step(old: Running, new: Running) -> bool:
+    """Return whether a request was given slots."""
+    return new.written > old.written and new.prefix == old.prefix

@@ -1,4 +1,4 @@
-"""Part one, chapter 16: the laws of block tables: what they must hold for the next token, and what they must not."""
+"""Part one, chapter 18: the laws of block tables: what they must hold for the next token, and what they must not."""
 
 from collections.abc import Iterator
 
@@ -41,6 +41,7 @@ def law_reads_are_there(state: State) -> bool:
             for block in serving(state, request, at, position)
         )
         for request, at, group, _ in tables(state)
+        if not request.added.is_lost
         for position in reads(group.kind, following(state, request))
         if position < request.computed
     )
@@ -181,7 +182,7 @@ def law_states_are_two(state: State) -> bool:
     """MAMBA-1: of a recurrent layer a request holds at most the state last read and the state last written.
 
     With steps in flight there are more, until they are settled, and in a layer that runs ahead (MAMBA-6). A checkpoint
-    is one more, until it is published and the next step has begun (MAMBA-7).
+    is one more, until it is published or given up and the next step has begun (MAMBA-7).
     """
     return state.config.added.overlaps or all(
         len(table) - table.count(NULL) <= 2 + (request.added.checkpoint > 0)

@@ -1,4 +1,4 @@
-"""Part one, chapter 14: the transitions, one for each call that an engine makes.
+"""Part one, chapter 16: the transitions, one for each call that an engine makes.
 
 All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what changes, SAME what stays. The steps of
 the model run in the order of the calls, so that tokens count as written by the call that gives them slots.
@@ -9,14 +9,17 @@ from dataclasses import replace
 from ..hints import Mark
 from ..reads import Prefix
 from .choices import Choice, legal_order, legal_serving
-from .effects import requeued, serve, vacated, written
+from .effects import requeued, serve, written
+from .ending import vacated
 from .hits import found, holding, served
 from .keeping import learned, leaving
+from .lease import heard
 from .outcomes import Done, Outcome, Reason, Refusal, Step
 from .plans import let_go, nulled, trimmed_tables
-from .preconditions import going, starting, trim_end, wrong
+from .preconditions import cut_for_load, going, kept_inside, starting, trim_end, wrong
 from .publication import delaying, is_open, published, replaced, stops, without
 from .state import NULL, Absent, Hit, Running, State, Waiting, certain, held_tables, runs_ahead
+from .units import remembered
 
 Ask = tuple[int, int, Step]
 """One request of a batch: its slot, its computed tokens, and the step."""
@@ -54,7 +57,8 @@ def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outc
     if isinstance(start, Refusal):
         return start
     # CHOOSE, EFFECT
-    return serve(learned(state, slot, hit), slot, start, hit.length, step, choice)
+    own, step = cut_for_load(state.config, hit, step)
+    return serve(remembered(learned(state, slot, own), start.prefix), slot, start, own.length, step, choice)
     # SAME: as in `serve`.
 
 
@@ -64,11 +68,12 @@ def grow(state: State, slot: int, computed: int, step: Step, choice: Choice) -> 
     The engine says so that `computed` tokens are done, drafts among them that hold.
     """
     # REFUSE
-    start = going(state, slot, computed, step)
+    told = heard(state, slot, computed)
+    start = going(told, slot, computed, step)
     if isinstance(start, Refusal):
         return start
     # CHOOSE, EFFECT
-    return serve(believed(state, slot, start), slot, start, computed, step, choice)
+    return serve(believed(told, slot, start), slot, start, computed, step, choice)
     # SAME: as in `serve`.
 
 
@@ -80,7 +85,7 @@ def grow_each(state: State, asks: tuple[Ask, ...], choice: Choice) -> tuple[tupl
     # REFUSE
     if len({slot for slot, _, _ in asks}) < len(asks):
         return (), Refusal(Reason.REPEATED)
-    if refusal := next((each for ask in asks if (each := wrong(state, *ask))), None):
+    if refusal := next((each for ask in asks if (each := wrong(heard(state, *ask[:2]), *ask))), None):
         return (), refusal
     # CHOOSE, EFFECT
     return grown_in_turn(state, asks, choice)
@@ -137,6 +142,7 @@ def publish(state: State, slot: int, count: int, has_run: bool = True) -> Outcom
     is still to run, a state that it leaves is due; of layers that run ahead, until a later call names the count.
     """
     # REFUSE
+    state = heard(state, slot, count)
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
@@ -165,13 +171,12 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
     The engine says so that they are done, drafts among them that hold: it goes on from no earlier (READ-1).
     """
     # REFUSE
+    state = heard(state, slot, settled)
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
-    if settled < 0:
-        return Refusal(Reason.NEGATIVE)
-    if settled > request.written:
-        return Refusal(Reason.UNWRITTEN)
+    if not 0 <= settled <= request.written:
+        return Refusal(Reason.NEGATIVE if settled < 0 else Reason.UNWRITTEN)
     if state.config.added.overlaps and settled > request.settled:
         return Refusal(Reason.UNSETTLED)
     # CHOOSE
@@ -184,7 +189,8 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
     done = max(settled, request.settled)  # a load that is under way was trimmed for what it will have settled
-    kept = replace(request, tables=tables, trimmed=max(end, request.trimmed), settled=done)
+    added = replace(request.added, checkpoint=kept_inside(state.config, request, settled))
+    kept = replace(request, tables=tables, trimmed=max(end, request.trimmed), settled=done, added=added)
     ending = leaving(state.config, request.tables, gone, request.added.wants)
     return Done(requeued(believed(state, slot, kept), order, ending), nulled=gone)
     # SAME: entries that some later token reads, keys, contents of published blocks.
@@ -215,5 +221,5 @@ def reset(state: State) -> Outcome:
         return Refusal(Reason.BLOCKS_HELD)
     # EFFECT
     marks = (Mark(),) * len(state.marks)
-    return Done(replace(state, keys=(), contents=(None,) * state.config.num_blocks, marks=marks))
+    return Done(replace(state, keys=(), contents=(None,) * state.config.num_blocks, marks=marks, prompts=()))
     # SAME: the queue and its order, requests.

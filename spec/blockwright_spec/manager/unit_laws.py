@@ -1,11 +1,13 @@
-"""Part one, chapter 27: what hits that end inside blocks need: laws of tails, and of the copies made of them."""
+"""Part one, chapter 31: what hits that end inside blocks need: laws of tails, of copies made of them, and of room."""
 
 from ..reads import hit_ends
 from .added import end_of, keyed, named
+from .ending import publishes
 from .hits import found
 from .lru import LRU
 from .outcomes import Done
-from .publication import due_tails, holds_state
+from .pool_laws import asked
+from .publication import due_tails, holds_state, is_private, is_tail_of
 from .state import (
     NULL,
     Config,
@@ -21,9 +23,9 @@ from .state import (
     running,
     runs_ahead,
 )
-from .step_laws import begun, copies, is_state, saving
+from .step_laws import begun, copies, is_state, saving, written_over
 from .table_laws import has_run
-from .units import aligned, ends_in, hit_lengths, widest
+from .units import aligned, ends_in, has_room, hit_lengths, shows_partings, widest
 
 
 def law_copied_has_run(before: State, done: Done) -> bool:
@@ -47,13 +49,14 @@ def law_copied_has_run(before: State, done: Done) -> bool:
 def law_tail_is_found(before: State, done: Done) -> bool:
     """UNIT-2: once a tail is published no more, every block that its request holds is found under that length.
 
-    Beside recurrent layers, that is a tail where its last step stopped, unless the state is given up (UNIT-7).
+    Recurrent layers have it where the last step stopped, unless the state is given up (UNIT-7). Other layers beside
+    them that do not read everything publish it only there, too.
     """
     pairs = zip(before.requests, done.state.requests, strict=True)
     return all(
         content in contents or (is_state(before, content) and not saves(before, done))
         for old, new in pairs
-        if isinstance(old, Running) and isinstance(new, Running)
+        if isinstance(old, Running) and isinstance(new, Running) and not is_private(before.config, new)
         for contents in (tuple(one for _, one in done.state.keys),)
         for content in tail_contents(done.state, old, new)
     )
@@ -67,7 +70,7 @@ def tail_contents(state: State, old: Running, new: Running) -> tuple[Content, ..
         for length in set(old.added.tails) - set(new.added.tails)
         if ends_in(state.config, at, length)
         if new.tables[at][length // group.block_size] != NULL
-        if not recurrent(state.config) or holds_state(state.config, old, length)
+        if is_tail_of(state.config, old, at, length)
     )
 
 
@@ -93,6 +96,11 @@ def law_state_is_saved(before: State, done: Done) -> bool:
         and (not saves(before, done) or all(content in found_now for content in keys_of(before, block)))
         for block in done.outgrown
     )
+
+
+def law_part_goes_on(before: State, done: Done) -> bool:
+    """UNIT-8: a newcomer writes over what is found only where nobody held it, and where it writes to it."""
+    return all(block in before.queue and written_over(before, done) for block in done.cut_off)
 
 
 def law_tail_comes_in_time(state: State) -> bool:
@@ -125,15 +133,15 @@ def law_part_found_has_run(state: State) -> bool:
 
 
 def law_resend_hits(before: State, done: Done) -> bool:
-    """UNIT-4: when a request lets go of its blocks, the same tokens hit each unit that it has computed.
+    """UNIT-4: when a request lets go of its blocks, the same tokens hit each unit that it has computed (PUB-5).
 
     That is, unless a whole block is gone that such a hit needs, or the request did not publish it. Drafts that were
     accepted last are not certain yet, and nothing is if its last step had not run.
     """
-    return not done.has_run or all(
+    return done.kept is not None or all(
         found(done.state, old.prefix, LRU).length >= length
         for old, new in zip(before.requests, done.state.requests, strict=True)
-        if isinstance(old, Running) and ended(before, done.state, old, new) and not old.added.is_delayed
+        if isinstance(old, Running) and ended(before, done.state, old, new) and publishes(before.config, old)
         for length in longest_units(done.state, old)
         if has_blocks(done.state, old, length)
     )
@@ -141,61 +149,73 @@ def law_resend_hits(before: State, done: Done) -> bool:
 
 def ended(before: State, after: State, old: Running, new: Request) -> bool:
     """Return whether a request has let go of its blocks, and no step in flight or load holds them."""
+    if old.added.is_lost:
+        return False
     return bool(before.config.added.unit) and new is not old and not isinstance(new, Running) and not after.fences
 
 
 def longest_units(state: State, request: Running) -> tuple[int, ...]:
     """Return the longest length that the tokens of a request could hit, among those that it computed for certain."""
-    lengths, most = hit_lengths(state.config, len(request.prefix[1])), max(certain(request), request.settled)
-    least = min(request.computed, most, keyed(state.config.added, request.prefix))
-    return tuple(length for length in lengths if length <= least)[-1:]
+    config, known, most = state.config, len(request.prefix[1]), max(certain(request), request.settled)
+    least = min(request.computed, most, keyed(config.added, request.prefix))
+    return tuple(
+        length for length in hit_lengths(config, known) if length <= least and has_room(config, known, length)
+    )[-1:]
 
 
 def has_blocks(state: State, request: Running, length: int) -> bool:
     """Return whether all whole blocks that a hit needs can be found, and the last part's block was held."""
     contents, groups = frozenset(content for _, content in state.keys), tuple(enumerate(state.config.groups))
-    return (
-        all(
-            named(state.config.added, at, request.prefix, end) in contents
-            for at, group in groups
-            for end in hit_ends(group, length, state.config.eagle)
-            if end % group.block_size == 0
-        )
-        and all(
-            any(request.tables[at][length // group.block_size :][:1])  # an accepted draft's state has no entry
-            for at, group in groups
-            if ends_in(state.config, at, length)
-        )
-        and all(
-            not recurrent(state.config)
-            or holds_state(state.config, request, length)
-            or named(state.config.added, at, request.prefix, length) in contents
-            for at, _ in groups
-            if ends_in(state.config, at, length)
-        )
+    is_left = not recurrent(state.config) or holds_state(state.config, request, length)
+    return all(
+        named(state.config.added, at, request.prefix, end) in contents
+        for at, group in groups
+        for end in hit_ends(group, length, state.config.eagle)
+        if end % group.block_size == 0
+    ) and all(
+        any(request.tables[at][length // group.block_size :][:1])  # an accepted draft's state has no entry
+        and (is_left or named(state.config.added, at, request.prefix, length) in contents)
+        for at, group in groups
+        if ends_in(state.config, at, length)
     )
 
 
 def law_parts_are_near(before: State, done: Done) -> bool:
     """UNIT-6: wherever a prompt parts from an admitted one, a tail or block covers half of what they share of a block.
 
-    Only tokens that the admitted request computes count, and none beside recurrent layers, which leave no state there.
+    Only tokens that the admitted request computes count. Beside recurrent layers, which leave no state there, layers
+    that read everything publish these, so that the prompt finds its junction there; if there are any.
     """
-    return (
-        not before.config.added.unit
-        or recurrent(before.config)
-        or all(
-            any(2 * (end - start) >= length - start for end in ends if start < end <= length)
-            for old, new in zip(before.requests, done.state.requests, strict=True)
-            if isinstance(new, Running) and isinstance(old, Waiting)
-            for hit, ends in ((begun(old, new, before.config.added.overlaps), parting_ends(before.config, new)),)
-            for length in range(aligned(before.config) + hit, len(new.prefix[1]), aligned(before.config))
-            if length < keyed(before.config.added, new.prefix)
-            for start in (max(hit, (length - 1) // widest(before.config) * widest(before.config)),)
-        )
+    return not shows_partings(before.config) or all(
+        any(2 * (end - start) >= length - start for end in ends if start < end <= length)
+        for old, new in zip(before.requests, done.state.requests, strict=True)
+        if isinstance(new, Running) and isinstance(old, Waiting)
+        for hit, ends in ((begun(old, new, before.config.added.overlaps), parting_ends(before.config, new)),)
+        for length in range(aligned(before.config) + hit, len(new.prefix[1]), aligned(before.config))
+        if length < keyed(before.config.added, new.prefix)
+        for start in (max(hit, (length - 1) // widest(before.config) * widest(before.config)),)
     )
 
 
 def parting_ends(config: Config, request: Running) -> tuple[int, ...]:
     """Return the tails that a request is to publish, and the ends of the widest blocks that it fills."""
     return (*request.added.tails, *range(0, len(request.prefix[1]) + 1, widest(config)))
+
+
+def law_parting_is_seen(before: State, done: Done) -> bool:
+    """UNIT-9: where the last prompts are remembered, whoever begins like one just admitted hits all that they share.
+
+    Or it has its junction there, or farther on, if there is room for that.
+    """
+    config, added = before.config, before.config.added
+    return not added.last_prompts or all(
+        max(hit.length, hit.junction) >= length
+        for old, new in zip(before.requests, done.state.requests, strict=True)
+        if isinstance(old, Waiting) and isinstance(new, Running)
+        for prefix in asked(done.state)
+        for hit in (found(done.state, prefix, LRU),)
+        for length in hit_lengths(config, len(prefix[1]))
+        if length <= min(keyed(added, old.prefix), keyed(added, prefix))
+        if named(added, 0, old.prefix, length) == named(added, 0, prefix, length)
+        if has_room(config, len(prefix[1]), length)
+    )

@@ -1,4 +1,4 @@
-"""Part three, chapter 11: the laws of the chain, of its states and of its calls.
+"""Part three, chapter 12: the laws of the chain, of its states and of its calls.
 
 Those of `tier_laws` hold in each tier as well.
 """
@@ -26,6 +26,7 @@ from .chain_state import (
 )
 from .directory import DIRECTORY_LAWS, RESIZED_LAWS
 from .keeping_laws import KEEPING_LAWS, KEEPING_STEP_LAWS
+from .parts import PART_LAWS
 from .tier_events import FORGET_LAWS, TOLD_LAWS
 from .tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from .tier_state import Key, Phase, idle, num_free, ready, said_of
@@ -237,5 +238,14 @@ CHAIN_STEP_LAWS = (
 )
 """Every law of calls on a chain."""
 
-OFFLOAD_LAWS = (*TIER_LAWS, *TIER_STEP_LAWS, *DIRECTORY_LAWS, *RESIZED_LAWS, *CHAIN_LAWS, *CHAIN_STEP_LAWS, *TOLD_LAWS)
+OFFLOAD_LAWS = (
+    *TIER_LAWS,
+    *TIER_STEP_LAWS,
+    *DIRECTORY_LAWS,
+    *RESIZED_LAWS,
+    *CHAIN_LAWS,
+    *CHAIN_STEP_LAWS,
+    *TOLD_LAWS,
+    *PART_LAWS,
+)
 """Every law of part three."""

@@ -23,7 +23,13 @@ from blockwright import (
     Request,
 )
 from blockwright.cli import main
-from blockwright.errors import EvictionPolicyError, InterruptedCallError, InvalidArgumentError, UnsupportedError
+from blockwright.errors import (
+    EvictionPolicyError,
+    ExcludedOptionsError,
+    InterruptedCallError,
+    InvalidArgumentError,
+    UnsupportedError,
+)
 from blockwright.policies import TailLru
 from blockwright_conformance import ConformanceError, run_conformance
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
@@ -85,6 +91,7 @@ def manager_of() -> Callable[..., Any]:
         def serve(number: int) -> None:
             request = Request(f"request {number}", [number] * 6, block_size=2)
             manager.allocate_slots(request, 6)
+            request.num_computed_tokens = 6
             manager.free(request)
 
         return manager, serve
@@ -184,9 +191,13 @@ def test_candidates_are_shown_while_the_policy_chooses(manager_of: Any) -> None:
     ("options", "error", "said"),
     [
         ({"eviction_policy": object()}, InvalidArgumentError, "must be an object with choose"),
-        ({"eviction_policy": First(), "shares": {"a": 1}}, InvalidArgumentError, "leave shares and hint_guard out"),
-        ({"eviction_policy": First(), "hint_guard": 0.5}, InvalidArgumentError, "leave shares and hint_guard out"),
-        ({"eviction_policy": First(), "enable_caching": False}, InvalidArgumentError, "without enable_caching"),
+        ({"eviction_policy": First(), "shares": {"a": 1}}, ExcludedOptionsError, "eviction_policy: not together with"),
+        ({"eviction_policy": First(), "hint_guard": 0.5}, ExcludedOptionsError, "eviction_policy: not together with"),
+        (
+            {"eviction_policy": First(), "enable_caching": False},
+            ExcludedOptionsError,
+            "together with enable_caching=False",
+        ),
     ],
 )
 def test_policies_that_cannot_choose_are_refused(
@@ -198,5 +209,5 @@ def test_policies_that_cannot_choose_are_refused(
 
 def test_hints_are_refused_beside_a_policy(manager_of: Any) -> None:
     manager, _ = manager_of(First())
-    with pytest.raises(UnsupportedError, match="eviction_policy: candidates go as it chooses"):
+    with pytest.raises(UnsupportedError, match="eviction_policy: not together with retain"):
         manager.advance_time(1)

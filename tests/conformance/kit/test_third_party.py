@@ -12,16 +12,20 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from blockwright.errors import InvalidArgumentError
 from blockwright_conformance import ConformanceError, run_conformance
 from blockwright_conformance.capabilities import Capabilities, Deviation, Standing, expected_of, judged
 from blockwright_conformance.gates import GateResult
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.fitting import fitting, lacking, met
+from blockwright_conformance.kv_cache.gate import judged as explored
 from blockwright_conformance.kv_cache.scopes import FOR_OTHERS, LAYERS, large_scopes
 
 FAULTY = """
@@ -102,6 +106,48 @@ def test_a_difference_raises_with_the_calls_and_the_law() -> None:
     assert "\n# TRIM-1: " in text
     assert "\n    adapter = Faulty(Config(groups=(Group(kind=Sliding(window=3), block_size=2),)," in text
     assert "\n    assert shown.tables == " in text
+
+
+NAMES = ("Full", "Sliding", "Config", "Step", "Group", "adapter", "shown", "suppress", "print", "Adapter", "Mine")
+
+
+def test_counterexamples_run_as_they_are_printed_whatever_the_class_is_called() -> None:
+    module = ModuleType("odd_names_of_managers")
+    for name in NAMES:
+        setattr(module, name, type(name, (Faulty,), {"__module__": module.__name__}))
+    held: Any = type("Unheld", (Faulty,), {"__module__": module.__name__})
+    module.held_by_another_name, module.part = held, partial(Faulty)  # type: ignore[attr-defined]
+    sys.modules[module.__name__] = module
+    (scope,) = [each for each in FOR_OTHERS["pr"] if each.name == SMALL]
+    for name in (*NAMES, "held_by_another_name", "part"):
+        text = explored(scope, getattr(module, name)).script
+        names: dict[str, Any] = {}
+        exec(text, names)
+        with pytest.raises(AssertionError):
+            names["test_counterexample"]()
+        assert f"from {module.__name__} import {name}" in text
+    del sys.modules[module.__name__]
+
+
+def test_a_copy_that_fails_is_told_with_the_scope_and_the_remedy() -> None:
+    class Locked(Faulty):
+        def copy(self) -> Any:
+            raise TypeError("cannot pickle '_thread.lock' object")
+
+    with pytest.raises(
+        InvalidArgumentError, match=f"{SMALL}: copy\\(\\) of Locked raised TypeError: cannot pickle .*; make"
+    ):
+        run_conformance(Locked, scope=SMALL)
+
+
+def test_an_error_of_its_own_breaks_no_law_that_it_does_not_show() -> None:
+    class Stumbling(Faulty):
+        def allocate(self, *arguments: Any) -> Any:
+            super().allocate(*arguments)
+            raise KeyError("dictionary is empty")
+
+    (scope,) = [each for each in FOR_OTHERS["pr"] if each.name == "full, block 1: put off"]
+    assert explored(scope, Stumbling).detail == "KeyError: 'dictionary is empty'"
 
 
 def test_expected_failures_are_strict_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,7 +267,7 @@ def test_batches_that_do_not_fit_together() -> None:
             lambda: manager.allocate_slots_batch(requests, news, aheads),  # noqa: B023
         )
         assert "num_new_tokens" in message or "num_lookahead_tokens" in message
-    one.num_computed_tokens = 11
+    one.num_computed_tokens = manager.lease(one) + 1
     assert "'one'" in unchanged(manager, InvalidArgumentError, lambda: manager.allocate_slots_batch([two, one], 1))
     one.num_computed_tokens = 9
     for requests, news in ((Raising(1), 1), (raising(1), 1), ([one, two], Raising(1)), ([one, two], raising(1))):

@@ -240,6 +240,7 @@ def test_hashers_may_be_derived_from() -> None:
     manager = manager_of(full(), enable_kv_cache_events=True)
     request = Request("r", list(range(9)), 4, hasher=Own())
     assert manager.allocate_slots(request, 9) is not None
+    request.num_computed_tokens = 9
     manager.free(request)
     assert manager.get_computed_blocks(Request("q", list(range(9)), 4, hasher=Own()))[1] == 8
     assert len(manager.take_events()) == 2

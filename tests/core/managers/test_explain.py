@@ -256,7 +256,9 @@ def judged(model: Model, groups: tuple[Group, ...], request: Request) -> set[Hit
     }
     held = {named[content] for content in model.contents() if content in named}
     causes = {named[content]: cause for content, cause in model.losses if content in named}
-    wanted, said = explained(caching(groups, held), prefix, frozenset(causes)), model.manager.explain_hit(request)
+    num_blocks = model.manager.block_pool.num_blocks
+    wanted = explained(caching(groups, num_blocks, held), prefix, frozenset(causes))
+    said = model.manager.explain_hit(request)
     assert (said.num_tokens, said.candidate) == (wanted.length, wanted.candidate)
     for at, (part, own) in enumerate(zip(said.groups, wanted.parts, strict=True)):
         end, limit = (*own.missing, None)[0], HitLimit.NEVER_PUBLISHED
@@ -265,14 +267,14 @@ def judged(model: Model, groups: tuple[Group, ...], request: Request) -> set[Hit
         elif own.limit is not Limit.MISSING:
             limit = HitLimit[own.limit.name]
         assert (part.num_tokens, part.missing_end, part.limit) == (own.length, end, limit)
-    assert said.num_tokens_without_losses == found(caching(groups, {*held, *causes}), prefix, LRU).length
+    assert said.num_tokens_without_losses == found(caching(groups, num_blocks, {*held, *causes}), prefix, LRU).length
     return {part.limit for part in said.groups}
 
 
-def caching(groups: tuple[Group, ...], contents: AbstractSet[Content]) -> State:
-    """A state of the specification in which free blocks hold some contents."""
-    state = initial(Config(groups, len(contents) + 2, 20), 1)
-    return replace(state, keys=tuple(enumerate(contents, 1)), contents=(None, *contents, None))
+def caching(groups: tuple[Group, ...], num_blocks: int, contents: AbstractSet[Content]) -> State:
+    """A state of the specification in which free blocks hold some contents; with losses, more than there are blocks."""
+    state = initial(Config(groups, num_blocks, 20), 1)
+    return replace(state, keys=tuple(enumerate(contents, 1)), contents=(None, *contents, *(None,) * num_blocks))
 
 
 def test_a_draft_margin_beyond_the_keys_was_never_lost() -> None:

@@ -23,6 +23,7 @@ def test_only_the_last_copy_counts() -> None:
     one, two = Request("one", [1, 2, 3], 2), Request("two", [1, 2, 3], 2)
     for request in (one, two):  # neither looks the other up, so that both publish the same
         assert manager.allocate_slots(request, 3) is not None
+        request.num_computed_tokens = 3
     digest = one.block_hashes[0]
     manager.free(one)
     manager.free(two)
@@ -52,6 +53,7 @@ def test_an_eviction_tells_whose_block_it_was_and_what_kept_it(at: float, kept: 
     manager = tracking([full(2)], 5)
     request = Request("r", [1, 2, 3, 4, 5], 2, cache_salt="a")
     assert manager.allocate_slots(request, 5) is not None
+    request.num_computed_tokens = 5
     assert manager.hint_of(request, 0) == BlockHint("a")
     manager.retain(request, 2, priority=3, until=9)
     assert [manager.hint_of(request, token) for token in (0, 2)] == [BlockHint("a", 3, 9), BlockHint("a")]
@@ -67,6 +69,7 @@ def test_an_eviction_tells_whose_block_it_was_and_what_kept_it(at: float, kept: 
             assert hints == [BlockHint("a"), BlockHint("a", 3, 9)], "what was kept goes last"
         else:
             assert hints == [BlockHint("a"), BlockHint("a")]
+        other.num_computed_tokens = 7
         each.free(other)
         assert each.allocate_slots(Request("t", list(range(20, 28)), 2), 7) is not None
         assert {told.hint for told in each.take_evictions()} == {None}, "nothing stays with a block"

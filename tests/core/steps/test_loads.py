@@ -44,17 +44,19 @@ def test_a_load_that_goes_far_beyond_a_hit_gives_up_what_dies_of_it() -> None:
     assert held == [list(range(19)), list(range(15, 19)), list(range(16, 19))]
 
 
-def test_no_load_follows_a_hit_that_ends_inside_a_block() -> None:
+def test_a_load_after_a_hit_that_ends_inside_a_block_begins_with_that_block() -> None:
     manager = manager_of(full(4), prefix_match_unit=2)
     manager.free(started(manager, "first", 6, 2))
     request = Request("r", list(range(12)), 2)
     hit, tokens = manager.get_computed_blocks(request)
     assert tokens == 6
-    assert [manager.can_load(request, length, 2) for length in (0, 4, 6, 8)] == [True, True, False, True]
-    for call in (manager.allocate_slots, manager.plan):
-        counts = {"num_external_computed_tokens": 2}
-        assert "without" in refused(manager, InvalidArgumentError, call, request, 0, tokens, hit, **counts)
-    assert manager.allocate_slots(request, 0, num_external_computed_tokens=8) is not None
+    assert all(manager.can_load(request, length, 2) for length in (0, 4, 6, 8))
+    assert manager.allocate_slots(request, 0, tokens, hit, num_external_computed_tokens=2) is not None
+    (held,), found = manager.get_block_ids("r"), [int(block) for block in hit.ids[0]]
+    assert (held[0], len(held)) == (found[0], 2)
+    assert held[1] != found[1]
+    refused(manager, InvalidArgumentError, manager.finish_load, request, 5)
+    assert manager.finish_load(request, 4)  # the part of the hit, and the two tokens behind it
 
 
 def test_nothing_runs_on_what_has_not_come() -> None:

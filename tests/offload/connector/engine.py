@@ -187,11 +187,12 @@ class Engine:
         write: str = "back",
         races: bool = False,
         told: bool = False,
+        unit: int | None = None,
         lower: Callable[[Engine], list[OffloadingManager]] | None = None,
     ) -> None:
         """Make it; `lower` registers handlers with its worker and returns the tiers below the host."""
         self.random = Random(seed)
-        self.specs = specs
+        self.specs, self.unit = specs, unit
         self.hasher = Sha256Hasher(b"seed") if told else None
         groups = [KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)]
         self.manager = KVCacheManager(
@@ -200,6 +201,7 @@ class Engine:
             track_evictions=store_on == "evict",
             overlap_steps=overlap,
             enable_kv_cache_events=told,
+            prefix_match_unit=unit,
         )
         self.device = torch.zeros((blocks, WIDTH), dtype=torch.int64)
         self.pool = HostPool([self.device], host_blocks, device_blocks_per_block=per_block)
@@ -231,15 +233,15 @@ class Engine:
     # ------------------------------------------------------------------ bytes
 
     def expect(self, group: int, table: list[int], tokens: list[int], stop: int) -> None:
-        """Check the whole blocks that a table holds below `stop`; of states, the last."""
+        """Check the blocks that a table holds below `stop`, the last as far as that; of states, the last."""
         spec = self.specs[group]
         size = spec.block_size
-        for entry in range(stop // size):
-            block = table[entry]
-            if block == 0 or (isinstance(spec, MambaSpec) and (entry + 1) * size != stop):
+        for entry in range(-(-stop // size)):
+            block, last = table[entry], min(stop, (entry + 1) * size)
+            if block == 0 or (isinstance(spec, MambaSpec) and last != stop):
                 continue
-            ends = [stop] * size if isinstance(spec, MambaSpec) else range(entry * size + 1, (entry + 1) * size + 1)
-            assert self.device[block, :size].tolist() == [number(group, tokens[:end]) for end in ends]
+            ends = [stop] * size if isinstance(spec, MambaSpec) else range(entry * size + 1, last + 1)
+            assert self.device[block, : len(ends)].tolist() == [number(group, tokens[:end]) for end in ends]
 
     def reads(self, request: Request, tables: tuple[list[int], ...], begin: int) -> None:
         """Check every slot that the token at `begin` reads."""
@@ -266,7 +268,7 @@ class Engine:
     # ------------------------------------------------------------------ the scheduler
 
     def send(self, name: str, tokens: list[int], **owner: str) -> Request:
-        unit = min(spec.block_size for spec in self.specs)
+        unit = self.unit or min(spec.block_size for spec in self.specs)
         request = Request(name, tokens, unit, hasher=self.hasher, **owner)  # type: ignore[arg-type]
         self.waiting.append(request)
         return request
@@ -294,6 +296,8 @@ class Engine:
 
     def chunk_end(self, begin: int, stop: int) -> int:
         end = min(begin + 8, stop)
+        if self.unit is not None and begin < (stop - 1) // self.unit * self.unit <= end:
+            return (stop - 1) // self.unit * self.unit  # where a recurrent layer's state is found
         return end // 4 * 4 if end // 4 * 4 > begin else end
 
     def fork(self, parent: Request, name: str) -> None:
@@ -338,20 +342,28 @@ class Engine:
         for request, _, end, _ in self.scheduled:
             request.num_computed_tokens = end
         connector.start_step()
+        if self.flight is not None:  # it ran late: after the next was scheduled and what that evicts was copied
+            self.forward(self.flight)
         for copies in manager.take_copies():  # after start_step: their destinations may have held what is evicted
             for source, destination in copies:
                 self.device[destination] = self.device[source]
         if not manager.overlap_steps:
             self.run(self.scheduled)
         else:
-            if self.flight is not None:  # it ran late: after the next was scheduled and its copies were made
-                self.run(self.flight, number_of_step - 1)
+            if self.flight is not None:
+                self.settle(self.flight, number_of_step - 1)
             self.flight = self.scheduled
         self.collect()
 
     def run(self, flight: list[tuple[Request, int, int, tuple[list[int], ...]]], number_of_step: int = 0) -> None:
+        self.forward(flight)
+        self.settle(flight, number_of_step)
+
+    def forward(self, flight: list[tuple[Request, int, int, tuple[list[int], ...]]]) -> None:
         for request, begin, end, tables in flight:
             self.compute(request, begin, end, tables)
+
+    def settle(self, flight: list[tuple[Request, int, int, tuple[list[int], ...]]], number_of_step: int) -> None:
         if number_of_step:
             self.manager.settle_step(number_of_step)
         self.connector.finish_step([request for request, *_ in flight])

@@ -9,6 +9,8 @@ Not covered: the chain's own books (test_chain*.py), the handlers' copies (test_
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch")
@@ -91,6 +93,16 @@ def test_with_a_step_in_flight(specs: list[KVCacheSpec], store_on: str) -> None:
     for seed in range(3):
         loaded += served(Engine(specs, store_on, seed=seed, overlap=True, rate=0.05)).num_loaded
     assert loaded > 0
+
+
+@pytest.mark.parametrize("store_on", ["publish", "evict"])
+@pytest.mark.parametrize(
+    "options", [{}, {"rate": 0.1, "slow_blocks": 40}, {"overlap": True}], ids=["", "fails", "flight"]
+)
+@pytest.mark.parametrize("specs", KINDS.values(), ids=KINDS.keys())
+def test_hits_that_end_inside_blocks(specs: list[KVCacheSpec], options: dict[str, Any], store_on: str) -> None:
+    engine = served(Engine(specs, store_on, seed=5, unit=1, **options))
+    assert engine.num_loaded > 0
 
 
 @pytest.mark.parametrize("store_on", ["publish", "evict"])

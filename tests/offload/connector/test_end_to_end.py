@@ -150,6 +150,9 @@ class History:
                 for index in range(blocks.count(len(tokens))):
                     begins = range(index * k * size, (index + 1) * k * size, size)
                     found[blocks.key(index)] = [slots(spec, at, tokens, begin) for begin in begins]
+                for end in range(0, len(tokens) + 1, self.engine.unit or size):
+                    if end % size:
+                        found[blocks.key_to(end)] = [part(spec, at, tokens, end)]
         return found
 
     def verify(self) -> None:
@@ -187,6 +190,13 @@ def slots(spec: KVCacheSpec, group: int, tokens: list[int], begin: int) -> list[
     return [number(group, tokens[: end if isinstance(spec, MambaSpec) else at + 1]) for at in range(begin, end)]
 
 
+def part(spec: KVCacheSpec, group: int, tokens: list[int], end: int) -> list[int]:
+    """The numbers in the slots of a block up to an end inside it."""
+    if isinstance(spec, MambaSpec):
+        return [number(group, tokens[:end])] * spec.block_size
+    return [number(group, tokens[:at]) for at in range(end - end % spec.block_size + 1, end + 1)]
+
+
 @pytest.fixture(params=["memory", "server", "mooncake"])
 def space(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Space]:
     if request.param == "mooncake":  # real processes, where they can be had
@@ -208,6 +218,9 @@ CASES = {
     "mamba": ([full(4), mamba(4)], "evict", {}),
     "steps in flight": ([full(4), sliding(2, 5)], "evict", {"overlap": True}),
     "at the threads' own pace": ([full(4)], "publish", {"races": True}),
+    "hits inside blocks": ([full(4), sliding(2, 5)], "publish", {"unit": 1}),
+    "hits inside blocks, states": ([full(4), mamba(4)], "publish", {"unit": 1}),
+    "hits inside blocks, steps in flight": ([full(4)], "publish", {"unit": 2, "overlap": True}),
 }
 
 

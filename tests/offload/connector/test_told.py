@@ -49,7 +49,11 @@ class Router:
                     keys = [blocks.key(index) for index in range(blocks.count(request.num_tokens))]
                     identity = {"cache_salt": request.cache_salt, "lora_name": request.lora_name}
                     found = late.match(request.all_token_ids, group_id=at, medium=medium, **identity)  # type: ignore[arg-type]
-                    assert found == tier.lookup(keys) * blocks.tokens
+                    whole = tier.lookup(keys) * blocks.tokens
+                    ends = range(
+                        whole, min(whole + blocks.tokens, request.num_tokens + 1), self.engine.unit or blocks.tokens
+                    )
+                    assert found == max(end for end in ends if end == whole or tier.lookup([blocks.key_to(end)]))
 
 
 def is_found(engine: Engine, request: Request) -> bool:
@@ -77,9 +81,10 @@ def forget(engine: Engine, requests: list[Request]) -> None:
 
 
 @pytest.mark.parametrize("store_on", ["publish", "evict"])
+@pytest.mark.parametrize("unit", [None, 1], ids=["whole blocks", "parts"])
 @pytest.mark.parametrize("specs", KINDS.values(), ids=KINDS.keys())
-def test_the_index_is_what_is_offered(specs: list[KVCacheSpec], store_on: str) -> None:
-    engine = Engine(specs, store_on, host_blocks=14, slow_blocks=30, rate=0.05, told=True)
+def test_the_index_is_what_is_offered(specs: list[KVCacheSpec], unit: int | None, store_on: str) -> None:
+    engine = Engine(specs, store_on, host_blocks=14, slow_blocks=30, rate=0.05, told=True, unit=unit)
     router, random = Router(engine), engine.random
     requests: list[Request] = []
     for number in range(60):
@@ -95,8 +100,13 @@ def test_the_index_is_what_is_offered(specs: list[KVCacheSpec], store_on: str) -
         for request in [*engine.waiting, *engine.loading.values(), *engine.running]:
             if request.num_output_tokens > 6 or random.random() < 0.05:
                 engine.end(request)
-        if random.random() < 0.1:
+        if random.random() < 0.1 and unit is None:  # else all is forgotten, or nothing
             forget(engine, requests[-8:])
+            router.compare(requests[-6:])
+        if number in (25, 45):
+            engine.connector.forget()
+            assert not any(is_found(engine, each) for each in requests[-12:])
+            engine.connector.check()
             router.compare(requests[-6:])
     engine.stop()
     router.compare(requests)

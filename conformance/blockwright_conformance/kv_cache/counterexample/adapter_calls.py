@@ -83,7 +83,7 @@ class AdapterCalls(Written):
             return f"{self.named(factory.__module__, 'started')}({command!r})"
         if policy := getattr(factory, "policy", None):
             made = self.named(factory.__module__, type(factory).__name__)
-            return f"{made}({self.named(policy.__module__, policy.__qualname__)})"
+            return f"{made}({self.imported(policy, 'Policy')})"
         return super().maker(factory)
 
     def question_due(self, state: State, call: Made) -> Any:

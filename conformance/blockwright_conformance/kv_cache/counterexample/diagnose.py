@@ -5,23 +5,37 @@ follow its own tables), these are laws of the kit (`checker/laws.toml` has their
 the hit that the manager itself finds.
 
 Steps in flight and fences are the specification's: no manager shows them. They are judged only on blocks that they may
-touch.
+touch. A call that ended in an error that no manager may raise has shown nothing: of it, only the laws are judged that
+let nothing change.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from blockwright_spec.law import Law
 from blockwright_spec.manager.effects import target
 from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.laws import LAWS, POLICY_LAWS, POLICY_STEP_LAWS, STEP_LAWS
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done
-from blockwright_spec.manager.state import NULL, Content, Hit, Request, Running, State, Waiting, heads, holders, span
+from blockwright_spec.manager.state import (
+    NULL,
+    Config,
+    Content,
+    Hit,
+    Request,
+    Running,
+    State,
+    Waiting,
+    heads,
+    holders,
+    span,
+)
 from blockwright_spec.manager.step_laws import table_after
 from blockwright_spec.manager.units import aligned, upto
-from blockwright_spec.reads import Prefix, cut, margin, needed, shows, writes
+from blockwright_spec.reads import Cross, Mamba, Prefix, cut, margin, needed, shows, writes
 
 from ...checker.diagnose import Broken
 from ...checker.lockstep import Compared
@@ -44,6 +58,7 @@ def symptoms(adapter: ManagerAdapter, before: State, action: Any, compared: Comp
         shown = shown or adapter.observe(names_of(before))
     if shown is not None:
         yield from effects(before, action, reply, outcome, shown)
+    if shown is not None and compared.reply is not None:
         yield from fences(before, outcome, shown)
         state = shown_state(before, action, reply, outcome, shown)
         yield from of_state(state, shown)
@@ -200,17 +215,26 @@ def assumed(before: State, action: Any, reply: Reply) -> Running:
     return Running(prefix, length, min(written, len(prefix[1])), written, (), none)
 
 
-def holds(law: Callable[..., bool], *facts: object) -> bool:
-    """Return whether a law holds; one that cannot even be asked (a table is too short) does not."""
+def applies(law: Law, config: Config) -> bool:
+    """Return whether a law is about a configuration at all: laws of recurrent layers, where there are some."""
+    word = law.id.partition("-")[0]
+    kind = {"MAMBA": Mamba, "CROSS": Cross}.get(word)
+    if kind is not None:
+        return any(isinstance(group.kind, kind) for group in config.groups)
+    return word != "UNIT" or bool(config.added.unit)
+
+
+def holds(law: Law, config: Config, *facts: object) -> bool:
+    """Return whether a law holds; one that is about it and cannot even be asked (a table is too short) does not."""
     try:
-        return law(*facts)
-    except (AssertionError, IndexError, ValueError):
+        return not applies(law, config) or law.holds(*facts)
+    except (AssertionError, LookupError, ValueError):
         return False
 
 
 def of_state(state: State, shown: Observation) -> Broken:
     for law in (*LAWS, *POLICY_LAWS) if state.marks else LAWS:
-        if not holds(law.holds, state):
+        if not holds(law, state.config, state):
             yield law.id
     if any(count != holders(state, block) for block, count in enumerate(shown.references or ()) if block != NULL):
         yield "REF-1"
@@ -225,10 +249,14 @@ def of_step(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, s
     saved = sum(step.saved for step in outcome.done)
     copied = (0,) * max(0, len(state.copies) - len(before.copies) - saved)  # which entries does not matter here
     forgot = frozenset(content for step in outcome.done for content in step.forgot)
+    lost = frozenset(pair for step in outcome.done for pair in step.given_up)
     over = tuple(block for step in outcome.done for block in step.outgrown)
-    done = Done(state, new, (), demand, copied, (), forgot, over, saved, all(step.has_run for step in outcome.done))
+    done = Done(state, new, (), demand, copied, (), forgot, over, saved)
+    kept, forgot_all = next((each.kept for each in outcome.done), None), any(each.forgot_all for each in outcome.done)
+    cut_off = tuple(block for step in outcome.done for block in step.cut_off)
+    done = replace(done, kept=kept, given_up=lost, forgot_all=forgot_all, cut_off=cut_off)
     for law in (*STEP_LAWS, *POLICY_STEP_LAWS) if state.marks else STEP_LAWS:
-        if law.id not in ("STEP-1", "STEP-4") and not holds(law.holds, before, done):
+        if law.id not in ("STEP-1", "STEP-4") and not holds(law, state.config, before, done):
             yield law.id
     slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else []
     slots += [action.slot] if getattr(action, "slot", None) is not None else []

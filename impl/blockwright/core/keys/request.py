@@ -298,6 +298,7 @@ class Request:
         self._num_computed: i64 = 0
         self._num_looked_up: i64 = 0  # tokens of its last lookup; 0 once it is admitted
         self._junction: i64 = 0  # see `junction`
+        self._lease: i64 = 0  # see `lease`
         self._was_admitted = False
         # Tokens of its last lookup beyond the device, and those found there; 0 once it is admitted.
         self._num_asked_outside: i64 = 0
@@ -362,6 +363,7 @@ class Request:
         twin._num_computed = self._num_computed
         twin._num_looked_up = self._num_looked_up
         twin._junction = self._junction
+        twin._lease = self._lease
         twin._was_admitted = self._was_admitted
         twin._num_asked_outside = self._num_asked_outside
         twin._num_found_outside = self._num_found_outside
@@ -460,10 +462,21 @@ class Request:
     def junction(self) -> int:
         """Tokens that layers with full attention had cached at the last lookup, where that exceeds the hit; else 0.
 
-        The prompt parts there from earlier ones. With recurrent layers, end a prefill step exactly there: otherwise no
-        state is kept, and the next prompt that parts there finds nothing (``keep_wanted``). O(1).
+        The prompt parts there from earlier ones. Where no layer has full attention, the last prompts tell. With
+        recurrent layers, end a prefill step exactly there: otherwise no state is kept, and the next prompt that parts
+        there finds nothing (``keep_wanted``). It lies inside a block only with ``prefix_match_unit``. O(1).
         """
         return self._junction
+
+    @property
+    def lease(self) -> int:
+        """Tokens up to which no step needs a call of its manager; 0 if each does. Slots ahead count as tokens. O(1).
+
+        Until ``num_computed_tokens`` plus the tokens of a step exceeds it, `allocate_slots` returns no block, changes
+        no table and publishes nothing, whatever the tokens are: leave the call out, and set the count as after any
+        step. Set by each call that gives slots; ended by a fork and by `free`. 0 with `overlap_steps`. law: LEASE-1.
+        """
+        return self._lease
 
     @property
     def num_prompt_tokens(self) -> int:

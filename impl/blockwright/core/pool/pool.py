@@ -22,6 +22,7 @@ from blockwright.core.pool.order.retained import FOR_GOOD, RetentionOrder, check
 from blockwright.core.pool.store import BlockStore, join
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError, UnsupportedError
 from blockwright.events import KVCacheEvent
+from blockwright.exclusions import HINTS, POLICY, UNIT, refuse_exclusions
 
 MAX_BLOCKS = 2**30
 
@@ -81,14 +82,16 @@ class BlockPool(BlockStore):
             )
         if not isinstance(enable_caching, bool):
             raise InvalidArgumentError(f"enable_caching: must be True or False, not {enable_caching!r}")
-        if enable_kv_cache_events and not enable_caching:
-            raise InvalidArgumentError("enable_kv_cache_events: there are no events without enable_caching")
+        refuse_exclusions(
+            {
+                "enable_caching=False": not enable_caching,
+                "enable_kv_cache_events": enable_kv_cache_events,
+                "explain_evictions": explain_evictions,
+                "track_evictions": track_evictions,
+            }
+        )
         # Without any of these a pool has no journal, and every publication and eviction takes the short way.
         journal: Journal | None = None
-        if explain_evictions and not enable_caching:
-            raise InvalidArgumentError("explain_evictions: there are no evictions without enable_caching")
-        if track_evictions and not enable_caching:
-            raise InvalidArgumentError("track_evictions: there are no evictions without enable_caching")
         if enable_kv_cache_events or verify_tokens or explain_evictions or track_evictions:
             journal = Journal(
                 [] if enable_kv_cache_events else None,
@@ -125,8 +128,6 @@ class BlockPool(BlockStore):
         Raises:
             InvalidArgumentError: no number of blocks, or more than there are. law: SHARE-1.
         """
-        if not self.enable_caching:
-            raise InvalidArgumentError("shares: requires enable_caching=True")
         given: Any = shares
         check_shares(given, int(self._count) - 1)
         self._order = RetentionOrder(self._count, shares, self._guard)
@@ -135,12 +136,8 @@ class BlockPool(BlockStore):
         """Have a policy choose what goes, in a pool that nothing has been taken from. O(num_blocks).
 
         Raises:
-            InvalidArgumentError: there is nothing to choose from, or it chooses by itself.
+            InvalidArgumentError: it has no method `choose`.
         """
-        if not self.enable_caching:
-            raise InvalidArgumentError("eviction_policy: nothing is evicted without enable_caching; leave one out")
-        if self._order is not None or self._guard > 0:
-            raise InvalidArgumentError("eviction_policy: chooses by itself; leave shares and hint_guard out")
         self._order = ChosenOrder(self._count, policy)
 
     @property
@@ -166,9 +163,9 @@ class BlockPool(BlockStore):
             order.hear(self._index)
             return order
         if self._tails is not None:
-            raise UnsupportedError("prefix_match_unit: hints know whole blocks only; leave one of the two out")
+            refuse_exclusions({UNIT: True, HINTS: True})
         if order is not None:
-            raise UnsupportedError("eviction_policy: candidates go as it chooses, which hints would not change")
+            refuse_exclusions({POLICY: True, HINTS: True})
         self.require_whole()
         made = RetentionOrder(self._count, {}, self._guard)
         blocks = self.free_block_ids()
@@ -224,17 +221,22 @@ class BlockPool(BlockStore):
         return ids
 
     def tip(self, block: i64) -> i64:
-        """Return what ended with a block that no request has gone on from since, 0 if nothing did. O(1)."""
+        """Return what ended with a block that no request has gone on from since, 0 if nothing did. O(1).
+
+        It may be held by a copy to come, or from outside: those go on from nothing.
+        """
         passing = self._passing
-        is_candidate = passing is not None and self.ref_count(block) == 0 and self._index.has_key(block)
-        return passing.tip(block) if passing is not None and is_candidate else 0
+        if passing is None or not self._index.has_key(block):
+            return 0
+        count = self.ref_count(block)
+        return passing.tip(block) if count == 0 or count == self._num_others(block) else 0
 
     def tips(self) -> list[tuple[int, int]]:
         """Return the candidates with which a prompt (1) or an output (2) ended, which none has gone on from."""
         found: list[tuple[int, int]] = []
         block: i64 = 1
         while block < self._count:
-            if self.tip(block) != 0:
+            if self.ref_count(block) == 0 and self.tip(block) != 0:
                 found.append((int(block), int(self.tip(block))))
             block += 1
         return found

@@ -103,7 +103,7 @@ class BlockStore:
         self._num_free: i64 = count - 1
         self._num_evictions: i64 = 0
         # Copies to come: group, source and destination of each. And per block, once there has been one: of how many it
-        # is the source, or -1 for a destination.
+        # is the source, or of a destination the source, negative.
         self._copies: vec[i32] = vec[i32]()
         self._ends: vec[i32] = vec[i32]()
         # Per block, once there has been one: how many of its holders hold it from outside, where none is a table.
@@ -683,10 +683,19 @@ class BlockStore:
         # One holder is the writer, the other the copy: neither end may be handed out before the engine has run the
         # copy.
         self._rows[4 * new + LINK] = -2
-        self._ends[block] += 1
-        self._ends[new] = -1
-        self._copies = append(append(append(self._copies, i32(group)), i32(block)), i32(new))
+        if self._ends[block] < 0:
+            # What is still to be copied there is copied from the same source, so that the order of copies is free.
+            self._rows[4 * block + LINK] += 1
+            block = -i64(self._ends[block])
+            self._rows[4 * block + LINK] -= 1
+        self._note_copy(group, block, new)
         return new
+
+    def _note_copy(self, group: i64, source: i64, destination: i64) -> None:
+        """Note a copy to come, which holds both of its ends already. Takes no memory."""
+        self._ends[source] += 1
+        self._ends[destination] = -i32(source)
+        self._copies = append(append(append(self._copies, i32(group)), i32(source)), i32(destination))
 
     def _reserve_copies(self, count: i64) -> None:
         """Take the memory for `count` more copies to come; nothing else changes."""
@@ -1001,10 +1010,21 @@ class BlockStore:
         new = self._take_one()
         tails.move(self._index, block, new)
         self._rows[4 * block + LINK] -= 1
-        self._ends[block] += 1
-        self._ends[new] = -1
-        self._copies = append(append(append(self._copies, i32(group)), i32(block)), i32(new))
+        self._note_copy(group, block, new)
         return new
+
+    def _cut_off(self, block: i64, units: i64) -> None:
+        """Take their keys from what a held block is published as beyond its first units. O(its tails). law: UNIT-8."""
+        tails, journal, facts = self._tails, self._journal, self._facts
+        assert tails is not None, "tails are kept where hits may end inside blocks"
+        if not tails.is_part(block):
+            low, high, group = self._index.key(block)
+            was_last = self._index.drop(block)
+            if facts is not None and was_last:
+                facts._evict(block, group)
+            if journal is not None:
+                journal.forgot(block, low, high, group, was_last)
+        tails.cut(self._index, block, units)
 
     def _drop_tails(self, block: i64) -> None:
         """Take their keys from the parts of a held block, which is about to be written over. O(tails of the block)."""
@@ -1096,8 +1116,15 @@ class BlockStore:
             block = self._index.next_duplicate(block, oldest)
         return found
 
-    def _forget(self, blocks: vec[i32]) -> None:
-        """Take the keys of published blocks away; the free ones are taken next. O(blocks). law: FORGET-1, FORGET-2."""
+    def blocks_published(self) -> list[int]:
+        """Return the published blocks. O(count)."""
+        return [block for block in range(int(self._count)) if self._index.has_key(i64(block))]
+
+    def _forget(self, blocks: vec[i32], is_all: bool) -> None:
+        """Take the keys of published blocks away; the free ones are taken next. O(blocks). law: FORGET-1, FORGET-2.
+
+        If these are all, one event reports it, and the parts of blocks go too.
+        """
         index, rows, journal = self._index, self._rows, self._journal
         free = vec[i32](capacity=i64(len(blocks)))
         for block in blocks:
@@ -1106,6 +1133,11 @@ class BlockStore:
         try:
             # Held for the moment, so that they leave the queue with their keys, and come back to it without.
             self._touch_entries(free)
+            if is_all and journal is not None:
+                journal.cleared(index)
+                journal = None
+            if is_all and self._tails is not None:
+                self._tails.clear()
             for each in blocks:
                 low, high, group = index.key(i64(each))
                 was_last = index.drop(i64(each))
@@ -1119,6 +1151,30 @@ class BlockStore:
         except BaseException:
             self._tear()
             raise
+
+    def _unpublish(self, block: i64, units: i64) -> bool:
+        """Take from a held block each key of more than its first units; return whether it had any.
+
+        O(tails of the block). law: GIVEN-1.
+        """
+        index, tails, journal = self._index, self._tails, self._journal
+        if not index.has_key(block):
+            return False
+        is_whole = tails is None or not tails.is_part(block)
+        if tails is not None and not is_whole and tails.longest(block) <= units:
+            return False
+        if is_whole:
+            low, high, group = index.key(block)
+            was_last = index.drop(block)
+            if journal is not None:
+                journal.forgotten(block, low, high, group, was_last)
+        if tails is not None:
+            tails.cut(index, block, units)
+        if self._passing is not None:
+            self._passing.note(block, False)
+            self._passing.renew(block)
+        self._version += 1
+        return True
 
     def is_plain(self) -> bool:
         """Return whether nothing is noted of blocks, and candidates wait in the queue. O(1).
@@ -1182,7 +1238,7 @@ class BlockStore:
         ends = [0] * len(self._ends)
         for _, source, destination in self.pending_copies():
             ends[source] += 1
-            ends[destination] = -1
+            ends[destination] = -source
         demand("COPY-1", "copies to come that each block is the source of", ends, [int(count) for count in self._ends])
         apart = self.holders_apart()
         over = [block for block, times in enumerate(apart) if not 0 <= times <= int(self.ref_count(block))]

@@ -222,13 +222,42 @@ class TailIndex:
         self._first[block] = 0
         while number != 0:
             following = self._after(number)
-            group = self._index.key(number)[2]
-            was_last = self._index.drop(number)
-            if self.journal is not None:
-                self.journal.forgot_tail(number, group, was_last)
-            self._index.rows[4 * number + LINK] = self._free << 32
-            self._free = number
-            self.num_tails -= 1
+            self._drop(number)
+            number = following
+
+    def _drop(self, number: i64) -> None:
+        """Forget a tail that is in no chain any more."""
+        group = self._index.key(number)[2]
+        was_last = self._index.drop(number)
+        if self.journal is not None:
+            self.journal.forgot_tail(number, group, was_last)
+        self._index.rows[4 * number + LINK] = self._free << 32
+        self._free = number
+        self.num_tails -= 1
+
+    def cut(self, keys: PrefixIndex, block: i64, units: i64) -> None:
+        """Forget the tails of a block beyond its first units, which is published as a whole no more.
+
+        It gets the key of one of those that are left. law: GIVEN-1, UNIT-8.
+        """
+        self.promote(keys, block)
+        links = self._index.rows
+        number = self.first(block)
+        self._first[block] = 0
+        last: i64 = 0
+        while number != 0:
+            following = self._after(number)
+            if i64(self._units[number]) > units:
+                self._drop(number)
+            else:
+                if last == 0:
+                    low, high, group = self._index.key(number)
+                    keys.add(block, low, high, group)
+                    self._first[block] = i32(-number)
+                else:
+                    links[4 * last + LINK] = number << 32 | block
+                links[4 * number + LINK] = block
+                last = number
             number = following
 
     def forget_run(self, rows: vec[i64], block: i64, count: i64) -> None:

@@ -31,6 +31,7 @@ from blockwright.core.steps.state import State
 from blockwright.core.tables.ask import StepRequest, all_or_each, counts_of
 from blockwright.core.tables.changes import StepScratch
 from blockwright.core.tables.table import RequestTables
+from blockwright.core.tables.window import FOR_EVER
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError
 
 
@@ -101,6 +102,7 @@ def count_each(
     differs = len(news) > 0 or len(aheads) > 0
     changes = state.changes
     pending = changes.pending
+    quiet: i64 = FOR_EVER
     fresh: set[str] = set()
     new = each
     ahead: i64 = 0
@@ -119,9 +121,11 @@ def count_each(
         # The loop over a decoding batch is the hottest of all: what is checked by a call elsewhere is written out here.
         if is_plain and isinstance(held, RequestTables) and held.owner == owner:
             own: RequestTables = held
-            begin = own.num_written
+            begin = request._num_computed
             stop = begin + new
-            if begin == request._num_computed and new > 0 and own.batch != number and own.num_drafts == 0:
+            # Behind what is written it goes on within its lease alone, as in `check_ask`.
+            goes_on = begin == own.num_written or own.num_written < begin <= request._lease
+            if goes_on and new > 0 and own.batch != number and own.num_drafts == 0:
                 if stop + ahead <= own.in_place and (most > 0 or keeps_up(state, request, stop, ahead)):
                     # Kept to be put back: a request later in the batch may be wrong, and then none is served.
                     own.was_certain = own.num_certain
@@ -129,9 +133,10 @@ def count_each(
                     # law: LEN-1. As `count_step`: what was there before is certain, and what is known by now.
                     own.num_written = stop
                     own.num_certain = max(begin, min(stop, request._num_prompt + i64(len(request._output))))
+                    quiet = min(quiet, request._lease - stop)
                     i += 1
                     continue
-                if stop <= most and own.num_loading == 0:
+                if stop <= most and own.num_loading == 0 and not own.is_lost:
                     pending[changes.num_pending] = i32(i)
                     changes.num_pending += 1
                     own.batch = number
@@ -141,6 +146,7 @@ def count_each(
         changes.num_pending += 1
         check_one(state, request, new, ahead, count_at(drafts, i, 0), changes.ask, fresh)
         i += 1
+    changes.quiet = quiet
 
 
 def check_one(
@@ -230,6 +236,7 @@ def serve_each(
         ):
             serve_in_place(state, request, tables, ask.new)
             changes.has_begun = True
+            changes.quiet = min(changes.quiet, request._lease - tables.num_written)
             turn += 1
             continue
         ask.begin = request._num_computed
@@ -241,6 +248,7 @@ def serve_each(
                 request.hash_filled(ask.stop)
             changes.has_begun = True
             publish_step(state, request, tables, ask)
+            changes.quiet = min(changes.quiet, request._lease - ask.stop)
             names[turn] = request._request_id
             turn += 1
             continue
@@ -266,6 +274,7 @@ def serve_each(
         except BaseException:
             undo(state, request, tables, changes, changes.has_begun)
             raise
+        changes.quiet = min(changes.quiet, request._lease - ask.stop)
         room -= changes.grown
         names[turn] = request._request_id
         turn += 1
@@ -284,6 +293,8 @@ def serve_each(
     else:
         served = size
     done.num_served = int(served)
+    if not overlaps and size > 0 and served == size:
+        done.lease = int(max(0, changes.quiet))
     done.name(names, pending, size)
     done.tell(size * num_groups, changed, num_changed)
     done.new_block_ids = new_ids

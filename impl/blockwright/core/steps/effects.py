@@ -20,6 +20,7 @@ from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import ADMIT, EXTERNAL, FREE, GROW, HIT, NUM_HELD, NUM_NEW, PREEMPT, Journal
 from blockwright.core.pool.order.order import Wish
+from blockwright.core.steps.giving_up import give_up, num_kept
 from blockwright.core.steps.keeping import (
     ALL,
     NONE,
@@ -31,23 +32,32 @@ from blockwright.core.steps.keeping import (
     learn,
     save_states,
     trim_group,
+    want_output,
     wanted_dead,
     wanted_lengths,
 )
-from blockwright.core.steps.publication import awaited, note_due, publish_alike, publish_due, publish_taken
+from blockwright.core.steps.publication import (
+    count_last,
+    kept_inside,
+    make_keys,
+    note_due,
+    publish_alike,
+    publish_due,
+    publish_last,
+    publish_taken,
+)
 from blockwright.core.steps.state import Lookups, State
 from blockwright.core.steps.units import (
-    last_count,
-    last_published,
+    end_tails,
+    last_end,
     next_tail,
     own_parts,
-    publish_last,
     reserve_tails,
     tail_lengths,
 )
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.changes import StepScratch
-from blockwright.core.tables.table import NO_WANTS, GroupTable, RequestTables, held_blocks
+from blockwright.core.tables.table import GroupTable, RequestTables, held_blocks
 from blockwright.core.tables.window import FOR_EVER
 
 # ---------------------------------------------------------------------- a step in place
@@ -66,8 +76,22 @@ def count_step(state: State, request: Request, tables: RequestTables, stop: i64,
     else:
         known: i64 = request._num_prompt + i64(len(request._output))
         tables.num_certain = max(stop - new, min(stop, known))
+        # law: GIVEN-1. What the request's count covers now, should this step be given up.
+        tables.num_settled = stop - new
+        tables.num_given = stop
         if state.config.saves_states:  # tokens that are not known may be drafts, said or not
             tables.num_drafts = max(0, stop - known)
+
+
+def hear(state: State, request: Request, tables: RequestTables, count: i64) -> None:
+    """Count the steps of a request that its engine took within the lease, without a call. law: LEASE-1."""
+    if tables.num_written < count:
+        count_step(state, request, tables, count, 0, 0)
+
+
+def note_lease(state: State, request: Request, tables: RequestTables) -> None:
+    """Tell a request how far it may go on without a call. law: LEASE-1."""
+    request._lease = 0 if state.config.overlaps or tables.is_due else tables.in_place
 
 
 def serve_in_place(state: State, request: Request, tables: RequestTables, new: i64) -> None:
@@ -106,8 +130,9 @@ def publish_step(state: State, request: Request, tables: RequestTables, ask: Ste
     in_place = publish_alike(state, request, tables, ask)
     if state.config.unit > 0:
         in_place = note_due(state, request, tables, ask, False, in_place)
-    tables.in_place = min(in_place, tables.trim_at - 1)
+    tables.in_place = min(in_place, tables.trim_at)
     count_step(state, request, tables, ask.stop, ask.new, ask.drafts)
+    note_lease(state, request, tables)
 
 
 # ---------------------------------------------------------------------- any other step
@@ -201,6 +226,13 @@ def note_dead(state: State, tables: RequestTables, settled: i64, changes: StepSc
     changes.make_room()
 
 
+def note_prompt(state: State, request: Request) -> None:
+    """Note a prompt that is admitted, for those that begin alike. Takes no memory. law: UNIT-9."""
+    size, alignment = request._block_size, state.config.alignment
+    if size > 0:
+        state.last_prompts.note(request._words, request.num_keyed() // alignment * alignment // size)
+
+
 def widen(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
     num_groups = state.config.num_groups
     at: i64 = 0
@@ -257,8 +289,11 @@ def open_tables(state: State, request: Request, ask: StepRequest, changes: StepS
     tables.trim_at = trim_at
     tables.tenant = state.pool.tenant(request.cache_salt)
     wanted_lengths(state, request, tables, ask)
+    if state.last_prompts.are_kept() and request._block_size > 0:
+        request.hash_until(request.num_keyed() // request._block_size)
     if state.config.unit > 0:
         tables.tails = tail_lengths(state, request, ask.begin)
+        tables.end_tails = end_tails(state, request, ask.begin)
     if ask.hit_length % state.config.whole_alignment != 0:
         state.pool._reserve_copies(num_groups)
         changes.replaced = with_room(changes.replaced, 4 * num_groups)
@@ -307,10 +342,12 @@ def act(
     state.pool._serve(tables.tenant)
     if is_new:
         learn(state, ask)
+        note_prompt(state, request)
         adopt(state, request, tables, ask)
         if ask.hit_length % state.config.whole_alignment != 0:
             own_parts(state, tables, ask, changes)
     else:
+        hear(state, request, tables, ask.begin)
         if ask.settled >= tables.trim_at:
             trim_dead(state, tables, changes)
         if tables.is_forked:
@@ -325,9 +362,9 @@ def act(
     if is_new:
         for group, table in zip(state.groups, tables.by_group):
             group.fill_states(table)
-    inside: i64 = 0
-    if ask.checkpoint == 0:
-        inside = awaited(state, tables)
+    # One that was given up is not published any more, though its key may be known now.
+    inside: i64 = kept_inside(state, tables, ask.begin) if tables.checkpoint > 0 else 0
+    tables.checkpoint = inside
     if state.uniform_groups:
         in_place = publish_alike(state, request, tables, ask)
         if state.config.unit > 0:
@@ -336,10 +373,11 @@ def act(
         in_place = publish_taken(state, request, tables, ask)
     if ask.external > 0:
         in_place = 0
-    tables.in_place = min(in_place, tables.trim_at - 1)
+    tables.in_place = min(in_place, tables.trim_at)
     tables.num_loading = ask.external
-    tables.checkpoint = max(ask.checkpoint, inside)
+    tables.checkpoint = ask.checkpoint if ask.checkpoint > 0 else inside
     count_step(state, request, tables, ask.stop - ask.external, ask.new, ask.drafts)
+    note_lease(state, request, tables)
     journal = state.journal
     if journal is not None and is_new:
         note_admission(state, journal, request, tables, ask, changes, num_replaced)
@@ -597,7 +635,8 @@ def trim_passing(state: State, tables: RequestTables, changes: StepScratch) -> N
 def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) -> None:
     """Release all a request holds; behind a fence while a step or a load still touches it. law: REF-1, FENCE-1.
 
-    A state of its last step is published only if the step has run: it is not in flight, and `computed` covers it.
+    What it has computed for certain is published before, and what `computed` does not cover is given up. A state of its
+    last step is published only if that has run: it is not in flight, and `computed` covers it.
     """
     in_flight = len(state.steps) > 0 and tables.last_step >= state.steps[0].number
     # law: FLIGHT-1
@@ -607,31 +646,34 @@ def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) ->
     has_begun = False
     wish = tables.wish
     step = state.steps[int(tables.last_step - state.steps[0].number)] if in_flight else None
-    last: i64 = 0
-    if state.config.unit > 0 and not in_flight:
-        last = last_published(state, tables, tables.request, computed)
-    if state.config.unit > 0 and not in_flight:
-        tables.request.hash_filled(last_count(tables, tables.request))
+    request = tables.request
+    count = count_last(state, tables, request, computed, in_flight)
+    last = last_end(state, tables, request, count)
+    wants = all_wanted(state, tables, last)
+    if count > 0:
+        make_keys(state, request, count)
         reserve_tails(state, tables)
     try:
         if step is not None:
             step.wishes.append(wish)
-            step.wants.append(all_wanted(state, tables, resumes, last))
+            step.wants.append(wants)
             step.fenced.append(batch)
         elif waits:
             if wish is not None:
                 state.load_wishes[tables.request_id] = wish
-            state.load_wants[tables.request_id] = all_wanted(state, tables, resumes, last)
+            state.load_wants[tables.request_id] = wants
             state.loads[tables.request_id] = batch
         has_begun = True
+        if computed < tables.num_certain and state.config.caching:
+            give_up(state, tables, num_kept(state, tables, computed))
         run = tables.num_written - tables.num_drafts if state.config.unit == 0 else tables.num_certain
         if not in_flight and computed >= run:
             # The state was computed and is worth finding, though the request that left it is gone.
-            publish_due(state, tables, tables.request)
-        if state.config.unit > 0 and not in_flight:
-            publish_last(state, tables, tables.request, computed)
+            publish_due(state, tables, request)
+        if count > 0:
+            publish_last(state, tables, request, count, last, in_flight)
         state.due.remove(tables)
-        wants = NO_WANTS if waits else all_wanted(state, tables, resumes, last)
+        want_output(state, tables, wants, resumes, last)
         for group, table in zip(state.groups, tables.by_group):
             if not waits:
                 state.pool._begin_release(wish, group._block_size)

@@ -15,6 +15,8 @@ from mypy_extensions import i64
 from blockwright._text import printable
 from blockwright.core.keys.request import Request
 from blockwright.core.pool.journal import EVICTED, RESET, TRIMMED
+from blockwright.core.steps.state import State
+from blockwright.core.steps.units import has_room
 from blockwright.core.tables.group import GroupTables
 from blockwright.core.tables.window import MambaRule, Probe, common_hit
 from blockwright.kinds import ChunkedLocalAttentionSpec, KVCacheSpec, SlidingWindowSpec
@@ -30,6 +32,7 @@ class HitLimit(Enum):
     RESET = "was dropped by a reset of the prefix cache"
     NOT_ALIGNED = "would hit longer, but not by a multiple of the alignment"
     DRAFT_MARGIN = "the block after the hit, which a draft head recomputes"
+    NO_ROOM = "would hit, but not beside the state that is written: the pool is too small"
     NOT_ASKED = "not looked up: no caching, no keys, or prompt log-probabilities"
     OTHER_GROUP = "would hit longer; another group limits"
     UNKNOWN_LOSS = "is missing; explain_evictions=True would tell why"
@@ -144,8 +147,9 @@ def loss_named(loss: i64) -> HitLimit:
     return HitLimit.RESET if loss == RESET else HitLimit.NEVER_PUBLISHED
 
 
-def explain(groups: list[GroupTables], request: Request, alignment: i64, use_eagle: bool) -> HitExplanation:
+def explain(state: State, request: Request) -> HitExplanation:
     """Explain the hit of a request; nothing changes. law: EXPLAIN-1."""
+    groups, alignment, use_eagle = state.groups, state.config.alignment, state.config.eagle
     max_length: i64 = min(request.num_tokens - 1, request.num_keyed())
     pool = groups[0].block_pool if groups else None
     if pool is None or not pool.enable_caching or request.prompt_logprobs or request._block_size == 0:
@@ -172,6 +176,9 @@ def explain(groups: list[GroupTables], request: Request, alignment: i64, use_eag
         explain_group(at, group, probe, length, candidate, max_length)
         for at, (group, probe) in enumerate(zip(groups, probes))
     ]
+    if not has_room(state, request.num_tokens, length):
+        length, candidate = 0, max_length + 1
+        hits = [each._replace(missing_end=None, limit=HitLimit.NO_ROOM, cause=None) for each in hits]
     return HitExplanation(
         request.request_id,
         length,

@@ -12,11 +12,11 @@ from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import FORK, NUM_HELD, NUM_NEW
 from blockwright.core.steps.effects import undo
-from blockwright.core.steps.preconditions import check_keys, tables_of, tables_running
+from blockwright.core.steps.preconditions import check_keys, reach, refuse_lost, tables_of, tables_running
 from blockwright.core.steps.publication import publish_due
 from blockwright.core.steps.state import State
 from blockwright.core.steps.units import reserve_tails
-from blockwright.core.tables.table import GroupTable, RequestTables
+from blockwright.core.tables.table import GroupTable, RequestTables, held_blocks
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError, UnknownStepError, UnsupportedError
 
 
@@ -46,6 +46,7 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         new.wants_end = tables.wants_end
         new.wants_output = tables.wants_output
         new.tails = tables.tails
+        new.end_tails = tables.end_tails
         new.is_delayed = tables.is_delayed
         new.checkpoint = tables.checkpoint
         state.running[child._request_id] = new
@@ -65,13 +66,18 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         state.num_forks += 1
         tables.num_written = computed
         tables.num_certain = computed
+        if not state.config.overlaps:
+            tables.num_settled = computed
+            tables.num_given = computed
         tables.num_drafts = 0
         tables.is_forked = True
         # The parent's next step may write to a block that is shared now, so it must take the careful way.
         tables.in_place = 0
+        parent._lease = child._lease = 0
         new.num_written = computed
         new.num_certain = computed
         new.num_settled = tables.num_settled
+        new.num_given = computed
         new.trim_at = tables.trim_at
         new.is_forked = True
         child._held = new
@@ -95,8 +101,9 @@ def check_fork(state: State, parent: Request, tables: RequestTables, child: Requ
         raise DuplicateRequestError(f"child: {child.request_id!r} runs already; fork to a request of another id")
     if tables.num_loading > 0:
         raise InvalidArgumentError(f"parent: tokens of {name!r} are being loaded; call finish_load first")
+    refuse_lost(tables)
     computed = parent._num_computed
-    known = min(int(tables.num_written), parent.num_tokens)
+    known = min(reach(state, tables, int(computed)), parent.num_tokens)
     if state.config.overlaps:
         if len(state.steps) > 0 and tables.last_step >= state.steps[0].number:
             raise UnknownStepError(f"parent: a step in flight computes tokens of {name!r}; settle it first")
@@ -108,7 +115,8 @@ def check_fork(state: State, parent: Request, tables: RequestTables, child: Requ
         )
     if state.config.runs_ahead:
         raise UnsupportedError(f"parent: the recurrent states of {name!r} run ahead (runs_ahead=True): it has no fork")
-    if state.config.most_drafts >= 0 and computed != int(tables.num_written - tables.num_drafts):
+    is_elsewhere = computed <= tables.num_written and computed != tables.num_written - tables.num_drafts
+    if state.config.most_drafts >= 0 and is_elsewhere:
         raise UnsupportedError(
             f"parent: the recurrent state after {computed} tokens of {name!r} is an accepted draft's, which is not "
             "shared; compute its next step before forking it"
@@ -146,3 +154,15 @@ def take_copies(state: State) -> list[list[tuple[int, int]]]:
             state.tear()
         raise
     return copies
+
+
+def num_held_alone(state: State, tables: RequestTables) -> int:
+    """Return how many blocks a request alone holds: ``num_blocks_held_alone``. O(blocks). law: ALONE-1."""
+    pool = state.pool
+    pool.require_whole()
+    count: i64 = 0
+    for table in tables.by_group:
+        for block in held_blocks(table):
+            if block != 0 and pool.ref_count(i64(block)) == 1:
+                count += 1
+    return count

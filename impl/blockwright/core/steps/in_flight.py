@@ -18,7 +18,7 @@ from blockwright.core.keys.request import Request, count_of
 from blockwright.core.pool.facts import LOADED, SETTLE, START, STEP
 from blockwright.core.steps.effects import know_sources, release_batch, vacate
 from blockwright.core.steps.preconditions import tables_of
-from blockwright.core.steps.publication import make_keys, publish_all_due, publish_due, publish_filled
+from blockwright.core.steps.publication import NOT_RUN, make_keys, publish_all_due, publish_due, publish_filled
 from blockwright.core.steps.state import State, StepInFlight
 from blockwright.core.steps.units import publish_tails, reserve_all_tails, reserve_tails
 from blockwright.core.tables.table import RequestTables
@@ -172,6 +172,8 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
             f"num_loaded_tokens: {count} of {tables.num_loading} that {request.request_id!r} was to load"
         )
     is_whole = count == tables.num_loading
+    # The block for the state at the end of a load that came in part was given no state. law: PUB-1
+    has_state = is_whole or state.config.most_drafts < 0
     # One token is left to compute: a model gives no logits for tokens that were loaded.
     stop = min(tables.num_written + count, i64(request.num_tokens) - 1)
     reserve_tails(state, tables, stop)
@@ -182,13 +184,14 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
         tables.num_written = stop
         tables.num_certain = stop
         tables.num_settled = stop
+        tables.num_given = stop
         if state.config.caching:
-            publish_filled(state, tables, request, stop, stop)
-            if state.config.unit > 0 and request._block_size > 0:
+            publish_filled(state, tables, request, stop, stop if has_state else NOT_RUN)
+            if has_state and state.config.unit > 0 and request._block_size > 0:
                 publish_tails(state, tables, request, stop)
         # Layers may lack what the next token reads. Starting again finds the longest prefix that all have.
         if not is_whole:
-            vacate(state, tables, stop, True)
+            vacate(state, tables, stop if has_state else NOT_RUN, True)
             request._held = None
         if journal is not None:
             base = journal._add(LOADED, request._request_id, count, state.pool._num_free)

@@ -145,22 +145,29 @@ def within(state: State, length: i64) -> i64:
     return max(length - state.margin, 0) // config.alignment * config.alignment
 
 
-def all_wanted(state: State, tables: RequestTables, resumes: bool, last: i64) -> vec[i64]:
-    """Return the lengths that a request wants kept as it ends or is preempted. O(groups).
+def all_wanted(state: State, tables: RequestTables, last: i64) -> vec[i64]:
+    """Return the lengths that a request wants kept as it ends or is preempted; `want_output` puts its output in. O(1).
 
-    Where hits may end inside blocks, it has published `last` tokens as it let go of them.
+    Where hits may end inside blocks, it publishes `last` tokens as it lets go of them.
     """
     if state.pool._passing is None:
         return NO_WANTS
+    wants = append(tables.wants[:], 0)
+    return append(wants, last) if last > 0 else wants
+
+
+def want_output(state: State, tables: RequestTables, wants: vec[i64], resumes: bool, last: i64) -> None:
+    """Put into these lengths that of all that a request has published by now. O(groups); takes no memory."""
+    if state.pool._passing is None:
+        return
     count = state.config.max_len
     for group, table in zip(state.groups, tables.by_group):
         if not group.is_encoder:
             count = min(count, table.num_published * group._block_size)
-    wants = tables.wants
     end = within(state, max(count, last))
     if not resumes and not tables.wants_output and end >= max(wants[_PROMPT], wants[_HIT], wants[_JUNCTION]):
         end = 0
-    return append(append(wants[:], end), last) if last > 0 else append(wants[:], end)
+    wants[_OUTPUT] = end
 
 
 def begin_wanted(state: State, group: GroupTables, wants: vec[i64]) -> None:
@@ -178,8 +185,18 @@ def begin_wanted(state: State, group: GroupTables, wants: vec[i64]) -> None:
             group.want(passing, held(group, wants, wants[i]))
             i += 1
         if passing.every > 0:
-            group.want_each(passing, passing.every)
+            group.want_each(passing, passing.every, asked_until(wants))
         note_ends(passing, group, wants)
+
+
+def asked_until(wants: vec[i64]) -> i64:
+    """Return the longest of the lengths that a request wanted kept when it was admitted. O(1)."""
+    most: i64 = 0
+    i: i64 = 0
+    while i < min(_OUTPUT, i64(len(wants))):
+        most = max(most, wants[i])
+        i += 1
+    return most
 
 
 def held(group: GroupTables, wants: vec[i64], length: i64) -> i64:
@@ -259,8 +276,7 @@ def wanted_dead(state: State, tables: RequestTables, changes: StepScratch) -> i6
     Most steps that decode are of the first two, and let go of the blocks of all groups at once. O(groups).
     """
     wants, passing = tables.wants, state.pool._passing
-    if passing is not None and passing.every > 0:
-        return SOME
+    has_multiples = passing is not None and passing.every > 0
     found: i64 = SOME
     at: i64 = 0
     while at < state.config.num_groups:
@@ -270,6 +286,8 @@ def wanted_dead(state: State, tables: RequestTables, changes: StepScratch) -> i6
             size = group._block_size
             start = i64(changes.dead[at]) * size
             end = i64(changes.dead_ends[at]) * size
+            if has_multiples and start <= tables.wants_end:
+                return SOME
             k: i64 = i64(len(wants)) if start > tables.wants_end else 0
             while k < i64(len(wants)):
                 length: i64 = wants[k]

@@ -138,6 +138,7 @@ class BatchAllocation:
         num_tables: tables of the batch's requests, one per slice; -1 where the offsets were given.
         replaced_entries: four numbers each: index of the request, group, table index, and the block that is there now,
             because the one before is shared with a fork.
+        lease: how many tokens more each request of the batch may take before one needs a call; 0 if one was refused.
         number: a later batch of the manager, or of a copy of it, has a greater one; 0 if it is not known.
         request_ids: of the requests of the batch, in order, "" where a step changed only counts. One that published,
             or was looked through for entries to null, is named though its table may be as it was. Empty: not known.
@@ -157,6 +158,7 @@ class BatchAllocation:
     ) -> None:
         self.num_served = num_served
         self.refused = refused
+        self.lease = 0
         self.new_block_ids: vec[i32] = new_block_ids
         self.nulled_entries: vec[i32] = nulled_entries
         self.replaced_entries: vec[i32] = replaced_entries

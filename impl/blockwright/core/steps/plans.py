@@ -16,7 +16,7 @@ from blockwright.core.pool.pool import BlockPool
 from blockwright.core.steps.outcomes import Fits, Never, NotNow, Plan
 from blockwright.core.steps.publication import trim_end
 from blockwright.core.steps.state import State
-from blockwright.core.steps.units import check_part_copied, count_outgrown, num_parts_to_copy, num_replaced_shares
+from blockwright.core.steps.units import count_outgrown, count_part, has_room
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.group import LAST_STATE, GroupTables, layout_for
 from blockwright.core.tables.table import RequestTables
@@ -80,12 +80,8 @@ def count_new(state: State, request: Request, ask: StepRequest) -> None:
                 ask.demand += free
                 if group.keeps_all:
                     shared += live - free
-                if ask.hit_length % group._block_size != 0:
-                    check_part_copied(state, ask, at)
-                    copies = num_parts_to_copy(state, ask, at, False)
-                    ask.demand += copies
-                    own += copies
-                    shared -= num_replaced_shares(state, ask, at) if copies > 0 else 0
+                if ask.hit_length % group._block_size != 0 and count_part(state, ask, at) > 0 and group.keeps_all:
+                    shared -= 1
         # law: READ-1
         missing = group.missing_in(held + group.num_dead(held, kept), ask) + group.num_states
         ask.demand += missing
@@ -100,6 +96,10 @@ def count_new(state: State, request: Request, ask: StepRequest) -> None:
     ask.most = max(own, whole)
     # Full attention never gives its hit back, so what it shares is not needed again for the whole request.
     ask.missing = max(ask.demand, whole - shared) + spare - pool._num_free
+    ask.saves = ask.outgrown > 0 and ask.missing + ask.outgrown <= 0
+    if ask.saves:
+        ask.demand += ask.outgrown
+        ask.missing += ask.outgrown
 
 
 def most_in_steps(state: State, num_tokens: i64, ask: StepRequest) -> i64:
@@ -238,8 +238,9 @@ def can_load(state: State, request: Request, num_new_computed_tokens: int, num_e
     """Return whether a new request could ever load tokens after a hit. See `KVCacheManager.can_load`."""
     state.pool.require_whole()
     ask = StepRequest()
-    ask.hit_length = count_of("num_new_computed_tokens", num_new_computed_tokens)
-    ask.external = count_of("num_external_computed_tokens", num_external_computed_tokens)
+    hit: i64 = count_of("num_new_computed_tokens", num_new_computed_tokens)
+    ask.hit_length = hit // state.config.whole_alignment * state.config.whole_alignment  # law: LOAD-2
+    ask.external = hit - ask.hit_length + count_of("num_external_computed_tokens", num_external_computed_tokens)
     ask.begin = ask.hit_length
     ask.stop = ask.begin + ask.external
     ask.known = request.num_tokens
@@ -247,8 +248,9 @@ def can_load(state: State, request: Request, num_new_computed_tokens: int, num_e
     # Nothing is computed by a load, so that no slots beyond its tokens are needed.
     ask.slots = ask.stop
     count_new(state, request, ask)
-    ends_with_blocks = state.config.unit == 0 or ask.hit_length % state.config.whole_alignment == 0
-    return bool(ends_with_blocks and ask.stop <= state.config.max_len and ask.most < state.pool.num_blocks)
+    is_short = ask.stop <= state.config.max_len and ask.most < state.pool.num_blocks
+    # The request goes on from there as from a hit.
+    return bool(is_short and has_room(state, request.num_tokens, ask.stop))
 
 
 def request_version(state: State, request: Request, tables: RequestTables | None) -> tuple[int, ...]:

@@ -5,15 +5,16 @@ Each check raises one typed error that names the argument and the remedy, and le
 
 from __future__ import annotations
 
-from mypy_extensions import i64
+from librt.vecs import vec
+from mypy_extensions import i32, i64
 
 from blockwright.core.keys.request import Request, no_request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.steps.publication import publishes_now
 from blockwright.core.steps.state import State
-from blockwright.core.steps.units import check_unit
+from blockwright.core.steps.units import check_unit, next_tail
 from blockwright.core.tables.ask import StepRequest
-from blockwright.core.tables.table import RequestTables
+from blockwright.core.tables.table import GroupTable, RequestTables
 from blockwright.errors import (
     DuplicateRequestError,
     InvalidArgumentError,
@@ -102,11 +103,42 @@ def is_in_place(state: State, request: Request, tables: RequestTables, new: i64,
     """
     # Each comparison refuses what the careful way would look at; whatever is left cannot be wrong.
     begin = request._num_computed
-    if not tables.num_certain <= begin <= tables.num_written or new == 0 or begin + new + ahead > tables.in_place:
+    if begin < tables.num_certain or new == 0 or begin + new + ahead > tables.in_place:
+        return False
+    if begin > tables.num_written and begin > leased(state, tables):
         return False
     if state.config.most_drafts >= 0 and not keeps_up(state, request, begin + new, ahead):
         return False
     return not state.config.overlaps or (len(state.steps) > 0 and tables.last_step != state.num_steps)
+
+
+def leased(state: State, tables: RequestTables) -> i64:
+    """Return the tokens up to which no step of a request needs a call; 0 if each does. O(groups). law: LEASE-1."""
+    if state.config.overlaps or tables.num_loading > 0 or tables.is_due or tables.is_lost:
+        return 0
+    quiet = state.config.max_len
+    if state.config.unit > 0:
+        quiet = 0 if tables.is_delayed else min(quiet, next_tail(tables) - 1)
+    for group, table in zip(state.groups, tables.by_group):
+        if tables.is_forked and group.shares_from(table, tables.num_certain):
+            return 0
+        if state.config.unit > 0 and not group.is_row() and has_found(state, table):
+            return 0
+        slots = group.in_place_slots(table, state.config.caching, tables.num_certain)
+        quiet = min(quiet, slots, group.next_death(table))
+    return quiet
+
+
+def has_found(state: State, table: GroupTable) -> bool:
+    """Return whether a state is found inside its block, where the next step may write. O(1). law: UNIT-7."""
+    count: i64 = len(table.blocks)
+    return count > 0 and state.pool.has_tail(i64(table.blocks[count - 1]))
+
+
+def reach(state: State, tables: RequestTables, count: int) -> int:
+    """Return the tokens that a running request may be said to have computed: written ones, or those of its lease."""
+    written = int(tables.num_written)
+    return written if count <= written else max(written, int(leased(state, tables)))
 
 
 def keeps_up(state: State, request: Request, stop: i64, ahead: i64) -> bool:
@@ -119,11 +151,15 @@ def check_ask(state: State, request: Request, tables: RequestTables | None, ask:
     """Check a step against the request's state, and fill in where the step begins and ends."""
     written: i64 = 0 if tables is None else tables.num_written
     computed = request._num_computed
+    if computed > written and tables is not None:
+        written = max(written, leased(state, tables))
     if computed < 0 or computed > written:
         raise InvalidArgumentError(
             f"num_computed_tokens: request {request.request_id!r} has {computed} computed tokens, but slots "
             f"written for only {written} tokens; a request that was freed starts again at 0"
         )
+    if ask.external > 0 and ask.hit_length % state.config.whole_alignment != 0:
+        cut_for_load(state, request, ask)
     ask.begin = computed + ask.hit_length
     ask.known = request._num_prompt + i64(len(request._output))
     ask.stop = ask.begin + ask.external + ask.new
@@ -132,8 +168,8 @@ def check_ask(state: State, request: Request, tables: RequestTables | None, ask:
         raise InvalidArgumentError("num_new_tokens: must be at least 1 (or 0 together with a hit or a load)")
     if ask.new == 0 and ask.hit_length % state.config.whole_alignment != 0:
         raise InvalidArgumentError(
-            f"num_new_tokens: a hit of {ask.hit_length} tokens ends inside a block, so it needs a token to compute; "
-            "tokens are loaded after a hit that ends with its blocks, or without one"
+            f"num_new_tokens: a hit of {ask.hit_length} tokens ends inside a block, so it needs a token to compute, or "
+            "tokens to load (num_external_computed_tokens)"
         )
     if ask.external > 0 or ask.encoder > 0:
         check_admission(state, request, tables, ask)
@@ -161,8 +197,18 @@ def check_ask(state: State, request: Request, tables: RequestTables | None, ask:
         request.hash_filled(ask.stop)
 
 
+def refuse_lost(tables: RequestTables) -> None:
+    """Raise `StaleHitError` if a request holds blocks of a step that was given up. law: GIVEN-1."""
+    if tables.is_lost:
+        raise StaleHitError(
+            f"request: {tables.request_id!r} began on blocks of a step that was given up, which nobody has written; "
+            "free it, set num_computed_tokens = 0, and look it up again"
+        )
+
+
 def check_growth(state: State, request: Request, tables: RequestTables, computed: i64) -> None:
     """Check that a running request can go on from `computed` tokens."""
+    refuse_lost(tables)
     if computed < tables.num_certain:
         raise InvalidArgumentError(
             f"num_computed_tokens: request {request.request_id!r} went back from {tables.num_written} to {computed}, "
@@ -352,3 +398,28 @@ def check_hit(
         )
     ask.hit = blocks
     ask.hit_length = expected
+
+
+def cut_for_load(state: State, request: Request, ask: StepRequest) -> None:
+    """Cut a hit that ends inside a block to its whole blocks, and load the part again with what follows it.
+
+    The load writes whole blocks, so that it needs its own, and the part of the hit might be copied only later. law:
+    LOAD-2.
+
+    Raises:
+        StaleHitError: the hit, its part included, does not hold any more.
+    """
+    hit = ask.hit
+    length: i64 = ask.hit_length // state.config.whole_alignment * state.config.whole_alignment
+    if hit is not None:
+        ids: list[vec[i32]] = []
+        for group, blocks in zip(state.groups, hit.ids):
+            if not hit.is_fresh(request):
+                keys = request.keys(group._block_size // request._block_size)
+                group.check_hit(blocks, keys, ask.hit_length)
+            ids.append(blocks[: length // group._block_size])
+        whole = KVCacheBlocks(state.pool, ids)
+        whole.stamp(request)
+        ask.hit = whole if length > 0 else None
+    ask.external += ask.hit_length - length
+    ask.hit_length = length

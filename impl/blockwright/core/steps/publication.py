@@ -13,7 +13,7 @@ from mypy_extensions import i64
 
 from blockwright.core.keys.request import Request
 from blockwright.core.steps.state import State
-from blockwright.core.steps.units import next_tail, publish_tails
+from blockwright.core.steps.units import next_tail, num_certain, publish_last_part, publish_tails
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.group import GroupTables
 from blockwright.core.tables.table import GroupTable, RequestTables
@@ -26,6 +26,11 @@ def publishes_now(state: State, ask: StepRequest) -> bool:
     """Return whether a step publishes the blocks that it fills, rather than a later call."""
     config = state.config
     return config.caching and not (ask.is_delayed or config.settles or ask.external > 0)
+
+
+def is_put_off(ask: StepRequest) -> bool:
+    """Return whether a step puts publication off: then its request ends without it."""
+    return ask.is_delayed or ask.external > 0 or ask.new == 0
 
 
 def make_keys(state: State, request: Request, count: i64) -> None:
@@ -85,6 +90,11 @@ def note_due(
     # The state before this step's is published now: a step that follows shows that it has run.
     if tables.is_due:
         publish_due(state, tables, request)
+    # A state inside that an earlier step has left, and put off, is published as well once this one has run.
+    if tables.checkpoint > 0 and publishes_now(state, ask) and ask.new > 0 and awaited(state, tables) > 0:
+        end = ask.stop if state.config.runs_ahead else ask.certain
+        is_due = is_due or end <= request._num_prompt + i64(len(request._output))
+    tables.is_delayed = is_put_off(ask)
     if state.config.unit > 0:
         known: i64 = request._num_prompt + i64(len(request._output))
         publishes = publishes_now(state, ask)
@@ -92,7 +102,6 @@ def note_due(
         if tail <= min(ask.stop, known):
             drafts = ask.drafts if state.config.overlaps else ask.stop - known
             is_due = is_due or (publishes and ask.new > 0 and not (state.config.runs_ahead and drafts > 0))
-        tables.is_delayed = not publishes or ask.new == 0
         # A step that reaches a tail, or follows one that has, takes the careful way. law: UNIT-3.
         in_place = min(in_place, tail - 1)
         if is_due or tables.is_delayed:
@@ -115,6 +124,7 @@ def publish_alike(state: State, request: Request, tables: RequestTables, ask: St
     end = (start + 1) * size  # tokens that fill the next entry
     if ask.stop < end:
         return min(in_place, end - 1)
+    tables.is_delayed = is_put_off(ask)  # of interest only where a block is full
     num_filled = min(ask.stop, request.num_keyed())
     if num_filled >= end and request._block_size > 0 and publishes_now(state, ask):
         pool = state.pool
@@ -148,6 +158,43 @@ def publish_filled(state: State, tables: RequestTables, request: Request, count:
         publish_to(group, table, request, count, stopped, tables.checkpoint)
 
 
+def count_last(state: State, tables: RequestTables, request: Request, computed: i64, in_flight: bool) -> i64:
+    """Return how many tokens a request has computed for certain as it lets go of its blocks, to be published.
+
+    With a step in flight, those that are settled, whatever the engine's count. None if it puts publication off, if
+    something that it held was forgotten, or if the count does not cover its last step, which then has not run.
+    law: PUB-5, FORGET-6.
+    """
+    config = state.config
+    if not config.caching or tables.is_delayed or request._block_size <= 0:
+        return 0
+    if tables.by_group[0].num_published > config.max_len:  # private: something that it held was forgotten
+        return 0
+    count = num_certain(tables, request)
+    if in_flight:
+        count = min(count, tables.num_settled)
+    return count if in_flight or computed >= count else 0
+
+
+def publish_last(state: State, tables: RequestTables, request: Request, count: i64, end: i64, in_flight: bool) -> None:
+    """Publish what `count` tokens filled, as a request lets go of its blocks, and the part up to `end`. law: PUB-5.
+
+    A state where its last step stopped. One that has run ahead is known if all that was written holds. The caller has
+    made room and keys; takes no memory, except for events. O(blocks that are not published).
+    """
+    stopped = tables.num_written - tables.num_drafts
+    ahead = state.config.runs_ahead
+    if in_flight or (ahead and count < tables.num_written):
+        stopped = NOT_RUN
+    if not ahead and NOT_RUN < stopped < count:  # drafts that hold have states elsewhere
+        for group, table in zip(state.groups, tables.by_group):
+            if not group.is_row():
+                publish_to(group, table, request, stopped, stopped, tables.checkpoint)
+    publish_filled(state, tables, request, count, stopped)
+    if end > 0:
+        publish_last_part(state, tables, request, end)
+
+
 def leaves_due(state: State, tables: RequestTables, request: Request) -> bool:
     """Return whether the last step leaves a state or a tail that is published once it has run. law: PUB-1.
 
@@ -164,6 +211,13 @@ def leaves_due(state: State, tables: RequestTables, request: Request) -> bool:
     return awaited(state, tables) > 0 or any([each.leaves_state(stopped) for each in state.groups])
 
 
+def make_private(state: State, tables: RequestTables) -> None:
+    """Let a running request publish nothing more: publication has passed more entries than there are."""
+    for table in tables.by_group:
+        table.num_published = state.config.max_len + 1
+    tables.num_tails = i64(len(tables.tails))
+
+
 def awaited(state: State, tables: RequestTables) -> i64:
     """Return the tokens after which a step left states inside that are still to be published, or 0."""
     inside = tables.checkpoint
@@ -172,9 +226,22 @@ def awaited(state: State, tables: RequestTables) -> i64:
     return 0
 
 
+def kept_inside(state: State, tables: RequestTables, settled: i64) -> i64:
+    """Return the tokens after which a state inside is kept for its publication once some are settled, or 0.
+
+    Only while the request goes on in the block behind it, so that states do not pile up. law: MAMBA-1, MAMBA-7.
+    """
+    inside = awaited(state, tables)
+    if inside > 0:
+        for group in state.groups:
+            if not group.is_row() and settled > inside + group._block_size:
+                return 0
+    return inside
+
+
 def trim_end(state: State, tables: RequestTables, settled: i64) -> i64:
     """Return the tokens that tables are trimmed for: none beyond a state still to be published. law: MAMBA-7."""
-    inside = awaited(state, tables)
+    inside = kept_inside(state, tables, settled)
     return min(settled, inside) if inside > 0 else settled
 
 
@@ -188,6 +255,8 @@ def publish_due(state: State, tables: RequestTables, request: Request) -> None:
     if not state.due.remove(tables):
         return
     stopped = tables.num_written - tables.num_drafts
+    if not state.config.overlaps:
+        tables.num_settled = max(tables.num_settled, stopped)
     for group, table in zip(state.groups, tables.by_group):
         if not group.is_row():
             publish_to(group, table, request, stopped, stopped, tables.checkpoint)

@@ -6,13 +6,13 @@ Plain records: the functions of the other modules read and write them, and the p
 from __future__ import annotations
 
 import math
-from typing import final
+from typing import Final, final
 
 from librt.vecs import append, pop, vec
 from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig
-from blockwright.core.keys.packed import zeros32
+from blockwright.core.keys.packed import zeros32, zeros64
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import Journal
 from blockwright.core.pool.order.order import Wish
@@ -22,6 +22,9 @@ from blockwright.core.tables.group import GroupTables
 from blockwright.core.tables.table import RequestTables
 
 _owners = [0]
+
+LAST_PROMPTS: Final = 32
+"""How many prompts are remembered: requests that share a beginning seldom have more others between them."""
 
 
 @final
@@ -228,6 +231,83 @@ class Lookups:
         return twin
 
 
+@final
+class LastPrompts:
+    """The keys of the last prompts that were admitted: where no layer shows a junction, they tell where prompts part.
+
+    None of them begins like a whole other one. law: UNIT-9.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._prompts: list[vec[i64]] = [vec[i64]() for _ in range(limit)]
+        self._counts: vec[i64] = zeros64(limit)
+
+    def copy(self) -> LastPrompts:
+        twin = LastPrompts(0)
+        twin._prompts = self._prompts[:]
+        twin._counts = self._counts[:]
+        return twin
+
+    def are_kept(self) -> bool:
+        return len(self._prompts) > 0
+
+    def clear(self) -> None:
+        """Forget them all. O(their limit); takes no memory."""
+        at: i64 = 0
+        while at < i64(len(self._counts)):
+            self._counts[at] = 0
+            at += 1
+
+    def num_alike(self, words: vec[i64], count: i64) -> i64:
+        """Return how many of the first `count` keys some prompt begins with. O(prompts x log keys).
+
+        A key tells all tokens before it, so that of two prompts the keys are equal up to one, and differ behind it.
+        """
+        found: i64 = 0
+        at: i64 = 0
+        while at < i64(len(self._counts)):
+            prompt = self._prompts[at]
+            first, stop = found, min(count, self._counts[at])
+            while first < stop:
+                # Most prompts begin otherwise, so that the first key which would lengthen what is found is asked first.
+                middle = found if first == found else (first + stop) // 2
+                if is_key(prompt, words, middle):
+                    first = middle + 1
+                else:
+                    stop = middle
+            found = first
+            at += 1
+        return found
+
+    def note(self, words: vec[i64], count: i64) -> None:
+        """Note the first `count` keys of a prompt as the last, in place of one that it goes on from, or of the oldest.
+
+        Nothing is noted that a prompt begins with. O(prompts); takes no memory.
+        """
+        place: i64 = 0
+        at: i64 = 0
+        while at < i64(len(self._counts)):
+            each = min(self._counts[at], count)
+            if each > 0 and is_key(self._prompts[at], words, each - 1):
+                if each == count:
+                    return
+                place = at
+            at += 1
+        if count == 0 or at == 0:
+            return
+        while place + 1 < at:
+            self._prompts[place] = self._prompts[place + 1]
+            self._counts[place] = self._counts[place + 1]
+            place += 1
+        self._prompts[place] = words
+        self._counts[place] = count
+
+
+def is_key(words: vec[i64], others: vec[i64], at: i64) -> bool:
+    """Return whether two prompts have a key in common, and so all tokens before it."""
+    return words[2 * at] == others[2 * at] and words[2 * at + 1] == others[2 * at + 1]
+
+
 def runs_of(groups: list[GroupTables]) -> vec[i32]:
     """Return, per group, where the run of groups ends whose tables have its table's shape at all times."""
     ends = zeros32(len(groups))
@@ -250,8 +330,8 @@ class State:
         owner: number of the manager, by which a request knows its own tables; -1 once a call ended in mid-change.
         margin: tokens after a hit that must be cached too, and are computed again.
         running: the tables of each request, oldest first.
-        num_batches, num_forks, num_forgets, num_steps: batches served, forks made, calls of `forget`, and steps started
-            so far.
+        num_batches, num_forks, num_forgets, num_steps: batches served, forks made, times that blocks which several hold
+            may have lost their keys, and steps started so far.
         steps: those in flight, oldest first.
         loads, load_wishes, load_wants: blocks that wait for a load of a released request, the hint for them, and the
             lengths of hits that the request wanted kept.
@@ -259,6 +339,7 @@ class State:
         changes: of the step that is being made.
         nothing: the answer of a step that takes no block.
         lookups: those of requests that have been admitted, for `PrefixCacheStats`.
+        last_prompts: what tells recurrent layers alone where prompts part.
         journal: where facts are written, if anywhere. The pool writes to the same.
     """
 
@@ -285,6 +366,9 @@ class State:
         self.changes = StepScratch(config.num_groups, runs_of(groups))
         self.nothing = KVCacheBlocks(pool, [vec[i32]() for _ in groups])
         self.lookups = Lookups()
+        learns = config.caching and config.most_drafts >= 0 and (config.unit > 0 or pool._passing is not None)
+        shown = any([group.keeps_all for group in groups])
+        self.last_prompts = LastPrompts(LAST_PROMPTS if learns and not shown else 0)
         self.journal: Journal | None = None
 
     def copy(self) -> State:
@@ -308,6 +392,7 @@ class State:
         for tables in self.due.in_order():
             twin.due.add(twin.running[tables.request_id])
         twin.lookups = self.lookups.copy()
+        twin.last_prompts = self.last_prompts.copy()
         if self.journal is not None:
             twin.journal = self.journal.copy()
             pool._facts = twin.journal

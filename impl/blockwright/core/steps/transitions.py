@@ -14,15 +14,17 @@ from mypy_extensions import i32, i64
 from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import FORGET, HIT, LOOKUP, PUBLISH, RESET
-from blockwright.core.steps.effects import note_release, serve, vacate
+from blockwright.core.steps.effects import hear, note_release, serve, vacate
 from blockwright.core.steps.keeping import trim_group
 from blockwright.core.steps.outcomes import Fits, Plan
 from blockwright.core.steps.plans import request_version
-from blockwright.core.steps.preconditions import tables_of, tables_running
+from blockwright.core.steps.preconditions import leased, reach, tables_of, tables_running
 from blockwright.core.steps.publication import (
     NOT_RUN,
+    kept_inside,
     leaves_due,
     make_keys,
+    make_private,
     publish_filled,
     publishes_now,
     trim_end,
@@ -30,9 +32,10 @@ from blockwright.core.steps.publication import (
 from blockwright.core.steps.state import State
 from blockwright.core.steps.units import (
     check_unit,
-    last_count,
+    has_room,
     longest_inside,
     may_end_inside,
+    num_certain,
     publish_tails,
     reserve_tails,
     with_tail,
@@ -59,15 +62,23 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
     rules = [group.rule for group in state.groups]
     num_computed = common_hit(rules, probes, config.whole_alignment, max_length)
     junction = longest_of_all(rules, probes, config.whole_alignment, max_length)
-    if state.config.unit > 0 and may_end_inside(state):
-        most = max_length
-        if state.pool._passing is not None:
-            full = [group for group in state.groups if group.keeps_all]
+    if state.config.unit > 0:
+        most, ends_inside = max_length, may_end_inside(state)
+        full = [group for group in state.groups if group.keeps_all]
+        # Without any part of a block, layers that read everything may still part inside a larger block of others.
+        is_smaller = any([group._block_size < state.config.most_size for group in full])
+        if 0 < len(full) < len(state.groups) and (ends_inside or is_smaller):
             those = [probe for probe, group in zip(probes, state.groups) if group.keeps_all]
-            if len(full) > 0:
-                junction = longest_inside(state, request, full, those, junction, max_length)
-                most = junction  # no hit is longer than that of some of its groups
-        num_computed = longest_inside(state, request, state.groups, probes, num_computed, most)
+            junction = longest_inside(state, request, full, those, junction, max_length)
+            most = junction  # no hit is longer than that of some of its groups
+        if ends_inside:
+            num_computed = longest_inside(state, request, state.groups, probes, num_computed, most)
+    if state.last_prompts.are_kept():
+        junction = parting(state, request, max_length)
+    if not has_room(state, request.num_tokens, num_computed):
+        num_computed = 0
+    if junction > num_computed and not has_room(state, request.num_tokens, junction):
+        junction = 0
     journal = state.journal
     if journal is not None:
         journal._stamp()
@@ -88,6 +99,14 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
     # An admission right after the lookup then need not compare the blocks with their keys again.
     hit.stamp(request)
     return hit, num_computed
+
+
+def parting(state: State, request: Request, max_length: i64) -> i64:
+    """Return the longest hit up to which the prompt is that of one of the last. law: UNIT-9."""
+    size, alignment = request._block_size, state.config.alignment
+    count = max_length // size
+    request.hash_until(count)
+    return state.last_prompts.num_alike(request._words, count) * size // alignment * alignment
 
 
 def commit(state: State, plan: Plan) -> KVCacheBlocks:
@@ -111,21 +130,28 @@ def publish(state: State, request: Request, num_computed_tokens: int, has_run: b
     config = state.config
     tables = tables_running(state, request)
     tables.request = request
-    known = min(int(tables.num_settled if config.settles else tables.num_written), request.num_tokens)
     count = operator.index(num_computed_tokens)
+    # law: PUB-3
+    done, what = (int(tables.num_settled), "settled") if config.settles else (reach(state, tables, count), "written")
+    known = min(done, request.num_tokens)
     if not 0 <= count <= known:
         raise InvalidArgumentError(
-            f"num_computed_tokens: must be within 0..{known}, the known and written tokens of "
+            f"num_computed_tokens: must be within 0..{known}, the known and {what} tokens of "
             f"{request.request_id!r}, not {num_computed_tokens}"
+            + ("; settle_step publishes those of later steps" if config.settles else "")
         )
     make_keys(state, request, count)
     reserve_tails(state, tables)
-    is_delayed = tables.is_delayed and count < last_count(tables, request)
+    # What is being loaded is not certain yet.
+    is_delayed = tables.is_delayed and count < min(num_certain(tables, request), tables.num_written)
     journal = state.journal
     if journal is not None:
         journal._stamp()
     try:
+        hear(state, request, tables, count)
         tables.num_certain = max(tables.num_certain, count)
+        if not config.overlaps:
+            tables.num_settled = max(tables.num_settled, count)
         tables.is_delayed = is_delayed
         if config.caching:
             stopped = tables.num_written - tables.num_drafts
@@ -148,17 +174,22 @@ def publish(state: State, request: Request, num_computed_tokens: int, has_run: b
 def trim(state: State, request: Request, num_computed_tokens: int) -> None:
     """Null the entries that are dead at some tokens and release their blocks: ``remove_skipped_blocks``."""
     tables = tables_running(state, request)
-    done, what = (tables.num_settled, "settled") if state.config.overlaps else (tables.num_written, "written")
     count = operator.index(num_computed_tokens)
-    if not 0 <= count <= int(done):
+    done, what = int(tables.num_settled), "settled"
+    if not state.config.overlaps:
+        done, what = reach(state, tables, count), "written"
+    if not 0 <= count <= done:
         raise InvalidArgumentError(
             f"num_computed_tokens: must be within 0..{done}, the {what} tokens of {request.request_id!r}, "
             f"not {num_computed_tokens}"
         )
     try:
+        hear(state, request, tables, count)
         tables.num_certain = max(tables.num_certain, count)
+        tables.num_settled = max(tables.num_settled, count)
         at: i64 = 0
         end = trim_end(state, tables, count)
+        tables.checkpoint = kept_inside(state, tables, count)
         while at < state.config.num_groups:
             kept = state.groups[at].first_kept(end)
             trim_group(state, tables, at, min(kept, i64(len(tables.by_group[at].blocks))))
@@ -176,23 +207,29 @@ def release(state: State, request: Request, was_preempted: bool) -> None:
     if tables is not None:
         if state.journal is not None:
             state.journal._stamp()
-        if state.config.unit > 0:
-            tables.request = request  # its last tokens are published
+        tables.request = request  # its last tokens are published
+        if tables.num_written < request._num_computed <= leased(state, tables):
+            hear(state, request, tables, request._num_computed)
         vacate(state, tables, request._num_computed, was_preempted)
         request._held = None
+        request._lease = 0
         note_release(state, tables, request, was_preempted)
 
 
 def forget(state: State, request: Request | None, salt: i64, adapter: i64) -> int:
     """Forget the contents of a request, or of the salt and the adapter with these marks; return the number of blocks.
 
-    Requests that hold one of the blocks, or are meant themselves, publish nothing more: ``forget``.
+    With neither, everything is forgotten. Requests that hold one of the blocks, or are meant themselves, publish
+    nothing more: ``forget``. law: FORGET-1, FORGET-5.
     """
     pool = state.pool
     pool.require_whole()
     name = ""
     found: list[int] = []
-    if request is None:
+    is_all = request is None and salt == 0 and adapter == 0
+    if is_all:
+        found = pool.blocks_published()
+    elif request is None:
         found = pool.blocks_of(salt, adapter)
     elif state.config.caching and request._block_size != 0:
         name = request._request_id
@@ -207,24 +244,18 @@ def forget(state: State, request: Request | None, salt: i64, adapter: i64) -> in
     if journal is not None:
         journal._stamp()
     try:
-        pool._forget(blocks)
+        pool._forget(blocks, is_all)
+        state.last_prompts.clear()
         for tables in private:
             make_private(state, tables)
         state.num_forgets += 1
+        state.lookups.was_reset = state.lookups.was_reset or is_all
         if journal is not None:
-            journal._add(FORGET, name, 0, pool._num_free)
+            journal._add(RESET if is_all else FORGET, name, 0, pool._num_free)
     except BaseException:
         state.tear()
         raise
     return len(gone)
-
-
-def make_private(state: State, tables: RequestTables) -> None:
-    """Let a running request publish nothing more: publication has passed more entries than there are."""
-    for table in tables.by_group:
-        table.num_published = state.config.max_len + 1
-    tables.num_tails = i64(len(tables.tails))
-    tables.is_delayed = True
 
 
 def is_meant(tables: RequestTables, request: Request | None, salt: i64, adapter: i64, gone: set[int]) -> bool:
@@ -246,6 +277,7 @@ def reset(state: State) -> bool:
         if not state.pool.reset_prefix_cache():
             return False
         state.lookups.was_reset = True
+        state.last_prompts.clear()
         if journal is not None:
             journal._add(RESET, "", 0, state.pool._num_free)
     except BaseException:

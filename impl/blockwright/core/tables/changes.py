@@ -45,6 +45,7 @@ class StepScratch:
         pending, num_pending: the requests of a batch with a step that is not counted in place, by index, ascending.
         num_seen: how many requests of a batch were checked. Those that are not pending were counted, except perhaps the
             last.
+        quiet: tokens that each request of a batch may go on by without a call, as far as they were served.
         any_in_place: whether some pending step may still change only counts.
         ask: the demand of the batch's request that is being served.
     """
@@ -57,6 +58,7 @@ class StepScratch:
         self.num_pending: i64 = 0
         self.num_seen: i64 = 0
         self.any_in_place = False
+        self.quiet: i64 = 0
         self.ask = StepRequest()
         self.held_each: i64 = -1
         self.held: vec[i32] = zeros32(num_groups)

@@ -295,6 +295,13 @@ class GroupTables:
             return FOR_EVER
         return self.rule.last_needing((max(num_trimmed, self.sinks) + 1) * self._block_size) + 1
 
+    def next_death(self, table: GroupTable) -> i64:
+        """Return the settled tokens at which the next entry that holds a block dies. O(null entries before it)."""
+        first: i64 = max(table.num_trimmed, self.sinks)
+        while first < i64(len(table.blocks)) and table.blocks[first] == 0:
+            first += 1
+        return self.trim_at(first)
+
     def in_place_slots(self, table: GroupTable, caching: bool, certain: i64) -> i64:
         """Return up to how many slots growth changes nothing: covered, and no block becomes full. O(1).
 
@@ -390,15 +397,18 @@ class GroupTables:
                 passing.want(0, min(self.sinks, end))
             passing.want(self.first_kept(length), end + 1 if self._has_margin else end)
 
-    def want_each(self, passing: PassingBlocks, every: i64) -> None:
-        """Want the entries that a hit of some multiple of `every` tokens needs, of a table that is let go of. O(1)."""
+    def want_each(self, passing: PassingBlocks, every: i64, most: i64) -> None:
+        """Want the entries of a table let go of that a hit of some multiple of `every` needs, up to `most`. O(1)."""
         if isinstance(self.rule, ChunkedRule):
             return
-        if self.sinks > 0:
+        if self.sinks > 0 and most >= every:
             passing.want(0, self.sinks)
         margin: i64 = 1 if self._has_margin else 0
         far = every << 20  # beyond the first window, each multiple needs as many entries
-        passing.want_each(every // self._block_size, far // self._block_size + margin - self.first_kept(far), margin)
+        period, stop = every // self._block_size, most // every * every // self._block_size
+        num_last = far // self._block_size + margin - self.first_kept(far)
+        if stop > 0:
+            passing.want_each(period, num_last, margin, stop + margin)
 
     def widen(self, table: GroupTable, num_tokens: i64) -> None:
         """Append null entries up to `num_tokens` slots, for `fill`."""
@@ -447,6 +457,15 @@ class GroupTables:
         if entry >= i64(len(table.blocks)):
             return -1
         return entry if self.block_pool.num_sharers(i64(table.blocks[entry])) > 1 else -1
+
+    def shares_from(self, table: GroupTable, num_tokens: i64) -> bool:
+        """Return whether others hold a block that is written behind `num_tokens` tokens. O(entries behind them)."""
+        entry: i64 = i64(len(table.blocks)) if self.is_encoder else num_tokens // self._block_size
+        while entry < i64(len(table.blocks)):
+            if self.block_pool.num_sharers(i64(table.blocks[entry])) > 1:
+                return True
+            entry += 1
+        return False
 
     def partial_entry(self, table: GroupTable, running: RequestTables) -> i64:
         """Return the entry that is partly written, or -1, for the self-check."""

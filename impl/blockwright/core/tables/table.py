@@ -65,7 +65,9 @@ class RequestTables(ManagerTables):
         num_written: tokens with slots that were handed out for writing, lookahead not counted.
         num_certain: the leading part of them that are no drafts, or were declared computed. The engine's count cannot
             go below. At most `num_written`.
-        num_settled: tokens of steps that are done; kept only with overlapping steps. At most `num_written`.
+        num_settled: tokens of steps that are done, at most `num_written`; unless steps overlap, those before the last
+            step that was noted, or that were said to be done since.
+        num_given: where that step ended. A step in place that follows is not noted, since it publishes nothing.
         num_drafts: drafts of the last step, as its call declared them.
         num_loading: tokens after the written ones that are on their way from elsewhere.
         checkpoint: the tokens after which a step left recurrent states inside it that may still be published, or 0.
@@ -75,6 +77,7 @@ class RequestTables(ManagerTables):
         is_due, due_before, due_after: its last step leaves a recurrent state that is published once that has run, and
             its neighbours in the chain of such requests.
         is_resumed: the request had been admitted before, by this manager or another; only while it loads.
+        is_lost: it holds blocks of a step that was given up, and is given no more slots.
         is_forked: it may share blocks that it has not filled, and has not written since.
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         was_certain: the certain tokens before that batch, if it counted them in place.
@@ -82,6 +85,7 @@ class RequestTables(ManagerTables):
         wants_end: the longest of them.
         wants_output: as it ends, it also wants all that it has published.
         tails, num_tails: the lengths inside blocks that it is to publish, and how many of them it has.
+        end_tails: those of them where recurrent layers publish the state.
         is_delayed: its last step put publication off. Kept only where hits may end inside blocks.
         tenant, wish: the number of the tenant for which it takes blocks, and the hint for them. A wish never changes,
             so copies share it.
@@ -99,11 +103,13 @@ class RequestTables(ManagerTables):
         self.batch: i64 = 0
         self.last_step: i64 = 0
         self.num_settled: i64 = 0
+        self.num_given: i64 = 0
         self.num_loading: i64 = 0
         self.checkpoint: i64 = 0
         self.trim_at: i64 = 0
         self.by_group = by_group
         self.is_forked = False
+        self.is_lost = False
         self.is_resumed = False
         self.is_due = False
         self.due_before: RequestTables | None = None
@@ -118,6 +124,7 @@ class RequestTables(ManagerTables):
         self.wants_end: i64 = 0
         self.wants_output = True
         self.tails: vec[i64] = NO_WANTS
+        self.end_tails: vec[i64] = NO_WANTS
         self.num_tails: i64 = 0
         self.is_delayed = False
 
@@ -128,6 +135,7 @@ class RequestTables(ManagerTables):
         twin.num_written = self.num_written
         twin.num_certain = self.num_certain
         twin.num_settled = self.num_settled
+        twin.num_given = self.num_given
         twin.num_drafts = self.num_drafts
         twin.num_loading = self.num_loading
         twin.checkpoint = self.checkpoint
@@ -135,6 +143,7 @@ class RequestTables(ManagerTables):
         twin.trim_at = self.trim_at
         twin.in_place = self.in_place
         twin.is_forked = self.is_forked
+        twin.is_lost = self.is_lost
         twin.is_resumed = self.is_resumed
         twin.tenant = self.tenant
         twin.wish = self.wish
@@ -142,6 +151,7 @@ class RequestTables(ManagerTables):
         twin.wants_end = self.wants_end
         twin.wants_output = self.wants_output
         twin.tails = self.tails
+        twin.end_tails = self.end_tails
         twin.num_tails = self.num_tails
         twin.is_delayed = self.is_delayed
         return twin

@@ -77,6 +77,9 @@ class GroupReader:
     def is_row(self) -> bool:
         return self._group.is_row()
 
+    def ends_in(self, length: int) -> bool:
+        return self._group.ends_in(count_of("length", length))
+
     def is_useful(self, entry: int) -> bool:
         return self._group.is_useful(count_of("entry", entry))
 

@@ -41,6 +41,9 @@ from blockwright.kinds import (
     SlidingWindowSpec,
 )
 
+_CROWD = 16
+"""The states that requests take in one step, as they fill a block together, are at most such a part of the pool."""
+
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "pcp_world_size": ((1,), "start vLLM with --prefill-context-parallel-size 1"),
     "enable_mamba_shared_prefix_checkpoint": ((False, True), "start vLLM without it"),
@@ -51,10 +54,21 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
 def _keeps_wanted(kv_cache_config: Any, specs: list[Any]) -> bool | None:
     """Return whether blocks that no likely hit needs are evicted first, as the retention interval asks for.
 
-    None is dense: by age alone. 0 is vLLM's default; above it, hits of each multiple are wanted as well (`_interval`).
-    vLLM's scheduler ends prefill steps at the junction and at the prompt's last whole block.
+    None is dense: by age alone, except for recurrent states that decoding has passed: vLLM gives most of these back
+    without a key. 0 is vLLM's default; above it, hits of each multiple are wanted as well (`_interval`). vLLM's
+    scheduler ends prefill steps at the junction and at the prompt's last whole block.
     """
-    return _forgets(specs) and getattr(kv_cache_config, "prefix_cache_retention_interval", 0) is not None
+    return _forgets(specs) and (not _is_dense(kv_cache_config) or _may_pass_states(specs))
+
+
+def _is_dense(kv_cache_config: Any) -> bool:
+    return getattr(kv_cache_config, "prefix_cache_retention_interval", 0) is None
+
+
+def _may_pass_states(specs: list[Any]) -> bool:
+    """Return whether states may be kept at each block's end of a prompt, and not of outputs (`_interval`)."""
+    chunked = any(isinstance(spec, ChunkedLocalAttentionSpec) for spec in specs)
+    return any(isinstance(spec, MambaSpec) for spec in specs) and not chunked
 
 
 def _forgets(specs: list[Any]) -> bool:
@@ -62,12 +76,14 @@ def _forgets(specs: list[Any]) -> bool:
 
 
 def _interval(kv_cache_config: Any, specs: list[Any]) -> int:
-    """Return the tokens at each multiple of which hits are wanted, 0 for none.
+    """Return the tokens at each multiple of which hits of a prompt are wanted, 0 for none; each block's end if dense.
 
     Raises:
         UnsupportedError: no layer forgets, so there is nothing to keep, as vLLM's own manager says.
     """
-    interval = getattr(kv_cache_config, "prefix_cache_retention_interval", 0) or 0
+    interval = getattr(kv_cache_config, "prefix_cache_retention_interval", 0)
+    if _is_dense(kv_cache_config):
+        return math.lcm(*[spec.block_size for spec in specs]) if _may_pass_states(specs) else 0
     if interval and not _forgets(specs):
         raise UnsupportedError(
             f"prefix_cache_retention_interval={interval}: without windows and recurrent states it would have no "
@@ -215,6 +231,8 @@ class KVCacheManager:
             enable_kv_cache_events=enable_kv_cache_events and enable_caching,
             keep_wanted=self.keeps_wanted,
             wanted_interval=_interval(kv_cache_config, self.specs) if enable_caching else 0,
+            # Where all of a prompt is wanted, only what outputs passed could be spared.
+            passing_spares=0 if self.keeps_wanted and _is_dense(kv_cache_config) else None,
             prefix_match_unit=self._match_unit,
             track_evictions=metrics_collector is not None and enable_caching,
             raise_never_fits=False,
@@ -268,12 +286,16 @@ class KVCacheManager:
         self._zeroed = [number for number, spec in enumerate(self.specs) if zeroes and not isinstance(spec, MambaSpec)]
         self._new_ids: list[int] = []
         self._running: dict[str, Any] = {}
+        # What a request's first step with drafts takes in all recurrent layers, and who has not had one yet.
+        self._draft_states = sum(spec.num_speculative_blocks for spec in self.specs if isinstance(spec, MambaSpec))
+        self._undrafted: set[str] = set()
         self._due: dict[str, Any] = {}
         self._left: list[tuple[int, Any]] = []
         self._dying: list[Any] = []
         self._offers: dict[str, list[tuple[int, int, int]]] = {}
         self._asked: tuple[Any, KVCacheBlocks | None] = None, None  # who looked up last, and the hit
         self._unserved: KVCacheBlocks | None = None  # a hit that could not be cut
+        self._may_forget = True  # whether blocks that running requests hold are found by nobody else than lookups
         self._events = (
             Events(
                 self.core, groups, self._sizes, self._hash_block_size or 0, self._lookahead, self._first, self._running
@@ -332,6 +354,7 @@ class KVCacheManager:
                 )
             connectors.require_served(connector)
             self.block_pool.keep_hashes()
+        self._may_forget = connector is None and getattr(scheduler, "aux_output_connector", None) is None
         if self._has_states:
             self._checkpoint = checkpoint_rule(scheduler)
             scheduler.mamba_has_prefill_checkpoint_blocks = self._checkpoint is not None
@@ -733,6 +756,8 @@ class KVCacheManager:
             twin.is_exact = stop <= known
         elif self._has_states:
             twin.is_exact = stop <= known - twin.lookahead
+            if stop > known:
+                self._undrafted.discard(request.request_id)
             twin.end = stop - stop % self._unit
             if twin.is_exact:
                 self._left.append((stop, request))
@@ -815,6 +840,11 @@ class KVCacheManager:
             return None
         own.num_computed_tokens = 0
         twin.learn(request, request.num_tokens)
+        if self._has_states and self._running:
+            more = self._next_states(stop)
+            if more is None:
+                return None
+            reserve += more
         inside = self._inside(request, length + external, stop) if new else 0
         if external and (not new or self._trims):
             blocks = self._admit_load(own, new, length, hit, ahead, external, is_whole, reserve, inside)
@@ -836,6 +866,8 @@ class KVCacheManager:
         self._running[request.request_id] = request
         if twin.is_session:
             twin.heard, twin.stop = request.num_tokens, stop
+        if self._draft_states:
+            self._undrafted.add(request.request_id)
         twin.takes_whole = False
         if not new:
             twin.loading = (length, external)
@@ -849,6 +881,22 @@ class KVCacheManager:
             self._hold(request)
         self._tell(request, twin.published)
         return blocks
+
+    def _next_states(self, stop: int) -> int | None:
+        """Return how many blocks stay free for states as a request joins others with `stop` tokens; None: not now.
+
+        With drafts, each request takes blocks for their states as it begins to decode. Without, a request that has
+        filled a block holds two states in each group for a step. Requests of one prompt that begin together would do
+        so together for good, so a newcomer waits for another step while too many would fill a block when it does.
+        """
+        if self._draft_states:
+            return self._draft_states * (len(self._undrafted) + 1)
+        size, count = self._state_sizes[0], len(self._running)
+        others = sum([(request._blockwright.written - stop) % size == 0 for request in self._running.values()])
+        more = len(self._state_sizes) * (others + 1)
+        # Of all steps in which it might fill its first block, half have no more than twice the average.
+        is_crowded = others * size > 2 * count and more * _CROWD > self.block_pool.num_gpu_blocks
+        return None if is_crowded else more
 
     def _is_left_this_step(self, request: Any, length: int) -> bool:
         """Return whether this step leaves a recurrent state that lengthens a request's hit: it is found in the next.
@@ -1019,6 +1067,7 @@ class KVCacheManager:
             self._note_step(request, twin, found, found, 0)
         else:
             found = 0
+            self._undrafted.discard(request.request_id)
         request.num_computed_tokens = found
 
     def _end_load(self, twin: Twin, count: int) -> bool:
@@ -1058,7 +1107,7 @@ class KVCacheManager:
             end = published[group] * size
             if isinstance(spec, MambaSpec) and end > offered.get(group, 0):
                 offered[group] = end
-                if tables[group][entry]:
+                if entry < len(tables[group]) and tables[group][entry]:  # of a private request all has been passed
                     self._offers.setdefault(name, []).append((group, tables[group][entry], end))
 
     # ------------------------------------------------------------------ release
@@ -1069,6 +1118,7 @@ class KVCacheManager:
         if self._running.pop(name, None) is None:
             return
         twin: Twin = request._blockwright
+        self._undrafted.discard(name)
         self._due.pop(name, None)
         self._offers.pop(name, None)
         own = twin.request
@@ -1076,7 +1126,7 @@ class KVCacheManager:
             self.core.free(own)
             self.core.finish_load(own, 0)
         else:
-            self._publish(request, min(twin.due, request.num_computed_tokens))
+            self._publish(request, max(min(twin.due, request.num_computed_tokens), self._num_known_last(request, twin)))
             if self._match_unit is not None:
                 self._publish_last(request, twin)
             own.num_computed_tokens = max(twin.certain, min(request.num_computed_tokens, twin.written))
@@ -1086,6 +1136,17 @@ class KVCacheManager:
                 self._events.drain(request)
         twin.forget()
         request._blockwright_quiet = NEVER
+
+    def _num_known_last(self, request: Any, twin: Twin) -> int:
+        """Return the computed tokens of a request that ends if they fill a block that was not due before, else 0.
+
+        Its last tokens, or those behind it that its hash covers, have become known after the step that filled it.
+        """
+        if self._has_states or twin.fill == NEVER:
+            return 0
+        ran: int = request.num_computed_tokens - request.num_in_flight_tokens - self._again
+        count: int = min(ran, request.num_tokens - twin.lookahead)
+        return count if count >= twin.fill else 0
 
     def _publish_last(self, request: Any, twin: Twin) -> None:
         """Tell the manager of all that a request has computed, whose parts are published as it ends."""
@@ -1138,9 +1199,17 @@ class KVCacheManager:
             )
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all prefixes; False, and nothing happens, while a block is held."""
+        """Forget all prefixes, while requests run too: these publish nothing more. False if that cannot be promised.
+
+        vLLM's own manager refuses while a block is held, so that after ``pause(mode="keep", clear_cache=False)`` and
+        new weights, lookups would go on finding what the old weights have computed. Beside a connector, which stores
+        and loads blocks on its own, this one refuses as well, and nothing happens; so it does beside auxiliary outputs,
+        which vLLM would drop under the requests that run.
+        """
         if not self.core.reset_prefix_cache():
-            return False
+            if not self._may_forget or self.core.block_pool.num_held_externally:
+                return False
+            self.core.forget()
         if self.block_pool.metrics_collector is not None:
             self.block_pool.metrics_collector.reset()
         if self.prefix_cache_stats is not None:

@@ -1,4 +1,4 @@
-"""Part one, chapter 21: why a hit is as long as it is.
+"""Part one, chapter 23: why a hit is as long as it is.
 
 An explanation names a *candidate*, a longer aligned length, and, per group, what that lacks. The candidate is what the
 hit would be had nothing been lost that the manager still remembers, if that is longer; else the next aligned length.
@@ -12,7 +12,7 @@ from ...reads import Prefix, hit_ends, margin, needed
 from ..added import keyed, longest, named
 from ..pool_laws import asked, readable
 from ..state import Config, Content, State
-from ..units import aligned, hit_lengths
+from ..units import aligned, has_room, hit_lengths
 
 
 class Limit(Enum):
@@ -24,6 +24,7 @@ class Limit(Enum):
     DRAFT_MARGIN = "only the block after the candidate is missing, or would end beyond what is asked for"
     NOT_ASKED = "nothing was looked up"
     OTHER_GROUP = "would hit longer, another group limits"
+    NO_ROOM = "would hit, but the pool has no room for a state that is read beside the one that is written"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,9 @@ def explained(state: State, prefix: Prefix, lost: Set[Content] = frozenset()) ->
     )
     longer = next((each for each in lengths if each > length), length + aligned(config))
     candidate = before if before > length else longer
+    if not has_room(config, len(prefix[1]), length):
+        each = (explained_part(state, prefix, at, length, candidate) for at in range(len(config.groups)))
+        return Explanation(0, None, tuple(replace(part, missing=(), limit=Limit.NO_ROOM) for part in each))
     parts = tuple(explained_part(state, prefix, at, length, candidate) for at in range(len(config.groups)))
     return Explanation(length, candidate if candidate <= most_hit(config, prefix) else None, parts)
 

@@ -1,8 +1,13 @@
-"""Part one, chapter 26: what is forgotten on demand: of a request, a tenant or an adapter.
+"""Part one, chapter 29: what is forgotten on demand: of a request, a tenant or an adapter, or everything.
 
 A tenant's data must go, an adapter is revoked, a prompt was poisoned: no later lookup may find what was cached. Blocks
-that are held stay with their requests, which go on reading them. Such a request publishes nothing more, since all that
-it computes from now on comes of what is forgotten. Part three says the like of tiers (FORGET-3, FORGET-4).
+that are held stay with their requests, which go on reading them. Such a request is *private*: it publishes nothing
+more, since all that it computes from now on comes of what is forgotten. Part three says the like of tiers (FORGET-3,
+FORGET-4).
+
+When a model gets new weights while requests run, everything that was cached is forgotten, and every request that runs
+is private, whether anything of it was published or not: it may be loading, its blocks may wait for publication, and a
+fork of it is private as well (FORGET-5, FORGET-6). A hit that was found before is stale (HIT-1).
 """
 
 from collections.abc import Callable, Hashable
@@ -12,7 +17,7 @@ from ...hints import Mark
 from ...reads import Prefix, cut
 from ..outcomes import Done, Outcome, Reason, Refusal
 from ..publication import is_private, made_private, replaced
-from ..state import Absent, Running, State, running
+from ..state import Absent, Running, State, owned, running
 
 
 def forget(state: State, slot: int) -> Outcome:
@@ -41,11 +46,18 @@ def forget_extra(state: State, extras: frozenset[Hashable]) -> Outcome:
     # SAME: tables, other contents.
 
 
+def forget_all(state: State) -> Done:
+    """Let no later lookup find anything that is cached by now, while requests run: ``forget()``."""
+    # EFFECT
+    return replace(forgotten(state, lambda _: True, frozenset(range(len(state.requests)))), forgot_all=True)
+    # SAME: tables.
+
+
 def forgotten(state: State, is_meant: Callable[[Prefix], bool], slots: frozenset[int]) -> Done:
     """Take the keys of some contents away: of held blocks, which stay held, and of free ones, which hold nothing now.
 
     A request that holds one of them, or is meant itself, publishes nothing more: its blocks are its own. Nothing
-    is remembered of when a block without a key goes.
+    is remembered of when a block without a key goes, nor of the last prompts.
     """
     gone = tuple(each for each in state.keys if is_meant(each[1][1]))
     blocks = frozenset(block for block, _ in gone)
@@ -56,6 +68,7 @@ def forgotten(state: State, is_meant: Callable[[Prefix], bool], slots: frozenset
         marks=tuple(Mark() if block in blocks else mark for block, mark in enumerate(state.marks)),
         keys=tuple(each for each in state.keys if each not in gone),
         contents=contents,
+        prompts=(),
         queue=(*free, *(block for block in state.queue if block not in blocks)),
     )
     for slot, request in enumerate(state.requests):
@@ -71,6 +84,27 @@ def law_forgotten_is_not_found(before: State, done: Done) -> bool:
         is_private(done.state.config, request)
         for request in running(done.state)
         if held_keys & {block for table in request.tables for block in table}
+    )
+
+
+def law_everything_is_forgotten(before: State, done: Done) -> bool:
+    """FORGET-5: once everything is forgotten nothing is found, and no request that runs publishes anything more."""
+    return not done.forgot_all or (
+        not done.state.keys and all(is_private(done.state.config, request) for request in running(done.state))
+    )
+
+
+def law_private_publishes_nothing(before: State, done: Done) -> bool:
+    """FORGET-6: a private request stays so until it ends, and so do its forks: only others publish what they hold."""
+    pairs = zip(before.requests, done.state.requests, strict=True)
+    private = tuple((old, new) for old, new in pairs if isinstance(old, Running) and is_private(before.config, old))
+    if not private:
+        return True
+    others = tuple(each for each in running(before) if not is_private(before.config, each))
+    own = {block for old, _ in private for table in owned(old) for block in table}
+    shared = {block for each in others for table in owned(each) for block in table}
+    return all(is_private(before.config, new) for _, new in private if isinstance(new, Running)) and not any(
+        block in own - shared for block, _ in frozenset(done.state.keys) - frozenset(before.keys)
     )
 
 

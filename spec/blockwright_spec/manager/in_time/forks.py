@@ -1,8 +1,11 @@
-"""Part one, chapter 19: forks: a request that goes on from where another is, and what is copied when they part.
+"""Part one, chapter 21: forks: a request that goes on from where another is, and what is copied when they part.
 
 Parallel sampling and beam search start requests from the tokens of another. A fork shares every block of its parent, a
 partial one included; whichever of them writes to that first has it copied (chapter `effects`). The engine takes the
 copies and runs them before its next step; until then both ends of a copy are held (COPY-1).
+
+A request that shares all its blocks gives none back when it is preempted. So an engine that needs room asks how many
+blocks a request *holds alone*, and preempts until something came free (ALONE-1).
 """
 
 from dataclasses import replace
@@ -15,7 +18,20 @@ from ..hits import lost
 from ..outcomes import Done, Outcome, Reason, Refusal
 from ..publication import replaced, ripened
 from ..retention import in_order
-from ..state import Running, State, Table, Waiting, certain, covers, in_flight, recurrent, runs_ahead
+from ..state import (
+    NULL,
+    Running,
+    State,
+    Table,
+    Waiting,
+    certain,
+    covers,
+    holders,
+    in_flight,
+    owned,
+    recurrent,
+    runs_ahead,
+)
 
 
 def fork(state: State, parent: int, child: int, choice: Choice) -> Outcome:
@@ -69,6 +85,8 @@ def unforkable(state: State, parent: int, child: int) -> Refusal | None:
         return Refusal(Reason.NOT_WAITING)
     if one.added.loading > 0:
         return Refusal(Reason.LOADING)
+    if one.added.is_lost:
+        return Refusal(Reason.GIVEN_UP)
     if in_flight(state, parent) or (state.config.added.overlaps and one.computed < one.written):
         return Refusal(Reason.UNSETTLED)
     if runs_ahead(state.config) or (recurrent(state.config) and one.computed != certain(one)):
@@ -92,3 +110,33 @@ def take_copies(state: State, choice: Choice) -> Outcome:
     let_go = tuple(dict.fromkeys(order[::-1]))[::-1]  # a source of several copies goes with the last of them
     return Done(requeued(replace(state, copies=()), let_go))
     # SAME: tables, keys, contents of published blocks.
+
+
+def held_alone(state: State, slot: int) -> frozenset[int]:
+    """Return the blocks that a running request alone holds: all that come free if it is preempted now (ALONE-1).
+
+    Those that a step in flight or a load still touches come free once that has ended.
+    """
+    request = state.requests[slot]
+    own = owned(request) if isinstance(request, Running) else ()
+    return frozenset(block for table in own for block in table if block != NULL and holders(state, block) == 1)
+
+
+def law_preemption_frees_its_own(before: State, done: Done) -> bool:
+    """ALONE-1: a request that ends or is preempted gives back exactly the blocks that it held alone, if need be later.
+
+    Later is when the step in flight or the load has ended that still touches them. So one that shares all its blocks
+    with forks gives nothing back.
+    """
+    after = done.state
+    ended = tuple(
+        slot
+        for slot, (old, new) in enumerate(zip(before.requests, after.requests, strict=True))
+        if isinstance(old, Running) and not isinstance(new, Running)
+    )
+    if not ended:
+        return True
+    fences = tuple(fence for fence in after.fences if fence not in before.fences)
+    later = {block for fence in fences for table in fence.tables for block in table if holders(after, block) == 1}
+    freed = frozenset(after.queue) - frozenset(before.queue) | later
+    return all(freed == held_alone(before, slot) for slot in ended)

@@ -1,4 +1,4 @@
-"""Part one, chapter 18: steps that are in flight until they are settled, and tokens that are loaded from elsewhere.
+"""Part one, chapter 20: steps that are in flight until they are settled, and tokens that are loaded from elsewhere.
 
 A step is started, requests are given slots in it, and it runs while the next is prepared. It is settled when it is
 known to be done, and which of its drafts were rejected: later steps then move back as far. What a step in flight
@@ -9,10 +9,11 @@ that ends meanwhile wait behind a fence, to return in the order in which they wo
 from dataclasses import replace
 
 from ..choices import Choice
-from ..effects import returned, vacated, written
+from ..effects import written
+from ..ending import returned, vacated
 from ..outcomes import Done, Outcome, Reason, Refusal
 from ..publication import published, replaced, ripened
-from ..state import Absent, Flight, Running, State, Waiting, is_loading, resumed
+from ..state import Flight, Running, State, Waiting, is_loading, recurrent, resumed
 
 Rejected = tuple[tuple[int, int], ...]
 """How many drafts of which slot were rejected."""
@@ -79,18 +80,12 @@ def landed(state: State, flight: Flight, rejected: dict[int, int]) -> State:
     return published(after, slot, min(kept.settled, known), flight.stop - flight.drafts)
 
 
-def abort(state: State, slot: int, choice: Choice) -> Outcome:
-    """End a request before its last step has run: ``free``, and the engine's own count is short of that step."""
-    outcome = vacated(state, slot, Absent(), choice, has_run=False)
-    return replace(outcome, has_run=False) if isinstance(outcome, Done) else outcome
-    # SAME: keys, contents of published blocks, other requests.
-
-
 def finish_load(state: State, slot: int, count: int, choice: Choice) -> Outcome:
     """Report that a load has ended and how many of its tokens came: ``finish_load`` (LOAD-1).
 
-    What no token after the whole load reads was not asked for, and holds no block. Of the rest, what came is published.
-    If some did not come, the request gives its blocks up and waits again: its hit is then what came, as far as a token
+    What no token after the whole load reads was not asked for, and holds no block. Of the rest, what came is published,
+    but no recurrent state of a part: the block that was to get the state at the end of the load has none. If some did
+    not come, the request gives its blocks up and waits again: its hit is then what came, as far as a token
     there would find all that it reads. If the whole prompt came, its last token is computed again, for what comes
     after it. Blocks of a request that has ended meanwhile return.
     """
@@ -105,6 +100,7 @@ def finish_load(state: State, slot: int, count: int, choice: Choice) -> Outcome:
     stop, end = request.written + count, request.written + request.added.loading
     done = resumed(request.prefix, stop)
     came = replace(request, settled=done, computed=done, written=done, added=replace(request.added, loading=0))
-    after = published(written(state, slot, came, request.written), slot, done, done)
-    return Done(after) if stop == end else vacated(after, slot, Waiting(request.prefix), choice)
+    left = done if stop == end or not recurrent(state.config) else None
+    after = published(written(state, slot, came, request.written, stop == end), slot, done, left)
+    return Done(after) if stop == end else vacated(after, slot, Waiting(request.prefix), choice, left is not None)
     # SAME: other requests.

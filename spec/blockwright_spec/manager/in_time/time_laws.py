@@ -1,26 +1,22 @@
-"""Part one, chapter 22: laws of time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
+"""Part one, chapter 24: laws of time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
 
 from ...reads import Ahead, Cross, Group, Mamba, cut, dead, entries, writes
 from ...reads import drafts_beside as beside
 from ..added import end_of
 from ..hits import found
 from ..lru import LRU
-from ..outcomes import Done, Outcome, Reason, Refusal, Step
-from ..plans import num_waiting, plan_admission
+from ..outcomes import Done
 from ..pool_laws import asked
 from ..preconditions import awaited
 from ..publication import is_private
 from ..state import (
     NULL,
     Flight,
-    Hit,
     Running,
     State,
-    Waiting,
     certain,
     entries_of_states,
     heads,
-    is_loading,
     key,
     keys_of,
     running,
@@ -29,11 +25,7 @@ from ..state import (
 )
 from ..step_laws import copies, saving
 from ..table_laws import given, tables
-from ..transitions import release
 from ..units import upto
-from .forks import take_copies
-from .in_flight import begin, finish_load, settle
-from .outside import let_go
 
 
 def law_flight_is_held(state: State) -> bool:
@@ -104,6 +96,21 @@ def law_load_is_hidden(state: State) -> bool:
     )
 
 
+def law_load_has_own_blocks(state: State) -> bool:
+    """LOAD-2: a load writes to blocks that no other request has and that nobody finds, from its first token on.
+
+    So a hit that ends inside a block is cut to whole blocks, and the load begins there (chapter `units`).
+    """
+    return all(
+        sharers(state, block) == 1 and not keys_of(state, block)
+        for request in running(state)
+        if request.added.loading > 0
+        for at, group in enumerate(state.config.groups)
+        for block in request.tables[at][request.written // span(state.config, group) :]
+        if block != NULL
+    )
+
+
 def law_drafts_have_states(state: State) -> bool:
     """MAMBA-3: a request has the states of its recurrent layers' drafts from its start, and drafts no further."""
     return all(
@@ -128,7 +135,10 @@ def law_states_ahead_are_there(state: State) -> bool:
 
 
 def law_checkpoint_is_kept(state: State) -> bool:
-    """MAMBA-7: the state at a checkpoint is in the entry that ends there, and stays until it is published."""
+    """MAMBA-7: the state at a checkpoint is in the entry that ends there, and stays until it is published or given up.
+
+    It is given up when the request leaves the block behind it, so that states do not pile up (MAMBA-1).
+    """
     return all(
         state.contents[request.tables[at][inside // group.block_size - 1]] == (at, cut(request.prefix, inside))
         for request, at, group, _ in tables(state)
@@ -165,11 +175,12 @@ def law_copies_are_apart(state: State) -> bool:
 def law_copy_is_of_its_entry(before: State, done: Done) -> bool:
     """COPY-2: a copy is made from a block that another request keeps, or that is published, and leaves it as it was.
 
-    A state that is about to be written over is copied for its key alone (UNIT-7).
+    Or from one of which a copy is to come already. A state that is about to be written over is copied for its key alone
+    (UNIT-7).
     """
-    saved = saving(done)
+    saved, sources = saving(done), {source for _, source, _ in before.copies}
     return all(
-        (sharers(done.state, source) > 0 or key(done.state, source) is not None)
+        (sharers(done.state, source) > 0 or key(done.state, source) is not None or source in sources)
         and done.state.contents[source] == before.contents[source]
         for _, source, _ in copies(done)[: len(copies(done)) - len(saved)]
     ) and all(
@@ -177,55 +188,6 @@ def law_copy_is_of_its_entry(before: State, done: Done) -> bool:
         for _, source, target in saved
         for content in keys_of(done.state, target)
     )
-
-
-def law_head_is_served(state: State) -> bool:
-    """LIVE-1: once all others are gone and nothing is in flight, a waiting request fits, or never could."""
-    is_waiting = any(
-        isinstance(request, Waiting) or is_loading(state, slot) for slot, request in enumerate(state.requests)
-    )
-    if not (is_waiting or state.flights or state.fences or state.copies or state.outside):
-        return True  # REF-1 says it: whatever is released is free
-    alone = quiet(state)
-    step = Step(1, whole=True, reserve=state.config.num_blocks)
-    plans = tuple(
-        plan_admission(alone, slot, Hit(), step)
-        for slot, request in enumerate(state.requests)
-        if isinstance(request, Waiting)
-    )
-    return len(alone.queue) == state.config.num_blocks - 1 and Refusal(Reason.NO_FREE_BLOCKS) not in (
-        Refusal(plan.reason) for plan in plans if isinstance(plan, Refusal)
-    )
-
-
-def law_waiting_returns(state: State) -> bool:
-    """LIVE-2: the blocks that a refusal counts as on their way are free once nothing is in flight any more."""
-    return not state.fences or len(landed(state).queue) == len(state.queue) + num_waiting(state)
-
-
-def landed(state: State) -> State:
-    """Return the state once steps in flight are settled, and loads that their requests have given up have ended."""
-    for slot in {fence.slot for fence in state.fences if fence.step is None}:
-        state = after(finish_load(state, slot, 0, LRU))
-    while state.flights:
-        state = after(settle(state, (), LRU))
-    return state
-
-
-def quiet(state: State) -> State:
-    """Return the state once running requests and holds from outside are released, loads ended, and steps settled."""
-    for slot, request in enumerate(state.requests):
-        if isinstance(request, Running):
-            state = after(release(state, slot, LRU))
-    state = after(let_go(landed(state), state.outside))
-    state = after(take_copies(state, LRU))
-    return after(begin(state)) if state.config.added.overlaps else state
-
-
-def after(outcome: Outcome) -> State:
-    """Return the state after a step that cannot be refused."""
-    assert isinstance(outcome, Done)
-    return outcome.state
 
 
 def law_key_looks_ahead(state: State) -> bool:

@@ -81,10 +81,11 @@ class PassingBlocks:
         self._newer[0] = 0
         self._ranges: vec[i32] = zeros32(2 * _MOST)
         self._num_ranges: i64 = _NOTED
-        # Of each so many entries the last are wanted, counted from an entry; 0: none are.
+        # Of each so many entries the last are wanted, counted from an entry, up to another; 0: none are.
         self._period: i64 = 0
         self._num_last: i64 = 0
         self._counted_from: i64 = 0
+        self._counted_to: i64 = 0
         # Entries with which the prompt ends, with and without its last token, and all that is published; -1: none.
         self._prompt: i64 = -1
         self._resend: i64 = -1
@@ -175,9 +176,10 @@ class PassingBlocks:
             self._ranges[at + 1] = i32(stop)
             self._num_ranges += 1
 
-    def want_each(self, period: i64, num_last: i64, first: i64) -> None:
-        """Want the last entries of each `period` from `first` on, and those before it if that is a whole one. O(1)."""
+    def want_each(self, period: i64, num_last: i64, first: i64, stop: i64) -> None:
+        """Want the last entries of each `period` from `first` to `stop`, and those before if they are enough. O(1)."""
         self._period = period
+        self._counted_to = stop
         self._num_last = num_last
         self._counted_from = first
 
@@ -208,7 +210,7 @@ class PassingBlocks:
             if i64(self._ranges[at]) <= entry and entry < i64(self._ranges[at + 1]):
                 return False
             at += 2
-        if self._period == 0:
+        if self._period == 0 or entry >= self._counted_to:
             return True
         at = entry - self._counted_from
         return at % self._period < self._period - self._num_last if at >= 0 else self._num_last < self._period - at

@@ -1,0 +1,53 @@
+"""Which options of a manager exclude each other, and why: the one table that errors and the documentation go by."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from blockwright.errors import ExcludedOptionsError
+
+
+class Exclusion(NamedTuple):
+    """Two options that cannot be given together, and why. An option with a value stands for that value alone."""
+
+    option: str
+    other: str
+    why: str
+
+
+UNIT, POLICY, HINTS = "prefix_match_unit", "eviction_policy", "retain and release_prefix"
+WHOLE = "a part of a block has no place of its own in the order of eviction"
+
+EXCLUSIONS = (
+    Exclusion("publish_on_settlement", "overlap_steps=False", "without steps in flight there is nothing to settle"),
+    Exclusion("enable_kv_cache_events", "enable_caching=False", "nothing is published, so nothing is reported"),
+    Exclusion("explain_evictions", "enable_caching=False", "nothing is cached that could be lost"),
+    Exclusion("track_evictions", "enable_caching=False", "nothing is cached that could be evicted"),
+    Exclusion("shares", "enable_caching=False", "nothing is cached that could belong to a tenant"),
+    Exclusion("keep_wanted", "enable_caching=False", "nothing is cached that could be kept"),
+    Exclusion(UNIT, "enable_caching=False", "nothing is found, so no hit ends anywhere"),
+    Exclusion(UNIT, "use_eagle", "what a draft head gives up is a whole block; `key_lookahead` serves it without"),
+    Exclusion(UNIT, "verify_tokens", "the tokens that are compared are those of whole blocks"),
+    Exclusion(UNIT, "explain_evictions", "the losses that are remembered are those of whole blocks"),
+    Exclusion(UNIT, "shares", WHOLE),
+    Exclusion(UNIT, "hint_guard", WHOLE),
+    Exclusion(UNIT, HINTS, WHOLE),
+    Exclusion(UNIT, POLICY, "what it chooses from are whole blocks with one key each"),
+    Exclusion(POLICY, "enable_caching=False", "nothing is cached that it could choose from"),
+    Exclusion(POLICY, "shares", "the policy alone chooses"),
+    Exclusion(POLICY, "hint_guard", "the policy alone chooses"),
+    Exclusion(POLICY, HINTS, "the policy alone chooses"),
+    Exclusion("passing_spares", "shares", "shares choose among all that is passing"),
+    Exclusion("passing_spares", POLICY, "the policy alone chooses"),
+    Exclusion("runs_ahead=True", "overlap_steps", "such layers keep the states of steps in flight themselves"),
+)
+
+
+def refuse_exclusions(given: Mapping[str, bool]) -> None:
+    """Refuse options that exclude each other, of those that are given.
+
+    Raises:
+        ExcludedOptionsError: names both, the reason and the remedy.
+    """
+    for option, other, why in EXCLUSIONS:
+        if given.get(option) and given.get(other):
+            raise ExcludedOptionsError(f"{option}: not together with {other}: {why}; leave one of them out")

@@ -1,0 +1,177 @@
+"""Part one, chapter 30: steps that are given up before they have run.
+
+A forward fails, memory runs out, a client goes away: then slots were given, and blocks published, for tokens that
+nobody computes. The engine lets go of the requests of such a step with its own count, which does not cover them. All
+that a request has published behind the count is found no more (GIVEN-1). What was said to be done stays: by a later
+step, by `cache_blocks`, or by settling (`settled`).
+
+Another request may have begun on such a block within the same step. If it was given up too, the same holds of it, in
+whichever order they go. If not, it has nothing to go on from: it is *lost*. Neither what it has published from there on
+is found any more, nor anything of those that have begun on that, and it is given no more slots.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ...hints import Mark
+from ...reads import Mamba
+from ..added import end_of
+from ..choices import Choice
+from ..ending import vacated
+from ..outcomes import Done, Outcome, Reason, Refusal
+from ..publication import is_private, made_private, replaced
+from ..state import Absent, Content, Running, State, Waiting, certain, keys_of, span
+from ..units import upto
+
+Starts = Mapping[int, int]
+"""Slots of requests, each with the tokens from which on nothing that it holds was computed from what is there."""
+
+
+def abort(state: State, slot: int, count: int, resumes: bool, choice: Choice) -> Outcome:
+    """End or preempt a request of which `count` tokens are computed, by the engine's own count: ``free``."""
+    # REFUSE
+    request = state.requests[slot]
+    if not isinstance(request, Running):
+        return Refusal(Reason.NOT_RUNNING)
+    # CHOOSE, EFFECT
+    successor = Waiting(request.prefix) if resumes else Absent()
+    if count >= certain(request):
+        return vacated(state, slot, successor, choice)
+    kept = max(count, request.settled)
+    starts = reached(state, {slot: kept})
+    gone = keys_behind(state, starts)
+    outcome = vacated(given_up(state, slot, starts, gone), slot, successor, choice, has_run=False)
+    return replace(outcome, kept=kept, given_up=gone) if isinstance(outcome, Done) else outcome
+    # SAME: keys of other blocks, and of these up to where they were written; tables of other requests.
+
+
+def behind(state: State, slot: int, start: int) -> frozenset[int]:
+    """Return the blocks of a request that are behind some tokens, or are published as more."""
+    request, groups = state.requests[slot], state.config.groups
+    tables = request.tables if isinstance(request, Running) else ()
+    return frozenset(
+        block
+        for group, table in zip(groups, tables, strict=False)
+        for entry, block in enumerate(table)
+        if block and (entry * span(state.config, group) >= start or is_longer(state, block, start))
+    )
+
+
+def is_longer(state: State, block: int, start: int) -> bool:
+    """Return whether a block is published as more than some tokens."""
+    return any(end_of(state.config.added, content) > start for content in keys_of(state, block))
+
+
+def reached(state: State, starts: Starts) -> Starts:
+    """Return those that hold what was given up, or what was computed from that, and so on: none from before it."""
+    gone = {block for slot, start in starts.items() for block in behind(state, slot, start)}
+    more = {
+        slot: max(min(held), min(starts.values()))
+        for slot, request in enumerate(state.requests)
+        if isinstance(request, Running) and slot not in starts
+        for held in (places(state, request, gone),)
+        if held and not request.added.is_lost
+    }
+    return reached(state, {**starts, **more}) if more else starts
+
+
+def places(state: State, request: Running, blocks: set[int]) -> tuple[int, ...]:
+    """Return where a request holds some of the blocks: the first tokens of their entries."""
+    return tuple(
+        entry * span(state.config, group)
+        for group, table in zip(state.config.groups, request.tables, strict=True)
+        for entry, block in enumerate(table)
+        if block in blocks
+    )
+
+
+def keys_behind(state: State, starts: Starts) -> frozenset[tuple[int, Content]]:
+    """Return what is found of these requests' blocks behind the tokens that each is left with."""
+    ends = ((behind(state, slot, start), start) for slot, start in starts.items())
+    return frozenset(
+        (block, content)
+        for blocks, start in ends
+        for block, content in state.keys
+        if block in blocks and end_of(state.config.added, content) > start
+    )
+
+
+def given_up(state: State, slot: int, starts: Starts, gone: frozenset[tuple[int, Content]]) -> State:
+    """Take these keys away, and what nobody wrote; the request has published no more, others that it reaches are lost.
+
+    Nothing is remembered of when a block without a key goes.
+    """
+    blocks = {block for block, _ in gone}
+    after = replace(
+        state,
+        keys=tuple(each for each in state.keys if each not in gone),
+        contents=unwritten(state, starts),
+        marks=tuple(Mark() if block in blocks else mark for block, mark in enumerate(state.marks)),
+    )
+    for other in starts:
+        request = after.requests[other]
+        assert isinstance(request, Running)
+        after = replaced(after, other, shorter(state, request, starts[slot]) if other == slot else lost(state, request))
+    return after
+
+
+def unwritten(state: State, starts: Starts) -> tuple[Content | None, ...]:
+    """Return the contents without what is behind these tokens: of a state nothing is left."""
+    contents = state.contents
+    for slot, start in starts.items():
+        blocks = behind(state, slot, start)
+        contents = tuple(
+            left_of(state, block, content, start) if block in blocks else content
+            for block, content in enumerate(contents)
+        )
+    return contents
+
+
+def left_of(state: State, block: int, content: Content | None, start: int) -> Content | None:
+    """Return what is left of a block's content up to a token."""
+    if content is None or len(content[1][1]) <= start:
+        return content
+    group = state.config.groups[content[0]]
+    begin = (len(content[1][1]) - 1) // group.block_size * group.block_size
+    return None if isinstance(group.kind, Mamba) or begin >= start else upto(content, start)
+
+
+def shorter(state: State, request: Running, kept: int) -> Running:
+    """Return a request that has published no more than some tokens."""
+    if is_private(state.config, request):
+        return request
+    pairs = zip(request.published, state.config.groups, strict=True)
+    return replace(request, published=tuple(min(looked, kept // group.block_size) for looked, group in pairs))
+
+
+def lost(state: State, request: Running) -> Running:
+    """Return a request as it is once it holds what was given up: it publishes nothing, and is given no more slots."""
+    return made_private(state.config, replace(request, added=replace(request.added, tails=(), is_lost=True)))
+
+
+def law_given_up_is_not_found(before: State, done: Done) -> bool:
+    """GIVEN-1: once a request ends, nothing is found that it published behind its count, nor what came of that.
+
+    Whoever holds some of it is given no more slots.
+    """
+    return done.kept is None or all(
+        not any(is_longer(done.state, block, done.kept) for block in blocks)
+        and all(
+            other.added.is_lost
+            for other in done.state.requests
+            if isinstance(other, Running) and places(done.state, other, set(blocks))
+        )
+        for slot, (old, new) in enumerate(zip(before.requests, done.state.requests, strict=True))
+        if isinstance(old, Running) and not isinstance(new, Running)
+        for blocks in (behind(before, slot, done.kept),)
+    )
+
+
+def law_what_has_run_is_found(before: State, done: Done) -> bool:
+    """GIVEN-2: to give up a step loses nothing up to the count, and nothing that another request goes on from."""
+    others = tuple(each for each in done.state.requests if isinstance(each, Running) and not each.added.is_lost)
+    return all(
+        end_of(before.config.added, content) > (done.kept or 0)
+        and not any(block in table for other in others for table in other.tables)
+        for block, content in done.given_up
+    )
