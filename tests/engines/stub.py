@@ -690,7 +690,9 @@ class Side:
         name, scheduled = request.request_id, request.num_computed_tokens
         if name not in core.request_ids() or request.status == RequestStatus.WAITING_FOR_REMOTE_KVS:
             return
-        ends = [size * count for size, count in zip(self.sizes, core.num_published(name), strict=True)]
+        counts = zip(self.sizes, core.num_published(name), strict=True)
+        # Of a request that publishes nothing any more, since all was forgotten, publication has passed every block.
+        ends = [size * count for size, count in counts if count <= self.scheduler.max_model_len]
         twin = request._blockwright
         is_due = request.status == RequestStatus.RUNNING and twin.due > scheduled
         if max([*ends, twin.published], default=0) > scheduled or is_due:
