@@ -16,7 +16,8 @@ WALKS: dict[str, tuple[str, int, dict[str, Any], int, int, bool]] = {
     "priorities": ("full", 24, {"scheduling_policy": "priority"}, 0, 0, True),
     "no caching": ("full", 24, {"caching": False}, 0, 0, True),
     "watermark": ("full", 24, {"watermark": 0.1}, 0, 0, True),
-    "drafts": ("full", 30, {}, 0, 3, True),
+    # The last block that drafts or loads fill is found once a request has ended (PUB-5); with vLLM's manager it is not.
+    "drafts": ("full", 30, {}, 0, 3, False),
     "in flight": ("full", 24, {}, 1, 0, True),
     "in flight, drafts": ("full", 30, {}, 1, 3, True),
     "in flight, priorities": ("full", 24, {"scheduling_policy": "priority"}, 1, 0, True),
@@ -57,7 +58,7 @@ WALKS: dict[str, tuple[str, int, dict[str, Any], int, int, bool]] = {
     "rows, in flight, drafts": ("full", 30, {"rows": True}, 1, 3, False),
     "rows, recurrent, in flight": ("full state", 60, {"rows": True}, 1, 0, False),
     "metrics": ("full", 24, {"kv_cache_metrics": True, "kv_cache_metrics_sample": 1.0}, 0, 0, True),
-    "loads": ("full", 60, {"loads": {}}, 0, 0, True),
+    "loads": ("full", 60, {"loads": {}}, 0, 0, False),
     "loads, tight": ("full", 24, {"loads": {}}, 0, 0, False),
     "loads, fail": ("full", 60, {"loads": {"policy": "fail"}}, 0, 0, False),
     "loads later": ("full", 60, {"loads": {"is_async": True}}, 0, 0, False),
