@@ -155,7 +155,7 @@ _COLUMNS: Final = (
     _Column("queued, P95", "of the 95th percentile", _timed("queued", ",.2f", 2), _overlaps),
     _Column("first token, P95", "seconds from arrival to it", _timed("first_token", ",.2f", 2), _overlaps),
     _Column("latency, P95", "seconds from arrival to the end", _latency, _overlaps),
-    _Column("goodput", "requests per second within the limits", _timed("goodput", ",.2f"), lambda each: bool(each.limits)),
+    _Column("goodput", "requests per second within limits", _timed("goodput", ",.2f"), lambda each: bool(each.limits)),
     _Column("cost", "of a million tokens, in and out", _cost, lambda report: report.price is not None),
     _Column("preemptions", "requests that gave up their blocks to go on later", _timed("preemptions", ","), _overlaps),
     _Column("recomputed", "tokens computed once more after that", _timed("recomputed", ","), _overlaps),
