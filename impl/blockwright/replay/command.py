@@ -326,6 +326,7 @@ def _replay(
     ways = [
         Way(size, keeping, rule, offload, engines, router)
         for keeping, rule, offload, router, engines in each_way
+        if engines > 1 or router == routers[0]  # before one engine all routers are the same
         for size in sizes
     ]
     check_every = args.check_every or (_CHECK_EVERY if args.check else None)

@@ -23,7 +23,7 @@ _SMALL: Final = 1 << 11
 """What Zstandard is given at once: a file of few bytes may unpack to any length."""
 _DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile)
 _BETWEEN: Final = re.compile(r"[\s,]*")
-_LONGEST: Final = 1 << 26
+_LONGEST: Final = 1 << 25
 """Characters of a row, or of a file that is one object, at most."""
 
 

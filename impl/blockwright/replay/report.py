@@ -97,7 +97,12 @@ _COLUMNS: Final = (
         lambda _, pool: f"{pool.engines:,}",
         lambda report: report.headline.engines > 1 or _differs("engines")(report),
     ),
-    _Column("router", "what chooses an engine", lambda _, pool: pool.router, _differs("router")),
+    _Column(
+        "router",
+        "what chooses an engine",
+        lambda _, pool: pool.router if pool.engines > 1 else "-",
+        _differs("router"),
+    ),
     _Column(
         "usable blocks", "blocks of a pool, without the null block", _named("blocks", lambda pool: pool.blocks)
     ),

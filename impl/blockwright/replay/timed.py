@@ -248,9 +248,7 @@ class _Coming:
         heads = array("i")
         for number, each in enumerate(requests):
             if not -1 <= each.after < number:
-                raise InvalidArgumentError(
-                    f"after: must be an earlier request, or -1; {each.after} of {number} is none"
-                )
+                raise InvalidArgumentError(f"after: must be -1 or an earlier request than {number}, not {each.after}")
             waits, rate = each.after >= 0, options.arrivals
             even = len(heads) / rate if rate and not waits else 0.0
             self.at.append(each.arrival if rate is None else even)

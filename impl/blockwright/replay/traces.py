@@ -159,6 +159,8 @@ class _Reader:
         else:
             num_tokens = row.count(layout.tokens)
             is_added = self._add_ids(row, arrival, turn, None, unit)
+        if layout.own_name:
+            name = _name(row.get(layout.own_name))
         if name is None:
             return
         known = last or _Last(arrival, -1, 0, 0)
@@ -167,8 +169,6 @@ class _Reader:
             known = _Last(arrival, self.drafts.num_added - 1, before + num_tokens + output, known.num_turns + 1)
             if turn.is_rest and (known.num_tokens > MAX_PROMPT_TOKENS or known.num_turns > _MOST_TURNS):
                 raise self.place.fault(f"a session of over {MAX_PROMPT_TOKENS:,} tokens or {_MOST_TURNS:,} turns")
-        if layout.own_name:
-            name = _name(row.get(layout.own_name)) or ""
         self.sessions[name] = known._replace(arrival=arrival)
 
     def _when(self, row: Row, last: _Last | None, in_session: bool) -> tuple[float, float]:
