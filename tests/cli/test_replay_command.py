@@ -376,5 +376,9 @@ def test_a_sweep_ends_in_a_table_and_a_sentence(capsys: pytest.CaptureFixture[st
     assert main(["replay", *load, *sizes, *axes]) == 0
     out = capsys.readouterr().out
     assert out.endswith(f"\n{data['answer']}\n")
+    if importlib.util.find_spec("matplotlib"):
+        assert main(["replay", *load, "--engines", "1,2", "--blocks", "223", "--plot", str(tmp_path / "plot.svg")]) == 0
+        assert "the limit" in (tmp_path / "plot.svg").read_text()
+        capsys.readouterr()
     for name in ("engines", "router", "goodput", "cost", "223 (14MiB)", "512 (32MiB)"):
         assert name in out

@@ -8,11 +8,11 @@ from typing import Final
 from blockwright.replay.pools import PERCENTILES, PoolResult, TimedResult
 
 _P95: Final = PERCENTILES.index(95)
-_VALUES: Final[dict[str, Callable[[TimedResult], float]]] = {
+VALUES: Final[dict[str, Callable[[TimedResult], float]]] = {
     "ttft": lambda timed: timed.first_token[_P95],
     "latency": lambda timed: timed.latency[_P95] if timed.latency else float("inf"),
 }
-_NAMES: Final = {"ttft": "P95 TTFT", "latency": "P95 latency"}
+NAMES: Final = {"ttft": "P95 TTFT", "latency": "P95 latency"}
 _AXES: Final[dict[str, Callable[[PoolResult], int]]] = {
     "engines": lambda pool: pool.engines,
     "blocks": lambda pool: pool.blocks,
@@ -26,11 +26,11 @@ def answer(pools: Sequence[PoolResult], limits: Mapping[str, float], sizes: Mapp
 
     `sizes` are the names of sizes, as the user gave them.
     """
-    bound = " and ".join(f"{_NAMES[name]} below {limit:g} s" for name, limit in limits.items())
+    bound = " and ".join(f"{NAMES[name]} below {limit:g} s" for name, limit in limits.items())
     best = min(pools, key=lambda pool: (not _keeps(pool, limits), *(axis(pool) for axis in _AXES.values())))
     if not _keeps(best, limits):
         near = min(pools, key=lambda pool: max(value / limits[name] for name, value in _reached(pool, limits).items()))
-        reached = " and ".join(f"{_NAMES[name]} {value:,.2f} s" for name, value in _reached(near, limits).items())
+        reached = " and ".join(f"{NAMES[name]} {value:,.2f} s" for name, value in _reached(near, limits).items())
         refused = f", {near.refused:,} refused" if near.refused else ""
         return f"None of these keeps {bound}; nearest is {_words(near, pools, sizes)}: {reached}{refused}."
     said = f"{_words(best, pools, sizes)} keep{'s' if best.engines == 1 else ''} {bound}"
@@ -52,7 +52,7 @@ def answer(pools: Sequence[PoolResult], limits: Mapping[str, float], sizes: Mapp
 
 
 def _reached(pool: PoolResult, limits: Mapping[str, float]) -> dict[str, float]:
-    return {name: _VALUES[name](pool.timed) if pool.timed else float("inf") for name in limits}
+    return {name: VALUES[name](pool.timed) if pool.timed else float("inf") for name in limits}
 
 
 def _keeps(pool: PoolResult, limits: Mapping[str, float]) -> bool:
@@ -66,11 +66,15 @@ def _size(name: str, value: int, sizes: Mapping[tuple[str, int], str]) -> str:
 
 
 def _words(pool: PoolResult, pools: Sequence[PoolResult], sizes: Mapping[tuple[str, int], str]) -> str:
-    """Return a way in words: its engines, and what differs between the ways."""
+    return f"{pool.engines} engine{'s' * (pool.engines > 1)}{differences(pool, pools, sizes)}"
+
+
+def differences(pool: PoolResult, pools: Sequence[PoolResult], sizes: Mapping[tuple[str, int], str]) -> str:
+    """Return in words what is different about a way among others, but for the number of its engines."""
     differs = [name for name, axis in _AXES.items() if name != "engines" and len({axis(each) for each in pools}) > 1]
     parts = [_size(name, _AXES[name](pool), sizes) for name in differs]
     with_ = f" with {' and '.join(parts)}" if parts else ""
     each = " each" if parts and pool.engines > 1 else ""
     router = f" behind '{pool.router}'" if pool.engines > 1 and len({each.router for each in pools}) > 1 else ""
     policy = f" ({pool.policy})" if len({each.policy for each in pools}) > 1 else ""
-    return f"{pool.engines} engine{'s' * (pool.engines > 1)}{with_}{each}{router}{policy}"
+    return f"{with_}{each}{router}{policy}"

@@ -301,7 +301,13 @@ def _in_blocks(args: argparse.Namespace) -> dict[tuple[str, int], str]:
         if min(blocks.values()) < 1 - (name == "host"):
             raise InvalidArgumentError(f"--memory: a block takes {bytes_of:,} bytes; give room for two at least")
         written |= {(of, count): text for text, count in blocks.items()}
-        setattr(args, "curve" if name == "memory" else "host_blocks", tuple(sorted(set(blocks.values()))))
+        found = tuple(sorted(set(blocks.values())))
+        if name == "host":
+            args.host_blocks = found
+        elif len(found) > 1:
+            args.curve = found
+        else:
+            (args.blocks,) = found
     return written
 
 
@@ -467,8 +473,10 @@ def _check_outputs(args: argparse.Namespace) -> None:
     if args.beside and not args.plot:
         raise InvalidArgumentError("--beside: is drawn; add --plot FILE")
     if args.plot:
-        if not args.curve and len(args.host_blocks or ()) < 2:
-            raise InvalidArgumentError("--plot: draws a curve; add --curve SIZES, or several --host-blocks")
+        if not args.curve and len(args.host_blocks or ()) < 2 and len(args.engines) < 2:
+            raise InvalidArgumentError(
+                "--plot: draws a curve; add --curve SIZES, or several --host-blocks, --engines"
+            )
         require_plotting()
     several = args.engines != (1,) or any("," in (text or "") for text in (args.policy, args.keep))
     if args.timeline and (args.curve or args.host_blocks or several):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -13,7 +13,7 @@ from blockwright import __version__, _terminal, build_info
 from blockwright._text import printable
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec
-from blockwright.replay.answer import answer
+from blockwright.replay.answer import NAMES, VALUES, answer, differences
 from blockwright.replay.pools import PoolResult
 from blockwright.replay.records import Trace
 from blockwright.replay.simulate import ReplayResult
@@ -366,17 +366,50 @@ def plot_curve(report: ReplayReport, path: Path, beside: Sequence[Curve] = ()) -
     """Draw hit rate against pool size to a file, in the format of its suffix; other reports' curves beside it.
 
     Where one pool size is compared with several hosts, it is drawn against these. With the bound and a single way to
-    serve the trace, areas show on which tier references hit, and to what the others are lost.
+    serve the trace, areas show on which tier references hit, and to what the others are lost. With several numbers of
+    engines the time that they are to keep is drawn against these.
 
     Raises:
         InvalidArgumentError: matplotlib is missing, does not know the suffix, or the file cannot be written.
     """
     require_plotting()
     from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
+    if len({pool.engines for pool in report.curve}) > 1:
+        _draw_frontier(axes, report)
+    else:
+        _draw_hits(axes, report, beside)
+    axes.legend()
+    axes.set_title(f"{printable(report.trace.source)}: {len(report.trace.requests):,} requests, {report.kind}")
+    axes.grid(alpha=0.3, which="both")
+    try:
+        figure.savefig(path)
+    except ValueError as error:
+        raise InvalidArgumentError(f"--plot: cannot write {path}: {error}") from None
+
+
+def _draw_frontier(axes: Any, report: ReplayReport) -> None:
+    """Draw what a limit is of, or the time to first token, over the engines: a line for each of the other ways."""
+    of = next(iter(report.limits), "ttft")
+    ways: dict[str, list[tuple[int, float]]] = {}
+    for pool in report.curve:
+        if pool.timed:
+            name = differences(replace(pool, engines=2), report.curve, report.sizes).strip()
+            ways.setdefault(name or "engines", []).append((pool.engines, VALUES[of](pool.timed)))
+    for name, points in ways.items():
+        axes.plot(*zip(*sorted(points), strict=True), marker="o", label=printable(name))
+    if of in report.limits:
+        axes.axhline(report.limits[of], color="grey", linestyle=":", label="the limit")
+    axes.set_yscale("log")
+    axes.set_xlabel("engines")
+    axes.set_ylabel(f"{NAMES[of]}, seconds")
+
+
+def _draw_hits(axes: Any, report: ReplayReport, beside: Sequence[Curve]) -> None:
+    from matplotlib.ticker import PercentFormatter
+
     over = "blocks" if len({pool.blocks for pool in report.curve}) > 1 else "host_blocks"
     sizes = sorted({_size(pool, over) for pool in report.curve})
     if report.bounds and len(sizes) == len(report.curve) and not beside:
@@ -392,19 +425,12 @@ def plot_curve(report: ReplayReport, path: Path, beside: Sequence[Curve] = ()) -
             )
         if report.bounds:
             axes.axhline(report.bounds[0], color="grey", linestyle=":", label="a pool that never evicts")
-    axes.legend()
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     where = "usable blocks" if over == "blocks" else "host blocks"
     axes.set_xlabel(f"{where} of {report.spec.block_size} tokens")
     axes.set_ylabel("share of block references")
-    axes.set_title(f"{printable(report.trace.source)}: {len(report.trace.requests):,} requests, {report.kind}")
-    axes.grid(alpha=0.3, which="both")
-    try:
-        figure.savefig(path)
-    except ValueError as error:
-        raise InvalidArgumentError(f"--plot: cannot write {path}: {error}") from None
 
 
 def _size(pool: PoolResult, over: str) -> int:

@@ -69,6 +69,10 @@ class Overlap:
     def answer(self, recorded: TraceRequest) -> int:
         return recorded.num_output_tokens if self.output_tokens is None else self.output_tokens
 
+    def arrival(self, recorded: TraceRequest, number: int) -> float:
+        """Return when a request arrives that waits for no answer, in seconds; `number` is of these."""
+        return recorded.arrival if self.arrivals is None else number / self.arrivals if self.arrivals else 0.0
+
 
 class _Times:
     """The times of all requests, by number, whichever engine serves them."""
@@ -249,9 +253,8 @@ class _Coming:
         for number, each in enumerate(requests):
             if not -1 <= each.after < number:
                 raise InvalidArgumentError(f"after: must be -1 or an earlier request than {number}, not {each.after}")
-            waits, rate = each.after >= 0, options.arrivals
-            even = len(heads) / rate if rate and not waits else 0.0
-            self.at.append(each.arrival if rate is None else even)
+            waits = each.after >= 0
+            self.at.append(options.arrival(each, 0 if waits else len(heads)))
             self.delays.append(each.delay)
             self.tokens.append(each.num_tokens)
             self._first.append(-1)
