@@ -7,11 +7,10 @@ next token reads: first on the device, and from there on in the tiers below it, 
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from math import lcm
-from sys import byteorder
 
 from blockwright.errors import InvalidArgumentError
 from blockwright.events import BlockHash, CacheLayout, GroupLayout
@@ -30,24 +29,27 @@ class Prompt:
     def __init__(self, token_ids: Sequence[int], adapter: object, salt: str | None, items: Sequence[Item]) -> None:
         """Cut nothing yet. Items may be in any order, as those of a request."""
         self._token_ids, self.length = token_ids, len(token_ids)
-        self._adapter, self._salt = adapter, salt
+        self._adapter, self.salt = adapter, salt
         self._items = sorted(items, key=lambda item: (item[1], item[0]))
         self.is_bare = adapter is None and not self._items
         self._packed = b""
 
-    def tokens(self, start: int, stop: int) -> bytes:
-        """Return tokens as events have them."""
-        while len(self._packed) < 4 * stop:
+    def pack_to(self, stop: int) -> bytes:
+        """Return the tokens as events have them, as far as a position at least, within the prompt."""
+        if len(self._packed) < 4 * stop:
             at = len(self._packed) // 4
             self._packed += _packed(self._token_ids[at : max(2 * at, stop, _FIRST)], at)
-        return self._packed[4 * start : 4 * stop]
+        return self._packed
+
+    def tokens(self, start: int, stop: int) -> bytes:
+        return self.pack_to(stop)[4 * start : 4 * stop]
 
     def own(self, start: int, size: int, ahead: int) -> Own | None:
         """Return what a block adds to the prefix before it; None if the prompt is too short for it."""
         stop = start + size
         if stop + ahead > self.length:
             return None
-        tokens, salt = self.tokens(start, stop), None if start else self._salt
+        tokens, salt = self.tokens(start, stop), None if start else self.salt
         if self.is_bare and salt is None and not ahead:
             return tokens
         items = tuple([(name, at - start) for name, at, count in self._items if at < stop + ahead and at + count > start])
@@ -57,52 +59,97 @@ class Prompt:
 
 def _packed(token_ids: Sequence[int], start: int) -> bytes:
     try:
-        packed = array("i", token_ids)
-        if packed and min(packed) < 0:
-            raise OverflowError("a token below 0")
-    except (OverflowError, TypeError) as error:
+        return struct.pack(f"<{len(token_ids)}i", *token_ids)
+    except struct.error as error:
         raise InvalidArgumentError(
             f"token_ids: must be integers within 0..2147483647 ({error}, in {start}..{start + len(token_ids) - 1})"
         ) from None
-    if byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
 
 
-def prefixes(known: KnownBlocks, prompt: Prompt) -> Iterator[tuple[int, tuple[BlockHash, ...]]]:
-    """Yield the prefixes of a prompt that are in the tree: their ends, ascending, with their hashes."""
-    children, found, due = known.children, dict[int, tuple[BlockHash | None, ...]]({0: (None,)}), [0]
+Hashes = BlockHash | tuple[BlockHash, ...]
+"""Of one prefix: mostly one."""
+Places = Sequence[dict[BlockHash, int]]
+"""The blocks of a group, on some media."""
+
+
+def walk(known: KnownBlocks, prompt: Prompt, size: int = 0, row: Places = ()) -> tuple[list[int], list[Hashes]]:
+    """Return the prefixes of a prompt that are in the tree: their ends, ascending, with their hashes. O(blocks).
+
+    Up to the first of `size` tokens more that has no block in the `row`, of a group that reads everything, if there is.
+    """
+    children, ends, hashes = known.children, list[int](), list[Hashes]()
+    due, found = [0], dict[int, tuple[BlockHash | None, ...]]({0: (None,)})
+    packed, is_bare = b"", prompt.is_bare
     while due:
         start = heappop(due)
         reached = found.pop(start)
         if start:
-            yield start, reached  # type: ignore[misc]  # only the empty prefix has no hash
-        for parent in reached:
-            child = children.get(parent)
-            if type(child) is tuple:
-                own, one = child
-                if type(own) is bytes:
-                    size, ahead = len(own) // 4, 0
-                else:
-                    size, ahead = len(own[0]) // 4, len(own[1][0]) // 4
-                if own == prompt.own(start, size, ahead):
-                    _add(found, due, start + size, (one,))
-            elif child is not None:
-                for size, ahead in known.ways:
-                    cut = prompt.own(start, size, ahead)
-                    if cut is not None and cut in child:
-                        _add(found, due, start + size, child[cut])
+            ends.append(start)
+            hashes.append(reached if len(reached) > 1 else reached[0])  # type: ignore[arg-type]
+            if row and start % size == 0 and not _is_met(hashes[-1], row):
+                break
+        if not due and len(reached) == 1:  # mostly one thing follows another
+            parent = reached[0]
+            while is_bare and (start or prompt.salt is None):
+                child = children.get(parent)
+                if type(child) is not tuple or type(child[0]) is not bytes:
+                    break
+                stop = start + len(child[0]) // 4
+                if 4 * stop > len(packed):
+                    if stop > prompt.length:
+                        break
+                    packed = prompt.pack_to(stop)
+                if packed[4 * start : 4 * stop] != child[0]:
+                    break
+                start, parent = stop, child[1]
+                ends.append(start)
+                hashes.append(parent)
+                if row and start % size == 0 and not _is_met(parent, row):
+                    return ends, hashes
+            reached = (parent,)
+        for end, many in _following(known, prompt, start, reached):
+            before = found.get(end)
+            if before is None:
+                heappush(due, end)
+            found[end] = many if before is None else tuple(dict.fromkeys((*before, *many)))
+    return ends, hashes
 
 
-def _add(
-    found: dict[int, tuple[BlockHash | None, ...]], due: list[int], end: int, hashes: tuple[BlockHash, ...]
-) -> None:
-    before = found.get(end)
-    if before is None:
-        found[end] = hashes
-        heappush(due, end)
-    else:
-        found[end] = tuple(dict.fromkeys((*before, *hashes)))
+def _following(
+    known: KnownBlocks, prompt: Prompt, start: int, reached: tuple[BlockHash | None, ...]
+) -> Iterator[tuple[int, tuple[BlockHash, ...]]]:
+    """Yield what follows a prefix in the tree and in the prompt."""
+    for parent in reached:
+        child = known.children.get(parent)
+        if type(child) is tuple:
+            own, one = child
+            size, ahead = (len(own) // 4, 0) if type(own) is bytes else (len(own[0]) // 4, len(own[1][0]) // 4)
+            if own == prompt.own(start, size, ahead):
+                yield start + size, (one,)
+        elif child is not None:
+            for size, ahead in known.ways:
+                cut = prompt.own(start, size, ahead)
+                if cut is not None and cut in child:
+                    yield start + size, child[cut]
+
+
+def _is_met(hashes: Hashes, places: Places) -> bool:
+    """Return whether there is a block of a prefix in some of the places."""
+    for each in places:
+        if type(hashes) is not tuple:
+            if hashes in each:
+                return True
+        elif any(one in each for one in hashes):
+            return True
+    return False
+
+
+def met(ends: list[int], hashes: list[Hashes], places: Places) -> list[int]:
+    """Return the ends of the prefixes that some of the places have blocks of."""
+    if len(places) == 1:
+        (place,) = places
+        return [end for end, each in zip(ends, hashes, strict=True) if each in place or _is_met(each, places)]
+    return [end for end, each in zip(ends, hashes, strict=True) if _is_met(each, places)]
 
 
 def first_read(group: GroupLayout, length: int) -> int:
@@ -136,10 +183,13 @@ class Found:
         self._entries = size // group.block_size
         self._known = set(ends)
         self._since: dict[int, int] = {}  # by place: the first of the row that it is in
+        before = first = -1
         for end in ends:
             if end % size == 0:
                 place = end // size - 1
-                self._since[place] = self._since.get(place - 1, place)
+                if place != before + 1 or first < 0:
+                    first = place
+                self._since[place], before = first, place
 
     def reads_before(self) -> bool:
         """Return whether a token always reads the position before it, so that something ends there."""
@@ -219,21 +269,15 @@ def longest_hit(known: KnownBlocks, prompt: Prompt, layout: CacheLayout, media: 
         own = layout.groups[at].block_size
         return max([own, *(each for name in names for each in known.sizes.get((at, name), ()))]) // own * own
 
-    sizes = [size(at, media) for at in numbers]
-    rows = [(sizes[at], blocks[at]) for at in numbers if reads_all(layout.groups[at])]
-    nodes: list[tuple[int, tuple[BlockHash, ...]]] = []
-    for node in prefixes(known, prompt):
-        nodes.append(node)
-        end, hashes = node
-        if any(end % tokens == 0 and not _is_met(hashes, places) for tokens, places in rows):
-            break  # no hit is longer
+    whole = next((at for at in numbers if reads_all(layout.groups[at])), -1)
+    row = (size(whole, media), blocks[whole]) if whole >= 0 else (0, ())  # no hit is longer than that
+    ends, hashes = walk(known, prompt, *row)
 
     def found(first: int, names: Sequence[str], begin: int) -> list[Found]:
         groups = list[Found]()
         for at, group in enumerate(layout.groups):
             places = blocks[at][first : first + len(names)]
-            ends = [end for end, hashes in nodes if _is_met(hashes, places)]
-            groups.append(Found(group, ends, size(at, names), begin // group.block_size))
+            groups.append(Found(group, met(ends, hashes, places), size(at, names), begin // group.block_size))
         return groups
 
     keyed = max(0, prompt.length - max([ahead for _, ahead in known.ways], default=0))
@@ -244,15 +288,6 @@ def longest_hit(known: KnownBlocks, prompt: Prompt, layout: CacheLayout, media: 
     return hit_with_tiers(found(1, media[1:], reached - reached % step), layout.unit, reached, most, keyed)
 
 
-def _is_met(hashes: tuple[BlockHash, ...], places: list[dict[BlockHash, int]]) -> bool:
-    """Return whether there is a block of a prefix in some of the places."""
-    for each in places:
-        for one in hashes:
-            if one in each:
-                return True
-    return False
-
-
 def longest_row(
     known: KnownBlocks, prompt: Prompt, group: int, media: Sequence[str], block_size: int | None, most: int
 ) -> int:
@@ -261,11 +296,11 @@ def longest_row(
     longest = max([each for name in media for each in known.sizes.get((group, name), ())], default=0)
     first, best = {0}, 0  # what the first medium reaches, and all together
     reached = {0}
-    for end, hashes in prefixes(known, prompt):
+    for end, hashes in zip(*walk(known, prompt), strict=True):
         if end > best + longest or end > most:
             break
         for at, places in enumerate(blocks):
-            sizes = {abs(places[each]) for each in hashes if each in places}
+            sizes = {abs(places[each]) for each in (hashes if type(hashes) is tuple else (hashes,)) if each in places}
             for size in sizes if block_size is None else sizes & {block_size}:
                 if end - size in (reached if at else first):
                     best = end

@@ -160,7 +160,7 @@ class PrefixIndex:
 
 
 def _layout_of(known: KnownBlocks, media: Sequence[str]) -> CacheLayout | None:
-    """Return the layout as far as events of single groups say it; None if there is one group, which reads everything.
+    """Return the layout as far as events of single groups say it; None if one group has blocks of several sizes.
 
     A group of which nothing was told reads everything, too: nothing can be hit then.
     """
@@ -168,8 +168,8 @@ def _layout_of(known: KnownBlocks, media: Sequence[str]) -> CacheLayout | None:
     groups = []
     for at in range(count):
         kind, window = known.kinds.get(at, ("unknown", None))
-        size = max([each for name in media[:1] for each in known.sizes.get((at, name), ())], default=1)
-        groups.append(GroupLayout(kind, size, window))
-    if count == 1 and reads_all(groups[0]):
-        return None
+        sizes = [known.sizes.get((at, name), ()) for name in media]
+        groups.append(GroupLayout(kind, max(sizes[0] if sizes else (), default=1), window))
+        if count == 1 and reads_all(groups[0]) and (not all(len(each) == 1 for each in sizes) or len(media) > 1):
+            return None
     return CacheLayout(tuple(groups), lcm(*(group.block_size for group in groups)))
