@@ -280,6 +280,9 @@ def longest_hit(known: KnownBlocks, prompt: Prompt, layout: CacheLayout, media: 
             groups.append(Found(group, met(ends, hashes, places), size(at, names), begin // group.block_size))
         return groups
 
+    if len(blocks) == 1 == len(media) and row[0] == layout.unit and not layout.groups[0].margin:
+        pairs = zip(reversed(ends), reversed(hashes), strict=True)  # all but the last were met
+        return next((at for at, each in pairs if at <= most and at % row[0] == 0 and _is_met(each, row[1])), 0)
     keyed = max(0, prompt.length - max([ahead for _, ahead in known.ways], default=0))
     reached = hit_on_device(found(0, media[:1], 0), layout.unit, min(most, keyed))
     if len(media) == 1:
