@@ -168,10 +168,10 @@ class ZmqSubscriber:
 
     def _take_numbered(self, sequence: int, payload: bytes) -> None:
         """Apply a batch of a publisher that has numbers alone, or cannot be asked for more."""
-        events = self._read(payload)
-        if events is not None and not self._num_applied:
+        events = _read(payload)
+        if isinstance(events, Events) and not self._num_applied:
             self._rank = events.rank
-        if events is not None and events.rank != self._rank:
+        if isinstance(events, Events) and events.rank != self._rank:
             self._take_other(sequence, events)
         elif self._next is not None and sequence < self._next:
             if self._replay_endpoint is None:  # else it was replayed, or a question will tell
@@ -190,45 +190,39 @@ class ZmqSubscriber:
             self.index.apply(_cleared(events.rank))
         self.is_complete &= sequence in (0, following)
         self._others[events.rank] = sequence + 1
-        self.index.apply(events)
-        self._num_applied += 1
+        self._applied(events)
 
     def _begin_anew(self) -> None:
         """Forget the blocks of the rank that is followed: what comes is of another life of the engine."""
         self.index.apply(_cleared(self._rank))
         self._next = self._last = None
 
-    def _fold(self, sequence: int, payload: bytes, events: Events | None) -> None:
+    def _fold(self, sequence: int, payload: bytes, events: Events | InvalidArgumentError) -> None:
         """Apply the next batch that there is; one that cannot be read is missing, as are those before it."""
         is_next = sequence == (0 if self._next is None else self._next)
         if self._next is None:
             self.is_complete = is_next
-        self.is_complete &= is_next and events is not None
+        self.is_complete &= self._applied(events) and is_next
+        self.is_complete |= isinstance(events, Events) and AllBlocksCleared() in events
         self._next, self._last, self._heard_at = sequence + 1, (sequence, payload), time.monotonic()
-        if events is not None:
-            self.index.apply(events)
-            self._num_applied += 1
-            self.is_complete |= AllBlocksCleared() in events
 
-    def _read(self, payload: bytes) -> Events | None:
-        try:
-            events = decode(payload)
-        except InvalidArgumentError as error:
-            self._cannot_read(error)
-            return None
+    def _applied(self, events: Events | InvalidArgumentError) -> bool:
+        """Apply the events of a batch, if it can be read; return whether it can."""
+        if isinstance(events, InvalidArgumentError):
+            self._cannot_read(events)
+            return False
+        self.index.apply(events)
         self.num_unknown += events.num_unknown
-        return events
+        self._num_applied += 1
+        return True
 
     def _apply(self, sequence: int, payload: bytes) -> bool:
         """Apply the next batch, or pass it over; return False if a snapshot is needed instead."""
         self._heard_at = time.monotonic()
-        if (events := self._read(payload)) is not None:
-            self.index.apply(events)
-            self._num_applied += 1
-        elif sequence > self._passed:  # else the publisher has no newer snapshot, which would mend it
-            self._passed, self._next = sequence, None
-            return False
-        else:
+        if not self._applied(_read(payload)):
+            if sequence > self._passed:  # else the publisher has no newer snapshot, which would mend it
+                self._passed, self._next = sequence, None
+                return False
             self.is_complete = False
         self._next = sequence + 1
         return True
@@ -327,8 +321,8 @@ class ZmqSubscriber:
             if is_first and self._last is not None:
                 self._next = sequence + 1  # the same engine lives on
             else:
-                events = self._read(payload)
-                self._rank = events.rank if events is not None else self._rank
+                events = _read(payload)
+                self._rank = events.rank if isinstance(events, Events) else self._rank
                 self._fold(sequence, payload, events)
                 self.num_replays += request is not None
             is_first, request = False, None
@@ -376,6 +370,14 @@ class ZmqSubscriber:
         self.num_snapshots += 1
         self.is_complete = True
         return True
+
+
+def _read(payload: bytes) -> Events | InvalidArgumentError:
+    """Return the events of a batch, or why it cannot be read."""
+    try:
+        return decode(payload)
+    except InvalidArgumentError as error:
+        return error
 
 
 def _cleared(rank: int) -> Events:
