@@ -69,7 +69,9 @@ def cache_layout(specs: Sequence[KVCacheSpec], sizes: Sequence[int], unit: int, 
     def group(spec: KVCacheSpec, size: int) -> GroupLayout:
         window = getattr(spec, "sliding_window", getattr(spec, "attention_chunk_size", None))
         margin = size if use_eagle and not isinstance(spec, MambaSpec | ChunkedLocalAttentionSpec) else 0
-        return GroupLayout(KINDS.get(type(spec).__name__, "unknown"), size, window, getattr(spec, "sink_len", 0), margin)
+        return GroupLayout(
+            KINDS.get(type(spec).__name__, "unknown"), size, window, getattr(spec, "sink_len", 0), margin
+        )
 
     return CacheLayout(tuple(map(group, specs, sizes)), unit)
 

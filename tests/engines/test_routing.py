@@ -63,8 +63,9 @@ class Engine:
         specs = [FullAttentionSpec(**HEADS), *(SlidingWindowSpec(**HEADS, sliding_window=each) for each in windows)]
         groups = [KVCacheGroupSpec([f"l{at}"], spec) for at, spec in enumerate(specs)]
         self.random, self.count, self.live = Random(seed), 0, list[Any]()
+        count = self.random.randint(14, 24) * len(groups)
         self.manager = KVCacheManager(
-            KVCacheConfig(num_blocks=self.random.randint(14, 24) * len(groups), kv_cache_tensors=[], kv_cache_groups=groups),
+            KVCacheConfig(num_blocks=count, kv_cache_tensors=[], kv_cache_groups=groups),
             max_model_len=512, hash_block_size=SIZE, enable_caching=True, enable_kv_cache_events=True,
             scheduler_block_size=SIZE, max_in_flight_tokens=512,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("msgspec")
+msgspec = pytest.importorskip("msgspec")
 
 from blockwright import (
     ChunkedLocalAttentionSpec,
@@ -24,12 +24,11 @@ from blockwright import (
     KVCacheManager,
     KVCacheSpec,
     MambaSpec,
-    MultiModalItem,
     Request,
     Sha256Hasher,
     SlidingWindowSpec,
 )
-from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored
+from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored, CacheLayout, GroupLayout
 from blockwright.observe import EventStream, PrefixIndex
 from blockwright.observe.wire import Encoder, decode, kinds_of
 
@@ -103,11 +102,15 @@ class Engine:
 
     def prompt(self) -> list[int]:
         random = self.random
-        tokens = [random.randrange(3)] * random.randrange(30) + [random.randrange(2) for _ in range(random.randrange(1, 9))]
+        tokens = [random.randrange(3)] * random.randrange(30) + [
+            random.randrange(2) for _ in range(random.randrange(1, 9))
+        ]
         return tokens + [9] * random.randrange(20)
 
     def owner(self) -> dict[str, Any]:
-        return self.random.choice([{}, {}, {}, {"cache_salt": "one"}, {"lora_name": ""}, {"lora_name": "a", "cache_salt": ""}])
+        return self.random.choice(
+            [{}, {}, {}, {"cache_salt": "one"}, {"lora_name": ""}, {"lora_name": "a", "cache_salt": ""}]
+        )
 
     def step(self) -> None:
         random, manager = self.random, self.manager
@@ -175,4 +178,62 @@ def test_where_no_layer_reads_everything_a_router_never_finds_more(case: str) ->
             hits += wanted > 0
             equal += 0 < wanted == found[0]
     assert hits > 20
-    print(case, hits, equal)
+    assert equal or case == "states alone"
+
+
+def stored(number: int, parent: int | None, tokens: list[int], **fields: Any) -> BlockStored:
+    return BlockStored(number, parent, pack(f"<{len(tokens)}i", *tokens), len(tokens))._replace(**fields)
+
+
+CHAIN = [stored(1, None, [7, 8]), stored(2, 1, [9, 10])]
+PROMPT = [7, 8, 9, 10]
+
+
+def test_a_content_is_there_until_its_last_copy_is_gone() -> None:
+    counted, told_anew = PrefixIndex([*CHAIN, *CHAIN]), PrefixIndex([*CHAIN, *CHAIN], tells_hits=True)
+    for wanted in ((4, 2), (2, 2)):
+        for index in (counted, told_anew):
+            index.apply([BlockRemoved(2)])
+        assert (counted.match(PROMPT), told_anew.match(PROMPT)) == wanted
+    bare = stored(2, None, [], block_size=2, medium="CPU")
+    index = PrefixIndex([*CHAIN, bare, CHAIN[1]._replace(medium="CPU"), BlockRemoved(2)])
+    assert [index.match(PROMPT, medium=each) for each in ("GPU", "CPU", ("GPU", "CPU"))] == [2, 0, 4]
+    index.apply([BlockRemoved(2, 0, "CPU")])  # told of better, not twice
+    assert index.match(PROMPT, medium=("GPU", "CPU")) == 2
+    index.apply([AllBlocksCleared("CPU")])
+    assert index.copy().match(PROMPT) == 2
+    index.apply([AllBlocksCleared()])
+    assert len(index) == index.match(PROMPT) == 0
+
+
+def test_ranks_are_kept_apart() -> None:
+    def of(rank: Any, *events: Any) -> Any:
+        payload = msgspec.msgpack.decode(Encoder()(events, 0.0))
+        return decode(msgspec.msgpack.encode([*payload[:2], rank]))
+
+    index = PrefixIndex(of(0, *CHAIN))
+    for each in (of(1, CHAIN[0]), of(1, BlockRemoved(2)), of("1", AllBlocksCleared()), of(1, CHAIN[0])):
+        index.apply(each)
+    assert [index.match(PROMPT, rank=rank) for rank in (None, 0, 1, 2)] == [4, 4, 2, 0]
+    assert (index.ranks(), len(index.known_keys(1)), len(index)) == ([0, 1], 1, 3)
+
+
+def test_items_are_given_in_any_order() -> None:
+    items = [("B", 2, 1), ("A", 0, 1), ("C", 2, 1)]
+    index = PrefixIndex([stored(1, None, PROMPT, mm_items=(("A", 0, 1), ("B", 2, 1), ("C", 2, 1)))])
+    assert [index.match(PROMPT, mm_items=each) for each in (items, items[::-1], items[:2])] == [4, 4, 0]
+
+
+def test_prefixes_are_remembered_while_blocks_behind_them_are_known() -> None:
+    """And swept out after that, so that the tree stays as large as what is known."""
+    layout = CacheLayout((GroupLayout("sliding_window", 2, 3),), 2)
+    index, prompt = PrefixIndex(layout=layout), list(range(400))
+    for at in range(200):
+        index.apply([stored(at + 1, at or None, prompt[2 * at : 2 * at + 2])])
+    index.apply([BlockRemoved(each) for each in range(1, 198)])
+    assert (len(index), index.match(prompt)) == (3, 400)
+    index.apply([BlockRemoved(each) for each in range(198, 201)])
+    for at in range(1000, 1500):
+        index.apply([stored(at, None, [at, at]), BlockRemoved(at)])
+    assert len(index._ranks[0].children.get(None, ())) < 300
+    assert not index._ranks[0].children.get(5)

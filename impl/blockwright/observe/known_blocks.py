@@ -104,7 +104,7 @@ class KnownBlocks:
         twin = KnownBlocks()
         twin.blocks = {place: hashes.copy() for place, hashes in self.blocks.items()}
         twin.sizes = {place: sizes.copy() for place, sizes in self.sizes.items()}
-        twin.children = {hash_: each if type(each) is tuple else dict(each) for hash_, each in self.children.items()}
+        twin.children = {hash_: dict(each) if isinstance(each, dict) else each for hash_, each in self.children.items()}
         twin.ways, twin.layout, twin.kinds = self.ways.copy(), self.layout, self.kinds.copy()
         twin._copies, twin._num_edges, twin._most_edges = self._copies.copy(), self._num_edges, self._most_edges
         return twin
@@ -113,7 +113,7 @@ class KnownBlocks:
         """Return how many blocks are known, copies not counted."""
         return sum(map(len, self.blocks.values()))
 
-    def keys(self) -> Iterable[Key]:
+    def all_keys(self) -> Iterable[Key]:
         """Yield what can be found."""
         return ((each, *place) for place, hashes in self.blocks.items() for each in hashes)
 
@@ -126,7 +126,7 @@ class KnownBlocks:
                     is_cleared = True
                     changes.clear()
                 elif not is_cleared:
-                    changes.update(dict.fromkeys(each for each in self.keys() if each[2] == medium))
+                    changes.update(dict.fromkeys(each for each in self.all_keys() if each[2] == medium))
                 changes.update(dict.fromkeys(each for each in changes if each[2] == medium))
                 continue
             now = changes[key] if key in changes else None if is_cleared else self._now(key)
@@ -145,7 +145,7 @@ class KnownBlocks:
         return None if size is None else (self._copies.get(key, 1), size)
 
     def put_in(self, changes: Changes) -> None:
-        """Change to what was worked out. Whoever is interrupted does all of it again: that does no harm. law: CALL-1."""
+        """Change to what was worked out. It may be done twice, after an interrupt. law: CALL-1."""
         if changes.is_cleared:
             self.blocks, self._copies = {}, {}
         for key, now in changes.blocks.items():
@@ -159,9 +159,9 @@ class KnownBlocks:
                 self._copies[key] = now[0]
             else:
                 self._copies.pop(key, None)
-        for key, size, edge, _ in changes.steps:
-            if key is not None and edge is not None:
-                self._grow(edge, key[0], size)
+        for told in changes.steps:
+            if told.key is not None and told.edge is not None:
+                self._grow(told.edge, told.key[0], told.size)
         if self._num_edges > self._most_edges:
             self._sweep()
 
@@ -171,23 +171,23 @@ class KnownBlocks:
         child = self.children.get(parent)
         if child is None:
             self.children[parent] = (own, block_hash)
-        elif type(child) is tuple:
+        elif isinstance(child, tuple):
             if child == (own, block_hash):
                 return
             self.children[parent] = child = {child[0]: (child[1],)}
-        if type(child) is dict:
+        if isinstance(child, dict):
             known = child.get(own, ())
             if block_hash in known:
                 return
             child[own] = (*known, block_hash)
-        self.ways.add((size, 0 if type(own) is bytes else len(own[1][0]) // 4))
+        self.ways.add((size, 0 if isinstance(own, bytes) else len(own[1][0]) // 4))
         self._num_edges += 1
 
     def _sweep(self) -> None:
         """Keep the prefixes that blocks are known of, and those before them. Amortized O(1) for each event."""
         parents: dict[BlockHash, list[BlockHash | None]] = {}
         for parent, child in self.children.items():
-            for each in (child[1],) if type(child) is tuple else [one for many in child.values() for one in many]:
+            for each in (child[1],) if isinstance(child, tuple) else [one for many in child.values() for one in many]:
                 parents.setdefault(each, []).append(parent)
         due = [each for hashes in self.blocks.values() for each in hashes]
         kept: set[BlockHash] = set()
@@ -198,13 +198,15 @@ class KnownBlocks:
                 due += [parent for parent in parents.get(each, ()) if parent is not None]
         children = {parent: left for parent, child in self.children.items() if (left := _left(child, kept))}
         self.children = children
-        self._num_edges = sum(1 if type(each) is tuple else sum(map(len, each.values())) for each in children.values())
+        self._num_edges = sum(
+            1 if isinstance(each, tuple) else sum(map(len, each.values())) for each in children.values()
+        )
         self._most_edges = max(64, 2 * self._num_edges)
 
 
 def _left(child: Child, kept: set[BlockHash]) -> Child | None:
     """Return what is kept of what follows a prefix."""
-    if type(child) is tuple:
+    if isinstance(child, tuple):
         return child if child[1] in kept else None
     pairs = [(own, tuple([each for each in many if each in kept])) for own, many in child.items()]
     left = {own: many for own, many in pairs if many}

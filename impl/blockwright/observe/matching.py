@@ -42,6 +42,7 @@ class Prompt:
         return self._packed
 
     def tokens(self, start: int, stop: int) -> bytes:
+        """Return some tokens as events have them."""
         return self.pack_to(stop)[4 * start : 4 * stop]
 
     def own(self, start: int, size: int, ahead: int) -> Own | None:
@@ -52,7 +53,9 @@ class Prompt:
         tokens, salt = self.tokens(start, stop), None if start else self.salt
         if self.is_bare and salt is None and not ahead:
             return tokens
-        items = tuple([(name, at - start) for name, at, count in self._items if at < stop + ahead and at + count > start])
+        items = tuple(
+            [(name, at - start) for name, at, count in self._items if at < stop + ahead and at + count > start]
+        )
         rest = rest_of(self.tokens(stop, stop + ahead), self._adapter, salt, items)
         return tokens if rest is None else (tokens, rest)
 
@@ -121,9 +124,9 @@ def _following(
     """Yield what follows a prefix in the tree and in the prompt."""
     for parent in reached:
         child = known.children.get(parent)
-        if type(child) is tuple:
+        if isinstance(child, tuple):
             own, one = child
-            size, ahead = (len(own) // 4, 0) if type(own) is bytes else (len(own[0]) // 4, len(own[1][0]) // 4)
+            size, ahead = (len(own) // 4, 0) if isinstance(own, bytes) else (len(own[0]) // 4, len(own[1][0]) // 4)
             if own == prompt.own(start, size, ahead):
                 yield start + size, (one,)
         elif child is not None:
@@ -219,9 +222,9 @@ class Found:
         """
         group, first = self.group, first_read(self.group, length)
         stop = length // group.block_size
-        if length % group.block_size and (first < length or stop * group.block_size < group.sinks):
-            if length not in self._known and (group.kind == "mamba" or last not in self._known):
-                return False
+        ends_inside = length % group.block_size > 0 and (first < length or stop * group.block_size < group.sinks)
+        if ends_inside and length not in self._known and (group.kind == "mamba" or last not in self._known):
+            return False
         sinks = min(-(-group.sinks // group.block_size), stop)
         return self._is_row(first // group.block_size, stop) and self._is_row(0, sinks)
 

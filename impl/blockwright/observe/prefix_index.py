@@ -67,7 +67,7 @@ class PrefixIndex:
     def known_keys(self, rank: int | None = None) -> frozenset[tuple[BlockHash, int, str]]:
         """Return all that can be found, by any rank or by one: hash, group of layers, medium. O(index)."""
         self._go_on()
-        return frozenset(key for known in self._of(rank) for key in known.keys())
+        return frozenset(key for known in self._of(rank) for key in known.all_keys())
 
     def _of(self, rank: int | None) -> list[KnownBlocks]:
         return list(self._ranks.values()) if rank is None else [self._ranks[rank]] if rank in self._ranks else []

@@ -401,6 +401,7 @@ class _ReadEach(msgspec.Struct, array_like=True):
 
 _MAPS = msgspec.msgpack.Decoder(_ReadMaps)
 _EACH = msgspec.msgpack.Decoder(_ReadEach)
+_UNREADABLE: Final = (msgspec.MsgspecError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _KNOWN: Final = ("BlockStored", "BlockRemoved", "AllBlocksCleared")
 _MEDIA: Final = {
     name: medium
@@ -455,7 +456,15 @@ def decode(payload: bytes) -> Events:
         found = Events(batch.rank)
         for event in batch.events:
             _read(event, found)
-    except (msgspec.MsgspecError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error) as error:
+    except (
+        msgspec.MsgspecError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+        struct.error,
+    ) as error:
         raise InvalidArgumentError(f"payload: is no batch of events: {error}") from error
     return found
 
@@ -494,7 +503,9 @@ def _decoded(event: Any, batch: Events) -> list[KVCacheEvent]:
     if event.kv_cache_spec_kind is not None:
         batch.kinds[group] = (event.kv_cache_spec_kind, event.kv_cache_spec_sliding_window)
     if (layout := getattr(event, "cache_layout", None)) is not None:
-        groups = (GroupLayout(each.kind, each.block_size, each.window, each.sinks, each.margin) for each in layout.groups)
+        groups = (
+            GroupLayout(each.kind, each.block_size, each.window, each.sinks, each.margin) for each in layout.groups
+        )
         batch.layout = CacheLayout(tuple(groups), layout.unit)
     tokens, size, number = event.token_ids, event.block_size, event.lora_id
     extra = event.extra_keys or [None] * len(hashes)

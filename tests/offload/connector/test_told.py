@@ -2,7 +2,8 @@
 
 How: the engine of test_connector.py with a second tier, for every kind of layer and both times of storing, with
 transfers that fail; requests with salts, items and adapters; at every step an index of all events is compared with the
-tiers, block by block and request by request (EV-6), and with the engine's own lookups (EV-7); now and then a request or a salt is forgotten (FORGET-1 to -4).
+tiers, block by block and request by request (EV-6), and with the engine's own lookups (EV-7); now and then a request or
+a salt is forgotten (FORGET-1 to -4).
 Not covered: the lock-step world of tiers alone (`blockwright_conformance.offload`), stores that engines share.
 """
 
@@ -30,7 +31,9 @@ class Roomy:
         self.tiers = tiers
 
     def lookup(self, keys: Sequence[bytes]) -> int:
-        return next((at for at, key in enumerate(keys) if not any(tier.lookup([key]) for tier in self.tiers)), len(keys))
+        return next(
+            (at for at, key in enumerate(keys) if not any(tier.lookup([key]) for tier in self.tiers)), len(keys)
+        )
 
 
 class Router:
