@@ -521,6 +521,15 @@ class BlockwrightAdapter:
         self.joined = [*self.joined, (now.sequence, tuple(map(self.event, now.events)))][-JOINED:]
         return heard
 
+    def routed(self, prompts: tuple[Prefix, ...]) -> list[int]:
+        """Return what a router that has heard every event would hit of each prompt."""
+        stream: Any = self.stream
+        stream.record(self.manager.take_events())
+        index = self.package.observe.PrefixIndex()
+        for batch in stream.since(0):
+            index.apply(batch.events)
+        return [index.match(tokens, leave=1, **EXTRAS[extra]) for extra, tokens in prompts]
+
     def event(self, event: Any) -> Event:
         prefixes, kind = self.shared.prefixes, type(event).__name__
         if kind == "AllBlocksCleared":

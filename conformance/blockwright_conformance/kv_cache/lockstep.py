@@ -6,11 +6,11 @@ A difference begins with the law that it breaks, or with the field that differs 
 from typing import Any
 
 from blockwright_spec.manager.choices import Choice, recorded
-from blockwright_spec.manager.events import Listener, num_own
+from blockwright_spec.manager.events import Listener, Routed, num_own
 from blockwright_spec.manager.hits import found, holding
 from blockwright_spec.manager.in_time.explain import explained
 from blockwright_spec.manager.in_time.forks import held_alone
-from blockwright_spec.manager.laws import EVENT_LAWS, METRIC_LAWS
+from blockwright_spec.manager.laws import EVENT_LAWS, METRIC_LAWS, ROUTER_LAWS
 from blockwright_spec.manager.lease import lease
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.metrics import Call, Counts, added, counted
@@ -176,7 +176,7 @@ def examine(
             faults.append(f"lookup: of {prefix} expected {wanted.length} tokens in {wanted.tables}, found {hit}")
     if state.config.caching:
         adapter.forget(OTHER)
-    faults += uncommon(adapter, state) + miscounted_alone(adapter, state)
+    faults += uncommon(adapter, state) + miscounted_alone(adapter, state) + misrouted(adapter, state, prompts)
     return faults + (pinned(adapter, state) if "pin" in asked else [])
 
 
@@ -187,6 +187,14 @@ def mislet(adapter: ManagerAdapter, state: State) -> list[str]:
         if isinstance(request, Running)
     ]
     return [f"LEASE-1: of {name}: expected {wanted}, found {told}" for name, wanted, told in leases if wanted != told]
+
+
+def misrouted(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ...]) -> list[str]:
+    """Name the laws that the answers of a router break, where a manager that tells of events has one."""
+    ask: Any = getattr(adapter, "routed", None)
+    answers = ask(prompts) if ask is not None and state.config.added.tells else ()
+    pairs = [(law, Routed(*each)) for law in ROUTER_LAWS for each in zip(prompts, answers, strict=False)]
+    return [f"{law.id}: {law.statement}: was told {each}" for law, each in pairs if not law.holds(state, each)]
 
 
 def uncommon(adapter: ManagerAdapter, state: State) -> list[str]:

@@ -102,7 +102,7 @@ class ChainUnderTest:
         new = twin_of(self, chain=chain, handed=())
         if self.names is not None:
             new.names = self.names.copy(chain.tiers)
-            new.index = self.package.observe.PrefixIndex(self.index._blocks.values())
+            new.index = self.index.copy()
         return new
 
     def job_at(self, at: int) -> int:

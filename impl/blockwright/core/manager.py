@@ -53,7 +53,7 @@ from blockwright.core.tables.ask import StepRequest, all_or_each, counts_of
 from blockwright.core.tables.group import group_tables, refuse_eagle
 from blockwright.core.tables.view import GroupView
 from blockwright.errors import InvalidArgumentError, UnsupportedError
-from blockwright.events import KVCacheEvent
+from blockwright.events import KVCacheEvent, cache_layout
 from blockwright.exclusions import refuse_exclusions
 from blockwright.kinds import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec, SlidingWindowSpec
 
@@ -288,6 +288,7 @@ class KVCacheManager:
             max(most) if runs_ahead else 0,
             unit,
         )
+        pool._describe(cache_layout([group.kv_cache_spec for group in groups], sizes, config.alignment, use_eagle))
         self._state: State = State(config, pool, managers)
         self._evictions: EvictionReader | None = pool.read_evictions(from_start=True) if track_evictions else None
 

@@ -103,6 +103,14 @@ EVENT_LAWS = (
 )
 """Every law of events: of a state, and of one who listens."""
 
+ROUTER_LAWS = (
+    listed(
+        events.law_routers_find_what_the_engine_finds,
+        "vLLM HybridKVCacheCoordinator; llm-d-kv-cache #336, #650; Dynamo #8751; known bugs E220 to E224",
+    ),
+)
+"""The laws of a router's answers."""
+
 METRIC_LAWS = (
     listed(metrics.law_counts_are_what_happened, "Prometheus: counters; vLLM #26850, #47715; known bugs D72a to D72g"),
 )
