@@ -97,19 +97,20 @@ def readable_count(state: Chain, keys: tuple[Key, ...]) -> int:
     return next((at for at, key in enumerate(keys) if source_of(state, key) is None), len(keys))
 
 
-def chain_lookup(state: Chain, keys: tuple[Key, ...]) -> int:
-    """Count the first keys, in a row, that one load can bring to the device now: tier 0 has room for those from below.
+def chain_lookup(state: Chain, keys: tuple[Key, ...], room_made: bool = False) -> int:
+    """Count the first keys, in a row, that one load can bring to the device: tier 0 has room for those from below.
 
-    While a block of tier 0 has to move down before it may be evicted, only free places are room.
+    That is room now, or, if room is made first, once the blocks on their way down have landed. Now, only free places
+    are room while a block of tier 0 has to move down before it may be evicted.
     """
     nearest, count = state.tiers[0], readable_count(state, keys)
     free, candidates = num_free(nearest), frozenset(idle(nearest))
-    waiting = not all(may_go(state, 0, key) for key in candidates)
+    waiting = not room_made and not all(may_go(state, 0, key) for key in candidates)
+    others = frozenset() if waiting else candidates | (lowering(state, 0) if room_made else frozenset())
 
     def fits(number: int) -> bool:
         coming = sum(source_of(state, key) != 0 for key in keys[:number])
-        room = free if waiting else free + len(candidates - frozenset(keys[:number]))
-        return coming <= max(free, room)
+        return coming <= free + len(others - frozenset(keys[:number]))
 
     return next(number for number in range(count, -1, -1) if fits(number))
 
@@ -150,9 +151,15 @@ def writers(state: Chain, tier: int, key: Key) -> int:
     return sum(each.target == tier and key in each.keys for each in state.transfers)
 
 
+def lowering(state: Chain, tier: int) -> frozenset[Key]:
+    """Return the blocks on their way down from a tier."""
+    down = (each for each in state.transfers if each.kind is Kind.DEMOTE and each.source == tier)
+    return frozenset(key for each in down for key in each.keys)
+
+
 def leaving(state: Chain, tier: int) -> int:
     """Count the blocks on their way down from a tier."""
-    return sum(len(each.keys) for each in state.transfers if each.kind is Kind.DEMOTE and each.source == tier)
+    return len(lowering(state, tier))
 
 
 def waits(state: Chain, tier: int, lacking: int) -> bool:
