@@ -19,7 +19,7 @@ import os
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -162,6 +162,9 @@ class OffloadingConnector:
         write: str = "through",
         block_dim: int | Sequence[int] = 0,
         events: bool = False,
+        shares: Mapping[str, int] | None = None,
+        hint_guard: float = 0.0,
+        waiting_bytes: int | None = None,
     ) -> OffloadingConnector:
         """Make a connector with all its parts: the host's memory and, if it is named, a directory on a disk below it.
 
@@ -181,6 +184,9 @@ class OffloadingConnector:
             block_dim: as for `HostPool`.
             events: keep the events of the tiers for `take_events`. With ``store_on="evict"`` the manager must be made
                 with ``enable_kv_cache_events=True``, since it alone knows the tokens of an evicted block.
+            shares: blocks of the host that tenants may count on, by cache salt; of the disk they have the same part.
+            hint_guard: part of each tier, within 0.0 .. 1.0, that no hint affects, as for `KVCacheManager`.
+            waiting_bytes: `most_waiting`, in bytes of the device.
 
         Raises:
             InvalidArgumentError: as above, or an argument is not as described.
@@ -189,7 +195,8 @@ class OffloadingConnector:
         from blockwright.offload.assembly import build_connector
 
         stores = host_blocks, disk, disk_blocks, identity
-        return build_connector(manager, tensors, *stores, store_on, write, block_dim, events)
+        kept = shares or {}, hint_guard, waiting_bytes
+        return build_connector(manager, tensors, *stores, store_on, write, block_dim, events, *kept)
 
     def _require(self) -> None:
         """Refuse a call that cannot be served.

@@ -633,7 +633,7 @@ class OffloadChain:
             )
         others = set() if waiting else set(nearest.idle_blocks(coming + len(keys)))
         if room_made:
-            others.update(self._lowering(0))
+            others.update([key for key in self._lowering(0) if nearest.status_of(key) == 1])  # no load reads it, too
         length = coming = 0
         while length < len(sources):
             others.discard(keys[length])
