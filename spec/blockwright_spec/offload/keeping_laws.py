@@ -5,7 +5,7 @@ tier and of every load.
 """
 
 from ..law import listed
-from .chain_calls import load
+from .chain_calls import finish, hand_out, load, make_room
 from .chain_outcomes import ChainDone, ChainReason, ChainRefusal
 from .chain_state import Chain, Kind, chain_lookup, is_full
 from .tier_state import Key, entry_of, phase_of
@@ -38,6 +38,33 @@ def law_found_can_be_loaded(state: Chain) -> bool:
         for asked in (tuple(known[start:]), tuple(known[start::-1]))
         for keys in (asked[: chain_lookup(state, asked)],)
     )
+
+
+def law_offered_fits_once_there_is_room(state: Chain) -> bool:
+    """CHAIN-18: what the tiers hold and tier 0 can pass through can be loaded once room is made: no place is missing.
+
+    What is on its way down lands, and what is idle goes down. A block of tier 0 that a load or a store uses is no room.
+    """
+    refused = ChainRefusal(ChainReason.NO_ROOM_TO_LOAD)
+    known = sorted({entry.key for tier in state.tiers for entry in tier.entries})
+    return all(
+        load(with_room(state, count), asked[:count], spare_blocks(state, count)) != refused
+        for start in range(len(known))
+        for asked in (tuple(known[start:]), tuple(known[start::-1]))
+        for count in (chain_lookup(state, asked, room_made=True),)
+        if count > chain_lookup(state, asked)
+    )
+
+
+def with_room(state: Chain, count: int) -> Chain:
+    """Make room in tier 0 for so many blocks: ask for it, and let what goes down land, until nothing more goes."""
+    while True:
+        after = hand_out(make_room(state, count).state).state
+        at = next((at for at, each in enumerate(after.transfers) if each.kind is Kind.DEMOTE), None)
+        landed = None if at is None else finish(after, at, success=True)
+        if not isinstance(landed, ChainDone):
+            return after
+        state = landed.state
 
 
 def spare_blocks(state: Chain, count: int) -> tuple[int, ...]:
@@ -75,7 +102,10 @@ def alone(keys: tuple[Key, ...]) -> bool:
     return len(keys) == 1
 
 
-KEEPING_LAWS = (listed(law_found_can_be_loaded, "sgl-project/sglang#40193: a hit longer than the host"),)
+KEEPING_LAWS = (
+    listed(law_found_can_be_loaded, "sgl-project/sglang#40193: a hit longer than the host"),
+    listed(law_offered_fits_once_there_is_room, "sgl-project/sglang#40193, LMCache/LMCache#559; known bugs E260"),
+)
 """The laws of states."""
 
 KEEPING_STEP_LAWS = (
