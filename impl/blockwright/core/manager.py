@@ -313,18 +313,24 @@ class KVCacheManager:
 
     # ------------------------------------------------------------------ lookup
 
-    def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
+    def get_computed_blocks(self, request: Request, max_tokens: int | None = None) -> tuple[KVCacheBlocks, int]:
         """Return the longest cached prefix of a request that is not running, and its tokens.
 
         At most ``num_tokens - 1`` tokens, so that one is left to compute. Nothing changes: pass the result to
         `allocate_slots` to adopt it. Empty without caching, without keys, and when prompt log-probabilities are
-        needed. Complexity: at most one index lookup per block. law: HIT-1, HIT-2.
+        needed. Complexity: at most one index lookup per block. law: HIT-1, HIT-2, HIT-4.
+
+        Args:
+            request: see above.
+            max_tokens: look for no longer hit, for an engine that computes the tokens behind it whatever is cached:
+                for their log-probabilities, for example.
 
         Raises:
-            InvalidArgumentError: the request was made with another block size or hasher.
+            InvalidArgumentError: the request was made with another block size or hasher, or a negative `max_tokens`.
         """
         give_keys(self._state, request)
-        hit = find(self._state, request)
+        most: i64 = MAX_LENGTH if max_tokens is None else count_of("max_tokens", max_tokens)
+        hit = find(self._state, request, most)
         self._tell()
         return hit
 
