@@ -109,7 +109,7 @@ class BlockwrightCache(BasePrefixCache):
     def _take_over(self, allocator: Any, rows: Any) -> None:
         """Have the allocator, which SGLang has given to others already, ask this cache, and learn who gets rows."""
         allocator.__class__ = BlockwrightAllocator
-        allocator.cache = self
+        allocator.cache, allocator.num_pages = self, self.pool.num_blocks - 1
         alloc = rows.alloc
 
         def noted(reqs: Sequence[Any]) -> Any:
