@@ -374,20 +374,25 @@ def arrivals(case: Case) -> list[tuple[int, Any, int | None]]:
     return found
 
 
-def run(case: Case, spoil: Callable[[Any], None] = lambda made: None, checks: bool = True) -> Seen:
-    """Serve a case to its end; `spoil` is given the scheduler before, to break something in it.
+def run(
+    case: Case, spoil: Callable[[Any], None] = lambda made: None, coming: list[tuple[int, Any, int | None]] | None = None
+) -> Seen:
+    """Serve a case, or the requests that are given, to the end; `spoil` may break something in the scheduler before.
 
     Raises:
         AssertionError: pages were lost, or are held by nobody; the error of a law that `check` found broken.
     """
     from sglang.srt.managers.io_struct import AbortReq
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
     seen = Seen()
     made = scheduler(case, seen)
     spoil(made)
     allocator, tree, rows = made.token_to_kv_pool_allocator, made.tree_cache, made.req_to_token_pool
     worker = Worker(case.tokens + case.page, seen)
-    waiting, requests, step, is_idle = arrivals(case), [], 0, False
+    waiting = arrivals(case) if coming is None else list(coming)
+    requests: list[Any] = []
+    step, is_idle = 0, False
     aborts: dict[int, list[Any]] = {}
     counted: set[tuple[str, int]] = set()
     whole = allocator.available_size()
@@ -417,27 +422,17 @@ def run(case: Case, spoil: Callable[[Any], None] = lambda made: None, checks: bo
         made.last_batch = batch
         made.forward_ct += 1
         step += 1
-        if checks:
-            census(made, case)
-            if seen.wrong:
-                break
+        census(made, case)
+        if seen.wrong:
+            break
         seen.events += tree.take_events() if case.events else []
         assert step < 20_000, "the scheduler makes no progress"
-    seen.steps, seen.retracted = step, made.metrics_reporter.num_retracted_reqs
-    seen.retracted = sum(req.retraction_count for req in requests)
+    seen.steps, seen.retracted = step, sum(req.retraction_count for req in requests)
     seen.left = whole - allocator.available_size() - tree.evictable_size()
     seen.rows_left = ROWS - rows.available_size()
-    seen.answers = {
-        req.rid: tuple(req.output_ids) for req in requests if req.rid not in seen.aborted and req.retraction_count >= 0
-    }
-    seen.answers = {rid: answer for rid, answer in seen.answers.items() if not _was_aborted(requests, rid)}
+    gone = {req.rid for req in requests if isinstance(req.finished_reason, FINISH_ABORT)} | {*seen.aborted}
+    seen.answers = {req.rid: tuple(req.output_ids) for req in requests if req.rid not in gone}
     return seen
-
-
-def _was_aborted(requests: list[Any], rid: str) -> bool:
-    from sglang.srt.managers.schedule_batch import FINISH_ABORT
-
-    return any(req.rid == rid and isinstance(req.finished_reason, FINISH_ABORT) for req in requests)
 
 
 def process(made: Any, batch: Any, told: torch.Tensor) -> None:

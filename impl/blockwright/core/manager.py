@@ -334,6 +334,21 @@ class KVCacheManager:
         self._tell()
         return hit
 
+    def touch(self, request: Request, max_tokens: int | None = None) -> tuple[KVCacheBlocks, int]:
+        """Return what `get_computed_blocks` returns, and count it as used now: it is evicted after all that was before.
+
+        For engines that look each waiting request up again and again, and in which what waits is not to be evicted.
+        Nothing is held. Complexity: as `get_computed_blocks`, and O(blocks of the hit). law: USE-1.
+
+        Raises:
+            InvalidArgumentError: as `get_computed_blocks`.
+        """
+        hit = self.get_computed_blocks(request, max_tokens)
+        self._state.pool._use(hit[0].ids)
+        if hit[1] > 0:
+            hit[0].stamp(request)
+        return hit
+
     def explain_hit(self, request: Request) -> HitExplanation:
         """Explain why the hit of a request is as long as it is; nothing changes, statistics included.
 

@@ -23,6 +23,7 @@ from blockwright.arguments import integer, whole
 from blockwright.core.keys.block_hash import DEFAULT_HASHER, BlockHasher, HashChain, next_length
 from blockwright.core.keys.packed import zeros64
 from blockwright.errors import InvalidArgumentError, UnsupportedError
+from blockwright.events import WIDE
 
 MAX_TOKEN_ID: Final = 2**31 - 1
 MAX_PROMPT_ID: Final = 2**62 - 1
@@ -35,7 +36,6 @@ OWN_SIZE: Final = "manager"
 """As the block size of a request: that of the manager which serves it."""
 
 _uids = [0]
-_WIDE = "token id "  # begins the identifier of an item that stands for one token of more than 31 bits
 _FEW = 64  # tokens of an array that are sooner read one by one than copied whole
 _ONE_TOKEN = [0]  # to make a request of, as long as it has not become a copy
 
@@ -132,7 +132,7 @@ def pack_prompt(name: str, token_ids: object) -> tuple[bytes, list[MultiModalIte
         raise InvalidArgumentError(
             f"{name}: token ids must be integers within 0..{MAX_PROMPT_ID}, found {ids[bad[0]]!r} at {bad[0]}"
         )
-    items = [MultiModalItem(f"{_WIDE}{ids[at]}", at, 1) for at in wide]
+    items = [MultiModalItem(f"{WIDE}{ids[at]}", at, 1) for at in wide]
     return _pack_list(name, [token & MAX_TOKEN_ID for token in ids]), items
 
 
@@ -530,8 +530,8 @@ class Request:
         """The prompt, unpacked. O(n)."""
         ids = [int(self.token_at(i)) for i in range(self._num_prompt)]
         for item in self._mm_items:
-            if item.identifier.startswith(_WIDE):
-                ids[item.offset] = int(item.identifier[len(_WIDE) :])
+            if item.identifier.startswith(WIDE):
+                ids[item.offset] = int(item.identifier[len(WIDE) :])
         return ids
 
     @property

@@ -47,12 +47,16 @@ _SEED = b"blockwright in SGLang"
 class Prefix:
     """What a lookup found, which SGLang keeps as a request's ``last_node`` and locks."""
 
-    __slots__ = ("blocks", "length", "pages")
+    __slots__ = ("blocks", "length")
 
     def __init__(self, blocks: KVCacheBlocks | None, length: int) -> None:
-        """Keep the hit for the request's slots, and its pages for what SGLang asks."""
+        """Keep the hit for the request's slots."""
         self.blocks, self.length = blocks, length
-        self.pages: list[int] = blocks.get_block_ids()[0] if blocks is not None else []  # type: ignore[index]
+
+    @property
+    def pages(self) -> list[int]:
+        """The pages of the hit; most lookups are made to be compared only."""
+        return self.blocks.get_block_ids()[0] if self.blocks is not None else []  # type: ignore[index]
 
 
 class Served:
@@ -153,13 +157,8 @@ class BlockwrightCache(BasePrefixCache):
             self._used(Request("touched", tokens, cache_salt=_owner(key), hasher=self._hasher), len(key))
 
     def _used(self, request: Request, most: int) -> Prefix:
-        blocks, length = self.manager.get_computed_blocks(request, most)
-        if length == 0:
-            return self.root_node
-        prefix = Prefix(blocks, length)
-        self.pool.touch(prefix.pages)
-        self.pool.free_blocks(prefix.pages[::-1])
-        return prefix
+        blocks, length = self.manager.touch(request, most)
+        return Prefix(blocks, length) if length else self.root_node
 
     def _found(self, prefix: Prefix) -> MatchResult:
         return MatchResult(prefix.length, prefix, prefix, prefix)
