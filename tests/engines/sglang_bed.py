@@ -1,4 +1,4 @@
-"""SGLang's own scheduler without a model: a worker in its place knows which history wrote each slot, and checks all reads.
+"""SGLang's own scheduler without a model: a worker in its place knows what each slot must hold, and checks all reads.
 
 What runs is SGLang's: the scheduler's choice of batches, policies, budgets, retraction, aborts, the processing of
 results, its pools and allocators. A worker answers each step by tokens that depend on the history alone, so that all
@@ -48,7 +48,7 @@ class _Finder:
         pass
 
 
-sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+sys.meta_path.insert(0, _Finder())
 
 
 def configure(**options: Any) -> None:
@@ -79,7 +79,7 @@ class Case:
     overlaps: bool = False
     salts: bool = False
     aborts: float = 0.05
-    requests: int = 120
+    requests: int = 60
     longest: int = 200
     answer: int = 60
     gap: int = 3
@@ -167,6 +167,8 @@ class Worker:
             at += end - begin
             if row[begin:] != mine or len(set(mine)) < len(mine) or min(mine) < batch.tree_cache.page_size:
                 self.seen.wrong.append(("written", req.rid, begin, end))
+            if extends and 0 <= req.most_found < begin and req.extend_batch_idx == 1:
+                self.seen.wrong.append(("found too much", req.rid, begin, req.most_found))
             for slot, value in zip(mine, hashes[begin:end], strict=True):
                 self.held[slot] = value
             reading.append((req, row, hashes[:end]))
@@ -230,8 +232,10 @@ def scheduler(case: Case, seen: Seen) -> Any:
         "processed_tokens_counter prefill_decode_interval _prefill_decode_interval_remaining "
         "prefill_decode_interval_min_bs forward_ct priority_scheduling_preemption_threshold"
     )
-    made.__dict__.update(dict.fromkeys(off.split(), False) | dict.fromkeys(none.split()) | dict.fromkeys(zero.split(), 0))
     made.__dict__.update(
+        dict.fromkeys(off.split(), False),
+        **dict.fromkeys(none.split()),
+        **dict.fromkeys(zero.split(), 0),
         tree_cache=tree,
         req_to_token_pool=rows,
         token_to_kv_pool_allocator=allocator,
@@ -338,7 +342,7 @@ def request(rid: str, prompt: list[int], most: int, salt: str | None = None, log
     sampling = SamplingParams(max_new_tokens=most)
     sampling.normalize(None)
     req = Req(rid, "", array("q", prompt), sampling, vocab_size=VOCABULARY, cache_salt=salt, eos_token_ids=set())
-    req.tokenizer, req.return_logprob, req.logprob_start_len = None, False, -1
+    req.tokenizer, req.return_logprob, req.logprob_start_len, req.most_found = None, False, -1, logprobs_from
     if logprobs_from >= 0:
         # What a request for log-probabilities of its prompt limits is the match; there are none to hand out here.
         most_of = req._compute_max_prefix_len
@@ -363,11 +367,12 @@ def arrivals(case: Case) -> list[tuple[int, Any, int | None]]:
         stem = dice.choice(stems)
         prompt = stem[: dice.choice([len(stem), len(stem), dice.randrange(1, len(stem) + 1)])] + drawn(1, 40)
         if case.images and dice.random() < 0.6:
-            prompt[4:20] = [dice.choice(images)] * 16  # of one image all tokens are alike, and above 62 bits there are none
+            prompt[4:20] = [dice.choice(images)] * 16  # of one image all tokens are alike
         if dice.random() < 0.3 and len(prompt) < CONTEXT // 2:
             stems[dice.randrange(len(stems))] = prompt
         step += dice.choice([0, 0, 0, 1, 2, dice.randrange(case.gap + 1)])
-        most, salt = dice.randrange(1, case.answer), dice.choice([None, None, None, "x"]) if case.salts else None
+        most = dice.randrange(1, case.answer)
+        salt = dice.choice([None, None, None, "x"]) if case.salts else None
         aborts = step + dice.randrange(1, 40) if dice.random() < case.aborts else None
         start = dice.randrange(len(prompt)) if case.logprobs and dice.random() < 0.4 else -1
         found.append((step, request(f"r{number}#", prompt[: CONTEXT - 80], most, salt, start), aborts))
@@ -375,7 +380,9 @@ def arrivals(case: Case) -> list[tuple[int, Any, int | None]]:
 
 
 def run(
-    case: Case, spoil: Callable[[Any], None] = lambda made: None, coming: list[tuple[int, Any, int | None]] | None = None
+    case: Case,
+    spoil: Callable[[Any], None] = lambda made: None,
+    coming: list[tuple[int, Any, int | None]] | None = None,
 ) -> Seen:
     """Serve a case, or the requests that are given, to the end; `spoil` may break something in the scheduler before.
 
@@ -457,9 +464,10 @@ def census(made: Any, case: Case) -> None:
     batches = [made.running_batch, made.last_batch, *(batch for batch, _ in made.result_queue)]
     reqs = [req for batch in batches if batch for req in batch.reqs] + [made.chunked_req]
     live = {id(req): req for req in reqs if req is not None and req.kv.holds_kv}
-    own = sum(-(-req.kv.kv_allocated_len // case.page) * case.page - req.kv.cache_protected_len for req in live.values())
+    size = case.page
+    own = sum(-(-req.kv.kv_allocated_len // size) * size - req.kv.cache_protected_len for req in live.values())
     sums = allocator.available_size() + tree.evictable_size() + tree.protected_size() + own
-    if not case.cache == "blockwright":
+    if case.cache != "blockwright":
         assert sums == case.tokens, ("lost", case.tokens - sums)
         return
     tree.manager.check()

@@ -1,12 +1,13 @@
 """Property: under SGLang's own scheduler, Blockwright's cache lets no request read another's slots, and loses no page.
 
-How: the scheduler runs without a model (`sglang_bed`); a worker knows which history wrote each slot. Answers and hits are
-compared with SGLang's own tree, and each of a list of faults that are planted in the cache must be noticed.
+How: the scheduler runs without a model (`sglang_bed`); a worker knows which history wrote each slot. Answers and hits
+are compared with SGLang's own tree, and each of a list of faults that are planted in the cache must be noticed.
 Not covered: a GPU, several ranks, SGLang's processes and sockets, real models.
 """
 
 import importlib.util
 import tomllib
+from array import array
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -60,14 +61,16 @@ def test_the_answers_are_those_of_sglang(name: str, page: int) -> None:
     if name == "retracted":
         assert ours.retracted > 0
     print(f"{name}, pages of {page}: {ours.hits} hits, SGLang's {own.hits}; {ours.steps} steps, {own.steps}")
-    assert ours.hits > 0.99 * own.hits
+    # What a limit leaves to be computed again stays beside the pages that are cached; SGLang's tree folds the two.
+    assert ours.hits > (0.9 if case.logprobs else 0.99) * own.hits
 
 
 # ---- faults
 
 
 def no_locks(made: Any) -> None:
-    made.tree_cache.inc_lock_ref = lambda node: type(made.tree_cache).inc_lock_ref(made.tree_cache, made.tree_cache.root_node)
+    lock, nothing = made.tree_cache.inc_lock_ref, made.tree_cache.root_node
+    made.tree_cache.inc_lock_ref = lambda node: lock(nothing)
     made.tree_cache.dec_lock_ref = lambda node, params=None: None
 
 
@@ -151,8 +154,9 @@ def tokens_behind(made: Any) -> None:
 
     def behind(req: Any) -> Any:
         served = getattr(req, "blockwright", None)
-        if served is not None and (more := len(req.output_ids) + len(req.origin_input_ids) - served.request.num_tokens) > 0:
-            served.request.append_output_token_ids([req.output_ids[-1]] * more)
+        if served is not None:
+            more = len(req.output_ids) + len(req.origin_input_ids) - served.request.num_tokens
+            served.request.append_output_token_ids([*req.output_ids[-1:]] * more)
         return known(req)
 
     made.tree_cache.known = behind
@@ -164,15 +168,15 @@ def one_page_too_many(made: Any) -> None:
     made.tree_cache.checkpoint = lambda req, *, up_to: checkpoint(req, up_to=up_to + made.page_size)
 
 
-TIGHT = Case(tokens=960, answer=120, requests=60, conservativeness=0.05, gap=1, aborts=0.1, salts=True)
+TIGHT = Case(tokens=960, answer=120, conservativeness=0.05, gap=1, aborts=0.1, salts=True)
 FAULTS: dict[Callable[[Any], None], Case] = {
     locks_for_ever: TIGHT,
     nothing_given_back: TIGHT,
     salts_ignored: TIGHT,
     slots_exchanged: TIGHT,
     rows_of_the_whole_hit: TIGHT,
-    limits_ignored: replace(CASES["log-probabilities of prompts"], requests=60),
-    one_token_of_an_image_for_another: replace(CASES["images"], requests=60),
+    limits_ignored: replace(CASES["log-probabilities of prompts"]),
+    one_token_of_an_image_for_another: replace(CASES["images"]),
     pages_of_a_lease_too_long: TIGHT,
     decodes_in_another_order: TIGHT,
     tokens_behind: TIGHT,
@@ -228,7 +232,7 @@ def cache_of(case: Any, **fields: Any) -> Any:
 def test_events_name_what_is_found() -> None:
     """Replayed, they are the prefixes that can be found at the end: each stored page under its parent."""
     made: list[Any] = []
-    seen = bed.run(Case(tokens=960, events=True, images=True, requests=60), made.append)
+    seen = bed.run(Case(tokens=960, events=True, images=True), made.append)
     from sglang.srt.disaggregation.kv_events import BlockRemoved, BlockStored
 
     found: dict[int, Any] = {}
@@ -254,12 +258,12 @@ def test_what_waits_is_used() -> None:
     bed.run(Case(), made.append, [(0, bed.request("a", first, 2), None), (9, bed.request("b", second, 2), None)])
     tree = made[0].tree_cache
     before = tree.pool.free_block_ids()
-    tree.touch_prefix(RadixKey(token_ids=bed.array("q", first)))
+    tree.touch_prefix(RadixKey(token_ids=array("q", first)))
     after = tree.pool.free_block_ids()
     assert before[-4:] == after[-2:] + after[-4:-2]
 
 
-REFUSED = {
+REFUSED: dict[str, dict[str, Any]] = {
     "sliding windows": {"is_hybrid_swa": True},
     "recurrent layers": {"is_hybrid_ssm": True},
     "sparse attention": {"is_dsa": True},
@@ -271,7 +275,7 @@ REFUSED = {
     "context parallelism": {"attn_cp_size": 2},
     "encoder-decoder": {"model_config": bed.Lacking(is_encoder_decoder=True)},
 }
-OPTIONS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "--speculative-algorithm": {"speculative_algorithm": "EAGLE"},
     "--disaggregation-mode": {"disaggregation_mode": "prefill"},
     "--enable-streaming-session": {"enable_streaming_session": True},
@@ -282,7 +286,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_is_not_served_is_refused_by_name(what: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"--radix-cache-backend blockwright: .*{what}.* is not served; leave out"):
+    with pytest.raises(UnsupportedError, match=f"backend blockwright: .*{what}.* is not served; leave out"):
         cache_of(Case(), **REFUSED[what])
 
 

@@ -56,7 +56,7 @@ class Prefix:
     @property
     def pages(self) -> list[int]:
         """The pages of the hit; most lookups are made to be compared only."""
-        return self.blocks.get_block_ids()[0] if self.blocks is not None else []  # type: ignore[index]
+        return _pages(self.blocks) if self.blocks is not None else []
 
 
 class Served:
@@ -183,7 +183,8 @@ class BlockwrightCache(BasePrefixCache):
 
     def path_device_indices(self, node: Prefix) -> torch.Tensor:
         """Return the slots of a hit."""
-        return self._slots(node.pages).to(self.device)
+        slots: torch.Tensor = self._slots(node.pages).to(self.device)
+        return slots
 
     def prefix_device_indices(self, req: Any) -> torch.Tensor:
         """Return the slots of a request's hit, which it adopts with its first slots; SGLang may use less of it."""
@@ -216,12 +217,12 @@ class BlockwrightCache(BasePrefixCache):
             served, start, stop = self.known(req), req.prefix_len, req.extend_end
             request, begins = served.request, req.kv.kv_allocated_len == 0
             request.num_computed_tokens = 0 if begins else start
-            hit = (start, served.hit) if begins and start else (0, None)
-            blocks = self.manager.allocate_slots(request, stop - start, *hit, delay_cache_blocks=True)
+            found, hit = (start, served.hit) if begins and start else (0, None)
+            blocks = self.manager.allocate_slots(request, stop - start, found, hit, delay_cache_blocks=True)
             if blocks is None:
                 return None
             served.hit = None
-            pages: list[int] = blocks.get_block_ids()[0]  # type: ignore[index]
+            pages = _pages(blocks)
             inside = start % size
             if inside:
                 pages.insert(0, served.page)
@@ -242,7 +243,7 @@ class BlockwrightCache(BasePrefixCache):
                 if blocks is None:
                     return None
                 if at % size == 0:
-                    served.page = blocks.get_block_ids()[0][0]
+                    served.page = int(blocks.ids[0][0])
             slots.append(served.page * size + at % size)
         return torch.frombuffer(slots, dtype=torch.int64)
 
@@ -274,7 +275,7 @@ class BlockwrightCache(BasePrefixCache):
             first = req.kv.cache_protected_len // self.page_size
             hits.update(pages[:first])
             own.update(pages[first:])
-        return len(hits - own) * self.page_size
+        return len(hits - own) * int(self.page_size)
 
     def take_events(self) -> list[Any]:
         """Return what has become findable and what has gone since the last call, in SGLang's words."""
@@ -283,6 +284,10 @@ class BlockwrightCache(BasePrefixCache):
     def pretty_print(self) -> None:
         """Print a picture of the pages and tables."""
         print(self.manager.draw())
+
+
+def _pages(blocks: KVCacheBlocks) -> list[int]:
+    return [int(page) for page in blocks.ids[0]]
 
 
 def _owner(key: Any) -> str | None:

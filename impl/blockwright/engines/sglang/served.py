@@ -1,4 +1,4 @@
-"""What of SGLang is not served, by the name of its option, and what to do about it: asked once, when an engine starts."""
+"""What of SGLang is not served, by the name of its option, and what to do about it: asked when an engine starts."""
 
 from __future__ import annotations
 
