@@ -353,7 +353,7 @@ def request(rid: str, prompt: list[int], most: int, salt: str | None = None, log
 def arrivals(case: Case) -> list[tuple[int, Any, int | None]]:
     """Return the requests, each with the step at which it comes, and the step at which it is aborted, or None.
 
-    Prompts go on from some stems, from parts of them, and from prompts before.
+    Prompts go on from some stems, from parts of them, and from prompts before; `next_turn` adds more.
     """
     dice = random.Random(case.seed)
 
@@ -379,6 +379,19 @@ def arrivals(case: Case) -> list[tuple[int, Any, int | None]]:
     return found
 
 
+def next_turn(case: Case, req: Any, step: int) -> list[tuple[int, Any, int | None]]:
+    """Return what follows a request that has ended: in three of ten, one that goes on from its answer."""
+    dice = random.Random(f"{case.seed} {req.rid}")
+    prompt = [
+        *req.origin_input_ids,
+        *req.output_ids,
+        *(dice.randrange(VOCABULARY) for _ in range(dice.randrange(1, 20))),
+    ]
+    if dice.random() > 0.3 or len(prompt) > CONTEXT - 80:
+        return []
+    return [(step + dice.randrange(1, 6), request(f"{req.rid}+", prompt, 20, req.cache_salt), None)]
+
+
 def run(
     case: Case,
     spoil: Callable[[Any], None] = lambda made: None,
@@ -402,6 +415,7 @@ def run(
     step, is_idle = 0, False
     aborts: dict[int, list[Any]] = {}
     counted: set[tuple[str, int]] = set()
+    ended: set[str] = set()
     whole = allocator.available_size()
     while not is_idle or waiting:
         while waiting and waiting[0][0] <= step:
@@ -426,6 +440,9 @@ def run(
         if made.result_queue and (not case.overlaps or made.last_batch):
             process(made, *made.result_queue.popleft())
         is_idle = not (batch or made.waiting_queue or made.chunked_req or made.result_queue or made.last_batch)
+        for req in [req for req in requests if req.finished() and req.rid not in ended] if coming is None else ():
+            ended.add(req.rid)
+            waiting = sorted([*waiting, *next_turn(case, req, step)], key=lambda each: each[0])
         made.last_batch = batch
         made.forward_ct += 1
         step += 1

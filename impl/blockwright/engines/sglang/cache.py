@@ -183,8 +183,7 @@ class BlockwrightCache(BasePrefixCache):
 
     def path_device_indices(self, node: Prefix) -> torch.Tensor:
         """Return the slots of a hit."""
-        slots: torch.Tensor = self._slots(node.pages).to(self.device)
-        return slots
+        return self._slots(node.pages).to(self.device)
 
     def prefix_device_indices(self, req: Any) -> torch.Tensor:
         """Return the slots of a request's hit, which it adopts with its first slots; SGLang may use less of it."""
@@ -195,7 +194,8 @@ class BlockwrightCache(BasePrefixCache):
         return self.path_device_indices(node)
 
     def _slots(self, pages: list[int]) -> torch.Tensor:
-        return (torch.tensor(pages, dtype=torch.int64)[:, None] * self.page_size + self._within).reshape(-1)
+        slots: torch.Tensor = torch.tensor(pages, dtype=torch.int64)[:, None] * self.page_size + self._within
+        return slots.reshape(-1)
 
     # ------------------------------------------------------------------ slots of a batch
 

@@ -18,8 +18,7 @@ from ..lru import LRU
 from ..outcomes import Done, Outcome, Reason, Refusal
 from ..pool_laws import asked
 from ..retention import in_order, put
-from ..state import NULL, Hit, State, Table, Waiting, key
-from ..transitions import find
+from ..state import NULL, Hit, State, Table, key
 
 
 def hold(state: State, blocks: Table) -> Outcome:
@@ -63,20 +62,8 @@ def let_go(state: State, blocks: Table) -> Outcome:
     # SAME: keys and contents of published blocks, requests.
 
 
-def touch(state: State, slot: int, choice: Choice, most: int | None = None) -> Outcome:
-    """Look up a waiting request, as `find` does, and count what is found as used now: ``touch``."""
-    # REFUSE
-    outcome = find(state, slot, choice, most)
-    if isinstance(outcome, Refusal):
-        return outcome
-    # EFFECT
-    request = outcome.state.requests[slot]
-    return used(outcome.state, request.hit) if isinstance(request, Waiting) else outcome
-    # SAME: keys, contents, other requests, what is held.
-
-
 def used(state: State, hit: Hit) -> Outcome:
-    """Hold the blocks of a hit, and let go of them, the last of each group first."""
+    """Hold the blocks of a hit that was looked up, and let go of them, the last of each group first: ``touch``."""
     held = hold(state, tuple(block for table in hit.tables for block in table))
     back = tuple(block for table in hit.tables for block in reversed(table) if block != NULL)
     return let_go(held.state, back) if isinstance(held, Done) else held
