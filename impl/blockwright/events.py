@@ -24,6 +24,9 @@ def token_format(count: int) -> Struct:
     return Struct(f"<{count}i")
 
 
+WIDE = "token id "
+"""Begins the identifier of an item that stands for one token, whose id has more than 31 bits and follows."""
+
 BlockHash = bytes | int
 """A block's hash: the engine's own bytes, or what a consumer reads from the wire."""
 
@@ -112,8 +115,10 @@ class BlockStored(NamedTuple):
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """The tokens of this block. O(tokens)."""
-        return token_format(len(self.tokens) // 4).unpack(self.tokens)
+        """The tokens of this block; of ids with more than 31 bits, `tokens` has the lower ones only. O(tokens)."""
+        ids = token_format(len(self.tokens) // 4).unpack(self.tokens)
+        wide = {at: int(name[len(WIDE) :]) for name, at, _ in self.mm_items if name.startswith(WIDE)}
+        return tuple(wide.get(at, token) for at, token in enumerate(ids)) if wide else ids
 
     @property
     def lookahead_token_ids(self) -> tuple[int, ...]:

@@ -261,10 +261,16 @@ class BlockwrightAdapter:
             self.account.lives.pop(name, None)
 
     def find(self, name: str) -> Found:
+        return self.found(name, self.manager.get_computed_blocks)
+
+    def touch(self, name: str, most: int) -> Found:
+        return self.found(name, lambda request: self.manager.touch(request, most))
+
+    def found(self, name: str, look: Callable[[Request], tuple[KVCacheBlocks, int]]) -> Found:
         request = self.owned(name)  # which a lookup tells its junction; of the manager it changes nothing
         if self.account is not None:
             self.account.asked(name, request.num_tokens if self.manager.enable_caching else 0)
-        hit, length = self.manager.get_computed_blocks(request)
+        hit, length = look(request)
         self.hits[name] = hit
         return Found(length, tuple([tuple(ids) for ids in hit.ids]) if length else ())
 

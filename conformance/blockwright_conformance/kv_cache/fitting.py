@@ -51,7 +51,7 @@ QUESTIONS = frozenset(("plan", "explain", "pin"))
 """Optional calls that change nothing: a manager without them is put through the scope without asking."""
 
 
-LATE_CALLS: Final = {"forget": "unlearn", "clear": "unlearn_all", "lease": "lease"}
+LATE_CALLS: Final = {"forget": "unlearn", "clear": "unlearn_all", "lease": "lease", "use": "touch"}
 """Calls that came after managers had begun to declare none, each with the method of the adapter that makes it."""
 
 

@@ -167,7 +167,7 @@ def ordered(
         for table in owned(request)
     ]
     tables += [
-        [labels[block] for block in table]
+        [labels.setdefault(block, len(labels)) for block in table]
         for request in requests
         if isinstance(request, Waiting)
         for table in request.hit.tables

@@ -51,6 +51,8 @@ def requests(package: ModuleType) -> Iterator[tuple[tuple[object, ...], Any]]:
         yield from keys_of((0,) * NUM_TOKENS, lora, salt, ())
     for tokens in product((0, 1, 256), repeat=NUM_TOKENS):
         yield from keys_of(tokens, None, None, ())
+    for tokens in product((0, 1 << 31, 1 << 40, (1 << 40) + 1), repeat=NUM_TOKENS - 1):
+        yield from keys_of((*tokens, 0), None, None, ())
     for items, lora in product(ITEMS, NAMES[:2]):
         yield from keys_of((0,) * NUM_TOKENS, lora, None, items)
     for token in range(NUM_MANY):

@@ -24,6 +24,8 @@ LAWS = (
     listed(pool_laws.law_free_is_findable_or_empty, "chapter `state`: contents are ghosts; known bug B14"),
     listed(pool_laws.law_hit_is_sound, "vLLM SingleTypeKVCacheManager.find_longest_cache_hit; known bugs B27, B60"),
     listed(pool_laws.law_hit_is_longest, "chapter `reads`: the longest hit; known bugs B36, B55"),
+    listed(pool_laws.law_hit_is_cut, "SGLang RadixKey.limit: log-probabilities of a prompt; known bug E200"),
+    listed(outside.law_use_reorders_alone, "SGLang BasePrefixCache.match_prefix and touch_prefix; known bug E201"),
     listed(pool_laws.law_hit_leaves_a_token, "vLLM KVCacheManager.get_computed_blocks; known bug B46"),
     listed(explain.law_explanation_is_exact, "chapter `in_time.explain`; vLLM and SGLang tell only the hit's length"),
     listed(

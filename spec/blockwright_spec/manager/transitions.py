@@ -35,14 +35,14 @@ def arrive(state: State, slot: int, prefix: Prefix) -> Outcome:
     # SAME: blocks, queue, keys.
 
 
-def find(state: State, slot: int, choice: Choice) -> Outcome:
-    """Look up the longest hit of a waiting request: ``get_computed_blocks`` (HIT-1, HIT-2)."""
+def find(state: State, slot: int, choice: Choice, most: int | None = None) -> Outcome:
+    """Look up the longest hit of a waiting request, of at most some tokens: ``get_computed_blocks`` (HIT-1, HIT-4)."""
     # REFUSE
     request = state.requests[slot]
     if not isinstance(request, Waiting):
         return Refusal(Reason.NOT_WAITING)
     # CHOOSE
-    hit = found(state, request.prefix, choice) if state.config.caching else Hit()
+    hit = found(state, request.prefix, choice, most) if state.config.caching else Hit()
     if not all(legal_serving(holding(state, content), block) for block, content in served(hit, request.prefix, state)):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT

@@ -38,7 +38,7 @@ class Wrong(NamedTuple):
 def due(world: Any, state: State, action: Any, outcome: Any, call: Made) -> Any:
     """Return the specification's answer to a call of an action."""
     reason = outcome.refusal.reason if outcome.refusal else None
-    if call.name == "find":
+    if call.name in ("find", "touch"):
         return ANYTHING if outcome.hit is None else Found(outcome.hit.length, outcome.hit.tables)
     if call.name == "observe":
         return expected(outcome.state)

@@ -540,6 +540,17 @@ class BlockPool(BlockStore):
             self._tear()
             raise
 
+    def _use(self, tables: list[vec[i32]]) -> None:
+        """Have the candidates among the blocks of a hit evicted as if they were released now, group by group."""
+        try:
+            for ids in tables:
+                self._touch_entries(ids, True)
+            for ids in tables:
+                self._release(ids, 0, len(ids))
+        except BaseException:
+            self._tear()
+            raise
+
     def ids_of(self, blocks: Iterable[object]) -> vec[i32]:
         """Return the ids of blocks given as ids or views, checked to be this pool's. O(blocks)."""
         ids = vec[i32]()
