@@ -60,7 +60,7 @@ def ran(
             fired.update(run())
     except HistoryError as error:
         law, detail = error.violation.law, error.violation.detail
-        way = text_of(error.violation.actions, f"{law}: {detail}")
+        way = error.script or text_of(error.violation.actions, f"{law}: {detail}")
     except CopyError:
         raise
     except Exception as error:

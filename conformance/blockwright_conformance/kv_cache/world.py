@@ -89,7 +89,8 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         return perform(model, action, state)
 
     def choices(self, model: ManagerAdapter, state: State, action: Any, reply: Reply, shown: Any) -> Any:
-        return (lockstep.choice_of(model, reply),)
+        slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else range(len(state.requests))
+        return (lockstep.choice_of(model, state, reply, shown, tuple(slots)),)
 
     def observe(self, model: ManagerAdapter, state: State) -> Observation:
         if self.is_long:

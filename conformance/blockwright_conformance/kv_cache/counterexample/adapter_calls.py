@@ -42,9 +42,11 @@ def due(world: Any, state: State, action: Any, outcome: Any, call: Made) -> Any:
         return ANYTHING if outcome.hit is None else Found(outcome.hit.length, outcome.hit.tables)
     if call.name == "observe":
         return expected(outcome.state)
-    if reason is Reason.ILLEGAL_CHOICE:
+    if reason is Reason.ILLEGAL_CHOICE and call.name in ("allocate", "commit"):
         free = {*state.queue, *world.meaning(state, action).state.queue}
         return frozenset(free.difference(*(outcome.hit.tables if outcome.hit else ())))
+    if reason is Reason.ILLEGAL_CHOICE:
+        return ANYTHING
     if reason is not None and (reason.value[0] is When.INVALID or reason is Reason.TOO_LONG):
         return Wrong(reason.value[1], "stale" if reason is Reason.HIT_STALE else "errors")
     if call.name in ("allocate", "commit"):
@@ -75,7 +77,20 @@ class AdapterCalls(Written):
             with suppress(Exception):
                 self.world.examine(recorder, state)
             self.due = partial(self.question_due, state)
-            lines += self.taken()
+            lines += self.questions()
+        return lines
+
+    def questions(self) -> list[str]:
+        """Return the question that is answered wrong, and what it is about; if none is, all that were asked."""
+        calls, self.calls = [each for each in self.calls if each.name != "check" or each.error], []
+        lines = list[str]()
+        for at, each in enumerate(calls):
+            lines += self.lines(each)
+            if self.fails:
+                about = [
+                    one.line for one in calls[:at] if one.name == "send" and one.arguments[:1] == each.arguments[:1]
+                ]
+                return [*about[-1:], *self.lines(each)]
         return lines
 
     def maker(self, factory: Any) -> str:
