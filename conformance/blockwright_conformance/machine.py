@@ -150,7 +150,8 @@ def call(name: str = "", **arguments: Any) -> Callable[[Callable[..., Any]], Any
     """Return the decorator of a rule, which is drawn only in scopes, and states, that make the call of a name."""
 
     def marked(method: Callable[..., Any]) -> Any:
-        made: Any = rule(**arguments)(method)
+        marker: Any = rule(**arguments)
+        made = marker(method)
         ready: Any = precondition(lambda self: self.may(name))
         return ready(made) if name else made
 

@@ -16,6 +16,7 @@ from .adapter import ManagerAdapter, Observation
 from .blockwright import BlockwrightAdapter
 from .counterexample import diagnose
 from .counterexample.adapter_calls import AdapterCalls
+from .fitting import reached
 from .parts import Reply, names_of
 from .requests import GrowEach
 from .scopes import Scope
@@ -60,6 +61,7 @@ class KVCacheWorld(World[State, ManagerAdapter]):
     def __init__(self, scope: Scope, factory: Factory = BlockwrightAdapter, is_long: bool = False) -> None:
         super().__init__(scope)
         self.factory, self.is_long = factory, is_long
+        self.declares = getattr(factory, "capabilities", None) is not None
         if scope.config.added.retains or scope.config.added.keeps or hasattr(factory, "policy"):
             kept = "POLICY-" if hasattr(factory, "policy") else ""  # what a policy says of blocks, nobody else knows
             self.laws += tuple([law for law in POLICY_LAWS if law.id.startswith(kept)])
@@ -84,6 +86,11 @@ class KVCacheWorld(World[State, ManagerAdapter]):
 
     def made(self) -> tuple[Any, ...]:
         return self.factory, self.scope.config
+
+    def happened(self, state: State, action: Any, outcome: Any) -> Iterator[str]:
+        yield from super().happened(state, action, outcome)
+        if self.declares:
+            yield from reached(self.scope, state, action, outcome)
 
     def perform(self, model: ManagerAdapter, action: Any, state: State) -> Reply:
         return perform(model, action, state)
