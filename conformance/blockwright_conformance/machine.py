@@ -10,6 +10,7 @@ scope allows in the specification's state. A subclass names the manager, and is 
         scope = world("full, block 2 + sliding 3, block 2", blocks=12, longest=12, calls="chunks preempt")
 
     TestMyManager = MyMachine.TestCase
+    TestMyManager.settings = SETTINGS
 """
 
 import re
@@ -60,6 +61,14 @@ RARE = ("evicted", "hits", "copies", "refusals")
 SIZES = 4
 FEW, MANY, LENGTHS = 10, 100, (20, 40, 80)
 """Examples of the first search of the gate and the most of others, and the length of their histories, by turns."""
+
+SETTINGS = settings(
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.target),
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+)
+"""Settings of a machine: Hypothesis need not shrink what it finds, since the test that is printed is shortened."""
 
 
 def world(names: str, blocks: int, longest: int, calls: str = "chunks preempt", **config: Any) -> Scope:
@@ -445,12 +454,10 @@ def hunt(scope: Scope, factory: Any, seconds: float, first: int, database: Any =
     name, started, examples = re.sub(r"\W+", "_", scope.name), time.monotonic(), FEW
     own = {"scope": scope, "factory": staticmethod(factory), "totals": Counter()}
     machine = type(name, (ManagerMachine,), own)
-    plain: Any = {"deadline": None, "print_blob": False, "report_multiple_bugs": False, "database": database}
-    plain |= {"suppress_health_check": list(HealthCheck), "verbosity": Verbosity.quiet, "derandomize": False}
-    plain["phases"] = Phase.reuse, Phase.generate, Phase.target
+    quiet: Any = {"database": database, "verbosity": Verbosity.quiet, "print_blob": False, "derandomize": False}
     for number in count():
         before, steps = time.monotonic(), LENGTHS[number % len(LENGTHS)]
-        made = settings(max_examples=examples, stateful_step_count=steps, **plain)
+        made = settings(SETTINGS, max_examples=examples, stateful_step_count=steps, **quiet)
         try:
             run_state_machine_as_test(seed(first + number)(machine), settings=made)
         except HistoryError as error:
