@@ -67,7 +67,9 @@ class KVCacheWorld(World[State, ManagerAdapter]):
             self.laws += tuple([law for law in POLICY_LAWS if law.id.startswith(kept)])
             self.step_laws += tuple([law for law in POLICY_STEP_LAWS if law.id.startswith(kept)])
         self.names = Names(gives_up="abort" in scope.calls)
-        self.lookups: dict[View, list[Law]] = {}
+        self.lookups: dict[tuple[View, bool], list[Law]] = {}
+        marked = scope.config.added.retains or scope.config.added.keeps
+        self.of_view = LOOKUP_LAWS if marked else LOOKUP_LAWS | {"LIVE-3"}  # which reads an idle pool as well
 
     def initial(self) -> State:
         return initial(self.scope.config, self.scope.slots)
@@ -79,10 +81,10 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         return self.names.digest(state)
 
     def broken(self, state: State) -> list[Law]:
-        seen = lookup_view(state)
+        seen = lookup_view(state), len(state.queue) == state.config.num_blocks - 1
         if (hits := self.lookups.get(seen)) is None:
-            hits = self.lookups[seen] = [law for law in self.laws if law.id in LOOKUP_LAWS and not law.holds(state)]
-        return [law for law in self.laws if law.id not in LOOKUP_LAWS and not law.holds(state)] + hits
+            hits = self.lookups[seen] = [law for law in self.laws if law.id in self.of_view and not law.holds(state)]
+        return [law for law in self.laws if law.id not in self.of_view and not law.holds(state)] + hits
 
     def made(self) -> tuple[Any, ...]:
         return self.factory, self.scope.config
