@@ -40,7 +40,6 @@ from hypothesis.stateful import (
 from blockwright_spec.manager.state import Absent, Running, State, Waiting, is_loading, runs_ahead, span
 from blockwright_spec.reads import Prefix, entries
 
-from .checker.explore import Violation
 from .checker.history import History, HistoryError, shortest
 from .checker.lockstep import Compared
 from .kv_cache import requests as options
@@ -89,13 +88,13 @@ def sized(scope: Scope, part: int) -> Scope:
 
 
 class Said:
-    """A counterexample, made only if Hypothesis prints it: in the last run of the shortest example."""
+    """A counterexample, made only if Hypothesis prints it: in the last run of an example."""
 
-    def __init__(self, make: Callable[[], "Engine"], violation: Violation) -> None:
-        self.make, self.violation = make, violation
+    def __init__(self, error: HistoryError, factory: Any, has_data: bool) -> None:
+        self.asked = error, factory, has_data
 
     def __repr__(self) -> str:
-        return scripted(self.make, self.violation)
+        return told_as_test(*self.asked).script
 
 
 class Engine(History[State, ManagerAdapter]):
@@ -105,7 +104,7 @@ class Engine(History[State, ManagerAdapter]):
         super().__init__(world, laws_every=0)
         self.plane: Any = None
         self.due = True
-        if has_data:
+        if has_data and not runs_ahead(world.scope.config):  # which only vLLM's worker follows
             from .plane import Plane  # it imports torch
 
             self.plane = Plane(world.scope)
@@ -149,10 +148,11 @@ class Engine(History[State, ManagerAdapter]):
             yield from kind.allowed(scope, self.state, action.slot, prefix)
 
 
-def scripted(make: Callable[[], Engine], violation: Violation) -> str:
-    """Return the test of a shortest way to a violation."""
-    found = shortest(make, violation)
-    return make().world.script(found.actions, f"{found.law}: {found.detail}")
+def told_as_test(error: HistoryError, factory: Any, has_data: bool) -> HistoryError:
+    """Return an error with the shortest way to the same violation that was found, and its test."""
+    world = KVCacheWorld(error.scope, factory, is_long=True)
+    found = shortest(lambda: Engine(world, has_data), error.violation)
+    return HistoryError(error.scope, found, world.script(found.actions, f"{found.law}: {found.detail}"))
 
 
 def call(name: str = "", **arguments: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -214,10 +214,7 @@ class ManagerMachine(RuleBasedStateMachine):
         if words := lacking(scope, can):
             raise ValueError(f"{scope.name}: the manager does not declare {', '.join(words)}")
         self.world = KVCacheWorld(sized(scope, size), factory, is_long=True)
-        self.history, self.rare = self.engine(), Counter[str]()
-
-    def engine(self) -> Engine:
-        return Engine(self.world, self.has_data and not runs_ahead(self.world.scope.config))
+        self.history, self.rare = Engine(self.world, self.has_data), Counter[str]()
 
     @property
     def state(self) -> Any:
@@ -264,7 +261,7 @@ class ManagerMachine(RuleBasedStateMachine):
         try:
             yield
         except HistoryError as error:
-            note(Said(self.engine, error.violation))
+            note(Said(error, type(self).factory, self.has_data))
             raise
 
     # ---- requests
@@ -431,14 +428,6 @@ class ManagerMachine(RuleBasedStateMachine):
 # ---- the gate
 
 
-def told_as_test(error: HistoryError, factory: Any) -> HistoryError:
-    """Return an error with the shortest way to the same violation that was found, and its test."""
-    world = KVCacheWorld(error.scope, factory, is_long=True)
-    has_data = HAS_TORCH and not runs_ahead(world.scope.config)
-    found = shortest(lambda: Engine(world, has_data), error.violation)
-    return HistoryError(error.scope, found, world.script(found.actions, f"{found.law}: {found.detail}"))
-
-
 def hunt(scope: Scope, factory: Any, seconds: float, first: int, database: Any = None) -> Counter[str]:
     """Run machines of a scope for about some seconds, first on the failures that a database keeps.
 
@@ -453,7 +442,7 @@ def hunt(scope: Scope, factory: Any, seconds: float, first: int, database: Any =
     """
     name, started, examples = re.sub(r"\W+", "_", scope.name), time.monotonic(), FEW
     own = {"scope": scope, "factory": staticmethod(factory), "totals": Counter()}
-    machine = type(name, (ManagerMachine,), own)
+    machine: Any = type(name, (ManagerMachine,), own)
     quiet: Any = {"database": database, "verbosity": Verbosity.quiet, "print_blob": False, "derandomize": False}
     for number in count():
         before, steps = time.monotonic(), LENGTHS[number % len(LENGTHS)]
@@ -461,7 +450,7 @@ def hunt(scope: Scope, factory: Any, seconds: float, first: int, database: Any =
         try:
             run_state_machine_as_test(seed(first + number)(machine), settings=made)
         except HistoryError as error:
-            raise told_as_test(error, factory) from None
+            raise told_as_test(error, factory, machine.has_data) from None
         now = time.monotonic()
         cost, following = (now - before) / examples / steps, LENGTHS[(number + 1) % len(LENGTHS)]
         examples = min(MANY, int((started + seconds - now) / cost / following))
