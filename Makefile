@@ -62,7 +62,7 @@ ARITHMETIC := tests/core/keys/test_siphash.py::test_any_key_message_and_rounds \
 REPORTS = $(addprefix --report ,$(wildcard build/conform-compiled.json build/conform-pure.json build/conform-checks.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help quick build build-optimized build-pgo build-quick test test-compiled test-pure test-prometheus test-cuda test-engines test-sglang test-pd bench-engines bench-engines-hits model-coverage conform conform-checks wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
+.PHONY: help quick build build-optimized build-pgo build-quick test test-compiled test-pure test-prometheus test-crosshair test-cuda test-engines test-sglang test-pd bench-engines bench-engines-hits model-coverage conform conform-checks wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -181,8 +181,10 @@ conform: build
 	$(RUN)/blockwright conform --profile $(PROFILE) $(if $(EXPLORER),--explorer $(EXPLORER)) --json build/conform-compiled.json $(CONFORM_ARGS)
 	$(PURE) $(RUN)/blockwright conform --profile $(PURE_PROFILE) $(GATES_PURE) --json build/conform-pure.json $(CONFORM_ARGS)
 	$(RUN)/blockwright replay $(REPLAY_ARGS)
-	$(if $(filter nightly,$(PROFILE)),$(PURE) $(RUN)/python -m pytest --hypothesis-profile=crosshair $(ARITHMETIC))
 endif
+
+test-crosshair: build ## by night: have CrossHair choose the inputs of property tests of arithmetic
+	$(PURE) $(RUN)/python -m pytest --hypothesis-profile=crosshair $(ARITHMETIC)
 
 conform-checks: build ## before a release: the gates that check the checks (known bugs in an engine, mutants of core and specification)
 	@mkdir -p build

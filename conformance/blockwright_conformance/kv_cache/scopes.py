@@ -167,12 +167,14 @@ def is_quick(each: Scope) -> bool:
 
 
 def large_scopes() -> tuple[Scope, ...]:
-    """Return scopes too large to visit whole, for random histories."""
-    return tuple(
-        of_row(*row[:3], part["longest"], part["calls"], part["options"], *row[3:])
-        for part in FILE["histories"]
-        for row in part["rows"]
-    )
+    """Return scopes too large to visit whole, for random histories; `calls` of a row are made beside those of all."""
+    return tuple(large_of(part, *row) for part in FILE["histories"] for row in part["rows"])
+
+
+def large_of(part: dict[str, Any], names: str, theme: str, blocks: int, own: dict[str, Any] | None = None) -> Scope:
+    given = dict(own or {})
+    words = f"{part['calls']} {given.pop('calls', '')}"
+    return of_row(names, theme, blocks, part["longest"], words, part["options"], given)
 
 
 ROWS: list[list[Any]] = FILE["scopes"]["every"]
