@@ -197,6 +197,7 @@ def test_plot_without_the_library_names_it(capsys: pytest.CaptureFixture[str], m
         (["--keep", "wanted"], "keep_wanted: needs enable_caching and a group of layers with windows"),
         (["--engines", "2"], "--engines, --sweep, --price: are of requests that overlap; add --concurrency N"),
         (["--concurrency", "2", "--engines", "0"], "argument --engines: must be a whole number from 1"),
+        (["--concurrency", "2", "--engines", "99999"], "engines: must be from 1 to 10,000, not 99999"),
         (["--concurrency", "2", "--router", "best"], "--router: expected round, load, prefix, cost or module:factory"),
         (["--concurrency", "2", "--sweep", "turns=3"], "--sweep: expected NAME=VALUES with engines, router, blocks"),
         (["--concurrency", "2", "--sweep", "engines=4..2"], "--sweep: engines the range '4..2' ends before it begins"),

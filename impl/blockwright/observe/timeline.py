@@ -110,7 +110,7 @@ def read_timeline(path: Path) -> list[dict[str, Any]]:
         ) from error
 
 
-_MOST: Final = 1 << 30
+_MOST: Final = 1 << 28
 _MARKS: Final = {
     "schemaVersion": "a trace of torch.profiler",
     "deviceProperties": "a trace of torch.profiler",

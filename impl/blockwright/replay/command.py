@@ -474,9 +474,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
         raise InvalidArgumentError("--beside: is drawn; add --plot FILE")
     if args.plot:
         if not args.curve and len(args.host_blocks or ()) < 2 and len(args.engines) < 2:
-            raise InvalidArgumentError(
-                "--plot: draws a curve; add --curve SIZES, or several --host-blocks, --engines"
-            )
+            raise InvalidArgumentError("--plot: draws a curve; add --curve SIZES, or several --host-blocks, --engines")
         require_plotting()
     several = args.engines != (1,) or any("," in (text or "") for text in (args.policy, args.keep))
     if args.timeline and (args.curve or args.host_blocks or several):

@@ -96,12 +96,7 @@ LAYOUTS: Final = (
         only=("event_type", "request_end"),
     ),
     Layout(
-        "bailian",
-        _marks("chat_id|input_length"),
-        ids="hash_ids",
-        unit=16,
-        session="parent_chat_id",
-        own_name="chat_id",
+        "bailian", _marks("chat_id|input_length"), ids="hash_ids", unit=16, session="parent_chat_id", own_name="chat_id"
     ),
     Layout(
         "weka",
@@ -133,12 +128,7 @@ LAYOUTS: Final = (
         output=("num_decode_tokens",),
         times=("arrived_at",),
     ),
-    Layout(
-        "servegen",
-        _marks("request_id|timestamp|data"),
-        tokens="data.input_tokens",
-        output=("data.output_tokens",),
-    ),
+    Layout("servegen", _marks("request_id|timestamp|data"), "data.input_tokens", ("data.output_tokens",)),
     Layout(
         "llmservingsim",
         _marks("input_toks|output_toks|arrival_time_ns"),

@@ -402,6 +402,7 @@ def _draw_frontier(axes: Any, report: ReplayReport) -> None:
         axes.plot(*zip(*sorted(points), strict=True), marker="o", label=printable(name))
     if of in report.limits:
         axes.axhline(report.limits[of], color="grey", linestyle=":", label="the limit")
+    axes.locator_params(axis="x", integer=True)
     axes.set_yscale("log")
     axes.set_xlabel("engines")
     axes.set_ylabel(f"{NAMES[of]}, seconds")

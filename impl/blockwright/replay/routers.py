@@ -40,6 +40,7 @@ ROUTERS: Final[dict[str, Router]] = {
     "prefix": lambda seen: (-seen.hit, seen.requests),
     "cost": lambda seen: seen.prompt - seen.hit + seen.tokens,
 }
+MAX_ENGINES: Final = 10_000
 _BLIND: Final = ("round", "load")
 """Those that ask for no hits, so that engines need not say what they cache."""
 

@@ -25,7 +25,7 @@ from blockwright.replay.keeping import Keeping
 from blockwright.replay.offloaded import OffloadOptions
 from blockwright.replay.pools import PERCENTILES, Clock, Pool, PoolResult, Way, result_of
 from blockwright.replay.records import Trace
-from blockwright.replay.routers import is_told, router_named
+from blockwright.replay.routers import MAX_ENGINES, is_told, router_named
 from blockwright.replay.timed import Overlap, serve_timed
 
 
@@ -103,6 +103,8 @@ def replay_ways(
         raise InvalidArgumentError("engines: several serve requests that overlap; give `overlap`, or leave it out")
     for way in ways:
         router_named(way.router)
+        if not 1 <= way.engines <= MAX_ENGINES:
+            raise InvalidArgumentError(f"engines: must be from 1 to {MAX_ENGINES:,}, not {way.engines}")
     requests, block_size, whose = trace.requests, specs[0].block_size, ways[0].keeping.tenant
     longest = trace.max_prompt_tokens
     if overlap is not None:
