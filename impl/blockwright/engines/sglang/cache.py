@@ -139,7 +139,7 @@ class BlockwrightCache(BasePrefixCache):
             request = Request(name, prompt + output, cache_salt=_owner(req), hasher=self._hasher)
             served = req.blockwright = Served(request)
         elif (more := len(prompt) + len(output) - served.request.num_tokens) > 0:
-            served.request.append_output_token_ids(output[-1] if more == 1 else output[-more:])
+            served.request.append_output_token_ids(output[-1] if more == 1 else list(output[-more:]))
         return served
 
     def match_prefix(self, params: Any) -> MatchResult:

@@ -16,9 +16,8 @@ from ..effects import adopted, emptied, requeued
 from ..hits import found, lost
 from ..lru import LRU
 from ..outcomes import Done, Outcome, Reason, Refusal
-from ..pool_laws import asked
 from ..retention import in_order, put
-from ..state import NULL, Hit, State, Table, key
+from ..state import NULL, Hit, State, Table, Waiting, key
 
 
 def hold(state: State, blocks: Table) -> Outcome:
@@ -73,8 +72,9 @@ def law_use_reorders_alone(state: State) -> bool:
     """USE-1: that a hit is used changes the order of eviction, and nothing else."""
     return all(
         isinstance(outcome, Done) and replace(outcome.state, queue=state.queue, marks=state.marks) == state
-        for prefix in asked(state)
-        for outcome in (used(state, found(state, prefix, LRU)),)
+        for request in state.requests
+        if isinstance(request, Waiting)
+        for outcome in (used(state, found(state, request.prefix, LRU)),)
     )
 
 
