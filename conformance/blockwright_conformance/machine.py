@@ -62,6 +62,8 @@ FEW, MANY, LENGTHS = 10, 100, (20, 40, 80)
 """Examples of the first search of the gate and the most of others, and the length of their histories, by turns."""
 
 SETTINGS = settings(
+    max_examples=30,
+    stateful_step_count=40,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.target),
     suppress_health_check=list(HealthCheck),
