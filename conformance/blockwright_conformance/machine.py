@@ -57,11 +57,13 @@ PICKS = st.integers(0, 63)
 HAS_TORCH = find_spec("torch") is not None
 RARE = ("evicted", "hits", "copies", "refusals")
 """What histories should have much of (`hypothesis.target`)."""
-SIZES = 4
+SIZES, LAWS_EVERY = 4, 4
 FEW, MANY, LENGTHS = 10, 100, (20, 40, 80)
 """Examples of the first search of the gate and the most of others, and the length of their histories, by turns."""
 
 SETTINGS = settings(
+    max_examples=30,
+    stateful_step_count=40,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.target),
     suppress_health_check=list(HealthCheck),
@@ -404,8 +406,9 @@ class ManagerMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_law_holds(self) -> None:
-        with self.told():
-            self.history.judge()
+        if len(self.history.actions) % LAWS_EVERY == 0:  # they cost as much as all the rest
+            with self.told():
+                self.history.judge()
 
     @invariant()
     def every_question_is_answered(self) -> None:

@@ -6,6 +6,7 @@ covers, and every position that a request reads next, must hold the number of it
 """
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -113,9 +114,9 @@ class Plane:
                     self.pages[block, 0] = self.number((at, cut(request.prefix, place + 1)))
                 continue
             places = [place for place in range(start, stop) if table[place // group.block_size] != NULL]
-            self.put(
-                slot, at, min(places, default=0), [self.number((at, cut(request.prefix, each + 1))) for each in places]
-            )
+            for _, each in groupby(enumerate(places), lambda pair: pair[1] - pair[0]):  # what runs on without a gap
+                run = [place for _, place in each]
+                self.put(slot, at, run[0], [self.number((at, cut(request.prefix, place + 1))) for place in run])
 
     def put(self, slot: int, group: int, start: int, values: list[int]) -> None:
         if values:
