@@ -161,14 +161,9 @@ def lowering(state: Chain, tier: int) -> frozenset[Key]:
     return frozenset(key for each in down for key in each.keys)
 
 
-def leaving(state: Chain, tier: int) -> int:
-    """Count the blocks on their way down from a tier."""
-    return len(lowering(state, tier))
-
-
 def waits(state: Chain, tier: int, lacking: int) -> bool:
     """Return whether a tier is full until blocks have gone further down, and enough of them are on their way."""
-    further = lacking - leaving(state, tier)
+    further = lacking - len(lowering(state, tier))
     first = idle(state.tiers[tier])[:1]
     goes = num_free(state.tiers[tier]) > 0 or all(may_go(state, tier, key) for key in first)
     return not goes and (further <= 0 or waits(state, tier + 1, further))

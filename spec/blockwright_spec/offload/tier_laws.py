@@ -88,8 +88,9 @@ def law_hint_keeps(before: Tier, outcome: TierDone) -> bool:
 
 
 def law_last_used_is_out_of_reach(before: Tier, outcome: TierDone) -> bool:
-    """TIER-12: of the last `guard` blocks used none goes, whatever is said, while another of a tenant above its share
-    could have gone: so hits are at least those of plain LRU in a tier of as many places (HINT-3).
+    """TIER-12: of the last `guard` blocks used none goes while another of a tenant above its share could have gone.
+
+    So hits under any hints are at least those of plain LRU in a tier of as many places (HINT-3).
     """
     counts, shares = Counter(each.said.tenant for each in outcome.state.entries), Counter(dict(before.shares))
     last = before.entries[max(0, len(before.entries) - before.guard) :]
