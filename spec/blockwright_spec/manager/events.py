@@ -197,7 +197,7 @@ def placed(state: State) -> frozenset[Content]:
     parents = {content: parent(state, content) for content in index(state)}
     known = frozenset[Prefix | None]([None])
     while more := {content[1] for content, before in parents.items() if before in known} - known:
-        known |= more
+        known = known | more
     return frozenset(content for content, before in parents.items() if before in known)
 
 
