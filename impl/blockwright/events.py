@@ -15,8 +15,6 @@ from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
-from blockwright.kinds import ChunkedLocalAttentionSpec, KVCacheSpec, MambaSpec
-
 
 @lru_cache(maxsize=64)
 def token_format(count: int) -> Struct:
@@ -66,15 +64,14 @@ class CacheLayout(NamedTuple):
     unit: int
 
 
-def cache_layout(specs: Sequence[KVCacheSpec], sizes: Sequence[int], unit: int, use_eagle: bool) -> CacheLayout:
-    """Return the layout of groups of layers with blocks of these sizes."""
+def cache_layout(specs: Sequence[object], sizes: Sequence[int], unit: int, use_eagle: bool) -> CacheLayout:
+    """Return the layout of groups of layers of these kinds (`KVCacheSpec`), with blocks of these sizes."""
 
-    def group(spec: KVCacheSpec, size: int) -> GroupLayout:
+    def group(spec: object, size: int) -> GroupLayout:
+        kind = KINDS.get(type(spec).__name__, "unknown")
         window = getattr(spec, "sliding_window", getattr(spec, "attention_chunk_size", None))
-        margin = size if use_eagle and not isinstance(spec, MambaSpec | ChunkedLocalAttentionSpec) else 0
-        return GroupLayout(
-            KINDS.get(type(spec).__name__, "unknown"), size, window, getattr(spec, "sink_len", 0), margin
-        )
+        margin = size if use_eagle and kind not in ("mamba", "chunked_local_attention") else 0
+        return GroupLayout(kind, size, window, getattr(spec, "sink_len", 0), margin)
 
     return CacheLayout(tuple(map(group, specs, sizes)), unit)
 

@@ -3,7 +3,7 @@
 How: vLLM's manager serves random prompts, its events go through its `ZmqEventPublisher` over loopback to a
 `ZmqSubscriber`, and each lookup is compared: joined first, late, after lost batches, after the engine was replaced, and
 with a batch that cannot be read; for full attention and for hybrids, where the router may find less and never more.
-Not covered: Blockwright's manager in vLLM (test_hybrids.py), SGLang's publisher (tests/observe/test_following.py).
+Not covered: Blockwright's manager in vLLM (test_hybrids.py); SGLang's publisher, which is not installed here.
 """
 
 from __future__ import annotations

@@ -534,7 +534,8 @@ class BlockwrightAdapter:
         index = self.package.observe.PrefixIndex()
         for batch in stream.since(0):
             index.apply(batch.events)
-        return [index.match(tokens, leave=1, **EXTRAS[extra]) for extra, tokens in prompts]
+        pairs: Any = prompts  # whose extra keys are numbers
+        return [index.match(tokens, leave=1, **EXTRAS[extra]) for extra, tokens in pairs]
 
     def event(self, event: Any) -> Event:
         prefixes, kind = self.shared.prefixes, type(event).__name__

@@ -197,7 +197,7 @@ def placed(state: State) -> frozenset[Content]:
     parents = {content: parent(state, content) for content in index(state)}
     known = frozenset[Prefix | None]([None])
     while more := {content[1] for content, before in parents.items() if before in known} - known:
-        known |= more
+        known = known | more
     return frozenset(content for content, before in parents.items() if before in known)
 
 
@@ -209,8 +209,8 @@ def matched(state: State, contents: frozenset[Content], prompt: Prefix) -> int:
 
 def law_routers_find_what_the_engine_finds(state: State, routed: Routed) -> bool:
     """EV-7: a router finds what the engine's lookup finds, of all kinds of layers, as far as it can be placed."""
-    least, most = (matched(state, contents, routed.prompt) for contents in (placed(state), index(state)))
-    return least <= routed.length <= most
+    most = matched(state, index(state), routed.prompt)
+    return routed.length == most or matched(state, placed(state), routed.prompt) <= routed.length < most
 
 
 Queue = tuple[tuple[int, Content | None], ...]

@@ -240,8 +240,8 @@ class Journal:
             ahead = request.token_bytes(end, end + request._lookahead) if request._lookahead > 0 else b""
             items = () if not request._mm_items else request.items_within(start, end + request._lookahead)  # law: EV-5
             # As BlockStored(...) does, past its own constructor, which takes longer than all the rest.
-            owned = (request.lora_name, int(group), salt, items)
-            fields = (digest, parent, tokens, int(block_size), *owned, "GPU", None, False, ahead, self.layout)
+            lora, number, size, layout = request.lora_name, int(group), int(block_size), self.layout
+            fields = (digest, parent, tokens, size, lora, number, salt, items, "GPU", None, False, ahead, layout)
             stored: BlockStored = tuple.__new__(BlockStored, fields)
             if evictions is not None:
                 self._stored[block] = stored
