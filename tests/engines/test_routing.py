@@ -189,8 +189,8 @@ def test_a_batch_that_cannot_be_read_is_a_gap(engine: Engine, places: list[str])
         for number in range(10):
             engine.step()
             if number == 5:
-                engine.publisher.publish(KVEventBatch(ts=0.0, events=[{"type": "BlockStored"}]))  # type: ignore[list-item]
-                engine.publisher.publish(KVEventBatch(ts=0.0, events=[{"type": "TierBlocksCleared"}]))  # type: ignore[list-item]
+                engine.publisher.publish(KVEventBatch(ts=0.0, events=[{"type": "BlockStored"}]))
+                engine.publisher.publish(KVEventBatch(ts=0.0, events=[{"type": "TierBlocksCleared"}]))
                 engine.sent += 2
         engine.compare(one)
         assert (one.num_gaps, one.num_unknown, one.is_complete) == (1, 1, False)
