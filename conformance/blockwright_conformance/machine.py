@@ -13,6 +13,7 @@ scope allows in the specification's state. A subclass names the manager, and is 
     TestMyManager.settings = SETTINGS
 """
 
+import math
 import re
 import time
 from collections import Counter
@@ -193,6 +194,10 @@ def of_the_manager(name: str, kind: Any, word: str) -> Any:
     return call(word, pick=PICKS)(made)
 
 
+class OutOfTime(BaseException):
+    """The budget of a search is spent. Hypothesis takes an `Exception` for a failure, and ends no search early."""
+
+
 class ManagerMachine(RuleBasedStateMachine):
     """One history of one manager. A subclass sets `factory` (of an adapter, from a `Config`) and `scope`."""
 
@@ -203,6 +208,9 @@ class ManagerMachine(RuleBasedStateMachine):
     totals: ClassVar[Counter[str]] = Counter()
     """What happened in all histories of this class."""
 
+    until: ClassVar[float] = math.inf
+    """When no history is begun any more, in the seconds of `time.monotonic`."""
+
     requests, hits, steps, loads = REQUESTS, HITS, STEPS, LOADS
 
     # ---- the world
@@ -210,6 +218,8 @@ class ManagerMachine(RuleBasedStateMachine):
     @initialize(size=st.integers(0, SIZES))
     def begin(self, size: int) -> None:
         """Make a manager with all blocks of the scope, or a part of them."""
+        if time.monotonic() > type(self).until:
+            raise OutOfTime
         factory = type(self).factory
         scope, can = self.scope, capabilities_of(factory)
         scope = fitted(scope, can)
@@ -264,6 +274,7 @@ class ManagerMachine(RuleBasedStateMachine):
             yield
         except HistoryError as error:
             note(Said(error, type(self).factory, self.has_data))
+            type(self).until = math.inf  # it is run again
             raise
 
     # ---- requests
@@ -435,7 +446,7 @@ def hunt(scope: Scope, factory: Any, seconds: float, first: int, database: Any =
     """Run machines of a scope for about some seconds, first on the failures that a database keeps.
 
     Hypothesis has no budget of time: it gets one search after another, each of as many examples as there is time for,
-    with the seeds from `first` on.
+    with the seeds from `first` on. After twice the time no history is begun.
 
     Returns:
         How often what happened.
@@ -444,7 +455,7 @@ def hunt(scope: Scope, factory: Any, seconds: float, first: int, database: Any =
         HistoryError: a violation, shortened.
     """
     name, started, examples = re.sub(r"\W+", "_", scope.name), time.monotonic(), FEW
-    own = {"scope": scope, "factory": staticmethod(factory), "totals": Counter()}
+    own = {"scope": scope, "factory": staticmethod(factory), "totals": Counter(), "until": started + 2 * seconds}
     machine: Any = type(name, (ManagerMachine,), own)
     quiet: Any = {"database": database, "verbosity": Verbosity.quiet, "print_blob": False, "derandomize": False}
     for number in count():
@@ -452,6 +463,8 @@ def hunt(scope: Scope, factory: Any, seconds: float, first: int, database: Any =
         made = settings(SETTINGS, max_examples=examples, stateful_step_count=steps, **quiet)
         try:
             run_state_machine_as_test(seed(first + number)(machine), settings=made)
+        except OutOfTime:
+            break
         except HistoryError as error:
             raise told_as_test(error, factory, machine.has_data) from None
         now = time.monotonic()
